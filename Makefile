@@ -1,0 +1,61 @@
+# Each target does its own set-up; later calls reuse it. Needs git, make, Python 3.11 and its venv module.
+#
+#   make demo      a real training script on a GPU that is not there
+#   make test      every check and test
+#   make check     lint, types, spelling
+#   make nightly   the slow tests too, on the oldest supported PyTorch as well
+#   make wheel     wheels for x86-64 and aarch64 Linux
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+OLDEST_TORCH := 2.11.0
+
+BIN := .venv/bin
+NEWEST := .envs/torch-newest
+OLDEST := .envs/torch-$(OLDEST_TORCH)
+REQUIREMENTS := examples/requirements.txt
+
+.PHONY: demo test check nightly wheel clean phantom
+.DELETE_ON_ERROR:
+
+demo: $(NEWEST).done phantom
+	$(BIN)/ullage run --gpu h100-80gb --python $(NEWEST)/bin/python -- examples/gpt2/train.py
+
+test: check $(NEWEST).done phantom
+	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(BIN)/python -m pytest
+
+check: .venv/done
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/codespell
+
+nightly: check $(NEWEST).done $(OLDEST).done phantom
+	ULLAGE_TEST_PYTHON=$(OLDEST)/bin/python $(BIN)/python -m pytest -m phantom
+	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(BIN)/python -m pytest -m "nightly or not nightly"
+
+wheel: .venv/done
+	for machine in x86_64 aarch64; do \
+	  ULLAGE_BUILD_TARGET=$$machine-linux-gnu.2.17 $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . || exit 1; \
+	done
+
+clean:
+	rm -rf .venv .envs build dist src/ullage/phantom/lib .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# The C sources may be newer than the installation; this does nothing when they are not.
+phantom: .venv/done
+	@$(BIN)/python -m ullage.phantom.build
+
+.venv/done: pyproject.toml hatch_build.py
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(NEWEST).done: $(REQUIREMENTS) | phantom
+	@mkdir -p $(@D)
+	$(BIN)/ullage env $(NEWEST) -r $(REQUIREMENTS) --force
+	@touch $@
+
+$(OLDEST).done: $(REQUIREMENTS) | phantom
+	@mkdir -p $(@D)
+	$(BIN)/ullage env $(OLDEST) --torch $(OLDEST_TORCH) -r $(REQUIREMENTS) --force
+	@touch $@

@@ -1,0 +1,1 @@
+"""What the project measures about itself: accuracy against real GPUs, and speed."""

@@ -1,0 +1,1 @@
+"""The same workloads on real GPUs and on the phantom, held together event by event."""

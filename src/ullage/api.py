@@ -1,0 +1,249 @@
+"""Runs a program on the phantom and explains what came out: what `ullage run` and `ullage.run` are.
+
+The child is started before anything heavy is imported, so that its start-up and ours overlap.
+
+    run = ullage.run(["train.py", "--batch-size", "16"], gpu="h100-80gb")
+    run.verdict, run.peak_reserved_bytes, run.devices[0].headroom_bytes
+    print(run.text())
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ullage.errors import SpecError
+from ullage.phantom.device import choose_device
+from ullage.phantom.launch import (
+    LIBRARY_DIR,
+    PROGRESS_FILE,
+    RunOptions,
+    check_platform,
+    make_environment,
+    start,
+)
+from ullage.phantom.program import UserProgram, resolve_program
+from ullage.phantom.torch_build import check_torch, find_torch
+
+if TYPE_CHECKING:
+    from ullage.explain.run import DeviceReport, RunReport
+    from ullage.explain.verdict import Verdict
+    from ullage.trace.model import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run: its report, and its figures by name. `peak_*_bytes` are those of the first
+    device, 0 without one.
+    """
+
+    report: RunReport
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the program fits."""
+        return self.report.verdict
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line exits with: 0 fits, 1 out of memory, 3 the program failed, 130
+        interrupted.
+        """
+        return int(self.report.exit_code)
+
+    @property
+    def devices(self) -> tuple[DeviceReport, ...]:
+        """Each device, as each process used it."""
+        return self.report.devices
+
+    @property
+    def peak_requested_bytes(self) -> int:
+        """The most bytes the program had asked for at once."""
+        return max((device.totals.peak_requested_bytes for device in self.devices[:1]), default=0)
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """The most bytes in live blocks, as torch.cuda.max_memory_allocated() has it."""
+        return max((device.totals.peak_allocated_bytes for device in self.devices[:1]), default=0)
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The most bytes the allocator held, as torch.cuda.max_memory_reserved() has it."""
+        return max((device.totals.peak_reserved_bytes for device in self.devices[:1]), default=0)
+
+    @property
+    def peak_used_bytes(self) -> int:
+        """The most bytes of the whole device in use, with the driver's context at its upper end."""
+        return max((device.peak_used_bytes for device in self.devices[:1]), default=0)
+
+    @property
+    def snapshot(self) -> str | None:
+        """The snapshot file of the first process; None where none was asked for or written."""
+        return self.report.processes[0].snapshot if self.report.processes else None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The run document, schema "ullage.run/1"."""
+        from ullage.report.document import run_document
+
+        return run_document(self.report)
+
+    def text(self, width: int = 80) -> str:
+        """The report for people, without colour."""
+        from ullage.report.text import render_run
+
+        return render_run(self.report, width)
+
+
+def run(
+    program: Sequence[str],
+    *,
+    gpu: str | None = None,
+    memory: str | int | None = None,
+    capability: str | None = None,
+    alloc_conf: str | None = None,
+    steps: int | None = None,
+    python: str | os.PathLike[str] | None = None,
+    snapshot: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    real_init: bool = False,
+    stdout_to_stderr: bool = False,
+    on_progress: Callable[[str], None] | None = None,
+) -> Run:
+    """Runs a program on a GPU that is not there, and says whether it fits, with what peak, and who
+    owns it.
+
+    Args:
+        program: its words, as they would follow `ullage run --`: a file and its arguments, "-m" and
+            a module, or the name of a Python entry point.
+        gpu: a GPU of the catalogue; without it, memory and capability, an H100-80 that never runs
+            out.
+        memory: another total, such as "24GiB".
+        capability: another compute capability, such as "8.9".
+        alloc_conf: what PYTORCH_ALLOC_CONF is set to.
+        steps: stop after so many training steps.
+        python: the interpreter of another environment.
+        snapshot: where the memory snapshot goes; None keeps none.
+        force: overwrite that file.
+        real_init: really initialise weights on the CPU (slower, and no allocation depends on it).
+        stdout_to_stderr: the program's own output goes to stderr.
+        on_progress: called with a line, such as "step 3 allocated 8641234567", as steps end.
+
+    Raises:
+        SpecError: an option or the program is not possible.
+        EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
+        SnapshotError: what the program left cannot be read.
+    """
+    check_platform()
+    kept = None if snapshot is None else Path(snapshot)
+    if kept is not None:
+        check_writable(kept, force=force)
+    user_program = resolve_program(program, None if python is None else os.fspath(python))
+    device = choose_device(gpu, memory=memory, capability=capability)
+    build = check_torch(find_torch(user_program.python), LIBRARY_DIR)
+    options = RunOptions(alloc_conf, steps, has_snapshot=kept is not None, has_real_init=real_init)
+    with tempfile.TemporaryDirectory(prefix="ullage-") as directory:
+        run_dir = Path(directory)
+        environment = make_environment(run_dir, device, build, options)
+        with start(user_program, environment, stdout_to_stderr=stdout_to_stderr) as child:
+            from ullage.explain.run import Program, explain_run
+            from ullage.gpus.catalog import load_catalog
+            from ullage.report import text as _text  # noqa: F401 - imported while the child runs
+
+            ended = child.wait(_watch(run_dir / PROGRESS_FILE, on_progress))
+        records = _collect(run_dir, child.pid, kept)
+    return Run(
+        explain_run(
+            records,
+            program=Program(
+                argv=user_program.argv,
+                pid=child.pid,
+                exit_code=ended.exit_code,
+                wall_s=ended.wall_s,
+                was_interrupted=ended.was_interrupted,
+            ),
+            torch=build.version,
+            gpu=device.gpu,
+            is_unlimited=device.is_unlimited,
+            catalogued=load_catalog(),
+        )
+    )
+
+
+def check_writable(path: Path, *, force: bool) -> None:
+    """Raises SpecError where a named file cannot be written: before a run, not after it."""
+    if path.exists() and not force:
+        raise SpecError(f"{str(path)!r} exists; give another name, or --force to overwrite it")
+    if path.is_dir():
+        raise SpecError(f"{str(path)!r} is a directory; give the name of a file")
+    if not path.parent.is_dir():
+        raise SpecError(
+            f"there is no directory {str(path.parent)!r} to write {path.name!r} into; make it first"
+        )
+    if not os.access(path.parent, os.W_OK):
+        raise SpecError(
+            f"{str(path.parent)!r} cannot be written to; name another place for {path.name!r}"
+        )
+
+
+def default_snapshot(program: Sequence[str], python: str | None = None) -> Path:
+    """A name for a run's snapshot in the current directory that no file has:
+    ullage-train-20261120-141502.pickle.
+    """
+    name = resolve_program(program, python).name
+    stem = f"ullage-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, number = Path(f"{stem}.pickle"), 2
+    while path.exists():
+        path, number = Path(f"{stem}-{number}.pickle"), number + 1
+    return path
+
+
+def _watch(path: Path, on_progress: Callable[[str], None] | None) -> Callable[[], None] | None:
+    """What to call now and then to hear of finished steps."""
+    if on_progress is None:
+        return None
+    seen = 0
+
+    def look() -> None:
+        nonlocal seen
+        try:
+            with path.open(encoding="utf-8", errors="replace") as file:
+                file.seek(seen)
+                text = file.read()
+        except FileNotFoundError:
+            return
+        whole, newline, _rest = text.rpartition("\n")
+        seen += len((whole + newline).encode())
+        if whole:
+            on_progress(whole.rpartition("\n")[2])
+
+    return look
+
+
+def _collect(run_dir: Path, pid: int, kept: Path | None) -> list[tuple[Record, str | None]]:
+    """Reads the records of a run and moves the snapshots to where they are kept; the started
+    process's has the bare name.
+    """
+    from ullage.trace.reader import read_record
+
+    found = []
+    paths = sorted(run_dir.glob("*.record"), key=lambda path: (path.stem != str(pid), path.stem))
+    for path in paths:
+        record = read_record(path)
+        snapshot = path.with_suffix(".snapshot.pickle")
+        place = None
+        if kept is not None and snapshot.exists():
+            which = f"-rank{record.rank}" if record.rank is not None else f"-{record.pid}"
+            place = kept if path is paths[0] else kept.with_stem(kept.stem + which)
+            shutil.move(snapshot, place)
+        found.append((record, None if place is None else str(place)))
+    return found
+
+
+__all__ = ["Run", "UserProgram", "check_writable", "default_snapshot", "run"]

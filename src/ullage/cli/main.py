@@ -1,0 +1,90 @@
+"""The command `ullage`: loads the verb alone, and turns errors into messages and codes.
+
+Exit codes: 0 fine, 1 the answer is no, 2 wrong use or unreadable input, 3 the user's program
+failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from ullage import __version__
+from ullage.errors import BudgetExceeded, UllageError
+
+ANSWER_IS_NO = 1
+WRONG_USE = 2
+INTERRUPTED = 130
+
+# verb -> (where its command is, what --help says). Help must not load what a verb needs.
+VERBS = {
+    "run": (
+        "ullage.cli.run:run_command",
+        "Run a program on a GPU that is not there; say whether it fits.",
+    ),
+    "gpus": ("ullage.cli.gpus:gpus_command", "List the GPUs that ullage knows, or show one."),
+    "env": ("ullage.cli.env:env_command", "Make a thin environment with PyTorch's CUDA build."),
+}
+
+
+class LazyGroup(click.Group):
+    """A click group that imports a verb's module when the verb is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs in the order of the table."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb's command, from its own module."""
+        if cmd_name not in VERBS:
+            return None
+        module, _, name = VERBS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), name)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{VERBS[cmd_name][0]} is {command!r}, expected a click command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of verbs in --help, from the table alone."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ullage", message="%(prog)s %(version)s")
+def cli() -> None:
+    """How much of a GPU's memory a PyTorch program leaves, found out without the GPU.
+
+    \b
+    ullage run --gpu h100-80gb -- train.py --batch-size 16
+    """
+
+
+def main() -> None:
+    """Runs the command line and exits."""
+    sys.exit(run_cli(sys.argv[1:]))
+
+
+def run_cli(arguments: list[str]) -> int:
+    """Runs the command line with these arguments; returns the exit code."""
+    try:
+        code = cli.main(arguments, prog_name="ullage", standalone_mode=False)
+        sys.stdout.flush()
+    except UllageError as error:
+        click.echo(f"ullage: {error}", err=True)
+        return ANSWER_IS_NO if isinstance(error, BudgetExceeded) else WRONG_USE
+    except click.ClickException as error:
+        error.show()
+        return WRONG_USE
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("ullage: interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has left (`ullage gpus | head`): it has what it wanted.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    # A verb returns its exit code, or None for 0.
+    return code if isinstance(code, int) else 0

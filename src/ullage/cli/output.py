@@ -1,0 +1,67 @@
+"""Where a verb's results go: text or one JSON document to stdout, progress and remarks to stderr,
+files by name.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from ullage.api import Run
+from ullage.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How a result is shown: as JSON, as the first line alone, and in a file too."""
+
+    is_json: bool
+    is_quiet: bool
+    path: Path | None
+
+    @contextmanager
+    def progress(self) -> Iterator[Callable[[str], None] | None]:
+        """What to call with a line of progress; None where nobody watches."""
+        if self.is_quiet or not sys.stderr.isatty():
+            yield None
+            return
+        try:
+            yield _show_progress
+        finally:
+            click.echo("\x1b[K", nl=False, err=True)
+
+
+def _show_progress(line: str) -> None:
+    """Shows "step 3 allocated 8641234567" and leaves the cursor in front, so that the program's own
+    lines replace it.
+    """
+    words = line.split()
+    text = f"step {words[1]}, {format_bytes(int(words[3]))} allocated" if len(words) == 4 else line
+    click.echo(f"\x1b[2m{text}\x1b[0m\x1b[K\r", nl=False, err=True)
+
+
+def write_run(run: Run, output: Output) -> None:
+    """Writes the result of a run; the last lines name the files."""
+    text = json.dumps(run.document, indent=2)
+    if output.is_json:
+        click.echo(text)
+    elif output.is_quiet:
+        click.echo(run.text().partition("\n")[0])
+    else:
+        from rich.console import Console
+
+        from ullage.report.text import print_run
+
+        print_run(run.report, Console())
+    if output.path is not None:
+        output.path.write_text(text + "\n", encoding="utf-8")
+    written = [*(process.snapshot for process in run.report.processes), output.path]
+    for path in written:
+        if path is not None:
+            click.echo(f"Wrote {path}", err=output.is_json or output.is_quiet)

@@ -1,0 +1,77 @@
+"""`ullage run`: runs a program on a GPU that is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ullage import api
+from ullage.cli.output import Output, write_run
+
+
+@click.command(
+    "run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False}
+)
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGUMENTS]")
+@click.option(
+    "--gpu", metavar="NAME", help="A GPU of `ullage gpus`; an H100-80 without limit if not given."
+)
+@click.option("--memory", metavar="SIZE", help="Another total memory, such as 24GiB.")
+@click.option("--capability", metavar="M.N", help="Another compute capability, such as 8.9.")
+@click.option("--alloc-conf", metavar="TEXT", help="Sets PYTORCH_ALLOC_CONF for the program.")
+@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Stop after N steps.")
+@click.option("--python", metavar="PATH", help="The interpreter of another environment.")
+@click.option("--real-init", is_flag=True, help="Really initialise weights on the CPU.")
+@click.option(
+    "--snapshot",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where the memory snapshot goes.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write the run document.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the run document instead of the report."
+)
+@click.option("--force", is_flag=True, help="Overwrite files that were named.")
+@click.option("--quiet", is_flag=True, help="Print the verdict alone, and no progress.")
+def run_command(
+    program: tuple[str, ...],
+    *,
+    snapshot: Path | None,
+    output: Path | None,
+    as_json: bool,
+    quiet: bool,
+    force: bool,
+    **options: Any,
+) -> int:
+    """Run a program on a GPU that is not there: does it fit, what is its peak, who owns it?
+
+    \b
+    ullage run --gpu h100-80gb -- train.py --batch-size 16
+    ullage run --memory 24GiB -- -m package.train
+
+    Exits with 0 if it fits, 1 if it does not, 3 if the program failed for a reason of its own.
+    """
+    shown = Output(is_json=as_json, is_quiet=quiet, path=output)
+    if output is not None:
+        api.check_writable(output, force=force)
+    kept = snapshot or api.default_snapshot(program, options["python"])
+    with shown.progress() as on_progress:
+        result = api.run(
+            program,
+            snapshot=kept,
+            force=force,
+            stdout_to_stderr=as_json,
+            on_progress=on_progress,
+            **options,
+        )
+    write_run(result, shown)
+    return result.exit_code

@@ -1,0 +1,55 @@
+"""Every error that ullage raises on purpose.
+
+The tree, so that a caller can catch as much or as little as it means to:
+
+    UllageError
+    ├── SpecError            what was asked for is not possible: a size, a GPU, an option
+    ├── SnapshotError        a memory snapshot cannot be read, or is not one
+    ├── PlanError            a plan cannot be made or applied
+    ├── DeviceError          a GPU, real or phantom, cannot do what is needed
+    ├── EnvironmentProblem   this machine or Python environment lacks something, such as torch
+    └── BudgetExceeded       more memory is needed than the budget allows
+
+A message says what was found, what was expected and what to do. The classes carry no logic; the
+command line turns them into one message and an exit code.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BudgetExceeded",
+    "DeviceError",
+    "EnvironmentProblem",
+    "PlanError",
+    "SnapshotError",
+    "SpecError",
+    "UllageError",
+]
+
+
+class UllageError(Exception):
+    """Whatever ullage raises on purpose; its text is fit to be shown to the user as it is."""
+
+
+class SpecError(UllageError):
+    """What was asked for is not possible: a malformed size, an unknown GPU, clashing options."""
+
+
+class SnapshotError(UllageError):
+    """A memory snapshot cannot be read, or the file is not one."""
+
+
+class PlanError(UllageError):
+    """A plan cannot be made or applied."""
+
+
+class DeviceError(UllageError):
+    """A GPU, real or phantom, cannot do what is needed."""
+
+
+class EnvironmentProblem(UllageError):
+    """This machine or Python environment lacks something: CUDA's torch, a library, a platform."""
+
+
+class BudgetExceeded(UllageError):
+    """More memory is needed than the budget allows."""

@@ -1,0 +1,118 @@
+"""Who owns each allocation: decided from what was claimed, what was handed out as scratch memory,
+and phases alone.
+
+What is known comes first, the earlier in CLAIM_ORDER the stronger. What nobody claimed is placed by
+birth and death:
+
+    born in                and                                             owner
+    a forward pass         alive after it ends                             ACTIVATION
+      with gradients       gone before it ends                             TEMPORARY
+      without              gone before the next allocation                 TEMPORARY, else ACTIVATION
+    the loss               alive when backward (or what follows) begins    ACTIVATION, else TEMPORARY
+    backward and later     gone before the step ends                       TEMPORARY, else UNATTRIBUTED
+    between the passes     alive when a forward pass begins                INPUT, else UNATTRIBUTED
+
+Source: the categories of torch's memory profiler and MemTracker; TEMPORARY is what dies within the
+operation or the backward step. Without gradients nothing is saved for backward: a block that
+another one is born beside is a hidden state on its way to the next operation.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ullage.explain.phases import Phase, Regions, region_of_births
+from ullage.trace.lifetime import NEVER, Lifetimes, find_blocks
+from ullage.trace.model import Category, Claims, UInt8Array, Workspaces
+
+CATEGORIES = tuple(Category)
+_CODE = {category: code for code, category in enumerate(CATEGORIES)}
+
+# Strongest first: a parameter that is also an input to something stays a parameter.
+CLAIM_ORDER = (
+    Category.PARAMETER,
+    Category.BUFFER,
+    Category.OPTIMIZER_STATE,
+    Category.GRADIENT,
+    Category.COMMUNICATION,
+    Category.KV_CACHE,
+    Category.INPUT,
+    Category.WORKSPACE,
+)
+
+
+def code_of(category: Category) -> int:
+    """The number that stands for a category in a column: its index in CATEGORIES."""
+    return _CODE[category]
+
+
+def attribute(
+    lifetimes: Lifetimes, claims: Claims, workspaces: Workspaces, regions: Regions
+) -> UInt8Array:
+    """The category of each allocation, as indices into CATEGORIES."""
+    by_phase = _categories_by_phase(lifetimes, regions)
+    claimed = _categories_by_claim(lifetimes, claims, workspaces)
+    unclaimed = code_of(Category.UNATTRIBUTED)
+    return np.where(claimed != unclaimed, claimed, by_phase)
+
+
+def _categories_by_claim(
+    lifetimes: Lifetimes, claims: Claims, workspaces: Workspaces
+) -> UInt8Array:
+    """The strongest claim on each allocation; UNATTRIBUTED where there is none."""
+    strength = {category: rank for rank, category in enumerate(CLAIM_ORDER)}
+    # Claims to categories that only phases decide rank below all others and have no effect.
+    weakest = len(CLAIM_ORDER)
+    best = np.full(len(lifetimes) + 1, weakest, dtype=np.int64)  # one more: what no block holds
+    ranks = np.array(
+        [strength.get(category, weakest) for category in claims.category], dtype=np.int64
+    )
+    np.minimum.at(
+        best, find_blocks(lifetimes, claims.position, claims.device, claims.address), ranks
+    )
+    scratch = find_blocks(lifetimes, workspaces.position, workspaces.device, workspaces.address)
+    np.minimum.at(best, scratch, strength[Category.WORKSPACE])
+    codes = np.array(
+        [code_of(category) for category in (*CLAIM_ORDER, Category.UNATTRIBUTED)], dtype=np.uint8
+    )
+    return codes[best[:-1]]
+
+
+def _categories_by_phase(lifetimes: Lifetimes, regions: Regions) -> UInt8Array:
+    """Where each allocation belongs by its birth and death alone."""
+    region = region_of_births(regions, lifetimes.birth)
+    phase, grad = regions.phase[region], regions.grad[region]
+    outlives = lifetimes.death > regions.end[region]
+    in_forward, in_loss = phase == Phase.FORWARD, phase == Phase.LOSS
+    in_update = (
+        (phase == Phase.BACKWARD) | (phase == Phase.AFTER_BACKWARD) | (phase == Phase.OPTIMIZER)
+    )
+    # Without gradients "the loss" is whatever the program does between two forward passes: what
+    # reaches the next is input.
+    is_next_input = regions.before_forward[region] & outlives & ~in_forward & ~(in_loss & grad)
+    is_hidden = in_forward & ~grad & _sees_a_birth(lifetimes)
+    survives_step = lifetimes.death > regions.step_end[region]
+
+    category = np.full(len(lifetimes), code_of(Category.UNATTRIBUTED), dtype=np.uint8)
+    category[in_forward | in_loss] = code_of(Category.TEMPORARY)
+    # A record that ends within a pass (out of memory, say) ends before what the pass still holds
+    # could be put to use.
+    is_held_at_end = (regions.end[region] == NEVER) & (lifetimes.death == NEVER)
+    category[(in_forward | in_loss) & (outlives | is_held_at_end)] = code_of(Category.ACTIVATION)
+    category[is_hidden] = code_of(Category.ACTIVATION)
+    category[in_update & ~survives_step] = code_of(Category.TEMPORARY)
+    category[is_next_input] = code_of(Category.INPUT)
+    return category
+
+
+def _sees_a_birth(lifetimes: Lifetimes) -> npt.NDArray[np.bool_]:
+    """Whether another allocation was born on the same device while this one lived."""
+    result = np.zeros(len(lifetimes), dtype=np.bool_)
+    for device in np.unique(lifetimes.device):
+        rows = np.flatnonzero(lifetimes.device == device)
+        births = np.sort(lifetimes.birth[rows])
+        following = np.searchsorted(births, lifetimes.birth[rows], side="right")
+        next_birth = np.append(births, NEVER)[following]
+        result[rows] = next_birth < lifetimes.death[rows]
+    return result

@@ -1,0 +1,113 @@
+"""What the program was doing at each position: the marks of a record cut into regions.
+
+OUTSIDE        before a forward pass, after a step
+FORWARD        inside a root module's forward
+LOSS           after it, until backward, the optimizer, the next forward or the end of the step
+BACKWARD       inside backward
+AFTER_BACKWARD after it, until the optimizer or the next forward: clipping, unscaling, the next
+micro-batch OPTIMIZER      inside optimizer.step()
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ullage.trace.lifetime import NEVER
+from ullage.trace.model import Int64Array, Mark, MarkKind, UInt8Array
+
+
+class Phase(enum.IntEnum):
+    """What the program was doing."""
+
+    OUTSIDE = 0
+    FORWARD = 1
+    LOSS = 2
+    BACKWARD = 3
+    AFTER_BACKWARD = 4
+    OPTIMIZER = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """Stretches of the program in order, as columns; together they cover every position.
+
+    Attributes:
+        begin: first position of the region.
+        end: first position after it; NEVER for the last.
+        phase: a `Phase`.
+        grad: whether the forward pass (and what follows it) recorded gradients.
+        before_forward: whether a forward pass ends the region.
+        step_end: position at which the step it belongs to ends; NEVER when the record ends first.
+    """
+
+    begin: Int64Array
+    end: Int64Array
+    phase: UInt8Array
+    grad: npt.NDArray[np.bool_]
+    before_forward: npt.NDArray[np.bool_]
+    step_end: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+
+# The region that a mark opens, whatever was there before; FORWARD_END depends on where it comes.
+_OPENED_BY = {
+    MarkKind.FORWARD_BEGIN: Phase.FORWARD,
+    MarkKind.BACKWARD_BEGIN: Phase.BACKWARD,
+    MarkKind.BACKWARD_END: Phase.AFTER_BACKWARD,
+    MarkKind.OPTIMIZER_BEGIN: Phase.OPTIMIZER,
+    MarkKind.OPTIMIZER_END: Phase.OUTSIDE,
+    MarkKind.STEP: Phase.OUTSIDE,
+}
+
+
+def find_regions(marks: Sequence[Mark], first_position: int = 0) -> Regions:
+    """Cuts a record into regions at its marks.
+
+    A forward pass inside backward is recomputation and belongs to backward.
+    """
+    opened: list[tuple[int, Phase, bool]] = [(first_position, Phase.OUTSIDE, False)]
+    for mark in marks:
+        _, phase, grad = opened[-1]
+        following = _following_phase(mark.kind, phase)
+        if following is not None:
+            is_forward = mark.kind is MarkKind.FORWARD_BEGIN
+            opened.append(
+                (mark.position, following, grad if not is_forward else mark.grad is not False)
+            )
+    begin = np.array([position for position, _, _ in opened], dtype=np.int64)
+    phase_column = np.array([phase for _, phase, _ in opened], dtype=np.uint8)
+    steps = np.array(
+        [mark.position for mark in marks if mark.kind is MarkKind.STEP] + [NEVER], dtype=np.int64
+    )
+    return Regions(
+        begin=begin,
+        end=np.append(begin[1:], NEVER),
+        phase=phase_column,
+        grad=np.array([grad for _, _, grad in opened], dtype=np.bool_),
+        before_forward=np.append(phase_column[1:] == Phase.FORWARD, False),
+        step_end=steps[np.searchsorted(steps, begin, side="right")]
+        if len(steps) > 1
+        else np.full(len(begin), NEVER),
+    )
+
+
+def _following_phase(mark: MarkKind, phase: Phase) -> Phase | None:
+    """The phase that a mark opens; None where it changes nothing."""
+    if mark is MarkKind.FORWARD_END:
+        return Phase.LOSS if phase is Phase.FORWARD else None
+    if mark is MarkKind.FORWARD_BEGIN and phase is Phase.BACKWARD:
+        return None
+    return _OPENED_BY[mark]
+
+
+def region_of_births(regions: Regions, birth: Int64Array) -> Int64Array:
+    """The index of the region in which each allocation was born."""
+    # A birth at position p is event p - 1, which happened after the marks at positions up to p - 1.
+    return np.maximum(np.searchsorted(regions.begin, birth - 1, side="right") - 1, 0)

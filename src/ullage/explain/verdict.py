@@ -1,0 +1,120 @@
+"""Does it fit? The verdict of a run, the room that is left, and the interval around it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ullage.trace.model import AssumedBytes, ExitKind, ProgramExit
+
+if TYPE_CHECKING:
+    from ullage.gpus.catalog import Gpu
+
+
+class Verdict(enum.Enum):
+    """The answer of a run."""
+
+    FITS = "fits"
+    OUT_OF_MEMORY = "out_of_memory"
+    FAILED = "failed"
+
+
+class ExitCode(enum.IntEnum):
+    """What ullage itself exits with."""
+
+    FINE = 0
+    ANSWER_IS_NO = 1
+    WRONG_USE = 2
+    PROGRAM_FAILED = 3
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """What is left of a device, in bytes; negative: that much is missing.
+
+    Attributes:
+        headroom_bytes: with the largest context: what the verdict goes by.
+        middle_bytes: with a context in the middle of its interval.
+        context_margin_bytes: how far the context can move that up or down.
+        workspace_more_bytes: how much more the assumed workspaces could take.
+        workspace_less_bytes: how much less.
+        total_margin_bytes: how far the device's memory, where no source gives it exactly, can be
+            from its figure.
+    """
+
+    headroom_bytes: int
+    middle_bytes: int
+    context_margin_bytes: int
+    workspace_more_bytes: int
+    workspace_less_bytes: int
+    total_margin_bytes: int
+
+    @property
+    def low_bytes(self) -> int:
+        """With everything uncertain at its largest, and the device at its smallest."""
+        return self.headroom_bytes - self.workspace_more_bytes - self.total_margin_bytes
+
+    @property
+    def high_bytes(self) -> int:
+        """With everything uncertain at its smallest, and the device at its largest."""
+        above_middle = (
+            self.context_margin_bytes + self.workspace_less_bytes + self.total_margin_bytes
+        )
+        return self.middle_bytes + above_middle
+
+
+def find_headroom(
+    gpu: Gpu, peak_reserved_bytes: int, non_torch_bytes: int, assumed: Sequence[AssumedBytes]
+) -> Headroom:
+    """What a peak leaves of a GPU: total - (reserved + context, upper end + non-torch).
+
+    A workspace whose size was assumed lives for one operation, so of several only the most
+    uncertain one widens the interval. It does not decide the verdict: where memory is short, the
+    allocator gives back its cache and torch takes an algorithm that needs less.
+    """
+    left = gpu.total_bytes - peak_reserved_bytes - non_torch_bytes
+    low, high = gpu.context_low_bytes, gpu.context_high_bytes
+    return Headroom(
+        headroom_bytes=left - high,
+        middle_bytes=left - (low + high) // 2,
+        context_margin_bytes=(high - low + 1) // 2,
+        workspace_more_bytes=max((s.high_bytes - s.answered_bytes for s in assumed), default=0),
+        workspace_less_bytes=max((s.answered_bytes - s.low_bytes for s in assumed), default=0),
+        total_margin_bytes=max(
+            gpu.total_high_bytes - gpu.total_bytes, gpu.total_bytes - gpu.total_low_bytes, 0
+        ),
+    )
+
+
+def gpus_that_fit(
+    gpus: Sequence[Gpu], peak_reserved_bytes: int, non_torch_bytes: int
+) -> tuple[str, ...]:
+    """The GPUs on which a peak fits with their largest context, by slug, smallest first."""
+    fitting = [
+        gpu
+        for gpu in gpus
+        if peak_reserved_bytes + non_torch_bytes + gpu.context_high_bytes <= gpu.total_bytes
+    ]
+    return tuple(gpu.slug for gpu in sorted(fitting, key=lambda gpu: (gpu.total_bytes, gpu.slug)))
+
+
+def ended_out_of_memory(exit_: ProgramExit) -> bool:
+    """Whether an out-of-memory that nobody caught ended the program.
+
+    cuBLAS and others report theirs as a RuntimeError, with the reason in the text only.
+    """
+    if exit_.kind is not ExitKind.EXCEPTION:
+        return False
+    name = (exit_.exception or "").rpartition(".")[2]
+    message = (exit_.message or "").lower()
+    # "DefaultCPUAllocator: can't allocate memory" is the host's, not the device's.
+    return name == "OutOfMemoryError" or "out of memory" in message or "_alloc_failed" in message
+
+
+def was_interrupted(exit_: ProgramExit) -> bool:
+    """Whether the user stopped the program with Ctrl-C."""
+    name = (exit_.exception or "").rpartition(".")[2]
+    return name == "KeyboardInterrupt" or (exit_.kind is ExitKind.SIGNAL and exit_.code in (2, 130))

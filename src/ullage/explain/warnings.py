@@ -1,0 +1,66 @@
+"""What a reader of a run should know before trusting its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ullage.explain.steps import StepPeak
+from ullage.trace.model import MarkKind, Record
+from ullage.units import format_bytes
+
+
+def find_warnings(
+    records: Sequence[Record],
+    steps_per_device: Sequence[Sequence[StepPeak]],
+    *,
+    lowest_headroom_bytes: int | None,
+    fits: bool,
+) -> tuple[str, ...]:
+    """The warnings of a run, the processes' own first, each once.
+
+    `lowest_headroom_bytes` is the lower end of what is left, None on a device without limit.
+    """
+    found = [text for record in records for text in record.warnings]
+    if not records:
+        found.append("the program did not use a GPU: there is no device memory to report")
+    found += _survived_ooms(records, fits=fits)
+    for steps in steps_per_device:
+        found += _unsettled_steps(steps)
+    if fits and any(_is_first_optimizer_step_only(record) for record in records):
+        found.append(
+            "only one step ran: the optimizer's state comes with its end, so a second step may need more"
+        )
+    if fits and lowest_headroom_bytes is not None and lowest_headroom_bytes < 0:
+        found.append(
+            f"{format_bytes(-lowest_headroom_bytes)} would be missing if the libraries chose the largest workspaces assumed"
+        )
+    return tuple(dict.fromkeys(found))
+
+
+def _survived_ooms(records: Sequence[Record], *, fits: bool) -> list[str]:
+    num_ooms = sum(totals.num_ooms for record in records for totals in record.devices)
+    if not num_ooms or not fits:
+        return []
+    times = "once" if num_ooms == 1 else f"{num_ooms} times"
+    places = dict.fromkeys(oom.where for record in records for oom in record.ooms if oom.where)
+    where = f" (first at {next(iter(places))})" if places else ""
+    return [f"the program ran out of memory {times}{where}, caught it and went on"]
+
+
+def _unsettled_steps(steps: Sequence[StepPeak]) -> list[str]:
+    complete = [step for step in steps if step.is_complete]
+    if len(complete) < 2:
+        return []
+    last, before = complete[-1].peak, complete[-2].peak
+    if last == before:
+        return []
+    return [
+        f"the peaks of the last two steps still differ (allocated {format_bytes(before.allocated_bytes)} then "
+        f"{format_bytes(last.allocated_bytes)}, reserved {format_bytes(before.reserved_bytes)} then "
+        f"{format_bytes(last.reserved_bytes)}); run more steps"
+    ]
+
+
+def _is_first_optimizer_step_only(record: Record) -> bool:
+    kinds = [mark.kind for mark in record.marks]
+    return kinds.count(MarkKind.STEP) == 1 and MarkKind.OPTIMIZER_BEGIN in kinds

@@ -1,0 +1,112 @@
+"""Runs inside every Python process that `ullage run` starts: waits for torch, then watches.
+
+Loaded by site/sitecustomize.py before the program's first line. It must not import torch itself: programs set
+environment variables that torch reads at its import.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.machinery
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType, ModuleType, TracebackType
+from typing import Any
+
+
+class _TorchFinder:
+    """Finds torch as Python would, and is told when its import is done."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of torch with a loader that calls back; None for all else."""
+        if name != "torch" or path is not None:
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _WatchedLoader(spec.loader)  # type: ignore[assignment]
+        return spec
+
+
+class _WatchedLoader:
+    """torch's own loader, then `watch`; the module keeps the loader it would have had."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        created: ModuleType | None = self._loader.create_module(spec)
+        return created
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        watch(module)
+
+
+def start() -> None:
+    """Arranges for torch to be watched in this process, when and if it is imported."""
+    sys.meta_path.insert(0, _TorchFinder())  # type: ignore[arg-type]
+
+
+def watch(torch: ModuleType) -> None:
+    """Switches the recording on, and sees to it that the record is written however the process ends."""
+    from ullage.record import library
+    from ullage.record.session import Session, Settings
+
+    if not library.is_present or not hasattr(torch._C, "_cuda_record_memory_history"):
+        return
+    session = Session(torch, Settings.from_environment())
+    session.install()
+    atexit.register(session.finish)
+    _watch_exceptions(session)
+    _watch_sigterm(session)
+
+
+def _watch_exceptions(session: Any) -> None:
+    show = sys.excepthook
+
+    def note_and_show(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        session.note_exception(error)
+        show(kind, error, _without_ours(traceback))
+
+    sys.excepthook = note_and_show
+
+
+def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback as it would be without ullage: frames of its hooks taken out."""
+    from ullage.record.place import is_ours
+
+    while traceback is not None and is_ours(traceback.tb_frame.f_code.co_filename):
+        traceback = traceback.tb_next
+    at = traceback
+    while at is not None:
+        while at.tb_next is not None and is_ours(at.tb_next.tb_frame.f_code.co_filename):
+            at.tb_next = at.tb_next.tb_next
+        at = at.tb_next
+    return traceback
+
+
+def _watch_sigterm(session: Any) -> None:
+    """Where the program leaves SIGTERM to its default, the record is written before the process dies of it."""
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+
+    def finish_and_die(number: int, _frame: FrameType | None) -> None:
+        session.note_signal(number)
+        session.finish()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    try:
+        signal.signal(signal.SIGTERM, finish_and_die)
+    except ValueError:  # torch was imported in a thread that may not set handlers
+        return

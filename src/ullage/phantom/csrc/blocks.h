@@ -1,0 +1,18 @@
+/* The live blocks of PyTorch's allocator, as the observer sees them come and go (blocks.c). */
+#ifndef ULLAGE_BLOCKS_H
+#define ULLAGE_BLOCKS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+void block_allocated(uintptr_t start, size_t bytes);
+void block_freed(uintptr_t start);
+
+/* Marks the block that holds p as scratch memory of a library; false: no such block, or marked before. */
+bool mark_workspace(uintptr_t p);
+
+/* Number of block events and out-of-memory events so far, all devices together. */
+uint64_t event_position(void);
+
+#endif

@@ -1,0 +1,248 @@
+/* The CUDA runtime: devices, errors, streams, events and graphs. Memory is in cudart_memory.c, kernels in launch.c. */
+#include "cuda.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Errors ------------------------------------------------------------------------------------------------------ */
+
+static _Thread_local int last_error;
+
+int fail(int status) { return last_error = status; }
+
+static const struct {
+  int status;
+  const char *name, *text;
+} ERRORS[] = {
+    {SUCCESS, "cudaSuccess", "no error"},
+    {INVALID_VALUE, "cudaErrorInvalidValue", "invalid argument"},
+    {OUT_OF_MEMORY, "cudaErrorMemoryAllocation", "out of memory"},
+    {NO_DEVICE, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {INVALID_DEVICE, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {INVALID_CONTEXT, "cudaErrorDeviceUninitialized", "invalid device context"},
+    {NO_BINARY_FOR_GPU, "cudaErrorNoKernelImageForDevice", "no kernel image is available for execution on the device"},
+    {PEER_ACCESS_UNSUPPORTED, "cudaErrorPeerAccessUnsupported", "peer access is not supported between these two devices"},
+    {INVALID_HANDLE, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {NOT_FOUND, "cudaErrorSymbolNotFound", "named symbol not found"},
+    {NOT_SUPPORTED, "cudaErrorNotSupported", "operation not supported"},
+};
+
+API const char *cudaGetErrorName(int status) {
+  for (size_t i = 0; i < sizeof ERRORS / sizeof *ERRORS; i++)
+    if (ERRORS[i].status == status) return ERRORS[i].name;
+  return "unrecognized error code";
+}
+
+API const char *cudaGetErrorString(int status) {
+  for (size_t i = 0; i < sizeof ERRORS / sizeof *ERRORS; i++)
+    if (ERRORS[i].status == status) return ERRORS[i].text;
+  return "unrecognized error code";
+}
+
+API int cudaPeekAtLastError(void) { return last_error; }
+
+API int cudaGetLastError(void) {
+  int status = last_error;
+  last_error = SUCCESS;
+  return status;
+}
+
+/* ---- Devices ----------------------------------------------------------------------------------------------------- */
+
+API int cudaGetDeviceCount(int *count) {
+  *count = num_devices();
+  return *count ? SUCCESS : fail(NO_DEVICE);
+}
+
+API int cudaGetDevice(int *index) {
+  *index = current_device();
+  return num_devices() ? SUCCESS : fail(NO_DEVICE);
+}
+
+API int cudaSetDevice(int index) {
+  if (!num_devices()) return fail(NO_DEVICE);
+  return set_current_device(index) ? SUCCESS : fail(INVALID_DEVICE);
+}
+
+API int cudaInitDevice(int index, unsigned device_flags, unsigned flags) {
+  (void)device_flags, (void)flags;
+  return index < num_devices() ? SUCCESS : fail(INVALID_DEVICE);
+}
+
+API int cudaGetDeviceFlags(unsigned *flags) { return *flags = 0, SUCCESS; }
+API int cudaDriverGetVersion(int *version) { return *version = library_version("cudart", 13020), SUCCESS; }
+API int cudaRuntimeGetVersion(int *version) { return *version = library_version("cudart", 13020), SUCCESS; }
+
+API int cudaDeviceGetAttribute(int *value, int attribute, int index) {
+  int status = device_attribute(value, attribute, index);
+  return status ? fail(status) : SUCCESS;
+}
+
+API int cudaDeviceGetPCIBusId(char *text, int room, int index) {
+  snprintf(text, (size_t)room, "0000:%02X:00.0", index + 1);
+  return SUCCESS;
+}
+
+API int cudaDeviceGetByPCIBusId(int *index, const char *text) {
+  unsigned bus = 0;
+  if (sscanf(text, "%*x:%x:", &bus) != 1 && sscanf(text, "%x:", &bus) != 1) return fail(INVALID_VALUE);
+  *index = (int)bus - 1;
+  return *index >= 0 && *index < num_devices() ? SUCCESS : fail(INVALID_DEVICE);
+}
+
+API int cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+  if (least) *least = 0;
+  if (greatest) *greatest = -5;
+  return SUCCESS;
+}
+
+/* Limits as a fresh context has them: stack, printf buffer, heap, and so on. */
+API int cudaDeviceGetLimit(size_t *value, int limit) {
+  static const size_t LIMITS[] = {1024, 1048576, 8388608, 2, 2048, 32, 0};
+  if (limit < 0 || limit >= (int)(sizeof LIMITS / sizeof *LIMITS)) return fail(NOT_SUPPORTED);
+  *value = LIMITS[limit];
+  return SUCCESS;
+}
+
+API int cudaDeviceCanAccessPeer(int *can, int a, int b) {
+  *can = a != b && a < num_devices() && b < num_devices();
+  return SUCCESS;
+}
+
+API int cudaDeviceGetP2PAttribute(int *value, int attribute, int a, int b) {
+  *value = attribute == 2 && a != b; /* access supported; no atomics, no rank */
+  return SUCCESS;
+}
+
+/* ---- Streams and events ------------------------------------------------------------------------------------------ */
+
+API int cudaStreamCreate(void **stream) { return create_stream(stream, 0, 0); }
+API int cudaStreamCreateWithFlags(void **stream, unsigned flags) { return create_stream(stream, flags, 0); }
+API int cudaStreamCreateWithPriority(void **s, unsigned flags, int priority) { return create_stream(s, flags, priority); }
+API int cudaStreamDestroy(void *stream) { return destroy_stream(stream); }
+API int cudaStreamGetPriority(void *stream, int *priority) { return *priority = stream_priority(stream), SUCCESS; }
+API int cudaStreamGetFlags(void *stream, unsigned *flags) { return *flags = stream_flags(stream), SUCCESS; }
+API int cudaStreamGetId(void *stream, unsigned long long *id) { return *id = (uintptr_t)stream, SUCCESS; }
+API int cudaStreamGetDevice(void *stream, int *index) { return (void)stream, *index = current_device(), SUCCESS; }
+
+API int cudaEventCreate(void **event) { return create_event(event); }
+API int cudaEventCreateWithFlags(void **event, unsigned flags) { return (void)flags, create_event(event); }
+API int cudaEventRecord(void *event, void *stream) { return (void)stream, record_event(event); }
+API int cudaEventRecordWithFlags(void *e, void *s, unsigned flags) { return (void)s, (void)flags, record_event(e); }
+API int cudaEventElapsedTime(float *ms, void *start, void *end) { return elapsed_ms(ms, start, end); }
+
+/* Work completes at once, so what was to happen after it happens now. */
+API int cudaStreamAddCallback(void *stream, void (*call)(void *, int, void *), void *data, unsigned flags) {
+  (void)flags;
+  call(stream, SUCCESS, data);
+  return SUCCESS;
+}
+
+API int cudaLaunchHostFunc(void *stream, void (*call)(void *), void *data) {
+  (void)stream;
+  call(data);
+  return SUCCESS;
+}
+
+/* ---- Capture and graphs ------------------------------------------------------------------------------------------ */
+
+API int cudaStreamBeginCapture(void *stream, int mode) { return (void)mode, begin_capture(stream); }
+
+API int cudaStreamBeginCaptureToGraph(void *stream, void *graph, const void *nodes, const void *edges, size_t count, int mode) {
+  (void)graph, (void)nodes, (void)edges, (void)count, (void)mode;
+  return begin_capture(stream);
+}
+
+API int cudaStreamEndCapture(void *stream, void **graph) { return end_capture(stream, graph); }
+
+API int cudaStreamIsCapturing(void *stream, int *status) {
+  return *status = is_capturing(stream, NULL, NULL), SUCCESS;
+}
+
+static int capture_info(void *stream, int *status, unsigned long long *id, void **graph, size_t *count) {
+  uint64_t number = 0;
+  *status = is_capturing(stream, &number, graph);
+  if (id) *id = number;
+  if (count) *count = 0;
+  return SUCCESS;
+}
+
+/* CUDA 13 */
+API int cudaStreamGetCaptureInfo(void *stream, int *status, unsigned long long *id, void **graph, const void ***nodes,
+                                 const void **edges, size_t *count) {
+  if (nodes) *nodes = NULL;
+  if (edges) *edges = NULL;
+  return capture_info(stream, status, id, graph, count);
+}
+ALIAS(cudaStreamGetCaptureInfo_v3, cudaStreamGetCaptureInfo);
+
+/* CUDA 12 */
+API int cudaStreamGetCaptureInfo_v2(void *stream, int *status, unsigned long long *id, void **graph, const void ***nodes,
+                                    size_t *count) {
+  if (nodes) *nodes = NULL;
+  return capture_info(stream, status, id, graph, count);
+}
+
+API int cudaThreadExchangeStreamCaptureMode(int *mode) {
+  static _Thread_local int now;
+  int before = now;
+  now = *mode;
+  *mode = before;
+  return SUCCESS;
+}
+
+static int give_handle(void **out) { return out ? (*out = new_handle(), SUCCESS) : fail(INVALID_VALUE); }
+
+API int cudaGraphCreate(void **graph, unsigned flags) { return (void)flags, give_handle(graph); }
+API int cudaGraphInstantiate(void **exec, void *g, unsigned long long flags) { return (void)g, (void)flags, give_handle(exec); }
+ALIAS(cudaGraphInstantiateWithFlags, cudaGraphInstantiate);
+
+API int cudaGraphAddNode(void **node, void *graph, const void *before, const void *edges, size_t count, void *params) {
+  (void)graph, (void)before, (void)edges, (void)count, (void)params;
+  return give_handle(node);
+}
+
+/* One node stands for all that was captured: PyTorch warns of graphs without any. */
+API int cudaGraphGetNodes(void *graph, void **nodes, size_t *count) {
+  if (nodes && *count) nodes[0] = graph;
+  *count = 1;
+  return SUCCESS;
+}
+
+API int cudaGraphNodeGetDependencies(void *node, void **before, void *edges, size_t *count) {
+  (void)node, (void)before, (void)edges;
+  return *count = 0, SUCCESS;
+}
+
+API int cudaGraphConditionalHandleCreate(unsigned long long *handle, void *graph, unsigned value, unsigned flags) {
+  (void)graph, (void)value, (void)flags;
+  *handle = (uintptr_t)new_handle();
+  return SUCCESS;
+}
+
+API int cudaUserObjectCreate(void **object, void *p, void (*destroy)(void *), unsigned count, unsigned flags) {
+  (void)p, (void)destroy, (void)count, (void)flags;
+  return give_handle(object);
+}
+
+API int cudaStreamUpdateCaptureDependencies(void *stream) { return (void)stream, SUCCESS; }
+API int cudaDeviceSetGraphMemAttribute(int d, int a, void *value) { return (void)d, (void)a, (void)value, SUCCESS; }
+
+API int cudaDeviceGetGraphMemAttribute(int index, int attribute, uint64_t *value) {
+  return (void)index, (void)attribute, *value = 0, SUCCESS;
+}
+
+/* ---- Libraries of kernels loaded at run time --------------------------------------------------------------------- */
+
+API int cudaLibraryLoadData(void **library, const void *code) { return (void)code, give_handle(library); }
+API int cudaLibraryLoadFromFile(void **library, const char *file) { return (void)file, give_handle(library); }
+API int cudaLibraryGetKernel(void **kernel, void *library, const char *name) { return (void)library, (void)name, give_handle(kernel); }
+API int cudaLibraryGetKernelCount(unsigned *count, void *library) { return (void)library, *count = 1, SUCCESS; }
+
+API int cudaProfilerStart(void) { return SUCCESS; }
+API int cudaProfilerStop(void) { return SUCCESS; }
+
+#define DO(name) DO_RETURNING(int, name, SUCCESS)
+#define REFUSE(name) \
+  API int name(void) { return fail(refuse(#name, NOT_SUPPORTED)); }
+#include "tables/cudart.inc"

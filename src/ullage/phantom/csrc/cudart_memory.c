@@ -1,0 +1,212 @@
+/* The CUDA runtime's memory calls: device, pinned and managed memory, pools, copies, what an address is. */
+#include "cuda.h"
+#include "memory.h"
+
+#include <string.h>
+
+static int allocate_into(void **p, size_t bytes) {
+  if (!p) return fail(INVALID_VALUE);
+  if (!num_devices()) return fail(NO_DEVICE);
+  *p = bytes ? allocate(current_device(), bytes) : NULL;
+  return *p || !bytes ? SUCCESS : fail(OUT_OF_MEMORY);
+}
+
+API int cudaMalloc(void **p, size_t bytes) { return allocate_into(p, bytes); }
+API int cudaMallocManaged(void **p, size_t bytes, unsigned flags) { return (void)flags, allocate_into(p, bytes); }
+
+API int cudaFree(void *p) {
+  if (!num_devices()) return fail(NO_DEVICE);
+  return !p || deallocate(p) ? SUCCESS : fail(INVALID_VALUE);
+}
+
+API int cudaMallocPitch(void **p, size_t *pitch, size_t width, size_t height) {
+  *pitch = (width + 511) / 512 * 512;
+  return allocate_into(p, *pitch * height);
+}
+
+API int cudaMemGetInfo(size_t *free_out, size_t *total_out) {
+  if (!num_devices()) return fail(NO_DEVICE);
+  *total_out = total_bytes(current_device());
+  *free_out = free_bytes(current_device());
+  return SUCCESS;
+}
+
+/* ---- The driver's own pools (backend:cudaMallocAsync) ------------------------------------------------------------- */
+
+/* The real pool keeps freed memory until a synchronisation and cuts it up by rules of its own: here each allocation is
+ * taken and given back by itself, which the report calls assumed. */
+static uint64_t pool_used, pool_peak;
+
+enum { POOL_RESERVED_NOW = 5, POOL_RESERVED_PEAK = 6, POOL_USED_NOW = 7, POOL_USED_PEAK = 8 };
+
+API int cudaMallocAsync(void **p, size_t bytes, void *stream) {
+  (void)stream;
+  int status = allocate_into(p, bytes);
+  uintptr_t start;
+  size_t taken;
+  if (status || !*p || !allocation_of(*p, &start, &taken)) return status;
+  uint64_t now = __atomic_add_fetch(&pool_used, taken, __ATOMIC_RELAXED);
+  if (now > pool_peak) pool_peak = now;
+  assume_bytes("cudaMallocAsync pool: memory kept after a free", 0, 0, now);
+  return SUCCESS;
+}
+ALIAS(cudaMallocAsync_ptsz, cudaMallocAsync);
+
+API int cudaMallocFromPoolAsync(void **p, size_t bytes, void *pool, void *stream) {
+  return (void)pool, cudaMallocAsync(p, bytes, stream);
+}
+ALIAS(cudaMallocFromPoolAsync_ptsz, cudaMallocFromPoolAsync);
+
+API int cudaFreeAsync(void *p, void *stream) {
+  (void)stream;
+  uintptr_t start;
+  size_t taken;
+  if (p && allocation_of(p, &start, &taken)) __atomic_sub_fetch(&pool_used, taken, __ATOMIC_RELAXED);
+  return cudaFree(p);
+}
+ALIAS(cudaFreeAsync_ptsz, cudaFreeAsync);
+
+API int cudaDeviceGetDefaultMemPool(void **pool, int index) { return *pool = (void *)(uintptr_t)(0x100 + index), SUCCESS; }
+API int cudaDeviceGetMemPool(void **pool, int index) { return cudaDeviceGetDefaultMemPool(pool, index); }
+API int cudaMemPoolCreate(void **pool, const void *properties) { return (void)properties, *pool = new_handle(), SUCCESS; }
+
+API int cudaMemPoolSetAttribute(void *pool, int attribute, void *value) {
+  (void)pool, (void)value;
+  if (attribute == POOL_USED_PEAK || attribute == POOL_RESERVED_PEAK) pool_peak = pool_used;
+  return SUCCESS;
+}
+
+API int cudaMemPoolGetAttribute(void *pool, int attribute, void *value) {
+  (void)pool;
+  switch (attribute) {
+    case POOL_RESERVED_NOW: case POOL_USED_NOW: *(uint64_t *)value = pool_used; return SUCCESS;
+    case POOL_RESERVED_PEAK: case POOL_USED_PEAK: *(uint64_t *)value = pool_peak; return SUCCESS;
+    case 4: *(uint64_t *)value = 0; return SUCCESS; /* release threshold */
+    case 1: case 2: case 3: *(int *)value = 1; return SUCCESS; /* reuse policies */
+  }
+  return fail(refuse("cudaMemPoolGetAttribute", NOT_SUPPORTED));
+}
+
+/* ---- Pinned host memory ------------------------------------------------------------------------------------------- */
+
+API int cudaHostAlloc(void **p, size_t bytes, unsigned flags) {
+  (void)flags;
+  if (!num_devices()) return fail(NO_DEVICE);
+  *p = allocate_pinned(bytes);
+  return *p ? SUCCESS : fail(OUT_OF_MEMORY);
+}
+
+API int cudaMallocHost(void **p, size_t bytes) { return cudaHostAlloc(p, bytes, 0); }
+API int cudaFreeHost(void *p) { return !p || deallocate_pinned(p) ? SUCCESS : fail(INVALID_VALUE); }
+API int cudaHostGetFlags(unsigned *flags, void *p) { return (void)p, *flags = 0, SUCCESS; }
+API int cudaHostUnregister(void *p) { return deallocate_pinned(p) ? SUCCESS : fail(INVALID_VALUE); }
+
+API int cudaHostRegister(void *p, size_t bytes, unsigned flags) {
+  (void)flags;
+  register_pinned(p, bytes);
+  return SUCCESS;
+}
+
+/* Unified addressing: the device sees pinned memory at the host's address. */
+API int cudaHostGetDevicePointer(void **dev, void *host, unsigned flags) {
+  (void)flags;
+  *dev = host;
+  return is_pinned_address(host) ? SUCCESS : fail(INVALID_VALUE);
+}
+
+struct pointer_attributes {
+  int type, device;
+  void *device_pointer, *host_pointer;
+  long reserved[8];
+};
+
+API int cudaPointerGetAttributes(struct pointer_attributes *a, const void *p) {
+  enum { UNREGISTERED = 0, HOST = 1, DEVICE = 2 };
+  bool on_device = is_device_address(p), pinned = !on_device && is_pinned_address(p);
+  /* The reserved part came with CUDA 13: only what both versions have is written. */
+  memset(a, 0, offsetof(struct pointer_attributes, reserved));
+  a->type = on_device ? DEVICE : pinned ? HOST : UNREGISTERED;
+  a->device = on_device ? device_of_address(p) : pinned ? 0 : -2;
+  a->device_pointer = on_device || pinned ? (void *)p : NULL;
+  a->host_pointer = on_device ? NULL : (void *)p;
+  return SUCCESS;
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------- */
+
+API int cudaMemcpy(void *dst, const void *src, size_t bytes, int kind) { return (void)kind, copy_values(dst, src, bytes), SUCCESS; }
+ALIAS(cudaMemcpy_ptds, cudaMemcpy);
+API int cudaMemcpyAsync(void *d, const void *s, size_t n, int kind, void *st) { return (void)kind, (void)st, copy_values(d, s, n), SUCCESS; }
+ALIAS(cudaMemcpyAsync_ptsz, cudaMemcpyAsync);
+
+API int cudaMemcpyPeerAsync(void *dst, int to, const void *src, int from, size_t bytes, void *stream) {
+  (void)to, (void)from, (void)stream;
+  return copy_values(dst, src, bytes), SUCCESS;
+}
+
+API int cudaMemcpyPeer(void *dst, int to, const void *src, int from, size_t bytes) {
+  return cudaMemcpyPeerAsync(dst, to, src, from, bytes, NULL);
+}
+
+API int cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
+                          int kind, void *stream) {
+  (void)kind, (void)stream;
+  for (size_t row = 0; row < height; row++)
+    copy_values((char *)dst + row * dst_pitch, (const char *)src + row * src_pitch, width);
+  return SUCCESS;
+}
+ALIAS(cudaMemcpy2DAsync_ptsz, cudaMemcpy2DAsync);
+
+API int cudaMemcpy2D(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height, int kind) {
+  return cudaMemcpy2DAsync(dst, dst_pitch, src, src_pitch, width, height, kind, NULL);
+}
+
+API int cudaMemcpyBatchAsync(void *const *dst, const void *const *src, const size_t *bytes, size_t count) {
+  for (size_t i = 0; i < count; i++) copy_values(dst[i], src[i], bytes[i]);
+  return SUCCESS;
+}
+
+API int cudaMemset(void *p, int value, size_t bytes) { return fill_values(p, value, bytes), SUCCESS; }
+ALIAS(cudaMemset_ptds, cudaMemset);
+API int cudaMemsetAsync(void *p, int value, size_t bytes, void *stream) { return (void)stream, fill_values(p, value, bytes), SUCCESS; }
+ALIAS(cudaMemsetAsync_ptsz, cudaMemsetAsync);
+
+API int cudaMemset2DAsync(void *p, size_t pitch, int value, size_t width, size_t height, void *stream) {
+  (void)stream;
+  for (size_t row = 0; row < height; row++) fill_values((char *)p + row * pitch, value, width);
+  return SUCCESS;
+}
+
+/* ---- Variables of kernels: part of the context's modules, so they take addresses but no bytes --------------------- */
+
+enum { MAX_SYMBOLS = 1024, SYMBOL_BYTES = PAGE_BYTES };
+static struct symbol { const void *host; void *dev; } symbols[MAX_SYMBOLS];
+static int num_symbols;
+
+API int cudaGetSymbolAddress(void **p, const void *host) {
+  for (int i = 0; i < num_symbols; i++)
+    if (symbols[i].host == host) return *p = symbols[i].dev, SUCCESS;
+  *p = reserve_address_range(current_device(), SYMBOL_BYTES);
+  if (num_symbols < MAX_SYMBOLS) symbols[num_symbols++] = (struct symbol){host, *p};
+  return *p ? SUCCESS : fail(OUT_OF_MEMORY);
+}
+
+API int cudaMemcpyToSymbol(const void *symbol, const void *src, size_t bytes, size_t offset, int kind) {
+  void *p;
+  (void)kind;
+  int status = cudaGetSymbolAddress(&p, symbol);
+  if (!status) copy_values((char *)p + offset, src, bytes);
+  return status;
+}
+
+API int cudaMemcpyFromSymbol(void *dst, const void *symbol, size_t bytes, size_t offset, int kind) {
+  void *p;
+  (void)kind;
+  int status = cudaGetSymbolAddress(&p, symbol);
+  if (!status) copy_values(dst, (char *)p + offset, bytes);
+  return status;
+}
+
+API void __cudaRegisterVar(void) {}
+API void __cudaRegisterManagedVar(void) {}
+API void __cudaRegisterHostVar(void) {}

@@ -1,0 +1,348 @@
+/* cuDNN's backend API, which cudnn-frontend (and so PyTorch's convolutions and attention) speaks.
+ *
+ * A descriptor remembers the attributes it was given; the descriptors among them are held by a count of references, so
+ * that destroying one that a graph or plan still needs is harmless. What the library itself would work out is answered
+ * here: heuristics find one engine (0), and for float data on tensor cores a second without them (1), so that a caller who
+ * forbids TF32 is left with one. Engines have no knobs and no preferred layouts. A plan knows its workspace size (see
+ * cudnn_workspace.c) from the moment it is finalized, also one made from its own JSON.
+ */
+#include "cudnn.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum descriptor_type {
+  DESCRIPTOR_ENGINE = 2, DESCRIPTOR_ENGINE_CONFIG = 3, DESCRIPTOR_HEURISTICS = 4, DESCRIPTOR_PLAN = 5,
+  DESCRIPTOR_GRAPH = 15, DESCRIPTOR_KERNEL_CACHE = 34, DESCRIPTOR_DEVICE_PROPERTIES = 38, NUM_DESCRIPTOR_TYPES = 64,
+};
+enum attribute_name {
+  HEURISTICS_GRAPH = 201, HEURISTICS_RESULTS = 202,
+  CONFIG_ENGINE = 300, CONFIG_INTERMEDIATE_INFO = 301, CONFIG_KNOB_CHOICES = 302, CONFIG_WORKSPACE_SIZE = 303,
+  CONFIG_SHARED_MEMORY_USED = 304,
+  PLAN_CONFIG = 401, PLAN_WORKSPACE_SIZE = 402, PLAN_COMPUTED_UIDS = 403, PLAN_RUN_ONLY_UIDS = 404, PLAN_JSON = 405,
+  GRAPH_OPERATIONS = 801, GRAPH_ENGINE_COUNT = 802,
+  PACK_UIDS = 1000, PACK_POINTERS = 1001, PACK_WORKSPACE = 1003,
+  ENGINE_GRAPH = 1300, ENGINE_INDEX = 1301, ENGINE_KNOB_INFO = 1302, ENGINE_NUMERICAL_NOTE = 1303, ENGINE_LAYOUT_INFO = 1304,
+  ENGINE_BEHAVIOR_NOTE = 1305, KERNEL_CACHE_IS_CACHED = 2401, KERNEL_CACHE_JSON = 2402, DEVICE_PROPERTIES_JSON = 2702,
+};
+/* cudnn-frontend builds engines by number where it knows better than the heuristics; the highest it names is 17, and old
+ * versions try all up to 60 as a fallback. */
+enum { NUM_ENGINES = 64, ENGINE_WITHOUT_TENSOR_CORES = 1, NOTE_TENSOR_CORE = 0, SHARED_MEMORY_BYTES = 48 << 10 };
+
+struct backend {
+  enum kind kind;
+  int type;
+  atomic_int num_references;
+  bool is_finalized;
+  int num_attributes;
+  struct attribute *attributes;
+  struct scratch scratch; /* plans */
+};
+
+/* ---- Attributes -------------------------------------------------------------------------------------------------- */
+static size_t type_bytes(int type) {
+  switch (type) {
+    case 0: case TYPE_INT64: case 5: case TYPE_VOID_PTR: case TYPE_BACKEND: return 8; /* 0: handle, 5: double */
+    case TYPE_BOOLEAN: return sizeof(bool);
+    case TYPE_CHAR: return 1;
+    case TYPE_FRACTION: return 16;
+    default: return 4; /* float, int32 and the enumerations */
+  }
+}
+
+static void release(struct backend *backend);
+
+static void drop_values(struct attribute *attribute) {
+  struct backend *const *children = attribute->values;
+  for (int64_t i = 0; attribute->type == TYPE_BACKEND && i < attribute->count; i++) release(children[i]);
+  free(attribute->values);
+  attribute->values = NULL;
+}
+
+static void drop_attributes(struct backend *backend) {
+  for (int i = 0; i < backend->num_attributes; i++) drop_values(&backend->attributes[i]);
+  free(backend->attributes);
+  backend->attributes = NULL;
+  backend->num_attributes = 0;
+}
+
+static void release(struct backend *backend) {
+  if (!backend || atomic_fetch_sub(&backend->num_references, 1) != 1) return;
+  drop_attributes(backend);
+  destroy_object(backend);
+}
+
+static int create(int type, struct backend **backend) {
+  void *object = NULL;
+  int status = create_object(&object, KIND_BACKEND, sizeof(struct backend));
+  if (status != CUDNN_SUCCESS) return status;
+  *backend = object;
+  (*backend)->type = type;
+  atomic_init(&(*backend)->num_references, 1);
+  return CUDNN_SUCCESS;
+}
+
+static struct attribute *find(const struct backend *backend, int name) {
+  for (int i = 0; backend && i < backend->num_attributes; i++)
+    if (backend->attributes[i].name == name) return &backend->attributes[i];
+  return NULL;
+}
+
+static int set(struct backend *backend, int name, int type, int64_t count, const void *values) {
+  size_t bytes = (size_t)count * type_bytes(type);
+  void *copy = malloc(bytes ? bytes : 1);
+  struct attribute *attribute = find(backend, name);
+  if (!attribute) {
+    struct attribute *grown = realloc(backend->attributes, sizeof *grown * (size_t)(backend->num_attributes + 1));
+    if (grown) backend->attributes = grown, attribute = &grown[backend->num_attributes];
+  }
+  if (!copy || !attribute) return free(copy), CUDNN_HOST_ALLOCATION_FAILED;
+  if (bytes) memcpy(copy, values, bytes);
+  struct backend *const *children = copy;
+  for (int64_t i = 0; type == TYPE_BACKEND && i < count; i++)
+    if (children[i]) atomic_fetch_add(&children[i]->num_references, 1);
+  if (attribute == &backend->attributes[backend->num_attributes]) backend->num_attributes++;
+  else drop_values(attribute);
+  *attribute = (struct attribute){name, type, count, copy};
+  return CUDNN_SUCCESS;
+}
+
+/* The caller's descriptor becomes what `source` is. */
+static int copy_into(struct backend *target, const struct backend *source) {
+  if (!target || target->type != source->type) return CUDNN_BAD_PARAM;
+  if (target == source) return CUDNN_SUCCESS;
+  drop_attributes(target);
+  for (int i = 0; i < source->num_attributes; i++) {
+    const struct attribute *from = &source->attributes[i];
+    int status = set(target, from->name, from->type, from->count, from->values);
+    if (status != CUDNN_SUCCESS) return status;
+  }
+  target->scratch = source->scratch;
+  target->is_finalized = true;
+  return CUDNN_SUCCESS;
+}
+
+int backend_type(const struct backend *backend) { return backend ? backend->type : -1; }
+const struct attribute *attribute_of(const struct backend *backend, int name) { return find(backend, name); }
+
+int64_t int64_of(const struct backend *backend, int name, int64_t fallback) {
+  const struct attribute *attribute = find(backend, name);
+  return attribute && attribute->type == TYPE_INT64 && attribute->count ? *(const int64_t *)attribute->values : fallback;
+}
+
+struct backend *backend_of(const struct backend *backend, int name, int64_t index) {
+  const struct attribute *attribute = find(backend, name);
+  if (!attribute || attribute->type != TYPE_BACKEND || index >= attribute->count) return NULL;
+  return ((struct backend *const *)attribute->values)[index];
+}
+
+static const struct backend *graph_of_config(const struct backend *config) {
+  return backend_of(backend_of(config, CONFIG_ENGINE, 0), ENGINE_GRAPH, 0);
+}
+
+static struct scratch scratch_of_config(const struct backend *config) {
+  int64_t engine = int64_of(backend_of(config, CONFIG_ENGINE, 0), ENGINE_INDEX, 0);
+  return graph_scratch(graph_of_config(config), engine != ENGINE_WITHOUT_TENSOR_CORES);
+}
+
+/* ---- Answers the library works out ------------------------------------------------------------------------------- */
+static int answer(const void *values, int64_t available, size_t bytes, int64_t requested, int64_t *count, void *array) {
+  if (count) *count = available;
+  if (array && requested > 0) memcpy(array, values, bytes * (size_t)(requested < available ? requested : available));
+  return CUDNN_SUCCESS;
+}
+
+static bool uses_tensor_cores(const struct backend *engine) {
+  int data_type = graph_data_type(backend_of(engine, ENGINE_GRAPH, 0));
+  if (int64_of(engine, ENGINE_INDEX, 0) == ENGINE_WITHOUT_TENSOR_CORES || data_type < 0) return false;
+  return data_type_bytes(data_type) > 1 && has_tensor_cores(data_type);
+}
+
+static int make_config(struct backend *config, struct backend *graph, int64_t index) {
+  struct backend *engine = NULL;
+  int status = create(DESCRIPTOR_ENGINE, &engine);
+  if (status != CUDNN_SUCCESS) return status;
+  if (graph) status = set(engine, ENGINE_GRAPH, TYPE_BACKEND, 1, &graph);
+  if (status == CUDNN_SUCCESS) status = set(engine, ENGINE_INDEX, TYPE_INT64, 1, &index);
+  engine->is_finalized = true;
+  drop_attributes(config);
+  if (status == CUDNN_SUCCESS) status = set(config, CONFIG_ENGINE, TYPE_BACKEND, 1, &engine);
+  config->is_finalized = true;
+  release(engine);
+  return status;
+}
+
+static int answer_heuristics(const struct backend *heuristics, int64_t requested, int64_t *count, void *array) {
+  struct backend *graph = backend_of(heuristics, HEURISTICS_GRAPH, 0);
+  int64_t available = graph_data_type(graph) == DATA_FLOAT && has_tensor_cores(DATA_FLOAT) ? 2 : 1;
+  int64_t given = array && requested < available ? requested : available;
+  struct backend **configs = array;
+  for (int64_t i = 0; configs && i < given; i++) {
+    struct backend *config = object_of(configs[i], KIND_BACKEND);
+    if (!config || config->type != DESCRIPTOR_ENGINE_CONFIG) return CUDNN_BAD_PARAM;
+    int status = make_config(config, graph, i);
+    if (status != CUDNN_SUCCESS) return status;
+  }
+  if (count) *count = given;
+  return CUDNN_SUCCESS;
+}
+
+static int answer_json(const struct backend *backend, int64_t requested, int64_t *count, void *array) {
+  char text[160] = "{}";
+  if (backend->type == DESCRIPTOR_PLAN) {
+    const struct backend *config = backend_of(backend, PLAN_CONFIG, 0);
+    snprintf(text, sizeof text, "{\"engine\":%lld,\"low\":%zu,\"workspace\":%zu,\"high\":%zu}",
+             (long long)int64_of(backend_of(config, CONFIG_ENGINE, 0), ENGINE_INDEX, 0), backend->scratch.low,
+             backend->scratch.answered, backend->scratch.high);
+  } else if (backend->type == DESCRIPTOR_DEVICE_PROPERTIES) {
+    snprintf(text, sizeof text, "{\"device\":%d}", current_device());
+  }
+  return answer(text, (int64_t)strlen(text), 1, requested, count, array);
+}
+
+static int answer_derived(const struct backend *backend, int name, int64_t requested, int64_t *count, void *array) {
+  const int64_t num_engines = NUM_ENGINES, workspace = (int64_t)backend->scratch.answered;
+  const int shared = SHARED_MEMORY_BYTES, note = NOTE_TENSOR_CORE;
+  const bool no = false;
+  switch (name) {
+    case HEURISTICS_RESULTS: return answer_heuristics(backend, requested, count, array);
+    case GRAPH_ENGINE_COUNT: return answer(&num_engines, 1, 8, requested, count, array);
+    case PLAN_WORKSPACE_SIZE: return answer(&workspace, 1, 8, requested, count, array);
+    case CONFIG_WORKSPACE_SIZE: {
+      int64_t of_config = (int64_t)scratch_of_config(backend).answered;
+      return answer(&of_config, 1, 8, requested, count, array);
+    }
+    case CONFIG_SHARED_MEMORY_USED: return answer(&shared, 1, 4, requested, count, array);
+    case ENGINE_NUMERICAL_NOTE: return answer(&note, uses_tensor_cores(backend) ? 1 : 0, 4, requested, count, array);
+    case KERNEL_CACHE_IS_CACHED: return answer(&no, 1, sizeof no, requested, count, array);
+    case PLAN_JSON: case KERNEL_CACHE_JSON: case DEVICE_PROPERTIES_JSON: return answer_json(backend, requested, count, array);
+    case CONFIG_INTERMEDIATE_INFO: case CONFIG_KNOB_CHOICES: case PLAN_COMPUTED_UIDS: case PLAN_RUN_ONLY_UIDS:
+    case ENGINE_KNOB_INFO: case ENGINE_LAYOUT_INFO: case ENGINE_BEHAVIOR_NOTE:
+      if (count) *count = 0; /* none of these */
+      return CUDNN_SUCCESS;
+    default:
+      if (count) *count = 0;
+      return refuse("cudnnBackendGetAttribute", CUDNN_NOT_SUPPORTED);
+  }
+}
+
+/* ---- The API ----------------------------------------------------------------------------------------------------- */
+API int cudnnBackendCreateDescriptor(int type, void **descriptor) {
+  struct backend *backend = NULL;
+  if (!descriptor) return CUDNN_NULL_POINTER;
+  if (type < 0 || type >= NUM_DESCRIPTOR_TYPES) return refuse("cudnnBackendCreateDescriptor", CUDNN_NOT_SUPPORTED);
+  int status = create(type, &backend);
+  if (status == CUDNN_SUCCESS) *descriptor = backend;
+  return status;
+}
+
+API int cudnnBackendDestroyDescriptor(void *descriptor) {
+  release(object_of(descriptor, KIND_BACKEND));
+  return CUDNN_SUCCESS;
+}
+
+API int cudnnBackendInitialize(void *descriptor) { return object_of(descriptor, KIND_BACKEND) ? CUDNN_SUCCESS : CUDNN_BAD_PARAM; }
+
+API int cudnnBackendSetAttribute(void *descriptor, int name, int type, int64_t count, const void *values) {
+  struct backend *backend = object_of(descriptor, KIND_BACKEND);
+  if (!backend || backend->is_finalized || count < 0 || (count && !values)) return CUDNN_BAD_PARAM;
+  struct backend *const *children = values;
+  for (int64_t i = 0; type == TYPE_BACKEND && i < count; i++)
+    if (children[i] && !object_of(children[i], KIND_BACKEND)) return CUDNN_BAD_PARAM;
+  return set(backend, name, type, count, values);
+}
+
+API int cudnnBackendGetAttribute(const void *descriptor, int name, int type, int64_t requested, int64_t *count,
+                                 void *array) {
+  const struct backend *backend = object_of(descriptor, KIND_BACKEND);
+  if (!backend) return CUDNN_BAD_PARAM;
+  const struct attribute *attribute = find(backend, name);
+  if (!attribute) return answer_derived(backend, name, requested, count, array);
+  if (attribute->type != type) return CUDNN_ATTRIBUTE_TYPE;
+  if (type != TYPE_BACKEND) return answer(attribute->values, attribute->count, type_bytes(type), requested, count, array);
+  if (count) *count = attribute->count;
+  struct backend **targets = array;
+  for (int64_t i = 0; targets && i < requested && i < attribute->count; i++) {
+    int status = copy_into(object_of(targets[i], KIND_BACKEND), backend_of(backend, name, i));
+    if (status != CUDNN_SUCCESS) return status;
+  }
+  return CUDNN_SUCCESS;
+}
+
+/* A plan from the JSON of another: engine and sizes as they were. */
+static int load_plan(struct backend *plan, const struct attribute *json) {
+  char text[160];
+  long long engine = 0;
+  struct scratch scratch = {.what = "cuDNN workspace of a loaded plan"};
+  snprintf(text, sizeof text, "%.*s", (int)json->count, (const char *)json->values);
+  if (sscanf(text, "{\"engine\":%lld,\"low\":%zu,\"workspace\":%zu,\"high\":%zu}", &engine, &scratch.low, &scratch.answered,
+             &scratch.high) != 4)
+    return refuse("cudnnBackendFinalize", CUDNN_NOT_SUPPORTED);
+  struct backend *config = NULL;
+  int status = create(DESCRIPTOR_ENGINE_CONFIG, &config);
+  if (status != CUDNN_SUCCESS) return status;
+  status = make_config(config, NULL, engine);
+  if (status == CUDNN_SUCCESS) status = set(plan, PLAN_CONFIG, TYPE_BACKEND, 1, &config);
+  release(config);
+  plan->scratch = scratch;
+  return status;
+}
+
+static int finalize_plan(struct backend *plan) {
+  const struct backend *config = backend_of(plan, PLAN_CONFIG, 0);
+  const struct attribute *json = find(plan, PLAN_JSON);
+  if (config) plan->scratch = scratch_of_config(config);
+  else if (!json) return CUDNN_BAD_PARAM;
+  int status = config ? CUDNN_SUCCESS : load_plan(plan, json);
+  if (status == CUDNN_SUCCESS) report_scratch(&plan->scratch);
+  return status;
+}
+
+API int cudnnBackendFinalize(void *descriptor) {
+  struct backend *backend = object_of(descriptor, KIND_BACKEND);
+  if (!backend) return CUDNN_BAD_PARAM;
+  int status = CUDNN_SUCCESS;
+  int64_t index = int64_of(backend, ENGINE_INDEX, 0);
+  if (backend->type == DESCRIPTOR_GRAPH && !find(backend, GRAPH_OPERATIONS)) status = CUDNN_BAD_PARAM;
+  if (backend->type == DESCRIPTOR_HEURISTICS && !backend_of(backend, HEURISTICS_GRAPH, 0)) status = CUDNN_BAD_PARAM;
+  if (backend->type == DESCRIPTOR_ENGINE && (index < 0 || index >= NUM_ENGINES)) status = CUDNN_NOT_SUPPORTED;
+  if (backend->type == DESCRIPTOR_ENGINE_CONFIG && !backend_of(backend, CONFIG_ENGINE, 0)) status = CUDNN_BAD_PARAM;
+  if (backend->type == DESCRIPTOR_PLAN) status = finalize_plan(backend);
+  if (status == CUDNN_SUCCESS) backend->is_finalized = true;
+  return status;
+}
+
+/* What the frontend laid into its own share of the workspace is scratch memory too. */
+static void see_frontend_scratch(const struct backend *graph, const struct attribute *uids, const struct attribute *pointers) {
+  int64_t wanted[8];
+  size_t bytes[8];
+  int found = uids && pointers ? graph_frontend_scratch(graph, wanted, bytes, 8) : 0;
+  for (int i = 0; i < found; i++)
+    for (int64_t j = 0; j < uids->count && j < pointers->count; j++)
+      if (((const int64_t *)uids->values)[j] == wanted[i])
+        saw_workspace(LIBRARY_CUDNN, ((void *const *)pointers->values)[j], bytes[i]);
+}
+
+API int cudnnBackendExecute(void *handle, const void *plan_descriptor, const void *pack_descriptor) {
+  const struct backend *plan = object_of(plan_descriptor, KIND_BACKEND), *pack = object_of(pack_descriptor, KIND_BACKEND);
+  if (!object_of(handle, KIND_HANDLE) || backend_type(plan) != DESCRIPTOR_PLAN || !pack) return CUDNN_BAD_PARAM;
+  if (!plan->is_finalized || !pack->is_finalized) return CUDNN_NOT_FINALIZED;
+  const struct attribute *pointers = find(pack, PACK_POINTERS), *workspace = find(pack, PACK_WORKSPACE);
+  /* With nothing needed the pointer may be one past the frontend's share, so in another block. */
+  void *scratch = workspace && workspace->count && plan->scratch.answered ? *(void *const *)workspace->values : NULL;
+  if (scratch) saw_workspace(LIBRARY_CUDNN, scratch, plan->scratch.answered);
+  see_frontend_scratch(graph_of_config(backend_of(plan, PLAN_CONFIG, 0)), find(pack, PACK_UIDS), pointers);
+  if (pointers) forget_words(pointers->values, (size_t)pointers->count);
+  if (scratch) forget(scratch);
+  return CUDNN_SUCCESS;
+}
+
+API int cudnnGetExecutionPlanWorkspaceSize(void *handle, const void *plan_descriptor, const void *pack, size_t *bytes) {
+  (void)handle, (void)pack;
+  const struct backend *plan = object_of(plan_descriptor, KIND_BACKEND);
+  if (backend_type(plan) != DESCRIPTOR_PLAN || !bytes) return CUDNN_BAD_PARAM;
+  *bytes = plan->scratch.answered;
+  return CUDNN_SUCCESS;
+}

@@ -1,0 +1,175 @@
+/* cuSOLVER: handles, and the sizes of work areas.
+ *
+ * NVIDIA publishes no formula for its work areas. Ours, one for all: the size of the matrix that is factored (its copy,
+ * or blocks of columns of it); twice that and six rows for eigenvalues and singular values, as in LAPACK's divide and
+ * conquer (xSYEVD: 2 n^2 + 6 n + 1). Low end: 32 columns, the smallest panel in use. High end: four times the answer.
+ * Work areas on the host are answered as 0 bytes: nothing is computed there.
+ */
+#include "phantom.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUCCESS = 0, NOT_INITIALIZED = 1, ALLOC_FAILED = 2, INVALID_VALUE = 3, NOT_SUPPORTED = 9 };
+enum { MAGIC = 0x63736c76, PANEL_COLUMNS = 32, HIGH_FACTOR = 4 };
+
+struct handle {
+  uint32_t magic;
+  void *stream;
+  int math_mode, deterministic_mode;
+};
+
+static struct handle *open_handle(void *h) {
+  struct handle *handle = h;
+  return handle && handle->magic == MAGIC ? handle : NULL;
+}
+
+API int cusolverDnCreate(void **h) {
+  if (!h) return INVALID_VALUE;
+  struct handle *handle = calloc(1, sizeof *handle);
+  if (!handle) return ALLOC_FAILED;
+  handle->magic = MAGIC;
+  handle->deterministic_mode = 1; /* CUSOLVER_DETERMINISTIC_RESULTS */
+  *h = handle;
+  return SUCCESS;
+}
+
+API int cusolverDnDestroy(void *h) {
+  struct handle *handle = open_handle(h);
+  if (!handle) return NOT_INITIALIZED;
+  handle->magic = 0;
+  free(handle);
+  return SUCCESS;
+}
+
+#define FIELD(noun, type, field)                    \
+  API int cusolverDnSet##noun(void *h, type value) { \
+    struct handle *handle = open_handle(h);         \
+    if (!handle) return NOT_INITIALIZED;            \
+    handle->field = value;                          \
+    return SUCCESS;                                 \
+  }                                                 \
+  API int cusolverDnGet##noun(void *h, type *value) { \
+    struct handle *handle = open_handle(h);         \
+    if (!handle) return NOT_INITIALIZED;            \
+    if (!value) return INVALID_VALUE;               \
+    *value = handle->field;                         \
+    return SUCCESS;                                 \
+  }
+FIELD(Stream, void *, stream)
+FIELD(MathMode, int, math_mode)
+FIELD(DeterministicMode, int, deterministic_mode)
+
+/* cuSOLVER 12.4.1 came with CUDA 13; 11.x with CUDA 12. */
+API int cusolverGetProperty(int type, int *value) {
+  int version = library_version("cusolver", 12401);
+  if (!value || type < 0 || type > 2) return INVALID_VALUE;
+  *value = type == 0 ? version / 1000 : type == 1 ? version / 100 % 10 : version % 100;
+  return SUCCESS;
+}
+
+API int cusolverGetVersion(int *value) {
+  if (!value) return INVALID_VALUE;
+  *value = library_version("cusolver", 12401);
+  return SUCCESS;
+}
+
+/* ---- Work areas -------------------------------------------------------------------------------------------------- */
+
+/* Some calls have more arguments than WORDS holds. */
+#define MORE_WORDS                                                                                              \
+  WORDS, uintptr_t w16, uintptr_t w17, uintptr_t w18, uintptr_t w19, uintptr_t w20, uintptr_t w21, uintptr_t w22, \
+      uintptr_t w23
+#define MORE_WORD_LIST \
+  {w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15, w16, w17, w18, w19, w20, w21, w22, w23}
+
+/* What the last size query of this thread was answered: the size of a work area that is handed over without one. */
+static _Thread_local size_t answered_bytes;
+
+static size_t item_bytes(int type) { return type == 0 ? 4 : type == 1 || type == 4 ? 8 : 16; } /* cudaDataType: S, D or C, Z */
+
+/* Bytes for matrices of rows x cols; SIZE_MAX: negative. Spectral: eigenvalues, singular values. */
+static size_t work_bytes(const char *what, int64_t rows, int64_t cols, int64_t batch, size_t item, bool is_spectral) {
+  if (rows < 0 || cols < 0 || batch < 0) return SIZE_MAX;
+  int64_t longer = rows > cols ? rows : cols, matrix = rows * cols;
+  int64_t elements = is_spectral ? 2 * matrix + 6 * longer + 1 : matrix;
+  int64_t panel = longer * (cols < PANEL_COLUMNS ? cols : PANEL_COLUMNS);
+  size_t answered = (size_t)(elements * batch) * item, low = (size_t)(panel * batch) * item;
+  answered_bytes = answered;
+  if (answered) assume_bytes(what, low < answered ? low : answered, answered, HIGH_FACTOR * answered);
+  return answered;
+}
+
+/* The typed API counts elements in an int. */
+static int answer_elements(int *result, const char *what, int rows, int cols, int batch, size_t item, bool is_spectral) {
+  size_t bytes = work_bytes(what, rows, cols, batch, item, is_spectral);
+  if (!result || bytes == SIZE_MAX || bytes / item > INT_MAX) return INVALID_VALUE;
+  *result = (int)(bytes / item);
+  return SUCCESS;
+}
+
+/* The generic API counts bytes, on the device and on the host. */
+static int answer_bytes(const uintptr_t *result, const char *what, int64_t rows, int64_t cols, int64_t batch, int type, bool is_spectral) {
+  size_t bytes = work_bytes(what, rows, cols, batch, item_bytes(type), is_spectral);
+  if (!result[0] || !result[1] || bytes == SIZE_MAX) return INVALID_VALUE;
+  *(size_t *)result[0] = bytes;
+  *(size_t *)result[1] = 0;
+  return SUCCESS;
+}
+
+static void take_work_area(const uintptr_t *words, size_t count, int at, size_t bytes) {
+  forget_words(words, count);
+  if (words[at] && bytes) saw_workspace(LIBRARY_CUSOLVER, (void *)words[at], bytes);
+}
+
+static void answer_norms(double *norms, const void *a, int batch) {
+  if (!norms || batch < 1) return;
+  memset(norms, 0, (size_t)batch * sizeof *norms);
+  if (is_device_address(a)) copy_values(norms, a, sizeof *norms);
+}
+
+/* Numbers in the macros are places among the arguments, the handle at 0; batch -1: a single matrix. */
+#define ELEMENTS(name, what, item, rows, cols, batch, result, spectral)                                             \
+  API int name(MORE_WORDS) {                                                                                        \
+    const uintptr_t words[] = MORE_WORD_LIST;                                                                       \
+    if (!open_handle((void *)words[0])) return NOT_INITIALIZED;                                                     \
+    return answer_elements((int *)words[result], "cuSOLVER " what " workspace", (int)words[rows], (int)words[cols], \
+                           batch < 0 ? 1 : (int)words[batch < 0 ? 0 : batch], item, spectral);                      \
+  }
+#define BYTES(name, what, rows, cols, batch, type, result, spectral)                                                \
+  API int name(MORE_WORDS) {                                                                                        \
+    const uintptr_t words[] = MORE_WORD_LIST;                                                                       \
+    if (!open_handle((void *)words[0])) return NOT_INITIALIZED;                                                     \
+    return answer_bytes(words + result, "cuSOLVER " what " workspace", (int64_t)words[rows], (int64_t)words[cols],  \
+                        batch < 0 ? 1 : (int64_t)words[batch < 0 ? 0 : batch], (int)words[type], spectral);         \
+  }
+/* Calls with a work area: its place; then its size in elements, in bytes, or not said. */
+#define WORK(name, at, bytes)                                                \
+  API int name(MORE_WORDS) {                                                 \
+    const uintptr_t words[] = MORE_WORD_LIST;                                \
+    take_work_area(words, sizeof words / sizeof *words, at, bytes);          \
+    return SUCCESS;                                                          \
+  }
+#define WORK_ELEMENTS(name, at, item) WORK(name, at, (size_t)(uint32_t)words[at + 1] * item)
+#define WORK_BYTES(name, at) WORK(name, at, words[at + 1])
+#define WORK_UNSAID(name, at) WORK(name, at, answered_bytes)
+/* Approximate SVD of a batch (A is argument 5): the residual norms, doubles, go to the host where they are wanted. They are
+ * values that a kernel made, so they read as zeros and the read is counted. */
+#define RESIDUALS(name, at, item, residuals)                                                              \
+  API int name(MORE_WORDS) {                                                                              \
+    const uintptr_t words[] = MORE_WORD_LIST;                                                             \
+    take_work_area(words, sizeof words / sizeof *words, at, (size_t)(uint32_t)words[at + 1] * item);      \
+    answer_norms((double *)words[residuals], (const void *)words[5], (int)words[residuals + 1]);          \
+    return SUCCESS;                                                                                       \
+  }
+
+#define CREATE(name)                   \
+  API int name(void **result) {        \
+    if (!result) return INVALID_VALUE; \
+    *result = new_handle();            \
+    return SUCCESS;                    \
+  }
+#define DO(name) DO_RETURNING(int, name, SUCCESS)
+#define REFUSE(name) API int name(void) { return refuse(#name, NOT_SUPPORTED); }
+#include "tables/cusolver.inc"

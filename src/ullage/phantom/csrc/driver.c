@@ -1,0 +1,227 @@
+/* The CUDA driver: devices, contexts, streams, modules, and the look-up of its own entry points. */
+#define _GNU_SOURCE
+#include "cuda.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Errors ------------------------------------------------------------------------------------------------------- */
+
+API const char *cudaGetErrorName(int status);
+API const char *cudaGetErrorString(int status);
+
+/* The driver's names differ from the runtime's; the texts are the same. */
+API int cuGetErrorName(int status, const char **text) {
+  static const struct { int status; const char *name; } NAMES[] = {
+      {SUCCESS, "CUDA_SUCCESS"}, {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"}, {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+      {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"}, {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
+      {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"}, {NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
+      {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"}, {NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
+      {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"}};
+  for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
+    if (NAMES[i].status == status) return *text = NAMES[i].name, SUCCESS;
+  return *text = NULL, INVALID_VALUE;
+}
+
+API int cuGetErrorString(int status, const char **text) { return *text = cudaGetErrorString(status), SUCCESS; }
+
+/* ---- Devices and contexts ----------------------------------------------------------------------------------------- */
+
+static void *context_of(int index) { return (void *)(uintptr_t)(0x10000 + 16 * index); }
+static int device_of_context(const void *context) { return (int)(((uintptr_t)context - 0x10000) / 16); }
+
+API int cuInit(unsigned flags) { return (void)flags, num_devices() ? SUCCESS : NO_DEVICE; }
+API int cuDriverGetVersion(int *version) { return *version = library_version("cudart", 13020), SUCCESS; }
+API int cuDeviceGetCount(int *count) { return *count = num_devices(), SUCCESS; }
+API int cuDeviceGet(int *dev, int index) { return *dev = index, index < num_devices() ? SUCCESS : INVALID_DEVICE; }
+API int cuDeviceGetAttribute(int *value, int attribute, int dev) { return device_attribute(value, attribute, dev); }
+API int cuDeviceGetName(char *text, int room, int dev) { return snprintf(text, (size_t)room, "%s", device(dev)->name), SUCCESS; }
+API int cuDeviceTotalMem_v2(size_t *bytes, int dev) { return *bytes = total_bytes(dev), SUCCESS; }
+ALIAS(cuDeviceTotalMem, cuDeviceTotalMem_v2);
+API int cuDeviceGetUuid_v2(unsigned char *uuid, int dev) { return device_uuid(dev, uuid), SUCCESS; }
+ALIAS(cuDeviceGetUuid, cuDeviceGetUuid_v2);
+API int cuDeviceGetPCIBusId(char *text, int room, int dev) { return snprintf(text, (size_t)room, "0000:%02X:00.0", dev + 1), SUCCESS; }
+API int cuDeviceCanAccessPeer(int *can, int a, int b) { return *can = a != b, SUCCESS; }
+API int cuDeviceGetP2PAttribute(int *value, int attribute, int a, int b) { return *value = attribute == 2 && a != b, SUCCESS; }
+
+API int cuDeviceComputeCapability(int *major, int *minor, int dev) {
+  *major = device(dev)->major;
+  *minor = device(dev)->minor;
+  return SUCCESS;
+}
+
+API int cuCtxGetCurrent(void **context) { return *context = num_devices() ? context_of(current_device()) : NULL, SUCCESS; }
+API int cuCtxSetCurrent(void *context) { return !context || set_current_device(device_of_context(context)) ? SUCCESS : INVALID_CONTEXT; }
+ALIAS(cuCtxPushCurrent_v2, cuCtxSetCurrent);
+ALIAS(cuCtxPushCurrent, cuCtxSetCurrent);
+ALIAS(cuCtxPopCurrent_v2, cuCtxGetCurrent);
+ALIAS(cuCtxPopCurrent, cuCtxGetCurrent);
+API int cuCtxGetDevice(int *dev) { return *dev = current_device(), SUCCESS; }
+API int cuCtxGetFlags(unsigned *flags) { return *flags = 0, SUCCESS; }
+API int cuCtxGetApiVersion(void *context, unsigned *version) { return (void)context, *version = 3020, SUCCESS; }
+API int cuCtxGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = -5, SUCCESS; }
+API int cuCtxCreate_v2(void **context, unsigned flags, int dev) { return (void)flags, *context = context_of(dev), SUCCESS; }
+ALIAS(cuCtxCreate, cuCtxCreate_v2);
+API int cuDevicePrimaryCtxRetain(void **context, int dev) { return *context = context_of(dev), SUCCESS; }
+
+API int cuDevicePrimaryCtxGetState(int dev, unsigned *flags, int *active) {
+  (void)dev;
+  if (flags) *flags = 0;
+  *active = 1;
+  return SUCCESS;
+}
+
+/* ---- Streams and events ------------------------------------------------------------------------------------------- */
+
+API int cuStreamCreate(void **stream, unsigned flags) { return create_stream(stream, flags, 0); }
+API int cuStreamCreateWithPriority(void **s, unsigned flags, int priority) { return create_stream(s, flags, priority); }
+API int cuStreamDestroy_v2(void *stream) { return destroy_stream(stream); }
+ALIAS(cuStreamDestroy, cuStreamDestroy_v2);
+API int cuStreamGetPriority(void *stream, int *priority) { return *priority = stream_priority(stream), SUCCESS; }
+API int cuStreamGetFlags(void *stream, unsigned *flags) { return *flags = stream_flags(stream), SUCCESS; }
+API int cuStreamGetId(void *stream, unsigned long long *id) { return *id = (uintptr_t)stream, SUCCESS; }
+API int cuStreamGetCtx(void *stream, void **context) { return (void)stream, *context = context_of(current_device()), SUCCESS; }
+API int cuStreamGetDevice(void *stream, int *dev) { return (void)stream, *dev = current_device(), SUCCESS; }
+API int cuStreamIsCapturing(void *stream, int *status) { return *status = is_capturing(stream, NULL, NULL), SUCCESS; }
+API int cuStreamBeginCapture_v2(void *stream, int mode) { return (void)mode, begin_capture(stream); }
+API int cuStreamEndCapture(void *stream, void **graph) { return end_capture(stream, graph); }
+API int cuEventCreate(void **event, unsigned flags) { return (void)flags, create_event(event); }
+API int cuEventRecord(void *event, void *stream) { return (void)stream, record_event(event); }
+API int cuEventElapsedTime(float *ms, void *start, void *end) { return elapsed_ms(ms, start, end); }
+ALIAS(cuEventElapsedTime_v2, cuEventElapsedTime);
+
+/* ---- Modules and kernels ------------------------------------------------------------------------------------------ */
+
+static int give_handle(void **out) { return out ? (*out = new_handle(), SUCCESS) : INVALID_VALUE; }
+
+API int cuModuleLoad(void **module, const char *file) { return (void)file, give_handle(module); }
+API int cuModuleLoadData(void **module, const void *image) { return (void)image, give_handle(module); }
+API int cuModuleLoadDataEx(void **module, const void *image) { return (void)image, give_handle(module); }
+ALIAS(cuModuleLoadFatBinary, cuModuleLoadData);
+API int cuModuleGetFunction(void **function, void *module, const char *name) { return (void)module, (void)name, give_handle(function); }
+API int cuModuleGetLoadingMode(int *mode) { return *mode = 2, SUCCESS; /* lazy */ }
+API int cuLibraryLoadData(void **library, const void *image) { return (void)image, give_handle(library); }
+API int cuLibraryGetKernel(void **kernel, void *library, const char *name) { return (void)library, (void)name, give_handle(kernel); }
+API int cuLibraryGetModule(void **module, void *library) { return (void)library, give_handle(module); }
+API int cuKernelGetFunction(void **function, void *kernel) { return *function = kernel, SUCCESS; }
+API int cuFuncGetModule(void **module, void *function) { return (void)function, give_handle(module); }
+API int cuLinkCreate_v2(unsigned n, int *options, void **values, void **state) { return (void)n, (void)options, (void)values, give_handle(state); }
+API int cuLinkAddData_v2(void *state) { return (void)state, SUCCESS; }
+
+/* What the linker made: an image that cuModuleLoadData takes as it takes any. */
+API int cuLinkComplete(void *state, void **image, size_t *bytes) {
+  static char linked[16];
+  (void)state;
+  *image = linked;
+  *bytes = sizeof linked;
+  return SUCCESS;
+}
+
+API int cuFuncGetAttribute(int *value, int attribute, void *function) {
+  enum { MAX_THREADS = 0, REGISTERS = 4, PTX_VERSION = 5, BINARY_VERSION = 6, MAX_DYNAMIC_SHARED = 8 };
+  const struct device *d = device(current_device());
+  (void)function;
+  *value = attribute == MAX_THREADS          ? 1024
+           : attribute == REGISTERS          ? 32
+           : attribute == MAX_DYNAMIC_SHARED ? d->shared_bytes_per_block
+           : attribute == PTX_VERSION || attribute == BINARY_VERSION ? d->major * 10 + d->minor
+                                                                     : 0;
+  return SUCCESS;
+}
+
+API int cuKernelGetAttribute(int *value, int attribute, void *kernel, int dev) { return (void)dev, cuFuncGetAttribute(value, attribute, kernel); }
+
+API int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int threads, size_t shared) {
+  (void)function;
+  return *blocks = occupancy(threads, shared), SUCCESS;
+}
+
+API int cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *b, void *f, int threads, size_t shared, unsigned flags) {
+  return (void)flags, cuOccupancyMaxActiveBlocksPerMultiprocessor(b, f, threads, shared);
+}
+
+API int cuOccupancyMaxActiveClusters(int *clusters, void *function, const void *config) {
+  (void)function, (void)config;
+  return *clusters = device(current_device())->multiprocessors / 2, SUCCESS;
+}
+
+/* A packed argument buffer comes as {POINTER, p, SIZE, &bytes, END}. */
+static void forget_extra(void *const *extra) {
+  enum { BUFFER_POINTER = 1, BUFFER_SIZE = 2 };
+  const void *buffer = NULL;
+  size_t bytes = 0;
+  for (int i = 0; extra && extra[i] && i < 8; i += 2) {
+    if ((uintptr_t)extra[i] == BUFFER_POINTER) buffer = extra[i + 1];
+    if ((uintptr_t)extra[i] == BUFFER_SIZE) bytes = *(size_t *)extra[i + 1];
+  }
+  if (buffer) forget_words(buffer, bytes / sizeof(uintptr_t));
+}
+
+API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                       void *stream, void **params, void **extra) {
+  (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream;
+  forget_launch(params);
+  forget_extra(extra);
+  return SUCCESS;
+}
+
+API int cuLaunchCooperativeKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                                  unsigned shared, void *stream, void **params) {
+  return cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, stream, params, NULL);
+}
+
+API int cuLaunchKernelEx(const void *config, void *f, void **params, void **extra) {
+  (void)config, (void)f;
+  forget_launch(params);
+  forget_extra(extra);
+  return SUCCESS;
+}
+
+API int cuLaunchHostFunc(void *stream, void (*call)(void *), void *data) { return (void)stream, call(data), SUCCESS; }
+
+/* A tensor map is an opaque 128 bytes that only kernels read. */
+API int cuTensorMapEncodeTiled(void *map) { return memset(map, 0, 128), SUCCESS; }
+ALIAS(cuTensorMapEncodeIm2col, cuTensorMapEncodeTiled);
+
+/* ---- The look-up of entry points ---------------------------------------------------------------------------------- */
+
+/* The newest variant of a name that the phantom answers; the real driver, too, hands out the newest that fits. */
+static void *entry_point(const char *name) {
+  char versioned[128];
+  for (int version = 4; version >= 2; version--) {
+    snprintf(versioned, sizeof versioned, "%s_v%d", name, version);
+    void *found = dlsym(RTLD_DEFAULT, versioned);
+    if (found) return found;
+  }
+  return dlsym(RTLD_DEFAULT, name);
+}
+
+API int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *result) {
+  enum { FOUND = 0, SYMBOL_NOT_FOUND = 1 };
+  (void)version, (void)flags;
+  *function = entry_point(name);
+  if (result) *result = *function ? FOUND : SYMBOL_NOT_FOUND;
+  return *function ? SUCCESS : NOT_FOUND;
+}
+
+API int cuGetProcAddress(const char *name, void **function, int version, uint64_t flags) {
+  return cuGetProcAddress_v2(name, function, version, flags, NULL);
+}
+
+API int cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags, int *result) {
+  int found, status = cuGetProcAddress_v2(name, function, (int)version, flags, &found);
+  if (result) *result = found;
+  return status && !result ? fail(status) : SUCCESS;
+}
+ALIAS(cudaGetDriverEntryPointByVersion_ptsz, cudaGetDriverEntryPointByVersion);
+
+API int cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags, int *result) {
+  return cudaGetDriverEntryPointByVersion(name, function, 12000, flags, result);
+}
+ALIAS(cudaGetDriverEntryPoint_ptsz, cudaGetDriverEntryPoint);
+
+#define DO(name) DO_RETURNING(int, name, SUCCESS)
+#define REFUSE(name) \
+  API int name(void) { return refuse(#name, NOT_SUPPORTED); }
+#include "tables/driver.inc"

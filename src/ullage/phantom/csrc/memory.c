@@ -1,0 +1,326 @@
+/* Device memory: addresses that hold nothing, and how many bytes of each device are taken.
+ *
+ * One address range is reserved (PROT_NONE: a host access faults, as on a real GPU) and divided into equal parts, one a
+ * device. Physical memory is counted in pages of 2 MiB, as the driver hands it out; allocations below 1 MiB share pages.
+ * The virtual-memory calls (expandable segments) count physical handles, not addresses.
+ */
+#include "phantom.h"
+#include "memory.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static const size_t SMALL = 1 << 20;
+static const uintptr_t BASE_HINT = 0x300000000000;
+
+struct allocation {
+  uintptr_t start;
+  size_t bytes;       /* asked for, or reserved */
+  size_t charged;     /* physical bytes; 0 for a part of a shared page or a bare address range */
+  int device;
+  struct shared_page *page;
+};
+
+/* A 2 MiB page that small allocations share: given back when the last of them goes. */
+struct shared_page {
+  uintptr_t start;
+  size_t next;
+  int live;
+};
+
+struct range {
+  uintptr_t start;
+  size_t bytes;
+  struct range *next;
+};
+
+struct books {
+  uint64_t used;
+  struct range *free_ranges;   /* sorted by address; what lies above `top` is free too */
+  uintptr_t bottom, top, limit;
+  struct shared_page *open_page;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct books books[64];
+static uintptr_t range_start, range_end;
+static size_t bytes_per_device;
+static void *allocations; /* tsearch tree, ordered by address */
+static uint64_t pinned_now, pinned_peak;
+static void *pinned;
+
+static size_t whole_pages(size_t bytes) { return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; }
+
+/* Overlapping ranges compare as equal, so one tree serves exact look-ups and "which allocation holds this address". */
+static int by_address(const void *a, const void *b) {
+  const struct allocation *x = a, *y = b;
+  if (x->start + x->bytes <= y->start) return -1;
+  return x->start >= y->start + y->bytes;
+}
+
+static struct allocation *holder(void *tree, uintptr_t address) {
+  struct allocation key = {.start = address, .bytes = 1};
+  struct allocation **found = tfind(&key, &tree, by_address);
+  return found ? *found : NULL;
+}
+
+/* 64 TiB where the machine allows it, less where it does not (39-bit address spaces, ulimit -v). */
+static void reserve_addresses(void) {
+  int count = num_devices() ? num_devices() : 1;
+  for (size_t bytes = (size_t)1 << 46; bytes >= (size_t)1 << 36; bytes >>= 1) {
+    void *p = mmap((void *)BASE_HINT, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) continue;
+    range_start = ((uintptr_t)p + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    range_end = (uintptr_t)p + bytes;
+    bytes_per_device = (range_end - range_start) / (size_t)count / PAGE_BYTES * PAGE_BYTES;
+    break;
+  }
+  for (int i = 0; i < count; i++) {
+    books[i].bottom = books[i].top = range_start + (size_t)i * bytes_per_device;
+    books[i].limit = books[i].bottom + bytes_per_device;
+    books[i].used = device(i)->context_bytes;
+  }
+}
+
+static void ready(void) { pthread_once(&once, reserve_addresses); }
+
+bool is_device_address(const void *p) { return (uintptr_t)p >= range_start && (uintptr_t)p < range_end; }
+
+int device_of_address(const void *p) {
+  return is_device_address(p) ? (int)(((uintptr_t)p - range_start) / bytes_per_device) : -1;
+}
+
+/* The lowest free range that fits: the driver reuses addresses, low ones first. */
+static uintptr_t take_range(struct books *b, size_t bytes) {
+  for (struct range **at = &b->free_ranges; *at; at = &(*at)->next) {
+    struct range *r = *at;
+    if (r->bytes < bytes) continue;
+    uintptr_t start = r->start;
+    r->start += bytes;
+    r->bytes -= bytes;
+    if (!r->bytes) {
+      *at = r->next;
+      free(r);
+    }
+    return start;
+  }
+  if (bytes > b->limit - b->top) return 0;
+  uintptr_t start = b->top;
+  b->top += bytes;
+  return start;
+}
+
+static void return_range(struct books *b, uintptr_t start, size_t bytes) {
+  struct range **at = &b->free_ranges, *before = NULL;
+  while (*at && (*at)->start < start) {
+    before = *at;
+    at = &(*at)->next;
+  }
+  if (before && before->start + before->bytes == start) {
+    before->bytes += bytes;
+  } else {
+    struct range *r = malloc(sizeof *r);
+    if (!r) return;
+    *r = (struct range){start, bytes, *at};
+    *at = r;
+    before = r;
+  }
+  struct range *after = before->next;
+  if (after && before->start + before->bytes == after->start) {
+    before->bytes += after->bytes;
+    before->next = after->next;
+    free(after);
+  }
+}
+
+static bool has_room(int index, size_t bytes) {
+  return device(index)->unlimited || (bytes <= device(index)->total_bytes && books[index].used <= device(index)->total_bytes - bytes);
+}
+
+static struct allocation *remember(uintptr_t start, size_t bytes, size_t charged, int index) {
+  struct allocation *a = calloc(1, sizeof *a);
+  if (!a) return NULL;
+  *a = (struct allocation){.start = start, .bytes = bytes, .charged = charged, .device = index};
+  tsearch(a, &allocations, by_address);
+  return a;
+}
+
+static void *allocate_pages(int index, size_t bytes) {
+  size_t pages = whole_pages(bytes);
+  if (pages < bytes || !has_room(index, pages)) return NULL;
+  uintptr_t start = take_range(&books[index], pages);
+  if (!start || !remember(start, pages, pages, index)) return NULL;
+  books[index].used += pages;
+  return (void *)start;
+}
+
+static void *allocate_small(int index, size_t bytes) {
+  struct books *b = &books[index];
+  size_t rounded = (bytes + 511) / 512 * 512;
+  if (!b->open_page || b->open_page->next + rounded > PAGE_BYTES) {
+    if (!has_room(index, PAGE_BYTES)) return NULL;
+    struct shared_page *page = calloc(1, sizeof *page);
+    if (!page || !(page->start = take_range(b, PAGE_BYTES))) {
+      free(page);
+      return NULL;
+    }
+    b->used += PAGE_BYTES;
+    b->open_page = page;
+  }
+  struct shared_page *page = b->open_page;
+  struct allocation *a = remember(page->start + page->next, rounded, 0, index);
+  if (!a) return NULL;
+  a->page = page;
+  page->next += rounded;
+  page->live++;
+  return (void *)a->start;
+}
+
+void *allocate(int index, size_t bytes) {
+  ready();
+  if (!bytes) bytes = 1;
+  pthread_mutex_lock(&lock);
+  void *p = bytes < SMALL ? allocate_small(index, bytes) : allocate_pages(index, bytes);
+  pthread_mutex_unlock(&lock);
+  return p;
+}
+
+static void release(struct allocation *a) {
+  struct books *b = &books[a->device];
+  if (a->page) {
+    if (--a->page->live == 0 && a->page != b->open_page) {
+      b->used -= PAGE_BYTES;
+      return_range(b, a->page->start, PAGE_BYTES);
+      free(a->page);
+    }
+    return;
+  }
+  b->used -= a->charged;
+  return_range(b, a->start, a->bytes);
+}
+
+bool deallocate(void *p) {
+  ready();
+  pthread_mutex_lock(&lock);
+  struct allocation *a = holder(allocations, (uintptr_t)p);
+  bool ours = a && a->start == (uintptr_t)p;
+  if (ours) {
+    tdelete(a, &allocations, by_address);
+    release(a);
+    free(a);
+  }
+  pthread_mutex_unlock(&lock);
+  return ours;
+}
+
+bool allocation_of(const void *p, uintptr_t *start, size_t *bytes) {
+  pthread_mutex_lock(&lock);
+  struct allocation *a = holder(allocations, (uintptr_t)p);
+  if (a) {
+    *start = a->start;
+    *bytes = a->bytes;
+  }
+  pthread_mutex_unlock(&lock);
+  return a != NULL;
+}
+
+/* ---- Virtual memory: addresses and physical handles apart ------------------------------------------------------- */
+
+void *reserve_address_range(int index, size_t bytes) {
+  ready();
+  pthread_mutex_lock(&lock);
+  size_t pages = whole_pages(bytes);
+  uintptr_t start = pages < bytes ? 0 : take_range(&books[index], pages);
+  if (start) remember(start, pages, 0, index);
+  pthread_mutex_unlock(&lock);
+  return (void *)start;
+}
+
+bool charge(int index, size_t bytes) {
+  ready();
+  pthread_mutex_lock(&lock);
+  bool room = has_room(index, bytes);
+  if (room) books[index].used += bytes;
+  pthread_mutex_unlock(&lock);
+  return room;
+}
+
+void discharge(int index, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  books[index].used -= bytes;
+  pthread_mutex_unlock(&lock);
+}
+
+uint64_t total_bytes(int index) { return device(index)->total_bytes; }
+
+uint64_t used_bytes(int index) {
+  ready();
+  pthread_mutex_lock(&lock);
+  uint64_t used = books[index].used;
+  pthread_mutex_unlock(&lock);
+  return used;
+}
+
+uint64_t free_bytes(int index) {
+  uint64_t used = used_bytes(index), total = total_bytes(index);
+  return used < total ? total - used : 0;
+}
+
+/* ---- Pinned host memory ------------------------------------------------------------------------------------------ */
+
+static void remember_pinned(void *p, size_t bytes, bool owned) {
+  struct allocation *a = calloc(1, sizeof *a);
+  if (!a) return;
+  *a = (struct allocation){.start = (uintptr_t)p, .bytes = bytes, .device = owned};
+  pthread_mutex_lock(&lock);
+  tsearch(a, &pinned, by_address);
+  pinned_now += bytes;
+  if (pinned_now > pinned_peak) pinned_peak = pinned_now;
+  pthread_mutex_unlock(&lock);
+}
+
+static struct allocation *forget_pinned(void *p) {
+  pthread_mutex_lock(&lock);
+  struct allocation *a = holder(pinned, (uintptr_t)p);
+  if (a && a->start == (uintptr_t)p) {
+    tdelete(a, &pinned, by_address);
+    pinned_now -= a->bytes;
+  } else {
+    a = NULL;
+  }
+  pthread_mutex_unlock(&lock);
+  return a;
+}
+
+/* Anonymous pages, untouched: pinned memory that nobody fills costs no host memory here. */
+void *allocate_pinned(size_t bytes) {
+  void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) return NULL;
+  remember_pinned(p, bytes ? bytes : 1, true);
+  return p;
+}
+
+bool deallocate_pinned(void *p) {
+  struct allocation *a = forget_pinned(p);
+  if (!a) return false;
+  if (a->device) munmap(p, a->bytes);
+  free(a);
+  return true;
+}
+
+void register_pinned(void *p, size_t bytes) { remember_pinned(p, bytes, false); }
+
+bool is_pinned_address(const void *p) {
+  pthread_mutex_lock(&lock);
+  bool found = holder(pinned, (uintptr_t)p) != NULL;
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+API uint64_t ullage_pinned_peak_bytes(void) { return pinned_peak; }
+API uint64_t ullage_used_bytes(int index) { return used_bytes(index); }

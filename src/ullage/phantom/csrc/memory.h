@@ -1,0 +1,17 @@
+/* Device and pinned memory: what only the CUDA runtime and the driver need beyond phantom.h. */
+#ifndef ULLAGE_MEMORY_H
+#define ULLAGE_MEMORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { PAGE_BYTES = 2 << 20 }; /* granularity of physical device memory */
+
+void *reserve_address_range(int device_index, size_t bytes); /* NULL: no addresses left */
+bool charge(int device_index, size_t bytes);                 /* physical memory; false: the device is full */
+void discharge(int device_index, size_t bytes);
+void *allocate_pinned(size_t bytes);
+bool deallocate_pinned(void *p);
+void register_pinned(void *p, size_t bytes);
+
+#endif

@@ -1,0 +1,353 @@
+/* NCCL: communicators that agree about everything, because no other rank is asked.
+ *
+ * Collectives behave as if every rank held the same values: a gather repeats the own input, a sum multiplies it by the
+ * number of ranks, a received message is the one that was sent in the same group. So the small exchanges by which ranks
+ * agree on shapes and counts come out right; what cannot be known becomes unknown. NCCL's own device memory (channels,
+ * buffers, NVLS) is not counted here.
+ */
+#include "phantom.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SUCCESS = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
+enum { SUM = 0, PRODUCT = 1, MAX = 2, MIN = 3, AVERAGE = 4, NUM_BUILTIN_OPS = 5, NO_COLOR = -1 };
+enum { SMALL_BYTES = 4096, MAX_MESSAGES = 4096 };
+
+struct communicator {
+  int size, rank, device;
+};
+struct unique_id {
+  char bytes[128];
+};
+
+/* From values.c: true where all of the bytes are known. */
+int ullage_read(uintptr_t p, void *dst, size_t bytes);
+
+/* int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16, float8 e4m3, float8 e5m2 */
+static const unsigned char ITEM_BYTES[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+
+static bool is_type(int type) { return type >= 0 && type < (int)sizeof ITEM_BYTES; }
+
+/* ---- Communicators ----------------------------------------------------------------------------------------------- */
+
+static int create(struct communicator **result, int size, int rank, int device_index) {
+  if (!result || size < 1 || rank < 0 || rank >= size) return INVALID_ARGUMENT;
+  struct communicator *c = malloc(sizeof *c);
+  if (!c) return SYSTEM_ERROR;
+  *c = (struct communicator){size, rank, device_index};
+  *result = c;
+  return SUCCESS;
+}
+
+API int ncclGetUniqueId(struct unique_id *id) {
+  static unsigned count;
+  if (!id) return INVALID_ARGUMENT;
+  memset(id, 0, sizeof *id);
+  snprintf(id->bytes, sizeof id->bytes, "ullage phantom %ld %ld %u", (long)getpid(), (long)time(NULL),
+           __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED));
+  return SUCCESS;
+}
+
+API int ncclCommGetUniqueId(struct communicator *c, struct unique_id *id) {
+  return c ? ncclGetUniqueId(id) : INVALID_ARGUMENT;
+}
+
+API int ncclCommInitRank(struct communicator **result, int size, struct unique_id id, int rank) {
+  (void)id;
+  return create(result, size, rank, current_device());
+}
+
+API int ncclCommInitRankConfig(struct communicator **result, int size, struct unique_id id, int rank, void *config) {
+  (void)config;
+  return ncclCommInitRank(result, size, id, rank);
+}
+
+API int ncclCommInitRankScalable(struct communicator **result, int size, int rank, int num_ids, void *ids, void *config) {
+  (void)num_ids, (void)ids, (void)config;
+  return create(result, size, rank, current_device());
+}
+
+API int ncclCommInitAll(struct communicator **result, int count, const int *devices) {
+  if (!result || count < 1 || count > num_devices()) return INVALID_ARGUMENT;
+  for (int i = 0; i < count; i++) {
+    int status = create(&result[i], count, i, devices ? devices[i] : i);
+    if (status) return status;
+  }
+  return SUCCESS;
+}
+
+/* How many ranks share the color is known to the others alone. PyTorch keeps the new size itself and passes the new rank
+ * as the key, so the parent's size does no harm. */
+API int ncclCommSplit(struct communicator *c, int color, int key, struct communicator **result, void *config) {
+  (void)config;
+  if (!c || !result) return INVALID_ARGUMENT;
+  *result = NULL;
+  if (color == NO_COLOR) return SUCCESS;
+  return create(result, c->size, key >= 0 && key < c->size ? key : c->rank, c->device);
+}
+
+API int ncclCommShrink(struct communicator *c, const int *excluded, int num_excluded, struct communicator **result, void *config,
+                       int flags) {
+  (void)config, (void)flags;
+  if (!c || !result || num_excluded < 0 || num_excluded >= c->size || (num_excluded && !excluded)) return INVALID_ARGUMENT;
+  int rank = c->rank;
+  for (int i = 0; i < num_excluded; i++) {
+    if (excluded[i] == c->rank) return INVALID_ARGUMENT;
+    rank -= excluded[i] < c->rank;
+  }
+  return create(result, c->size - num_excluded, rank, c->device);
+}
+
+/* A rank that is there already passes -1 and keeps its number. */
+API int ncclCommGrow(struct communicator *c, int size, const void *id, int rank, struct communicator **result, void *config) {
+  (void)id, (void)config;
+  return create(result, size, c && rank < 0 ? c->rank : rank, c ? c->device : current_device());
+}
+
+static int end(struct communicator *c) {
+  free(c);
+  return SUCCESS;
+}
+API int ncclCommDestroy(struct communicator *c) { return end(c); }
+API int ncclCommAbort(struct communicator *c) { return end(c); }
+
+#define NUMBER(name, field)                            \
+  API int name(const struct communicator *c, int *value) { \
+    if (!c || !value) return INVALID_ARGUMENT;         \
+    *value = c->field;                                 \
+    return SUCCESS;                                    \
+  }
+NUMBER(ncclCommCount, size)
+NUMBER(ncclCommUserRank, rank)
+NUMBER(ncclCommCuDevice, device)
+
+API int ncclCommGetAsyncError(const struct communicator *c, int *status) {
+  if (!c || !status) return INVALID_ARGUMENT;
+  *status = SUCCESS;
+  return SUCCESS;
+}
+
+/* ---- Collectives ------------------------------------------------------------------------------------------------- */
+
+/* The bytes of `count` items, SIZE_MAX for arguments that NCCL would not take. */
+static size_t bytes_of(const struct communicator *c, size_t count, int type) {
+  return c && is_type(type) ? count * ITEM_BYTES[type] : SIZE_MAX;
+}
+
+static void scale(void *values, size_t count, int type, int factor) {
+#define SCALE(item) for (size_t i = 0; i < count; i++) ((item *)values)[i] = (item)(((item *)values)[i] * (item)factor)
+  switch (type) {
+    case 0: case 1: SCALE(uint8_t); break;
+    case 2: case 3: SCALE(uint32_t); break;
+    case 4: case 5: SCALE(uint64_t); break;
+    case 7: SCALE(float); break;
+    default: SCALE(double);
+  }
+#undef SCALE
+}
+
+/* The same values from every rank: maximum, minimum and average change nothing, a sum is a multiple. */
+static void reduce(const struct communicator *c, void *recv, const void *send, size_t count, int type, int op) {
+  size_t bytes = count * ITEM_BYTES[type];
+  if (c->size == 1 ? op < NUM_BUILTIN_OPS : op == MAX || op == MIN || op == AVERAGE) {
+    if (recv != send) copy_values(recv, send, bytes);
+    return;
+  }
+  uint64_t values[SMALL_BYTES / sizeof(uint64_t)];
+  bool has_arithmetic = type < 6 || type == 7 || type == 8;
+  if (op == SUM && has_arithmetic && bytes <= SMALL_BYTES && ullage_read((uintptr_t)send, values, bytes)) {
+    scale(values, count, type, c->size);
+    copy_values(recv, values, bytes);
+  } else {
+    forget(recv);
+  }
+}
+
+API int ncclAllReduce(const void *send, void *recv, size_t count, int type, int op, struct communicator *c, void *stream) {
+  (void)stream;
+  if (bytes_of(c, count, type) == SIZE_MAX) return INVALID_ARGUMENT;
+  reduce(c, recv, send, count, type, op);
+  return SUCCESS;
+}
+
+API int ncclReduce(const void *send, void *recv, size_t count, int type, int op, int root, struct communicator *c, void *stream) {
+  if (c && root != c->rank) return is_type(type) ? SUCCESS : INVALID_ARGUMENT; /* only the root's recv is written */
+  return ncclAllReduce(send, recv, count, type, op, c, stream);
+}
+
+API int ncclReduceScatter(const void *send, void *recv, size_t count, int type, int op, struct communicator *c, void *stream) {
+  size_t bytes = bytes_of(c, count, type);
+  if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
+  return ncclAllReduce((const char *)send + (size_t)c->rank * bytes, recv, count, type, op, c, stream);
+}
+
+static void repeat(const struct communicator *c, char *recv, const void *send, size_t bytes) {
+  if (bytes > SMALL_BYTES) { /* large ones are of no interest, and copying unknown bytes n times costs time */
+    forget(recv);
+    return;
+  }
+  const char *own = recv + (size_t)c->rank * bytes;
+  if (own != send) copy_values((char *)own, send, bytes);
+  for (int i = 0; i < c->size; i++)
+    if (i != c->rank) copy_values(recv + (size_t)i * bytes, own, bytes);
+}
+
+API int ncclAllGather(const void *send, void *recv, size_t count, int type, struct communicator *c, void *stream) {
+  (void)stream;
+  size_t bytes = bytes_of(c, count, type);
+  if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
+  repeat(c, recv, send, bytes);
+  return SUCCESS;
+}
+
+API int ncclGather(const void *send, void *recv, size_t count, int type, int root, struct communicator *c, void *stream) {
+  if (c && root != c->rank) return is_type(type) ? SUCCESS : INVALID_ARGUMENT;
+  return ncclAllGather(send, recv, count, type, c, stream);
+}
+
+API int ncclBroadcast(const void *send, void *recv, size_t count, int type, int root, struct communicator *c, void *stream) {
+  (void)root, (void)stream;
+  size_t bytes = bytes_of(c, count, type);
+  if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
+  /* Elsewhere than at the root, send means nothing: the root's values are taken to be those in recv. */
+  if (root == c->rank && recv != send) copy_values(recv, send, bytes);
+  return SUCCESS;
+}
+
+API int ncclBcast(void *buffer, size_t count, int type, int root, struct communicator *c, void *stream) {
+  return ncclBroadcast(buffer, buffer, count, type, root, c, stream);
+}
+
+/* Every rank's slice for this one is equal to the own slice for oneself. */
+API int ncclAlltoAll(const void *send, void *recv, size_t count, int type, struct communicator *c, void *stream) {
+  size_t bytes = bytes_of(c, count, type);
+  if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
+  return ncclAllGather((const char *)send + (size_t)c->rank * bytes, recv, count, type, c, stream);
+}
+
+API int ncclScatter(const void *send, void *recv, size_t count, int type, int root, struct communicator *c, void *stream) {
+  size_t bytes = bytes_of(c, count, type);
+  if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
+  if (root != c->rank) forget(recv); /* the root's input is not here */
+  else return ncclBroadcast((const char *)send + (size_t)root * bytes, recv, count, type, root, c, stream);
+  return SUCCESS;
+}
+
+/* ---- Messages: matched within a group ---------------------------------------------------------------------------- */
+
+struct message {
+  const void *p;
+  size_t bytes;
+  struct communicator *c;
+  int peer;
+  bool is_send;
+};
+static _Thread_local struct message messages[MAX_MESSAGES];
+static _Thread_local int num_messages, group_depth;
+
+/* What the peer sends to this rank is what this rank sends to itself, or else what it sends at all. */
+static const struct message *counterpart(const struct message *recv) {
+  const struct message *found = NULL;
+  for (int i = 0; i < num_messages; i++) {
+    const struct message *m = &messages[i];
+    if (!m->is_send || m->c != recv->c || m->bytes != recv->bytes) continue;
+    if (m->peer == m->c->rank) return m;
+    if (!found) found = m;
+  }
+  return found;
+}
+
+static void deliver(void) {
+  for (int i = 0; i < num_messages; i++) {
+    const struct message *m = &messages[i], *other = m->is_send ? NULL : counterpart(m);
+    if (m->is_send) continue;
+    if (other && m->bytes <= SMALL_BYTES) copy_values((void *)m->p, other->p, m->bytes);
+    else forget(m->p);
+  }
+  num_messages = 0;
+}
+
+static int post(const void *p, size_t count, int type, int peer, struct communicator *c, bool is_send) {
+  size_t bytes = bytes_of(c, count, type);
+  if (bytes == SIZE_MAX || peer < 0 || peer >= c->size) return INVALID_ARGUMENT;
+  if (num_messages == MAX_MESSAGES) deliver();
+  messages[num_messages++] = (struct message){p, bytes, c, peer, is_send};
+  if (!group_depth) deliver();
+  return SUCCESS;
+}
+
+API int ncclSend(const void *send, size_t count, int type, int peer, struct communicator *c, void *stream) {
+  (void)stream;
+  return post(send, count, type, peer, c, true);
+}
+
+API int ncclRecv(void *recv, size_t count, int type, int peer, struct communicator *c, void *stream) {
+  (void)stream;
+  return post(recv, count, type, peer, c, false);
+}
+
+API int ncclGroupStart(void) {
+  group_depth++;
+  return SUCCESS;
+}
+
+API int ncclGroupEnd(void) {
+  if (group_depth <= 0) return INVALID_USAGE;
+  if (--group_depth == 0) deliver();
+  return SUCCESS;
+}
+
+/* ---- Operations, memory, texts ----------------------------------------------------------------------------------- */
+
+API int ncclRedOpCreatePreMulSum(int *op, void *scalar, int type, int residence, struct communicator *c) {
+  static int count = NUM_BUILTIN_OPS;
+  (void)scalar, (void)residence;
+  if (!op || !c || !is_type(type)) return INVALID_ARGUMENT;
+  *op = __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED);
+  return SUCCESS;
+}
+
+API int ncclMemAlloc(void **p, size_t bytes) {
+  if (!p) return INVALID_ARGUMENT;
+  *p = allocate(current_device(), bytes);
+  return *p ? SUCCESS : 1; /* ncclUnhandledCudaError, as when cuMemCreate fails */
+}
+
+API int ncclMemFree(void *p) { return !p || deallocate(p) ? SUCCESS : INVALID_ARGUMENT; }
+
+API int ncclCommRegister(const struct communicator *c, void *buffer, size_t bytes, void **handle) {
+  (void)buffer, (void)bytes;
+  if (!c || !handle) return INVALID_ARGUMENT;
+  *handle = new_handle();
+  return SUCCESS;
+}
+
+API int ncclGetVersion(int *version) {
+  if (!version) return INVALID_ARGUMENT;
+  *version = library_version("nccl", 23007);
+  return SUCCESS;
+}
+
+API const char *ncclGetErrorString(int status) {
+  static const char *const TEXTS[] = {"no error", "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+      "unhandled system error (run with NCCL_DEBUG=INFO for details)", "internal error", "invalid argument", "invalid usage",
+      "remote process exited or there was a network error", "NCCL operation in progress", "timeout"};
+  return status >= 0 && status < (int)(sizeof TEXTS / sizeof *TEXTS) ? TEXTS[status] : "unknown result code";
+}
+
+API const char *ncclGetLastError(const void *c) {
+  (void)c;
+  return "";
+}
+
+/* "Not supported" is ncclInvalidUsage: what NCCL answers on a machine that lacks what a call needs. */
+#define DO(name) DO_RETURNING(int, name, SUCCESS)
+#define DO_VOID(name) API void name(void) {}
+#define REFUSE(name) API int name(void) { return refuse(#name, INVALID_USAGE); }
+/* The names under which profilers that wrap ncclX call the original. */
+#define PROFILED(name) API __typeof__(name) p##name __attribute__((alias(#name)));
+#include "tables/nccl.inc"

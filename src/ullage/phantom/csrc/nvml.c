@@ -1,0 +1,385 @@
+/* NVML: what a monitoring program may ask about devices on which nothing runs.
+ *
+ * Memory is the phantom's own; this process is the only one that uses it. Load, temperature and clocks are those of an
+ * idle device. What a GPU without NVLink, MIG, ECC or fabric would refuse, and what nobody knows, is refused.
+ */
+#include "phantom.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+       DRIVER_NOT_LOADED = 9, ARGUMENT_VERSION_MISMATCH = 25 };
+enum { MAX_DEVICES = 64, IDLE_CELSIUS = 30, IDLE_MILLIWATTS = 50000, P2P_READ = 0, P2P_WRITE = 1, P2P_NOT_SUPPORTED = 5 };
+
+/* The driver that came with CUDA 13.0; newer toolkits run on it. */
+static const char DRIVER_VERSION[] = "580.00.00";
+
+static int num_inits;
+static char handles[MAX_DEVICES]; /* a handle is the address of one of these */
+
+API int nvmlInit_v2(void) {
+  if (!num_devices()) return DRIVER_NOT_LOADED;
+  __atomic_add_fetch(&num_inits, 1, __ATOMIC_RELAXED);
+  return SUCCESS;
+}
+API int nvmlInit(void) { return nvmlInit_v2(); }
+API int nvmlInitWithFlags(unsigned flags) { return (void)flags, nvmlInit_v2(); }
+API int nvmlShutdown(void) {
+  if (num_inits <= 0) return UNINITIALIZED;
+  __atomic_sub_fetch(&num_inits, 1, __ATOMIC_RELAXED);
+  return SUCCESS;
+}
+
+static int write_text(char *text, unsigned room, const char *value) {
+  if (!text) return INVALID_ARGUMENT;
+  if (strlen(value) >= room) return INSUFFICIENT_SIZE;
+  strcpy(text, value);
+  return SUCCESS;
+}
+
+/* The index of a device, or -1. */
+static int index_of(const void *handle) {
+  uintptr_t offset = (uintptr_t)handle - (uintptr_t)handles;
+  return offset < (uintptr_t)num_devices() ? (int)offset : -1;
+}
+
+/* SUCCESS, with the index, for a good handle and somewhere to write to. */
+static int find(const void *handle, const void *out, int *index) {
+  if (num_inits <= 0) return UNINITIALIZED;
+  *index = index_of(handle);
+  return *index < 0 || !out ? INVALID_ARGUMENT : SUCCESS;
+}
+
+/* ---- The system -------------------------------------------------------------------------------------------------- */
+
+API int nvmlSystemGetDriverVersion(char *text, unsigned room) { return write_text(text, room, DRIVER_VERSION); }
+
+API int nvmlSystemGetNVMLVersion(char *text, unsigned room) {
+  char version[32];
+  snprintf(version, sizeof version, "%d.%s", library_version("cudart", 13020) / 1000, DRIVER_VERSION);
+  return write_text(text, room, version);
+}
+
+API int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+  if (!version) return INVALID_ARGUMENT;
+  *version = library_version("cudart", 13020);
+  return SUCCESS;
+}
+API int nvmlSystemGetCudaDriverVersion(int *version) { return nvmlSystemGetCudaDriverVersion_v2(version); }
+
+API int nvmlSystemGetProcessName(unsigned pid, char *text, unsigned room) {
+  char path[64], name[256] = "";
+  if (!text) return INVALID_ARGUMENT;
+  snprintf(path, sizeof path, "/proc/%u/comm", pid);
+  FILE *file = fopen(path, "r");
+  if (!file) return NOT_FOUND;
+  if (fgets(name, sizeof name, file)) name[strcspn(name, "\n")] = 0;
+  fclose(file);
+  return write_text(text, room, name);
+}
+
+API const char *nvmlErrorString(int status) {
+  static const char *const TEXTS[] = {"Success", "Uninitialized", "Invalid Argument", "Not Supported",
+      "Insufficient Permissions", "Already Initialized", "Not Found", "Insufficient Size", "Insufficient External Power",
+      "Driver Not Loaded", "Timeout"};
+  if (status == ARGUMENT_VERSION_MISMATCH) return "Argument Version Mismatch";
+  return status >= 0 && status < (int)(sizeof TEXTS / sizeof *TEXTS) ? TEXTS[status] : "Unknown Error";
+}
+
+/* ---- Handles ----------------------------------------------------------------------------------------------------- */
+
+API int nvmlDeviceGetCount_v2(unsigned *count) {
+  if (num_inits <= 0) return UNINITIALIZED;
+  if (!count) return INVALID_ARGUMENT;
+  *count = (unsigned)num_devices();
+  return SUCCESS;
+}
+API int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
+
+API int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
+  if (num_inits <= 0) return UNINITIALIZED;
+  if (!handle || index >= (unsigned)num_devices()) return INVALID_ARGUMENT;
+  *handle = &handles[index];
+  return SUCCESS;
+}
+API int nvmlDeviceGetHandleByIndex(unsigned index, void **handle) { return nvmlDeviceGetHandleByIndex_v2(index, handle); }
+
+static void write_uuid(int index, char text[48]) {
+  unsigned char u[16];
+  device_uuid(index, u);
+  snprintf(text, 48, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3], u[4],
+           u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+}
+
+API int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
+  if (num_inits <= 0) return UNINITIALIZED;
+  if (!uuid || !handle) return INVALID_ARGUMENT;
+  for (int i = 0; i < num_devices(); i++) {
+    char text[48];
+    write_uuid(i, text);
+    if (!strcasecmp(text, uuid)) return nvmlDeviceGetHandleByIndex_v2((unsigned)i, handle);
+  }
+  return NOT_FOUND;
+}
+
+/* "0000:01:00.0" or "00000000:01:00.0": device i sits alone on bus i + 1. */
+API int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, void **handle) {
+  unsigned domain, bus, slot;
+  if (num_inits <= 0) return UNINITIALIZED;
+  if (!bus_id || !handle || sscanf(bus_id, "%x:%x:%x", &domain, &bus, &slot) != 3) return INVALID_ARGUMENT;
+  if (domain || slot || bus < 1 || bus > (unsigned)num_devices()) return NOT_FOUND;
+  return nvmlDeviceGetHandleByIndex_v2(bus - 1, handle);
+}
+API int nvmlDeviceGetHandleByPciBusId(const char *bus_id, void **handle) {
+  return nvmlDeviceGetHandleByPciBusId_v2(bus_id, handle);
+}
+
+/* ---- Identity ---------------------------------------------------------------------------------------------------- */
+
+API int nvmlDeviceGetName(void *handle, char *text, unsigned room) {
+  int index, status = find(handle, text, &index);
+  return status ? status : write_text(text, room, device(index)->name);
+}
+
+API int nvmlDeviceGetUUID(void *handle, char *text, unsigned room) {
+  char uuid[48];
+  int index, status = find(handle, text, &index);
+  if (status) return status;
+  write_uuid(index, uuid);
+  return write_text(text, room, uuid);
+}
+
+struct pci_legacy {
+  char bus_id[16];
+  unsigned domain, bus, slot, device_id, subsystem_id;
+};
+struct pci {
+  struct pci_legacy legacy;
+  char bus_id[32];
+};
+
+/* Device and subsystem ids are not in the catalogue: vendor 10de alone. */
+static int write_pci(void *handle, struct pci_legacy *pci) {
+  int index, status = find(handle, pci, &index);
+  if (status) return status;
+  *pci = (struct pci_legacy){.bus = (unsigned)index + 1, .device_id = 0x10de};
+  snprintf(pci->bus_id, sizeof pci->bus_id, "0000:%02X:00.0", index + 1);
+  return SUCCESS;
+}
+
+API int nvmlDeviceGetPciInfo_v3(void *handle, struct pci *pci) {
+  int status = write_pci(handle, pci ? &pci->legacy : NULL);
+  if (!status) snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", (unsigned char)pci->legacy.bus);
+  return status;
+}
+API int nvmlDeviceGetPciInfo_v2(void *handle, struct pci_legacy *pci) { return write_pci(handle, pci); }
+API int nvmlDeviceGetPciInfo(void *handle, struct pci_legacy *pci) { return write_pci(handle, pci); }
+
+API int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
+  int index, status = find(handle, minor, &index);
+  if (status || !major) return status ? status : INVALID_ARGUMENT;
+  *major = device(index)->major;
+  *minor = device(index)->minor;
+  return SUCCESS;
+}
+
+/* NVML's number of an architecture, from the compute capability. */
+static unsigned architecture(int index) {
+  int major = device(index)->major, minor = device(index)->minor;
+  if (major < 7) return major == 6 ? 4 : major == 5 ? 3 : 2; /* Pascal, Maxwell, Kepler */
+  if (major == 7) return minor >= 5 ? 6 : 5;                 /* Turing, Volta */
+  if (major == 8) return minor == 9 ? 8 : 7;                 /* Ada, Ampere */
+  return major == 9 ? 9 : 10;                                /* Hopper, Blackwell */
+}
+
+/* NVML_BRAND_: GeForce 5, Titan 6, NVIDIA RTX 13, Tesla 2 on Volta and Turing, NVIDIA 14 since. */
+static unsigned brand(int index) {
+  const char *name = device(index)->name;
+  if (strstr(name, "GeForce")) return 5;
+  if (strstr(name, "TITAN")) return 6;
+  if (strstr(name, "RTX")) return 13;
+  return device(index)->major < 8 ? 2 : 14;
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+struct memory {
+  unsigned long long total, free, used;
+};
+struct memory_v2 {
+  unsigned version;
+  unsigned long long total, reserved, free, used;
+};
+enum { MEMORY_V2 = sizeof(struct memory_v2) | 2 << 24 };
+
+API int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory) {
+  int index, status = find(handle, memory, &index);
+  if (!status) *memory = (struct memory){total_bytes(index), free_bytes(index), used_bytes(index)};
+  return status;
+}
+
+API int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory_v2 *memory) {
+  int index, status = find(handle, memory, &index);
+  if (status) return status;
+  if (memory->version != MEMORY_V2) return ARGUMENT_VERSION_MISMATCH;
+  *memory = (struct memory_v2){MEMORY_V2, total_bytes(index), 0, free_bytes(index), used_bytes(index)};
+  return SUCCESS;
+}
+
+struct process_v1 {
+  unsigned pid;
+  unsigned long long used_bytes;
+};
+struct process {
+  struct process_v1 v1;
+  unsigned gpu_instance, compute_instance;
+};
+enum { NO_INSTANCE = -1 };
+
+/* The caller's array has *count places of item_bytes; this process is the only one there can be. */
+static int list_processes(void *handle, unsigned *count, void *list, size_t item_bytes) {
+  int index, status = find(handle, count, &index);
+  if (status) return status;
+  unsigned room = *count;
+  *count = 1;
+  if (!room || !list) return INSUFFICIENT_SIZE;
+  struct process process = {{(unsigned)getpid(), used_bytes(index)}, (unsigned)NO_INSTANCE, (unsigned)NO_INSTANCE};
+  memcpy(list, &process, item_bytes);
+  return SUCCESS;
+}
+
+API int nvmlDeviceGetComputeRunningProcesses(void *handle, unsigned *count, void *list) {
+  return list_processes(handle, count, list, sizeof(struct process_v1));
+}
+API int nvmlDeviceGetComputeRunningProcesses_v2(void *handle, unsigned *count, void *list) {
+  return list_processes(handle, count, list, sizeof(struct process));
+}
+API int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, void *list) {
+  return list_processes(handle, count, list, sizeof(struct process));
+}
+
+static int list_nobody(void *handle, unsigned *count) {
+  int index, status = find(handle, count, &index);
+  if (!status) *count = 0;
+  return status;
+}
+#define NOBODY(name) API int name(void *handle, unsigned *count, void *list) { return (void)list, list_nobody(handle, count); }
+
+/* ---- Numbers ----------------------------------------------------------------------------------------------------- */
+
+static int write_number(void *handle, unsigned *out, unsigned (*value)(int index)) {
+  int index, status = find(handle, out, &index);
+  if (!status) *out = value(index);
+  return status;
+}
+#define NUMBER(name, expression)                                                                                     \
+  static unsigned name##_value(int index) { return (void)index, (unsigned)(expression); }                            \
+  API int name(void *handle, unsigned *out) { return write_number(handle, out, name##_value); }
+NUMBER(nvmlDeviceGetIndex, index)
+NUMBER(nvmlDeviceGetMinorNumber, index)
+NUMBER(nvmlDeviceGetArchitecture, architecture(index))
+NUMBER(nvmlDeviceGetBrand, brand(index))
+NUMBER(nvmlDeviceGetMemoryBusWidth, device(index)->bus_bits)
+NUMBER(nvmlDeviceGetPowerUsage, IDLE_MILLIWATTS)
+NUMBER(nvmlDeviceGetPerformanceState, 0)
+NUMBER(nvmlDeviceGetPowerState, 0)
+NUMBER(nvmlDeviceGetPersistenceMode, 1)
+NUMBER(nvmlDeviceGetComputeMode, 0)
+NUMBER(nvmlDeviceGetDisplayMode, 0)
+NUMBER(nvmlDeviceGetDisplayActive, 0)
+NUMBER(nvmlDeviceGetMultiGpuBoard, 0)
+NUMBER(nvmlDeviceIsMigDeviceHandle, 0)
+NUMBER(nvmlDeviceGetMaxMigDeviceCount, 0)
+
+/* Graphics, SM, memory, video: kHz in the catalogue, MHz here. */
+static int write_clock(void *handle, int kind, unsigned *mhz) {
+  int index, status = find(handle, mhz, &index);
+  if (status) return status;
+  if (kind < 0 || kind > 3) return INVALID_ARGUMENT;
+  *mhz = (unsigned)(kind == 2 ? device(index)->memory_clock_khz : device(index)->clock_khz) / 1000;
+  return SUCCESS;
+}
+API int nvmlDeviceGetClockInfo(void *handle, int kind, unsigned *mhz) { return write_clock(handle, kind, mhz); }
+API int nvmlDeviceGetMaxClockInfo(void *handle, int kind, unsigned *mhz) { return write_clock(handle, kind, mhz); }
+API int nvmlDeviceGetApplicationsClock(void *handle, int kind, unsigned *mhz) { return write_clock(handle, kind, mhz); }
+API int nvmlDeviceGetClock(void *handle, int kind, int id, unsigned *mhz) { return (void)id, write_clock(handle, kind, mhz); }
+
+API int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *celsius) {
+  int index, status = find(handle, celsius, &index);
+  if (!status) *celsius = IDLE_CELSIUS;
+  return status ? status : sensor ? INVALID_ARGUMENT : SUCCESS;
+}
+
+struct temperature {
+  unsigned version;
+  int sensor, celsius;
+};
+API int nvmlDeviceGetTemperatureV(void *handle, struct temperature *temperature) {
+  int index, status = find(handle, temperature, &index);
+  if (!status) temperature->celsius = IDLE_CELSIUS;
+  return status;
+}
+
+struct utilization {
+  unsigned gpu, memory;
+};
+API int nvmlDeviceGetUtilizationRates(void *handle, struct utilization *utilization) {
+  int index, status = find(handle, utilization, &index);
+  if (!status) *utilization = (struct utilization){0, 0};
+  return status;
+}
+
+static int write_idle_engine(void *handle, unsigned *percent, unsigned *period_us) {
+  int index, status = find(handle, percent, &index);
+  if (status || !period_us) return status ? status : INVALID_ARGUMENT;
+  *percent = 0;
+  *period_us = 100000;
+  return SUCCESS;
+}
+#define IDLE_ENGINE(name) \
+  API int name(void *handle, unsigned *percent, unsigned *period_us) { return write_idle_engine(handle, percent, period_us); }
+
+/* Bit 0: nothing runs. */
+static int write_idle_reason(void *handle, unsigned long long *reasons) {
+  int index, status = find(handle, reasons, &index);
+  if (!status) *reasons = 1;
+  return status;
+}
+API int nvmlDeviceGetCurrentClocksEventReasons(void *handle, unsigned long long *r) { return write_idle_reason(handle, r); }
+API int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *r) { return write_idle_reason(handle, r); }
+
+/* ---- Devices side by side ---------------------------------------------------------------------------------------- */
+
+/* As the runtime says: each reads and writes the memory of the others, over PCIe. */
+API int nvmlDeviceGetP2PStatus(void *handle, void *other, int capability, int *p2p_status) {
+  int index, status = find(handle, p2p_status, &index);
+  if (status || index_of(other) < 0) return status ? status : INVALID_ARGUMENT;
+  *p2p_status = capability == P2P_READ || capability == P2P_WRITE ? 0 : P2P_NOT_SUPPORTED;
+  return SUCCESS;
+}
+
+API int nvmlDeviceGetNvLinkState(void *handle, unsigned link, unsigned *is_active) {
+  int index, status = find(handle, is_active, &index);
+  (void)link;
+  if (status) return status;
+  *is_active = 0; /* some callers read it without looking at the status */
+  return refuse("nvmlDeviceGetNvLinkState", NOT_SUPPORTED);
+}
+
+API int nvmlDeviceOnSameBoard(void *handle, void *other, int *is_same) {
+  int index, status = find(handle, is_same, &index);
+  if (!status) *is_same = handle == other;
+  return status;
+}
+
+API int nvmlUnitGetCount(unsigned *count) {
+  if (!count) return INVALID_ARGUMENT;
+  *count = 0;
+  return SUCCESS;
+}
+
+#define REFUSE(name) API int name(void) { return refuse(#name, NOT_SUPPORTED); }
+#include "tables/nvml.inc"

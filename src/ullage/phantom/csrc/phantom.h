@@ -1,0 +1,107 @@
+/* The phantom: what its parts share.
+ *
+ * libullage_phantom.so answers the calls that a PyTorch CUDA build makes to NVIDIA's driver and libraries. It keeps the
+ * books of device memory and nothing else: kernels do not run. One C file answers for one library; this header holds
+ * what they have in common, in the order in which a call meets it: how a function is exported, how a call without a
+ * model of its own is answered, memory, values, and what the report is told.
+ *
+ * No NVIDIA header is used. Where a struct of theirs is written or read, the file that does it declares its layout.
+ */
+#ifndef ULLAGE_PHANTOM_H
+#define ULLAGE_PHANTOM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define API __attribute__((visibility("default")))
+
+/* ---- Calls without a model of their own --------------------------------------------------------------------------
+ * Rule: a function with an out-parameter is never answered blindly. A name goes into tables/LIBRARY.inc either as
+ *   DO(name)      it only does something (a GEMM, a setter): answered with success, after every argument that is a
+ *                 device address has made the bytes we know of that block unknown;
+ *   REFUSE(name)  it would have to write an answer that we do not have: answered with the library's own
+ *                 "not supported", and counted.
+ * Everything else is written by hand in LIBRARY.c. A table is included after DO and REFUSE are defined:
+ *
+ *   #define DO(name) DO_RETURNING(int, name, 0)
+ *   #define REFUSE(name) API int name(void) { return refuse(#name, CUBLAS_STATUS_NOT_SUPPORTED); }
+ *   #include "tables/cublas.inc"
+ *
+ * The sixteen words of WORDS cover register and stack arguments of both x86-64 and aarch64; reading more words than the
+ * caller passed reads its stack frame, which is harmless: a chance device address makes a block unknown, never wrong.
+ */
+#define WORDS                                                                                                       \
+  uintptr_t w0, uintptr_t w1, uintptr_t w2, uintptr_t w3, uintptr_t w4, uintptr_t w5, uintptr_t w6, uintptr_t w7,   \
+      uintptr_t w8, uintptr_t w9, uintptr_t w10, uintptr_t w11, uintptr_t w12, uintptr_t w13, uintptr_t w14,        \
+      uintptr_t w15
+#define WORD_LIST {w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15}
+#define DO_RETURNING(type, name, value)             \
+  API type name(WORDS) {                            \
+    const uintptr_t words[] = WORD_LIST;            \
+    forget_words(words, sizeof words / sizeof *words); \
+    return (value);                                 \
+  }
+
+/* Counts a call that was answered with "not supported"; returns status. */
+int refuse(const char *name, int status);
+
+/* A new handle: unique, never 0, points to nothing that may be dereferenced. */
+void *new_handle(void);
+
+/* ---- The devices (device.c) -------------------------------------------------------------------------------------- */
+struct device {
+  char name[256];
+  int major, minor;                /* compute capability */
+  uint64_t total_bytes;            /* as CUDA reports them */
+  uint64_t context_bytes;          /* what the driver takes before the first allocation */
+  bool unlimited;                  /* never runs out */
+  int multiprocessors;
+  int shared_bytes_per_block;      /* opt-in maximum */
+  int shared_bytes_per_multiprocessor;
+  int threads_per_multiprocessor;
+  int blocks_per_multiprocessor;
+  int l2_bytes;
+  int bus_bits;                    /* memory bus width */
+  int clock_khz, memory_clock_khz;
+};
+
+int num_devices(void);
+const struct device *device(int index);      /* 0 <= index < num_devices() */
+int current_device(void);                    /* of this thread */
+bool set_current_device(int index);          /* false: no such device */
+void device_uuid(int index, unsigned char uuid[16]);
+
+/* Versions of the libraries that this torch was built for, such as 13020 or 92600; `fallback` where not told. */
+int library_version(const char *library, int fallback);
+
+/* ---- Device memory (memory.c) ------------------------------------------------------------------------------------ */
+bool is_device_address(const void *p);
+int device_of_address(const void *p);        /* -1: not a device address */
+bool is_pinned_address(const void *p);
+/* The allocation from cudaMalloc & co. (not a block of PyTorch's allocator) that holds p; false: none. */
+bool allocation_of(const void *p, uintptr_t *start, size_t *bytes);
+void *allocate(int device_index, size_t bytes);     /* NULL: the device is full */
+bool deallocate(void *p);                           /* false: not ours */
+uint64_t used_bytes(int device_index);              /* context included */
+uint64_t free_bytes(int device_index);
+uint64_t total_bytes(int device_index);
+
+/* ---- Values (values.c) -------------------------------------------------------------------------------------------
+ * What was copied to the device (blocks of up to 1 MiB) is kept until something may have written to the block. */
+void forget(const void *p);                              /* the block that holds p */
+void forget_words(const uintptr_t *words, size_t count); /* every block that one of the words points into */
+void copy_values(void *dst, const void *src, size_t bytes); /* any direction; a host read of unknown bytes is counted */
+void fill_values(void *dst, int value, size_t bytes);       /* memset */
+
+/* ---- What the report is told (basis.c) --------------------------------------------------------------------------- */
+enum library { LIBRARY_CUBLAS, LIBRARY_CUBLASLT, LIBRARY_CUDNN, LIBRARY_CUSOLVER, LIBRARY_CUSPARSE, LIBRARY_CUFFT, LIBRARY_OTHER };
+
+/* The library was handed this scratch memory: the block belongs to WORKSPACE, whoever allocated it. */
+void saw_workspace(enum library library, const void *p, size_t bytes);
+
+/* A size was answered from a model, not from knowledge: `what` is a short stable text ("cuDNN convolution forward
+ * workspace"), low <= answered <= high in bytes. One entry a `what` in the report: count, and the largest answer. */
+void assume_bytes(const char *what, size_t low, size_t answered, size_t high);
+
+#endif

@@ -1,0 +1,250 @@
+/* Values: kernels do not run, small copies do.
+ *
+ * What was copied to a block of up to 1 MiB is kept, byte by byte, until something may have written to the block: then
+ * all of the block is unknown. Unknown bytes read as zeros, and each host read of them is reported with the place in
+ * the user's code (the callback walks the Python stack).
+ */
+#include "blocks.h"
+#include "phantom.h"
+
+#include <pthread.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static const size_t KEPT_PER_BLOCK = 1 << 20;
+static const size_t KEPT_ALTOGETHER = 256 << 20;
+
+struct block {
+  uintptr_t start;
+  size_t bytes;
+  unsigned char *data;  /* NULL: nothing is known */
+  unsigned char *known; /* one byte a byte: 1 where data holds what the device would */
+  bool is_workspace;
+  bool is_foreign;      /* not of PyTorch's allocator: made for a copy into other memory */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void *blocks; /* tsearch tree; overlapping ranges compare as equal */
+static size_t kept;
+static void (*host_read)(uint64_t bytes);
+static _Thread_local int64_t expected_count;
+static _Thread_local bool is_count_expected;
+
+static int by_address(const void *a, const void *b) {
+  const struct block *x = a, *y = b;
+  if (x->start + x->bytes <= y->start) return -1;
+  return x->start >= y->start + y->bytes;
+}
+
+static struct block *block_at(uintptr_t address) {
+  struct block key = {.start = address, .bytes = 1};
+  struct block **found = tfind(&key, &blocks, by_address);
+  return found ? *found : NULL;
+}
+
+static void forget_words_locked(const uintptr_t *words, size_t count);
+
+static void drop_values(struct block *b) {
+  if (!b->data) return;
+  unsigned char *data = b->data;
+  b->data = NULL;
+  free(b->known);
+  b->known = NULL;
+  kept -= b->bytes;
+  /* Memory that holds addresses (a list of pointers for a batched kernel) hands on what may be written. */
+  forget_words_locked((const uintptr_t *)data, b->bytes / sizeof(uintptr_t));
+  free(data);
+}
+
+static void forget_words_locked(const uintptr_t *words, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    if (!is_device_address((const void *)words[i])) continue;
+    struct block *b = block_at(words[i]);
+    if (b) drop_values(b);
+  }
+}
+
+void forget_words(const uintptr_t *words, size_t count) {
+  size_t i = 0;
+  while (i < count && !is_device_address((const void *)words[i])) i++;
+  if (i == count) return;
+  pthread_mutex_lock(&lock);
+  forget_words_locked(words + i, count - i);
+  pthread_mutex_unlock(&lock);
+}
+
+void forget(const void *p) {
+  uintptr_t word = (uintptr_t)p;
+  forget_words(&word, 1);
+}
+
+/* ---- The allocator's blocks -------------------------------------------------------------------------------------- */
+
+static void remove_block(struct block *b) {
+  tdelete(b, &blocks, by_address);
+  if (b->data) kept -= b->bytes;
+  free(b->data);
+  free(b->known);
+  free(b);
+}
+
+static struct block *insert_block(uintptr_t start, size_t bytes) {
+  struct block key = {.start = start, .bytes = bytes}, **stale;
+  while ((stale = tfind(&key, &blocks, by_address))) remove_block(*stale);
+  struct block *b = calloc(1, sizeof *b);
+  if (!b) return NULL;
+  b->start = start;
+  b->bytes = bytes;
+  tsearch(b, &blocks, by_address);
+  return b;
+}
+
+void block_allocated(uintptr_t start, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  insert_block(start, bytes);
+  pthread_mutex_unlock(&lock);
+}
+
+void block_freed(uintptr_t start) {
+  pthread_mutex_lock(&lock);
+  struct block *b = block_at(start);
+  if (b) remove_block(b);
+  pthread_mutex_unlock(&lock);
+}
+
+bool mark_workspace(uintptr_t p) {
+  pthread_mutex_lock(&lock);
+  struct block *b = block_at(p);
+  bool is_new = b && !b->is_workspace;
+  if (b) b->is_workspace = true;
+  pthread_mutex_unlock(&lock);
+  return is_new;
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
+
+/* The block that [p, p+bytes) lies in, with room for values, or NULL where none are kept. */
+static struct block *block_for_values(uintptr_t p, size_t bytes, bool create) {
+  struct block *b = block_at(p);
+  uintptr_t start;
+  size_t size;
+  if (!b && create && allocation_of((void *)p, &start, &size) && size <= 2 * KEPT_PER_BLOCK) {
+    b = insert_block(start, size);
+    if (b) b->is_foreign = true;
+  }
+  if (!b || p + bytes > b->start + b->bytes) return NULL;
+  if (b->data || !create) return b->data ? b : NULL;
+  if (b->bytes > 2 * KEPT_PER_BLOCK || kept + b->bytes > KEPT_ALTOGETHER) return NULL;
+  b->data = malloc(b->bytes);
+  b->known = calloc(b->bytes, 1);
+  if (!b->data || !b->known) {
+    free(b->data);
+    free(b->known);
+    b->data = b->known = NULL;
+    return NULL;
+  }
+  kept += b->bytes;
+  return b;
+}
+
+static void write_values(uintptr_t p, const void *src, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  struct block *b = bytes <= KEPT_PER_BLOCK ? block_for_values(p, bytes, true) : NULL;
+  if (b) {
+    memcpy(b->data + (p - b->start), src, bytes);
+    memset(b->known + (p - b->start), 1, bytes);
+  } else {
+    forget_words_locked(&p, 1);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+/* Fills dst with what is known, zeros elsewhere; true: all of it was known. */
+static bool read_values(uintptr_t p, void *dst, size_t bytes) {
+  bool is_known = false;
+  pthread_mutex_lock(&lock);
+  struct block *b = block_for_values(p, bytes, false);
+  if (b) {
+    const unsigned char *known = b->known + (p - b->start), *data = b->data + (p - b->start);
+    is_known = !memchr(known, 0, bytes);
+    for (size_t i = 0; i < bytes; i++) ((unsigned char *)dst)[i] = known[i] ? data[i] : 0;
+  }
+  pthread_mutex_unlock(&lock);
+  return is_known;
+}
+
+/* Zeros without touching whole pages: a checkpoint of a large model must not need its size in host memory. */
+static void fill_zeros(void *dst, size_t bytes) {
+  uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)dst, end = start + bytes;
+  uintptr_t first = (start + page - 1) / page * page, last = end / page * page;
+  if (bytes < KEPT_PER_BLOCK || first >= last || madvise((void *)first, last - first, MADV_DONTNEED)) {
+    memset(dst, 0, bytes);
+    return;
+  }
+  memset(dst, 0, first - start);
+  memset((void *)last, 0, end - last);
+}
+
+static void read_to_host(void *dst, uintptr_t src, size_t bytes) {
+  if (bytes <= KEPT_PER_BLOCK ? read_values(src, dst, bytes) : false) return;
+  if (is_count_expected && (bytes == 4 || bytes == 8)) {
+    int32_t narrow = (int32_t)expected_count;
+    memcpy(dst, bytes == 8 ? (void *)&expected_count : (void *)&narrow, bytes);
+    return;
+  }
+  if (bytes > KEPT_PER_BLOCK) fill_zeros(dst, bytes);
+  else if (!bytes) return;
+  if (host_read) host_read(bytes);
+}
+
+static void copy_on_device(uintptr_t dst, uintptr_t src, size_t bytes) {
+  unsigned char *copy = bytes <= KEPT_PER_BLOCK ? malloc(bytes) : NULL;
+  if (copy && read_values(src, copy, bytes)) write_values(dst, copy, bytes);
+  else forget((void *)dst);
+  free(copy);
+}
+
+void copy_values(void *dst, const void *src, size_t bytes) {
+  bool to_device = is_device_address(dst), from_device = is_device_address(src);
+  if (!bytes) return;
+  if (to_device && from_device) copy_on_device((uintptr_t)dst, (uintptr_t)src, bytes);
+  else if (to_device) write_values((uintptr_t)dst, src, bytes);
+  else if (from_device) {
+    if (bytes <= KEPT_PER_BLOCK) memset(dst, 0, bytes);
+    read_to_host(dst, (uintptr_t)src, bytes);
+  } else memmove(dst, src, bytes);
+}
+
+void fill_values(void *dst, int value, size_t bytes) {
+  if (!is_device_address(dst)) {
+    memset(dst, value, bytes);
+    return;
+  }
+  unsigned char *filled = bytes <= KEPT_PER_BLOCK ? malloc(bytes) : NULL;
+  if (filled) {
+    memset(filled, value, bytes);
+    write_values((uintptr_t)dst, filled, bytes);
+  } else {
+    forget(dst);
+  }
+  free(filled);
+}
+
+/* ---- For the recorder, which computes small values beside the phantom -------------------------------------------- */
+
+API void ullage_on_host_read(void (*callback)(uint64_t bytes)) { host_read = callback; }
+
+/* Until cleared, this thread's reads of an unknown 4- or 8-byte count are answered with this number. */
+API void ullage_expect_count(int64_t count) {
+  expected_count = count;
+  is_count_expected = true;
+}
+
+API void ullage_expect_nothing(void) { is_count_expected = false; }
+
+API int ullage_read(uintptr_t p, void *dst, size_t bytes) { return bytes <= KEPT_PER_BLOCK && read_values(p, dst, bytes); }
+
+API void ullage_write(uintptr_t p, const void *src, size_t bytes) { write_values(p, src, bytes); }

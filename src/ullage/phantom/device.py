@@ -1,0 +1,103 @@
+"""The device that the phantom plays: an entry of the catalogue, or one with other memory or another
+capability.
+
+device = choose_device(gpu="rtx-4090")
+environment["ULLAGE_DEVICE"] = device.environment_text()
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from ullage.errors import SpecError
+from ullage.gpus.catalog import Gpu, find_gpu
+from ullage.units import format_bytes, parse_bytes
+
+# Without any device option: the GPU that most programs are written for, and it never runs out.
+DEFAULT_GPU = "h100-80gb"
+
+# The compute capabilities that torch's CUDA 12 and 13 builds have code for begin here.
+_LOWEST_CAPABILITY = (5, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PhantomDevice:
+    """A device that is data: a GPU's figures, and whether it can run out of memory."""
+
+    gpu: Gpu
+    is_unlimited: bool
+
+    def environment_text(self) -> str:
+        """What the native library reads in ULLAGE_DEVICE."""
+        gpu = self.gpu
+        fields = {
+            "name": gpu.name.replace(";", ","),
+            "capability": ".".join(map(str, gpu.compute_capability)),
+            "total_bytes": gpu.total_bytes,
+            "context_bytes": gpu.context_bytes,
+            "unlimited": int(self.is_unlimited),
+            "multiprocessors": gpu.num_multiprocessors,
+            "shared_bytes_per_block": gpu.shared_bytes_per_block_optin,
+            "shared_bytes_per_multiprocessor": gpu.shared_bytes_per_multiprocessor,
+            "threads_per_multiprocessor": gpu.threads_per_multiprocessor,
+            "blocks_per_multiprocessor": gpu.blocks_per_multiprocessor,
+            "l2_bytes": gpu.l2_bytes,
+            "bus_bits": gpu.memory_bus_bits,
+            "clock_khz": gpu.clock_khz,
+            "memory_clock_khz": gpu.memory_clock_khz,
+        }
+        return ";".join(f"{key}={value}" for key, value in fields.items())
+
+
+def choose_device(
+    gpu: str | None = None, *, memory: str | int | None = None, capability: str | None = None
+) -> PhantomDevice:
+    """The device for a run.
+
+    Args:
+        gpu: a slug of the catalogue; None is an H100-80.
+        memory: total bytes as CUDA reports them, or a text such as "24GiB"; None leaves them as
+            they are.
+        capability: compute capability such as "8.9"; None leaves it as it is.
+
+    Without any of them the device never runs out.
+
+    Raises:
+        SpecError: an unknown GPU, or a malformed size or capability.
+    """
+    is_unlimited = gpu is None and memory is None and capability is None
+    entry = find_gpu(gpu or DEFAULT_GPU)
+    if memory is not None:
+        entry = _with_memory(entry, parse_bytes(memory))
+    if capability is not None:
+        numbers = _parse_capability(capability)
+        entry = replace(entry, slug=f"{entry.slug} as {capability}", compute_capability=numbers)
+    return PhantomDevice(entry, is_unlimited)
+
+
+def _with_memory(gpu: Gpu, total_bytes: int) -> Gpu:
+    """The same GPU with other memory."""
+    if total_bytes <= gpu.context_high_bytes:
+        raise SpecError(
+            f"memory of {total_bytes} bytes is not more than the driver's own context takes "
+            f"({gpu.context_high_bytes} bytes on {gpu.slug}); give the device's whole memory, such as 24GiB"
+        )
+    return replace(
+        gpu,
+        slug=f"{gpu.slug} with {format_bytes(total_bytes)}",
+        total_bytes=total_bytes,
+        total_low_bytes=total_bytes,
+        total_high_bytes=total_bytes,
+        is_total_exact=True,
+    )
+
+
+def _parse_capability(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d{1,2})\.(\d)", text.strip())
+    if not found or (int(found[1]), int(found[2])) < _LOWEST_CAPABILITY:
+        raise SpecError(
+            f"capability={text!r} is not a compute capability; expected major.minor from 5.0 on, "
+            "such as 8.9 or 9.0"
+        )
+    return int(found[1]), int(found[2])

@@ -1,0 +1,317 @@
+"""Thin environments: a virtual environment with PyTorch's CUDA build and none of NVIDIA's packages.
+
+The phantom answers for NVIDIA's libraries, so a program under `ullage run` needs torch's own wheel
+and its pure-Python needs alone: about 1.5 GB instead of 5. NVIDIA's packages are there in name (see
+placeholders.py), and in the place of their libraries lie the phantom's, which outside `ullage run`
+say that there is no GPU.
+
+    make_environment(Path("thin"), EnvironmentSpec(torch="2.15.0"), progress=print)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from ullage.errors import EnvironmentProblem
+from ullage.phantom import build
+from ullage.phantom.placeholders import (
+    is_nvidia_requirement,
+    placeholders_for,
+    requirement_name,
+    write_placeholder,
+)
+
+# Written last: an environment without it is not finished.
+STAMP = "ullage-env.json"
+# Written first and removed last: a directory that holds it is ours, and was interrupted.
+UNFINISHED = "ullage-env.unfinished"
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSpec:
+    """What a thin environment is to hold.
+
+    torch: a version, such as 2.11.0; None is the newest.
+    requirements: files as `pip install -r` takes them, installed after torch.
+    has_triton: whether the real Triton comes too (torch.compile needs it).
+    python: the interpreter that the environment is made with; None is this one.
+    """
+
+    torch: str | None = None
+    requirements: tuple[Path, ...] = ()
+    has_triton: bool = False
+    python: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A finished thin environment: its interpreter and the version of its torch."""
+
+    python: Path
+    torch: str
+
+
+@dataclass(frozen=True, slots=True)
+class _InstalledTorch:
+    version: str
+    has_cuda: bool
+    lib: Path
+    requirements: tuple[str, ...]
+    file_names: frozenset[str]
+
+
+def make_environment(
+    directory: Path, spec: EnvironmentSpec, *, force: bool = False, progress: Progress
+) -> Environment:
+    """Makes a thin environment in `directory`, or takes the one there when it holds what is asked.
+
+    force: remake an environment that holds something else.
+    progress: is told each step in one line.
+    Raises: EnvironmentProblem: not Linux; something else is in the directory; no Python venv
+    module; pip failed; the torch that
+        pip finds is not a CUDA build.
+    """
+    _require_linux()
+    stamp = _stamp(spec)
+    python = directory / "bin" / "python"
+    present = _read_stamp(directory)
+    if present is not None and present.get("asked") == stamp and python.exists():
+        progress(f"{directory} already holds torch {present.get('torch')}")
+        site_packages = _site_packages(python)
+        # The phantom may be newer than the environment.
+        _put_phantom(_installed_torch(site_packages))
+        return Environment(python, str(present.get("torch")))
+    _clear(directory, force=force, progress=progress)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / UNFINISHED).touch()
+    _make_venv(directory, spec, progress)
+    torch = _fill(directory, python, spec, progress)
+    content = {"schema": "ullage.env/1", "torch": torch, "asked": stamp}
+    (directory / STAMP).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    (directory / UNFINISHED).unlink()
+    return Environment(python, torch)
+
+
+def _fill(directory: Path, python: Path, spec: EnvironmentSpec, progress: Progress) -> str:
+    """Installs everything into the fresh virtual environment; returns torch's version."""
+    site_packages = _site_packages(python)
+    torch = _install_torch(python, site_packages, spec, progress)
+    keep = {"triton"} if spec.has_triton else set()
+    absent = [
+        line
+        for line in torch.requirements
+        if is_nvidia_requirement(line) and requirement_name(line) not in keep
+    ]
+    placeholders = placeholders_for(absent)
+    progress(f"Writing placeholders for {len(placeholders)} packages that the phantom replaces")
+    for placeholder in placeholders:
+        write_placeholder(site_packages, placeholder)
+    _put_phantom(torch)
+    needs = [line for line in torch.requirements if line not in absent]
+    progress(f"Installing what torch needs: {', '.join(map(requirement_name, needs))}, numpy")
+    _pip(python, "install", *needs, "numpy")
+    if spec.requirements:
+        progress(f"Installing {', '.join(map(str, spec.requirements))}")
+        # A requirement that asks for another torch must fail, not replace the one that is here.
+        constraint = directory / "ullage-env.constraint"
+        constraint.write_text(f"torch=={torch.version}\n", encoding="utf-8")
+        files = [word for path in spec.requirements for word in ("-r", str(path))]
+        _pip(python, "install", "-c", str(constraint), *files)
+    return torch.version
+
+
+def _install_torch(
+    python: Path, site_packages: Path, spec: EnvironmentSpec, progress: Progress
+) -> _InstalledTorch:
+    """Installs torch's wheel alone, from where pip is configured to look or from its defaults.
+
+    A machine's pip may be configured to prefer a CPU build (local wheels, another index). Then the
+    same version is asked for without the configured wheels, and at last without any configuration.
+    """
+    wanted = f"torch=={spec.torch}" if spec.torch else "torch"
+    progress(f"Installing {wanted} without NVIDIA's packages (a download of about 0.6 GB)")
+    _pip(python, "install", "--no-deps", wanted)
+    first = found = _installed_torch(site_packages)
+    with tempfile.TemporaryDirectory() as empty:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
+        kept |= {k: v for k, v in os.environ.items() if k in {"PIP_CERT", "PIP_PROXY"}}
+        for environ in (
+            # pip ignores an empty setting; an empty directory takes the configured one's place.
+            {**os.environ, "PIP_FIND_LINKS": empty},
+            {**kept, "PIP_CONFIG_FILE": os.devnull},
+        ):
+            if found.has_cuda:
+                return found
+            progress(f"pip found torch {found.version}, not a CUDA build; looking elsewhere")
+            arguments = ("install", "--no-deps", "--force-reinstall", wanted)
+            try:
+                _pip(python, *arguments, environ=environ)
+            except EnvironmentProblem:
+                continue
+            found = _installed_torch(site_packages)
+    if found.has_cuda:
+        return found
+    raise EnvironmentProblem(
+        f"pip found torch {first.version}, which is not a CUDA build (it has no libtorch_cuda.so); "
+        "a CUDA build is needed, and none was found without pip's configuration either; PyPI has "
+        "them for Linux: point PIP_INDEX_URL at an index that has one, or name a version that has "
+        "one with --torch"
+    )
+
+
+def _installed_torch(site_packages: Path) -> _InstalledTorch:
+    """What the environment's torch says of itself, without importing it."""
+    found = next(iter(metadata.distributions(name="torch", path=[str(site_packages)])), None)
+    if found is None:
+        raise EnvironmentProblem(
+            f"no torch in {str(site_packages)!r}; make the environment anew with --force"
+        )
+    lib = site_packages / "torch" / "lib"
+    return _InstalledTorch(
+        version=found.version,
+        has_cuda="+cpu" not in found.version and (lib / "libtorch_cuda.so").exists(),
+        lib=lib,
+        requirements=tuple(line for line in found.requires or () if "extra ==" not in line),
+        file_names=frozenset(path.name for path in found.files or ()),
+    )
+
+
+def _put_phantom(torch: _InstalledTorch) -> None:
+    """Copies the phantom beside torch's libraries, where torch looks for NVIDIA's.
+
+    Without it torch could not be imported outside `ullage run`. Copies, so that the environment
+    outlives this ullage.
+    """
+    for name in (build.LIBRARY, *build.read_sonames()):
+        source = build.DEFAULT_OUT / name
+        if not source.exists():
+            raise EnvironmentProblem(
+                f"the phantom's library {str(source)!r} is missing; "
+                "build it with `python -m ullage.phantom.build`"
+            )
+        # What torch's own wheel brought stays.
+        if name not in torch.file_names:
+            aside = torch.lib / f".{name}.new"
+            shutil.copyfile(source, aside)
+            aside.replace(torch.lib / name)
+
+
+def _make_venv(directory: Path, spec: EnvironmentSpec, progress: Progress) -> None:
+    interpreter = str(spec.python or sys.executable)
+    progress(f"Making a virtual environment in {directory} with {interpreter}")
+    try:
+        _call([interpreter, "-m", "venv", str(directory)])
+    except FileNotFoundError:
+        raise EnvironmentProblem(f"there is no Python interpreter {interpreter!r}") from None
+    except subprocess.CalledProcessError as error:
+        raise EnvironmentProblem(
+            f"`{interpreter} -m venv` failed; Debian and Ubuntu have the module in the package "
+            "python3-venv:\n" + _tail(error.stdout)
+        ) from None
+
+
+def _site_packages(python: Path) -> Path:
+    code = "import sysconfig; print(sysconfig.get_path('platlib'))"
+    try:
+        return Path(_call([str(python), "-I", "-c", code]).strip())
+    except (OSError, subprocess.CalledProcessError):
+        raise EnvironmentProblem(
+            f"the interpreter {str(python)!r} does not start; make the environment anew, --force"
+        ) from None
+
+
+def _pip(python: Path, *arguments: str, environ: dict[str, str] | None = None) -> None:
+    command = [str(python), "-I", "-m", "pip", "--disable-pip-version-check", *arguments]
+    try:
+        _call(command, environ)
+    except subprocess.CalledProcessError as error:
+        raise EnvironmentProblem(
+            f"`pip {' '.join(arguments)}` failed:\n{_tail(error.stdout)}"
+        ) from None
+
+
+def _call(command: Sequence[str], environ: dict[str, str] | None = None) -> str:
+    """Runs a command and returns what it printed, errors included."""
+    done = subprocess.run(
+        command,
+        check=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environ,
+    )
+    return str(done.stdout)
+
+
+def _tail(output: str) -> str:
+    """The last lines of a long output."""
+    return "\n".join(output.strip().splitlines()[-15:])
+
+
+def _clear(directory: Path, *, force: bool, progress: Progress) -> None:
+    """Removes an environment that stands in the way; refuses what is not one or was not offered."""
+    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
+        return
+    if (directory / UNFINISHED).exists():
+        progress(f"{directory} was left unfinished; starting again")
+    elif not (directory / "pyvenv.cfg").exists():
+        raise EnvironmentProblem(
+            f"{str(directory)!r} exists and is not a virtual environment; name another directory"
+        )
+    elif not force:
+        present = _read_stamp(directory)
+        what = f"with torch {present.get('torch')}" if present else "that ullage did not make"
+        raise EnvironmentProblem(
+            f"{str(directory)!r} holds a virtual environment {what}, not what is asked for; "
+            "name another directory, or replace it with --force"
+        )
+    shutil.rmtree(directory)
+
+
+def _stamp(spec: EnvironmentSpec) -> dict[str, object]:
+    """What was asked for, in a form that can be compared with a later request."""
+    digest = hashlib.sha256()
+    for path in spec.requirements:
+        try:
+            digest.update(path.read_bytes())
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"the requirements file {str(path)!r} cannot be read: {error.strerror}"
+            ) from None
+    return {
+        "torch": spec.torch,
+        "requirements": digest.hexdigest(),
+        "triton": spec.has_triton,
+        "python": str(spec.python) if spec.python else None,
+    }
+
+
+def _read_stamp(directory: Path) -> dict[str, object] | None:
+    """The stamp of a finished environment; None where there is none."""
+    try:
+        content = json.loads((directory / STAMP).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _require_linux() -> None:
+    if platform.system() != "Linux":
+        raise EnvironmentProblem(
+            f"the phantom GPU needs Linux, and this is {platform.system()}; "
+            "use WSL2 on Windows, or a Linux container on either"
+        )

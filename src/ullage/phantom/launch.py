@@ -1,0 +1,224 @@
+"""Starts a program on the phantom, and waits for it.
+
+The library is preloaded into a child process, in front of NVIDIA's own, and a directory with a
+sitecustomize.py is put on its module path: that is all the program ever sees of ullage. This module
+needs nothing but the standard library, so that the child starts at once and whatever else the
+parent needs is imported while it runs.
+
+    with start(program, environment, stdout_to_stderr=False) as child:
+        ...                     # import, prepare
+        ended = child.wait()
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from ullage.errors import EnvironmentProblem, SpecError
+from ullage.phantom.device import PhantomDevice
+from ullage.phantom.program import UserProgram
+from ullage.phantom.torch_build import TorchBuild
+
+LIBRARY_DIR = Path(__file__).parent / "lib"
+SITE_DIR = Path(__file__).parent / "site"
+PROGRESS_FILE = "progress"
+_POLL_S = 0.1
+# A program that hangs in its own handler of Ctrl-C is ended by the third.
+_MAX_INTERRUPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How to run a program, beside on which device.
+
+    Attributes:
+        alloc_conf: what PYTORCH_ALLOC_CONF is set to; None leaves it as the environment has it.
+        steps: stop after so many steps; None runs the program to its end.
+        has_snapshot: whether a snapshot is to be written.
+        has_real_init: whether weights that are initialised on the CPU really are.
+    """
+
+    alloc_conf: str | None = None
+    steps: int | None = None
+    has_snapshot: bool = True
+    has_real_init: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the child ended: its exit code (128 + the signal that ended it), how long it ran, and
+    whether the user stopped it.
+    """
+
+    exit_code: int
+    wall_s: float
+    was_interrupted: bool
+
+
+def check_platform() -> None:
+    """Raises EnvironmentProblem where the phantom cannot work at all."""
+    if sys.platform != "linux":
+        raise EnvironmentProblem(
+            f"the phantom GPU stands in for Linux libraries, and this is {sys.platform}; use WSL2 on Windows, or a "
+            "Linux container (docker run -it python:3.11) on either"
+        )
+
+
+def make_environment(
+    run_dir: Path,
+    device: PhantomDevice,
+    build: TorchBuild,
+    options: RunOptions,
+    base: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The child's environment: the parent's, with the phantom in front.
+
+    Raises:
+        SpecError: a number of steps below 1.
+    """
+    if options.steps is not None and options.steps < 1:
+        raise SpecError(f"steps={options.steps} is not a number of steps; expected 1 or more")
+    environment = dict(os.environ if base is None else base)
+    preloaded = [LIBRARY_DIR / "libullage_phantom.so", *build.preloaded(LIBRARY_DIR)]
+    _put_before(environment, "LD_PRELOAD", ":".join(map(str, preloaded)))
+    _put_before(environment, "LD_LIBRARY_PATH", str(LIBRARY_DIR))
+    _put_before(environment, "PYTHONPATH", str(SITE_DIR))
+    environment |= {
+        "ULLAGE_PHANTOM": "1",
+        "ULLAGE_RUN_DIR": str(run_dir),
+        "ULLAGE_DEVICE": device.environment_text(),
+        "ULLAGE_NUM_DEVICES": "1",
+        "ULLAGE_LIBRARIES": build.libraries_text(),
+        "ULLAGE_SNAPSHOT": str(int(options.has_snapshot)),
+        "ULLAGE_PROGRESS": str(run_dir / PROGRESS_FILE),
+    }
+    optional = {
+        "ULLAGE_STEPS": None if options.steps is None else str(options.steps),
+        "ULLAGE_REAL_INIT": "1" if options.has_real_init else None,
+    }
+    for name, value in optional.items():
+        environment.pop(name, None)  # not inherited from a run around this one
+        if value is not None:
+            environment[name] = value
+    if options.alloc_conf is not None:
+        # The second name is that of older versions; both set differently is an error in some.
+        environment["PYTORCH_ALLOC_CONF"] = environment["PYTORCH_CUDA_ALLOC_CONF"] = (
+            options.alloc_conf
+        )
+    return environment
+
+
+class Child:
+    """A started program."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.pid = process.pid
+        self._process = process
+        self._started_s = time.monotonic()
+        self._num_interrupts = 0
+
+    def wait(self, on_poll: Callable[[], None] | None = None) -> Ended:
+        """Waits for the end; `on_poll` is called about ten times a second."""
+        if on_poll is None:
+            code = self._process.wait()
+        else:
+            while True:
+                try:
+                    code = self._process.wait(_POLL_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    on_poll()
+        return Ended(
+            exit_code=128 - code if code < 0 else code,
+            wall_s=time.monotonic() - self._started_s,
+            was_interrupted=self._num_interrupts > 0,
+        )
+
+    def forward(self, number: int, frame: FrameType | None) -> None:
+        """A signal handler: the child gets the signal, and decides."""
+        del frame
+        if number == signal.SIGINT:
+            self._num_interrupts += 1
+            if self._num_interrupts >= _MAX_INTERRUPTS:
+                self._process.kill()
+            if _is_in_foreground():
+                return  # the terminal has sent it to the child too
+        self._process.send_signal(number)
+
+    def stop(self) -> None:
+        """Ends the child, if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def start(
+    program: UserProgram, environment: Mapping[str, str], *, stdout_to_stderr: bool
+) -> Iterator[Child]:
+    """Starts a program; while the context lasts, signals that end a process go to it.
+
+    Args:
+        program: what to run.
+        environment: from `make_environment`.
+        stdout_to_stderr: whether the program's own output goes to stderr, which leaves stdout to a
+            document.
+
+    Raises:
+        EnvironmentProblem: the interpreter cannot be started.
+    """
+    command = [program.python, *program.arguments]
+    sys.stdout.flush()
+    try:
+        process = subprocess.Popen(
+            command, env=dict(environment), stdout=2 if stdout_to_stderr else None
+        )
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"{program.python!r} cannot be started: {error.strerror or error}"
+        ) from None
+    child = Child(process)
+    with _forwarding(child):
+        try:
+            yield child
+        finally:
+            child.stop()
+
+
+@contextmanager
+def _forwarding(child: Child) -> Iterator[None]:
+    """Signals go to the child; only a main thread can do that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, child.forward) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_in_foreground() -> bool:
+    """Whether Ctrl-C at the terminal reaches this process's whole group."""
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _put_before(environment: dict[str, str], name: str, value: str) -> None:
+    """Sets a list variable, in front of what it held."""
+    held = environment.get(name)
+    environment[name] = f"{value}:{held}" if held else value

@@ -1,0 +1,143 @@
+"""The program after `--`: what it is, and which interpreter runs it.
+
+train.py --batch-size 16      a file, run as __main__
+-m package.train              a module
+torchrun train.py             a Python entry point, of the chosen interpreter or on PATH
+python train.py               the same as a file, under that python
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ullage.errors import SpecError
+
+_INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
+# The second line of a script whose interpreter's path is too long for "#!": '''exec'
+# /long/path/python "$0" "$@"
+_LONG_SHEBANG = re.compile(rb"'''exec' (?P<python>\"[^\"]+\"|\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class UserProgram:
+    """A program to run: its interpreter, the interpreter's arguments, and the words it was asked
+    for with.
+    """
+
+    python: str
+    arguments: tuple[str, ...]
+    argv: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """A short name for files: "train" for train.py."""
+        words = self.arguments[1:] if self.arguments[0] == "-m" else self.arguments
+        stem = Path(words[0]).stem or Path(words[0]).name
+        return re.sub(r"[^A-Za-z0-9_.-]+", "-", stem) or "program"
+
+
+def resolve_program(argv: Sequence[str], python: str | None = None) -> UserProgram:
+    """Finds out what to run.
+
+    Args:
+        argv: the words after `--`.
+        python: another environment's interpreter; None is the one that runs ullage.
+
+    Raises:
+        SpecError: nothing to run, no such file or command, or one that is not Python.
+    """
+    words = tuple(argv)
+    if words and _INTERPRETER.fullmatch(Path(words[0]).name) and len(words) > 1:
+        # `ullage run -- python train.py` means what it says.
+        return _with_argv(resolve_program(words[1:], python or words[0]), words)
+    if not words:
+        raise SpecError(
+            "no program was given; write it after --, such as: ullage run -- train.py --batch-size 16"
+        )
+    interpreter = _find_interpreter(python) if python else sys.executable
+    if words[0] == "-m":
+        if len(words) < 2:
+            raise SpecError(
+                "-m is not followed by a module; write, such as: ullage run -- -m package.train"
+            )
+        return UserProgram(interpreter, words, words)
+    if words[0].startswith("-"):
+        raise SpecError(
+            f"{words[0]!r} is not a program; only -m MODULE, a file or a command can follow --"
+        )
+    path = Path(words[0])
+    if path.exists():
+        _check_script(path)
+        return UserProgram(interpreter, words, words)
+    if path.suffix == ".py" or path.parent != Path():
+        raise SpecError(
+            f"there is no file {words[0]!r} (in {str(Path.cwd())!r}); check its name and the current directory"
+        )
+    script = _find_entry_point(words[0], interpreter)
+    own = interpreter if python else _interpreter_of(script)
+    return UserProgram(own, (str(script), *words[1:]), words)
+
+
+def _with_argv(program: UserProgram, argv: tuple[str, ...]) -> UserProgram:
+    return UserProgram(program.python, program.arguments, argv)
+
+
+def _find_interpreter(python: str) -> str:
+    found = shutil.which(os.path.expanduser(python))
+    if found is None:
+        raise SpecError(
+            f"there is no interpreter {python!r}; give the path of one, such as DIR/bin/python"
+        )
+    return found
+
+
+def _check_script(path: Path) -> None:
+    """A file that python can run: readable, or a directory with __main__.py in it."""
+    file = path / "__main__.py" if path.is_dir() else path
+    if not file.exists():
+        raise SpecError(
+            f"{str(path)!r} is a directory without __main__.py; give a file, or -m MODULE"
+        )
+    if not os.access(file, os.R_OK):
+        raise SpecError(f"{str(file)!r} cannot be read; check its permissions")
+
+
+def _find_entry_point(name: str, interpreter: str) -> Path:
+    """The script of that name beside the interpreter, else on PATH."""
+    directories = f"{Path(interpreter).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    found = shutil.which(name, path=directories)
+    if found is None:
+        raise SpecError(
+            f"{name!r} is neither a file here nor a command beside {interpreter} or on PATH; "
+            "give a Python file, -m MODULE, or a Python entry point such as torchrun"
+        )
+    return Path(found)
+
+
+def _interpreter_of(script: Path) -> str:
+    """The Python that a script names in its first line.
+
+    Raises:
+        SpecError: it is not a Python script.
+    """
+    try:
+        with script.open("rb") as file:
+            first, second = file.readline(4096), file.readline(4096)
+    except OSError as error:
+        raise SpecError(f"{str(script)!r} cannot be read: {error.strerror or error}") from None
+    long = _LONG_SHEBANG.match(second) if first.startswith(b"#!/bin/sh") else None
+    named = long["python"].strip(b'"') if long else first.removeprefix(b"#!").strip()
+    words = named.decode(errors="replace").split() if not long else [named.decode(errors="replace")]
+    if len(words) > 1 and Path(words[0]).name == "env":
+        words = words[1:]
+    if not (first.startswith(b"#!") and words and _INTERPRETER.fullmatch(Path(words[0]).name)):
+        raise SpecError(
+            f"{str(script)!r} is not a Python program; give a Python file, -m MODULE, or a Python entry point"
+        )
+    return _find_interpreter(words[0])

@@ -1,0 +1,44 @@
+"""Found by every Python process under `ullage run`, by way of PYTHONPATH: starts the watching, then steps aside.
+
+It runs in the user's interpreter, where ullage may not be installed: the package is loaded by its path, and nothing is
+added to the module search path.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+
+
+def _load_ullage() -> None:
+    """Makes `import ullage` find this installation."""
+    package = _HERE.parent.parent
+    spec = importlib.util.spec_from_file_location(
+        "ullage", package / "__init__.py", submodule_search_locations=[str(package)]
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"ullage is not at {str(package)!r}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["ullage"] = module
+    spec.loader.exec_module(module)
+
+
+def _run_next() -> None:
+    """The sitecustomize that this one hides, if there is one."""
+    others = [entry for entry in sys.path if Path(entry or ".").resolve() != _HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+if os.environ.get("ULLAGE_PHANTOM") == "1" and os.environ.get("ULLAGE_RECORD", "1") == "1":
+    _load_ullage()
+    from ullage.phantom.bootstrap import start
+
+    start()
+_run_next()

@@ -1,0 +1,4 @@
+"""What happens inside the watched process: events, phases, owners, values, and the record that comes out of it.
+
+Everything here runs in the user's own interpreter, beside the user's torch: standard library and torch, nothing else.
+"""

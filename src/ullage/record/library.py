@@ -1,0 +1,118 @@
+"""The phantom's own entry points, called through ctypes: where the program stands in the event sequence, and values.
+
+The library is preloaded, so its functions are found among the process's global symbols.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+from collections.abc import Callable
+from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
+
+_HOST_READ = ctypes.CFUNCTYPE(None, c_uint64)
+
+_library = ctypes.CDLL(None)
+is_present = hasattr(_library, "ullage_position")
+"""Whether the phantom is loaded into this process."""
+
+
+def _bind(name: str, result: type | None, *arguments: type) -> Callable[..., int]:
+    function = getattr(_library, name) if is_present else _absent
+    if is_present:
+        function.restype = result
+        function.argtypes = arguments
+    return function  # type: ignore[no-any-return]
+
+
+def _absent(*_arguments: object) -> int:
+    raise RuntimeError("the phantom is not loaded into this process")
+
+
+position = _bind("ullage_position", c_uint64)
+"""Number of allocator events so far, over all devices."""
+read_bytes = _bind("ullage_read", c_int, c_void_p, c_void_p, c_size_t)
+write_bytes = _bind("ullage_write", None, c_void_p, c_void_p, c_size_t)
+expect_count = _bind("ullage_expect_count", None, c_int64)
+expect_nothing = _bind("ullage_expect_nothing", None)
+pinned_peak_bytes = _bind("ullage_pinned_peak_bytes", c_uint64)
+non_torch_peak_bytes = _bind("ullage_non_torch_peak", c_uint64, c_int)
+_num_events = _bind("ullage_num_events", c_uint64)
+_events = _bind(
+    "ullage_events", None, c_uint64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p
+)
+_num_workspaces = _bind("ullage_num_workspaces", c_uint64)
+_workspace = _bind("ullage_workspace", None, c_uint64, POINTER(c_int64))
+_refused = _bind("ullage_refused", c_char_p, c_uint64, POINTER(c_uint64))
+_assumed = _bind("ullage_assumed", c_char_p, c_uint64, POINTER(c_uint64))
+_on_host_read = _bind("ullage_on_host_read", None, _HOST_READ)
+_callbacks: list[object] = []  # ctypes callbacks must outlive the library's use of them
+
+LIBRARIES = ("cuBLAS", "cuBLASLt", "cuDNN", "cuSOLVER", "cuSPARSE", "cuFFT", "other")
+"""Names of enum library in phantom.h."""
+
+
+def on_host_read(callback: Callable[[int], None]) -> None:
+    """Calls `callback(num_bytes)` whenever the host reads bytes that a kernel may have written."""
+    wrapped = _HOST_READ(callback)
+    _callbacks.append(wrapped)
+    _on_host_read(wrapped)
+
+
+def events() -> dict[str, bytes]:
+    """All allocator events as little-endian columns: address, bytes, reserved (int64), device, kind (uint8)."""
+    count = _num_events()
+    wide = [array.array("q", bytes(8 * count)) for _ in range(3)]
+    narrow = [array.array("B", bytes(count)) for _ in range(2)]
+    _events(count, *(column.buffer_info()[0] for column in (*wide, *narrow)))
+    names = ("address", "bytes", "reserved", "device", "kind")
+    return {name: column.tobytes() for name, column in zip(names, (*wide, *narrow), strict=True)}
+
+
+def workspaces() -> list[list[object]]:
+    """Blocks that a library was handed as scratch memory: [position, device, address, bytes, library]."""
+    row = (c_int64 * 5)()
+    found: list[list[object]] = []
+    for index in range(_num_workspaces()):
+        _workspace(index, row)
+        found.append([*row[:4], LIBRARIES[row[4]]])
+    return found
+
+
+def refused() -> dict[str, int]:
+    """Calls answered with "not supported", and how often."""
+    count, found = c_uint64(), {}
+    while name := _refused(len(found), byref(count)):
+        found[_text(name)] = count.value
+    return found
+
+
+def assumed() -> list[dict[str, object]]:
+    """Sizes answered from a model: what, how often, and the low, answered and high bytes of the largest."""
+    row, found = (c_uint64 * 4)(), list[dict[str, object]]()
+    names = ("count", "low_bytes", "answered_bytes", "high_bytes")
+    while what := _assumed(len(found), row):
+        found.append({"what": _text(what), **dict(zip(names, row, strict=True))})
+    return found
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+__all__ = [
+    "LIBRARIES",
+    "assumed",
+    "events",
+    "expect_count",
+    "expect_nothing",
+    "is_present",
+    "non_torch_peak_bytes",
+    "on_host_read",
+    "pinned_peak_bytes",
+    "position",
+    "read_bytes",
+    "refused",
+    "workspaces",
+    "write_bytes",
+]

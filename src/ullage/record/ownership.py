@@ -1,0 +1,141 @@
+"""Who owns which address: claims, made where an owner's address is known, resolved later by the block's lifetime.
+
+A claim holds for the whole life of the block that is live at its address at its position, so it may be made late: a
+gradient is claimed when backward has ended, a parameter at the first forward. Names of functions play no part.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+from ullage.record import library
+
+Claim = tuple[int, int, int, str, str]  # position, device, address, category, name
+_SELDOM = frozenset([*range(4), *(10**power for power in range(1, 9))])
+"""Calls at which a root module, or an optimizer, is walked again: owners that appear later are found at the end."""
+
+
+class Claims:
+    """Collects claims. One for the process."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self.rows: list[Claim] = []
+        self._torch = torch
+        self._num_calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._parameters: dict[int, tuple[weakref.ref[Any], str]] = {}
+
+    def claim_module(self, module: Any) -> None:
+        """The parameters and buffers of a root module."""
+        if self._is_seldom(module):
+            self._walk(module)
+
+    def claim_gradients(self) -> None:
+        """What `.grad` holds now, of every parameter met so far."""
+        gone = []
+        for key, (reference, name) in self._parameters.items():
+            parameter = reference()
+            if parameter is None:
+                gone.append(key)
+            elif parameter.grad is not None:
+                self._claim(parameter.grad, "gradient", name)
+        for key in gone:
+            del self._parameters[key]
+
+    def claim_optimizer(self, optimizer: Any) -> None:
+        """The parameters, gradients and state of an optimizer."""
+        if not self._is_seldom(optimizer):
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._meet(parameter, "")
+                if parameter.grad is not None:
+                    self._claim(parameter.grad, "gradient", self._name(parameter))
+        for parameter, state in optimizer.state.items():
+            self._claim_all(state, "optimizer_state", self._name(parameter))
+
+    def claim_cache(self, named: dict[str, Any], output: Any) -> None:
+        """Keys and values that a model was handed, or returned, to keep for the next token."""
+        for holder in (named.get("past_key_values"), getattr(output, "past_key_values", None)):
+            if holder is not None:
+                self._claim_all(holder, "kv_cache", "")
+
+    def claim_everything(self) -> None:
+        """Every module and optimizer that the process holds: at its end, and when memory ran out."""
+        module_type, optimizer_type = self._torch.nn.Module, self._torch.optim.Optimizer
+        modules, optimizers = [], []
+        for found in gc.get_objects():
+            kind = type(found)
+            if issubclass(kind, module_type):
+                modules.append(found)
+            elif issubclass(kind, optimizer_type):
+                optimizers.append(found)
+        for module in _roots(modules):
+            self._walk(module)
+        self.claim_gradients()
+        for optimizer in optimizers:
+            self._num_calls.pop(optimizer, None)
+            self.claim_optimizer(optimizer)
+
+    def _is_seldom(self, owner: Any) -> bool:
+        calls = self._num_calls.get(owner, 0)
+        self._num_calls[owner] = calls + 1
+        return calls in _SELDOM
+
+    def _walk(self, module: Any) -> None:
+        for name, parameter in module.named_parameters():
+            self._meet(parameter, name)
+        for name, buffer in module.named_buffers():
+            self._claim(buffer, "buffer", name)
+
+    def _meet(self, parameter: Any, name: str) -> None:
+        """Claims a parameter, and remembers it for its gradients."""
+        known = self._parameters.get(id(parameter))
+        if known is None or known[0]() is not parameter or (name and not known[1]):
+            self._parameters[id(parameter)] = (weakref.ref(parameter), name)
+        self._claim(parameter, "parameter", self._name(parameter))
+
+    def _name(self, parameter: Any) -> str:
+        known = self._parameters.get(id(parameter))
+        return known[1] if known is not None else ""
+
+    def _claim_all(self, holder: Any, category: str, name: str) -> None:
+        for tensor in _tensors(holder, self._torch.Tensor):
+            self._claim(tensor, category, name)
+
+    def _claim(self, tensor: Any, category: str, name: str) -> None:
+        tensor = getattr(tensor, "_local_tensor", tensor)  # a DTensor's part on this rank
+        if not tensor.is_cuda:
+            return
+        try:
+            address = tensor.untyped_storage().data_ptr()
+        except (RuntimeError, NotImplementedError):  # a subclass without storage of its own
+            return
+        if address:
+            self.rows.append((library.position(), tensor.get_device(), address, category, name))
+
+
+def _roots(modules: list[Any]) -> list[Any]:
+    """The modules that no other holds, so that names are whole paths."""
+    held = {id(child) for module in modules for child in getattr(module, "_modules", {}).values()}
+    return [module for module in modules if id(module) not in held and "_modules" in module.__dict__]
+
+
+def _tensors(holder: Any, tensor_type: type, depth: int = 5) -> Iterator[Any]:
+    """The tensors in nested containers and plain objects."""
+    if isinstance(holder, tensor_type):
+        yield holder
+        return
+    if depth == 0 or holder is None or isinstance(holder, (str, bytes, int, float, type)):
+        return
+    if isinstance(holder, dict):
+        parts: Iterable[Any] = holder.values()
+    elif isinstance(holder, (list, tuple)):
+        parts = holder
+    else:
+        parts = getattr(holder, "__dict__", {}).values()
+    for part in list(parts):
+        yield from _tensors(part, tensor_type, depth - 1)

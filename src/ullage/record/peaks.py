@@ -1,0 +1,69 @@
+"""Peaks as torch.cuda.memory_stats() would give them had nobody reset them."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+_PEAKS = {
+    "peak_requested_bytes": ("requested_bytes", "all", "peak"),
+    "peak_allocated_bytes": ("allocated_bytes", "all", "peak"),
+    "peak_reserved_bytes": ("reserved_bytes", "all", "peak"),
+    "num_segments": ("segment", "all", "peak"),
+}
+_COUNTS = {
+    "num_allocs": ("allocation", "all", "allocated"),
+    "num_ooms": ("num_ooms",),
+    "num_alloc_retries": ("num_alloc_retries",),
+}
+
+
+class Peaks:
+    """Keeps what a reset would lose: peaks by their maximum, counts by their sum."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self._c = torch._C
+        self._kept: dict[int, dict[str, int]] = {}
+
+    def install(self) -> None:
+        """Looks at the statistics before the program resets them."""
+        for name, keep in (
+            ("_cuda_resetPeakMemoryStats", self._keep_peaks),
+            ("_cuda_resetAccumulatedMemoryStats", self._keep_counts),
+        ):
+            reset = getattr(self._c, name, None)
+            if reset is not None:
+                setattr(self._c, name, _before(keep, reset))
+
+    def of_device(self, device: int) -> dict[str, int]:
+        """The peaks and counts of a device over the whole life of the process, in bytes and numbers."""
+        stats, kept = self._c._cuda_memoryStats(device), self._kept.get(device, {})
+        peaks = {name: max(_look(stats, path), kept.get(name, 0)) for name, path in _PEAKS.items()}
+        counts = {name: _look(stats, path) + kept.get(name, 0) for name, path in _COUNTS.items()}
+        return peaks | counts
+
+    def _keep_peaks(self, device: int) -> None:
+        kept, stats = self._kept.setdefault(device, {}), self._c._cuda_memoryStats(device)
+        for name, path in _PEAKS.items():
+            kept[name] = max(_look(stats, path), kept.get(name, 0))
+
+    def _keep_counts(self, device: int) -> None:
+        kept, stats = self._kept.setdefault(device, {}), self._c._cuda_memoryStats(device)
+        for name, path in _COUNTS.items():
+            kept[name] = _look(stats, path) + kept.get(name, 0)
+
+
+def _before(keep: Any, reset: Any) -> Any:
+    def reset_stats(device: int) -> Any:
+        keep(device)
+        return reset(device)
+
+    return reset_stats
+
+
+def _look(stats: dict[str, Any], path: tuple[str, ...]) -> int:
+    """A statistic by its path; 0 where a backend does not keep it."""
+    found: Any = stats
+    for key in path:
+        found = found.get(key, 0) if isinstance(found, dict) else 0
+    return int(found)

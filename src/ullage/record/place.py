@@ -1,0 +1,89 @@
+"""Places in the user's code: "train.py:31 in main"."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+from pathlib import Path
+from types import FrameType, TracebackType
+
+_OURS = str(Path(__file__).resolve().parent.parent) + os.sep
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+_LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_TORCH = f"{os.sep}torch{os.sep}"
+
+
+def is_ours(filename: str) -> bool:
+    """Whether a code object comes from ullage itself."""
+    return filename.startswith(_OURS)
+
+
+def _is_library(filename: str) -> bool:
+    return any(part in filename for part in _LIBRARIES)
+
+
+def _is_torch(filename: str) -> bool:
+    return any(part[:-1] + _TORCH in filename for part in _LIBRARIES)
+
+
+def _is_hidden(filename: str) -> bool:
+    """Interpreter internals: neither the user's nor a library's place."""
+    if filename.startswith("<") or is_ours(filename) or _is_torch(filename):
+        return True
+    return filename.startswith(_STDLIB) and not _is_library(filename)
+
+
+def describe(frames: list[tuple[str, int, str]]) -> str | None:
+    """The place that a stack, innermost frame first, stands for.
+
+    The innermost frame of the user's own code; where a library stands between it and torch, that follows in brackets.
+    None: no frame is the user's or a library's.
+    """
+    library = None
+    for filename, line, function in frames:
+        if _is_hidden(filename):
+            continue
+        if not _is_library(filename):
+            place = f"{Path(filename).name}:{line} in {function}"
+            return f"{place} ({library})" if library else place
+        library = library or f"{_short(filename)}:{line} in {function}"
+    return library
+
+
+def _short(filename: str) -> str:
+    for part in _LIBRARIES:
+        if part in filename:
+            return filename.rsplit(part, 1)[1]
+    return Path(filename).name
+
+
+def here() -> str | None:
+    """The place in the user's code that is running now.
+
+    A thread without Python code of the user's (autograd's) works for the main thread: that one's place is taken.
+    """
+    place = describe(_stack(sys._getframe(1)))
+    if place is None:
+        main = sys._current_frames().get(threading.main_thread().ident or 0)
+        place = describe(_stack(main)) if main is not None else None
+    return place
+
+
+def of_traceback(traceback: TracebackType | None) -> str | None:
+    """The place where an exception was raised."""
+    frames = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        frames.append((code.co_filename, traceback.tb_lineno, code.co_name))
+        traceback = traceback.tb_next
+    return describe(frames[::-1])
+
+
+def _stack(frame: FrameType | None) -> list[tuple[str, int, str]]:
+    frames = []
+    while frame is not None:
+        frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return frames

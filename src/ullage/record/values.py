@@ -1,0 +1,284 @@
+"""Values that steer programs: small integers, flags and scalars are computed on the CPU, beside the phantom.
+
+Kernels do not run, so a mask that a kernel made would read as zeros. Where every input of an operation is small and its
+bytes are known to the phantom, the operation runs on the CPU as well, and its result is written to the device's block:
+whatever reads it later (item, bool, a copy) gets the true value. All else stays unknown.
+
+An operation whose output *shape* hangs on an unknown value (nonzero, unique, a boolean index) is told the worst case,
+and noted with its place.
+
+Operations are seen through a fallback for a dispatch key that torch keeps free for tests and puts before all others. A
+TorchDispatchMode would not do: autograd and composite operations ask whether one is active, and then allocate otherwise.
+Backward and optimizer are left alone: no value steers anything there, and operations are many.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from types import ModuleType
+from typing import Any
+
+from ullage.record import library, place
+from ullage.record.weights import SkippedWeights
+
+MAX_ELEMENTS = 1 << 16
+"""Larger tensors are data, not decisions."""
+_KEY = "TESTING_ONLY_GenericMode"
+_UNSEEN = (
+    # torch gives the results of these a Python object of another class, so they must not have one yet.
+    *("detach", "alias"),
+    # Only a new look at the same bytes.
+    *("view", "reshape", "expand", "transpose.int", "t", "permute", "contiguous", "split.Tensor", "chunk", "flatten.using_ints"),
+    # Numbers in, numbers out: what a step consists of, and nothing that decides.
+    *("linear", "matmul", "mm", "bmm", "addmm", "conv1d", "conv2d", "conv3d", "batch_norm", "layer_norm", "group_norm"),
+    *("gelu", "relu", "relu_", "silu", "softmax.int", "dropout", "scaled_dot_product_attention", "rms_norm"),
+)
+
+
+class ShapeReads:
+    """Shapes that hung on a value nobody knew: (what, where) -> count, bytes of the largest outcome."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str | None], list[int]] = {}
+
+    def note(self, what: str, num_bytes: int) -> None:
+        """One more such shape, here in the user's code."""
+        row = self.rows.setdefault((what, place.here()), [0, 0])
+        row[0] += 1
+        row[1] = max(row[1], num_bytes)
+
+
+class Values:
+    """Sees every operation of the main thread while it is not paused."""
+
+    def __init__(self, torch: ModuleType, weights: SkippedWeights) -> None:
+        self.shapes = ShapeReads()
+        self._torch = torch
+        self._weights = weights
+        self._beside = Beside(torch)
+        self._include = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
+        self._is_active = False
+        aten = torch.ops.aten
+        self._finds = {
+            aten.nonzero.default: None,
+            aten._unique2.default: None,
+            aten.unique_dim.default: None,
+            aten.unique_consecutive.default: None,
+            aten.masked_select.default: torch.bool,
+            aten.index.Tensor: torch.bool,
+            aten.index_put_.default: torch.bool,
+        }
+
+    def install(self) -> bool:
+        """Starts; False: this torch has no such key, and small values stay unknown."""
+        fallback = getattr(self._torch.library.Library, "fallback", None)
+        if self._include is None or fallback is None:
+            return False
+        self._library = self._torch.library.Library("_", "IMPL")
+        self._library.fallback(self._follow, _KEY)
+        self._unseen = self._torch.library.Library("aten", "IMPL")
+        for name in _UNSEEN:
+            packet, _, overload = name.partition(".")
+            if hasattr(getattr(self._torch.ops.aten, packet, None), overload or "default"):
+                self._unseen.impl(name, self._torch.library.fallthrough_kernel, _KEY)
+        self.resume()
+        return True
+
+    def pause(self) -> None:
+        """Lets operations through unseen."""
+        self._is_active = False
+        if self._include is not None:
+            self._include(_KEY, False)
+
+    def resume(self) -> None:
+        """Sees operations again."""
+        self._is_active = True
+        if self._include is not None:
+            self._include(_KEY, True)
+
+    def _follow(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        if op in self._weights.fills and self._weights.is_skipped(args[0]):
+            return args[0]
+        self._include(_KEY, False)  # type: ignore[misc]
+        try:
+            known = self._beside.read_inputs(op, args)
+            finds = op in self._finds and self._expect_count(op, args, known)
+            try:
+                result = op(*args, **kwargs)
+            finally:
+                if finds:
+                    library.expect_nothing()
+            if known is not None:
+                self._beside.follow(op, args, kwargs, known, result)
+            return result
+        finally:
+            self._include(_KEY, self._is_active)  # type: ignore[misc]
+
+    def _expect_count(self, op: Any, args: Any, known: Known | None) -> bool:
+        """Tells the phantom how many elements the operation will find; False: the shape hangs on no value."""
+        dtype = self._finds[op]
+        flags = [
+            tensor
+            for tensor in self._beside.tensors(args)
+            if tensor.is_cuda and (dtype is None or tensor.dtype is dtype)
+        ]
+        if not flags:
+            return False
+        true = [known.inputs.get(id(flag)) for flag in flags] if known is not None else []
+        if true and all(found is not None for found in true):
+            library.expect_count(self._beside.count(op, true))
+            return True
+        most = max(flag.numel() for flag in flags)
+        library.expect_count(most)
+        self.shapes.note(str(op).removeprefix("aten.").split(".")[0].strip("_"), 8 * most)
+        return True
+
+
+class Known:
+    """Inputs of one operation whose bytes the phantom holds: CPU copies by id of the device tensor."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[int, Any] = {}
+        self.raw: list[tuple[int, bytearray]] = []
+        self.is_complete = True
+
+
+class Beside:
+    """Runs small operations on the CPU and keeps the phantom's bytes in step."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self._torch = torch
+        self._small = {
+            torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+        }
+        self._plain = (torch.Tensor, torch.nn.Parameter)
+        self._is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+        aten = torch.ops.aten
+        self._overwriting = {aten.zero_.default, aten.fill_.Scalar, aten.zero.default}
+        self._random = torch.Tag.nondeterministic_seeded
+        self._facts: dict[Any, tuple[bool, tuple[bool, ...]]] = {}
+
+    def tensors(self, args: Any) -> list[Any]:
+        """The tensors among an operation's arguments, lists included."""
+        tensor_type, found = self._torch.Tensor, []
+        for arg in args:
+            if isinstance(arg, tensor_type):
+                found.append(arg)
+            elif isinstance(arg, (list, tuple)):
+                found += [item for item in arg if isinstance(item, tensor_type)]
+        return found
+
+    def is_small(self, tensor: Any) -> bool:
+        """Whether a device tensor holds few enough, and such, values as programs decide by."""
+        if type(tensor) not in self._plain or not tensor.is_cuda or self._is_wrapped(tensor):
+            return False
+        count = tensor.numel()
+        return count == 1 or (tensor.dtype in self._small and 0 < count <= MAX_ELEMENTS)
+
+    def read_inputs(self, func: Any, args: Any) -> Known | None:
+        """What is known of the inputs, read before the launch makes it unknown. None: nothing of interest."""
+        known, num_tensors = Known(), 0
+        for tensor in self.tensors(args):
+            if not tensor.is_cuda and tensor.dim() == 0:
+                continue
+            num_tensors += 1
+            raw = self._read(tensor) if self.is_small(tensor) else None
+            if raw is None and func in self._overwriting and self.is_small(tensor):
+                raw = bytearray(self._span(tensor))
+            if raw is None:
+                known.is_complete = False
+            else:
+                known.inputs[id(tensor)] = self._view(raw, tensor)
+                known.raw.append((tensor.data_ptr(), raw))
+        if known.inputs:
+            return known
+        # Without any tensor among the inputs (arange, full) all of them are known.
+        return known if num_tensors == 0 and self._is_factory(func) else None
+
+    def follow(self, func: Any, args: Any, kwargs: Any, known: Known, result: Any) -> None:
+        """After the operation: restores what it only read, and computes what it made."""
+        is_random, writes = self._schema(func)
+        if not writes:
+            for address, raw in known.raw:
+                self._write(address, raw)
+        outputs = [item for item in self.tensors((result,)) if item.is_cuda]
+        if not known.is_complete or is_random or not outputs or not all(map(self.is_small, outputs)):
+            return
+        if not writes and any(self._is_alias(output, args) for output in outputs):
+            return
+        try:
+            with self._torch.no_grad(), self._torch._C.DisableTorchFunction():
+                true = func(*self._on_cpu(args, known), **self._kwargs_on_cpu(kwargs))
+        except (RuntimeError, NotImplementedError, TypeError, ValueError):
+            return  # no CPU kernel for it: its result stays unknown
+        for device_tensor, cpu_tensor in zip(outputs, self.tensors((true,)), strict=False):
+            self._store(device_tensor, cpu_tensor)
+
+    def count(self, func: Any, flags: list[Any]) -> int:
+        """How many elements nonzero (or an index by flags) or unique finds."""
+        if "unique" in str(func):
+            return int(self._torch.unique(flags[0]).numel())
+        return max(int(flag.count_nonzero()) for flag in flags)
+
+    def _is_factory(self, func: Any) -> bool:
+        name = func._schema.name
+        return not self._schema(func)[0] and not name.startswith("aten::empty") and "new_empty" not in name
+
+    def _schema(self, func: Any) -> tuple[bool, tuple[bool, ...]]:
+        """Whether the operation draws random numbers, and whether (non-empty) it writes to an argument."""
+        facts = self._facts.get(func)
+        if facts is None:
+            written = tuple(
+                True
+                for argument in func._schema.arguments
+                if argument.alias_info is not None and argument.alias_info.is_write
+            )
+            facts = self._facts[func] = (self._random in func.tags, written)
+        return facts
+
+    def _is_alias(self, output: Any, args: Any) -> bool:
+        start = output.untyped_storage().data_ptr()
+        return any(
+            tensor.is_cuda and tensor.untyped_storage().data_ptr() == start for tensor in self.tensors(args)
+        )
+
+    def _on_cpu(self, args: Any, known: Known) -> Any:
+        def moved(arg: Any) -> Any:
+            if isinstance(arg, (list, tuple)):
+                return type(arg)(map(moved, arg)) if type(arg) in (list, tuple) else arg
+            if isinstance(arg, self._torch.device):
+                return self._torch.device("cpu")
+            return known.inputs.get(id(arg), arg) if isinstance(arg, self._torch.Tensor) else arg
+
+        return [moved(arg) for arg in args]
+
+    def _kwargs_on_cpu(self, kwargs: Any) -> Any:
+        cpu = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+        if cpu.get("device") is not None:
+            cpu["device"] = self._torch.device("cpu")
+        return cpu
+
+    def _span(self, tensor: Any) -> int:
+        """Bytes from a tensor's first element to the end of its last."""
+        steps = zip(tensor.size(), tensor.stride(), strict=True)
+        return int((1 + sum((size - 1) * stride for size, stride in steps)) * tensor.element_size())
+
+    def _read(self, tensor: Any) -> bytearray | None:
+        raw = bytearray(self._span(tensor))
+        address = (ctypes.c_char * len(raw)).from_buffer(raw)
+        return raw if library.read_bytes(tensor.data_ptr(), ctypes.addressof(address), len(raw)) else None
+
+    def _write(self, address: int, raw: bytearray) -> None:
+        library.write_bytes(address, ctypes.addressof((ctypes.c_char * len(raw)).from_buffer(raw)), len(raw))
+
+    def _view(self, raw: bytearray, like: Any) -> Any:
+        flat = self._torch.frombuffer(raw, dtype=like.dtype)
+        return flat.as_strided(like.size(), like.stride())
+
+    def _store(self, device_tensor: Any, cpu_tensor: Any) -> None:
+        if device_tensor.size() != cpu_tensor.size() or math.prod(device_tensor.size()) == 0:
+            return
+        raw = self._read(device_tensor) or bytearray(self._span(device_tensor))
+        self._view(raw, device_tensor).copy_(cpu_tensor)
+        self._write(device_tensor.data_ptr(), raw)

@@ -1,0 +1,1 @@
+"""What a person or a program is shown; renders, computes nothing."""

@@ -1,0 +1,153 @@
+"""The run document, schema "ullage.run/1": what `--json` prints, `-o` writes and a web page embeds.
+
+Sizes are bytes. Fields may be added; none changes its meaning without a new schema number.
+
+    json.dumps(run_document(report), indent=2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from ullage.explain.basis import Basis
+from ullage.explain.ledger import Ledger
+from ullage.explain.peak import Ownership
+from ullage.explain.run import DeviceReport, Process, RunReport
+from ullage.explain.steps import Peak, StepPeak
+
+RUN_SCHEMA = "ullage.run/1"
+
+# What json.dumps takes.
+Document: TypeAlias = dict[str, Any]
+
+
+def run_document(report: RunReport) -> Document:
+    """The run document of a report."""
+    first = report.processes[0] if report.processes else None
+    processes = [_process(process) for process in report.processes]
+    return {
+        "schema": RUN_SCHEMA,
+        "verdict": report.verdict.value,
+        "reason": report.reason,
+        "program": list(report.program.argv),
+        "exit_code": report.program.exit_code,
+        "torch": report.torch,
+        "ullage": report.ullage,
+        "wall_s": round(report.program.wall_s, 3),
+        "warnings": list(report.warnings),
+        "basis": {
+            "allocator": _basis(report.allocator_basis),
+            "device": _basis(report.device_basis),
+        },
+        "host_peak_bytes": report.host_peak_bytes,
+        "pinned_peak_bytes": report.pinned_peak_bytes,
+        "processes": processes,
+        "devices": [_device(device) for device in report.devices],
+        "fits_on": list(report.fits_on),
+        "exception": _exception(report),
+        "oom": processes[0]["oom"] if processes else None,
+        "snapshot": None if first is None else first.snapshot,
+    }
+
+
+def _process(process: Process) -> Document:
+    oom = process.oom
+    return {
+        "pid": process.record.pid,
+        "rank": process.record.rank,
+        "snapshot": process.snapshot,
+        "oom": None
+        if oom is None
+        else {
+            "requested_bytes": oom.requested_bytes,
+            "message": oom.message or "",
+            "where": oom.where or "",
+            "findings": [],
+        },
+    }
+
+
+def _device(device: DeviceReport) -> Document:
+    totals = device.totals
+    return {
+        "index": totals.index,
+        "rank": device.rank,
+        "gpu": device.gpu.slug,
+        "name": totals.name,
+        "is_unlimited": device.is_unlimited,
+        "total_bytes": device.gpu.total_bytes,
+        "context_bytes": totals.context_bytes,
+        "context_low_bytes": device.gpu.context_low_bytes,
+        "context_high_bytes": device.gpu.context_high_bytes,
+        "non_torch_bytes": totals.non_torch_bytes,
+        "peak_requested_bytes": totals.peak_requested_bytes,
+        "peak_allocated_bytes": totals.peak_allocated_bytes,
+        "peak_reserved_bytes": totals.peak_reserved_bytes,
+        "peak_used_bytes": device.peak_used_bytes,
+        "headroom_bytes": device.headroom_bytes,
+        "headroom_low_bytes": device.headroom.low_bytes,
+        "headroom_high_bytes": device.headroom.high_bytes,
+        "num_allocs": totals.num_allocs,
+        "num_segments": totals.num_segments,
+        "num_ooms": totals.num_ooms,
+        "num_alloc_retries": totals.num_alloc_retries,
+        "at_peak": _owners(device.at_peak),
+        "ledger": _ledger(device.ledger),
+        "modules": [],
+        "steps": [_step(step) for step in device.steps],
+    }
+
+
+def _owners(ownership: Ownership) -> Document:
+    return {category.value: bytes_ for category, bytes_ in ownership.by_category.items()}
+
+
+def _ledger(ledger: Ledger) -> Document:
+    return {
+        "position": ledger.owners.position,
+        "owners": _owners(ledger.owners),
+        "cache_bytes": ledger.cache_bytes,
+        "context_bytes": ledger.context_bytes,
+        "non_torch_bytes": ledger.non_torch_bytes,
+        "free_bytes": ledger.free_bytes,
+        "total_bytes": ledger.total_bytes,
+    }
+
+
+def _step(step: StepPeak) -> Document:
+    return {
+        "index": step.index,
+        **_peak(step.peak),
+        "is_complete": step.is_complete,
+        "phases": _phases(step.phases),
+    }
+
+
+def _phases(phases: Mapping[str, Peak]) -> Document:
+    return {name: _peak(peak) for name, peak in phases.items()}
+
+
+def _peak(peak: Peak) -> Document:
+    return {
+        "peak_allocated_bytes": peak.allocated_bytes,
+        "peak_reserved_bytes": peak.reserved_bytes,
+    }
+
+
+def _basis(basis: Basis) -> Document:
+    return {
+        "kind": basis.kind.value,
+        "assumptions": [
+            {"what": made.what, "where": made.where, "count": made.count, "bytes": made.size_bytes}
+            for made in basis.assumptions
+        ],
+    }
+
+
+def _exception(report: RunReport) -> Document | None:
+    """The exception that ended the program, if one did."""
+    ended = report.program_exit
+    if ended is None or ended.exception is None:
+        return None
+    return {"type": ended.exception, "message": ended.message or "", "where": ended.where or ""}

@@ -1,0 +1,38 @@
+"""What each category is called and which colour it has, in every report."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import NamedTuple
+
+from ullage.trace.model import Category
+
+
+class Look(NamedTuple):
+    """A label for several of a kind, and a colour as #rrggbb."""
+
+    label: str
+    color: str
+
+
+# In the order of a ledger: what stays first, what comes and goes last. The colours keep apart under
+# the common kinds of colour blindness (Okabe and Ito's palette, and shades of it).
+CATEGORY_LOOKS = MappingProxyType(
+    {
+        Category.PARAMETER: Look("parameters", "#0072b2"),
+        Category.BUFFER: Look("buffers", "#56b4e9"),
+        Category.GRADIENT: Look("gradients", "#d55e00"),
+        Category.OPTIMIZER_STATE: Look("optimizer states", "#e69f00"),
+        Category.ACTIVATION: Look("activations", "#009e73"),
+        Category.INPUT: Look("inputs", "#66c2a5"),
+        Category.TEMPORARY: Look("temporaries", "#cc79a7"),
+        Category.WORKSPACE: Look("workspaces", "#b07aa1"),
+        Category.COMMUNICATION: Look("communication", "#8c6bb1"),
+        Category.KV_CACHE: Look("KV cache", "#f0e442"),
+        Category.UNATTRIBUTED: Look("unattributed", "#999999"),
+    }
+)
+CACHE_LOOK = Look("cache", "#6b7a90")
+CONTEXT_LOOK = Look("context", "#444444")
+NON_TORCH_LOOK = Look("other libraries", "#777777")
+FREE_LOOK = Look("free", "#d0d0d0")

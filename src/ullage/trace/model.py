@@ -1,0 +1,236 @@
+"""What a watched process wrote down: the `Record`, and its parts.
+
+The allocator's events are columns (one numpy array per field), because a long run has millions of
+them. A *position* is the number of events that came before; an interval of positions is half-open,
+so a block that event 3 brought and event 7 took is live at the positions 4, 5, 6 and 7.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+UInt8Array: TypeAlias = npt.NDArray[np.uint8]
+
+
+class Category(enum.Enum):
+    """Who a block of device memory belongs to."""
+
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    GRADIENT = "gradient"
+    OPTIMIZER_STATE = "optimizer_state"
+    ACTIVATION = "activation"
+    INPUT = "input"
+    TEMPORARY = "temporary"
+    WORKSPACE = "workspace"
+    COMMUNICATION = "communication"
+    KV_CACHE = "kv_cache"
+    UNATTRIBUTED = "unattributed"
+
+
+class EventKind(enum.IntEnum):
+    """What an allocator event reports."""
+
+    BLOCK = 0
+    OUT_OF_MEMORY = 1
+
+
+class MarkKind(enum.Enum):
+    """A moment that the program passed."""
+
+    FORWARD_BEGIN = "forward_begin"
+    FORWARD_END = "forward_end"
+    BACKWARD_BEGIN = "backward_begin"
+    BACKWARD_END = "backward_end"
+    OPTIMIZER_BEGIN = "optimizer_begin"
+    OPTIMIZER_END = "optimizer_end"
+    STEP = "step"
+
+
+class ExitKind(enum.Enum):
+    """How the program ended."""
+
+    RETURNED = "returned"
+    EXCEPTION = "exception"
+    SYSTEM_EXIT = "system_exit"
+    SIGNAL = "signal"
+    STEPS_REACHED = "steps_reached"
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The allocator's events in program order, as columns of equal length.
+
+    Attributes:
+        address: where the block lies; meaningless for an out-of-memory event.
+        size_bytes: > 0 a block of that size was given out, < 0 it was taken back; for an
+            out-of-memory event the bytes asked.
+        reserved_bytes: what the allocator holds of that device after the event.
+        device: index of the device.
+        kind: an `EventKind`.
+    """
+
+    address: Int64Array
+    size_bytes: Int64Array
+    reserved_bytes: Int64Array
+    device: UInt8Array
+    kind: UInt8Array
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment that the program passed; `grad` of a forward pass, `index` of a step, None
+    otherwise.
+    """
+
+    position: int
+    kind: MarkKind
+    grad: bool | None = None
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Owners of blocks, as columns: at `position` the live block that holds `address` belonged to
+    `category`.
+    """
+
+    position: Int64Array
+    device: Int64Array
+    address: Int64Array
+    category: tuple[Category, ...]
+    name: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class Workspaces:
+    """Blocks that a library was handed as scratch memory, as columns."""
+
+    position: Int64Array
+    device: Int64Array
+    address: Int64Array
+    size_bytes: Int64Array
+    library: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTotals:
+    """What one device's counters said at the end of the process, in bytes and counts."""
+
+    index: int
+    name: str
+    total_bytes: int
+    context_bytes: int
+    non_torch_bytes: int
+    peak_requested_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    num_allocs: int
+    num_segments: int
+    num_ooms: int
+    num_alloc_retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramExit:
+    """How the program ended, with the exception that ended it and the user's innermost line, where
+    there was one.
+    """
+
+    kind: ExitKind
+    exception: str | None
+    message: str | None
+    where: str | None
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """One allocation that failed."""
+
+    position: int
+    device: int
+    requested_bytes: int
+    message: str | None
+    where: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HostRead:
+    """Values that a kernel may have written, read by the host and answered as zeros; `size_bytes`
+    were read.
+    """
+
+    what: str
+    where: str
+    count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedShape:
+    """A shape that depended on such a value, and what was taken for it."""
+
+    what: str
+    where: str
+    count: int
+    size_bytes: int
+    assumption: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedBytes:
+    """A size that was answered from a model: its largest answer, with both ends for it."""
+
+    what: str
+    count: int
+    low_bytes: int
+    answered_bytes: int
+    high_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All that one watched process wrote down."""
+
+    ullage: str
+    torch: str
+    cuda: str | None
+    python: str
+    argv: tuple[str, ...]
+    pid: int
+    rank: int | None
+    started_s: float
+    ended_s: float
+    exit: ProgramExit
+    devices: tuple[DeviceTotals, ...]
+    first_position: int
+    events: Events
+    marks: tuple[Mark, ...]
+    claims: Claims
+    workspaces: Workspaces
+    reads: tuple[HostRead, ...] = ()
+    shapes: tuple[AssumedShape, ...] = ()
+    assumed: tuple[AssumedBytes, ...] = ()
+    refused: tuple[tuple[str, int], ...] = ()
+    num_not_initialised: int = 0
+    not_initialised_bytes: int = 0
+    ooms: tuple[OutOfMemory, ...] = ()
+    host_peak_bytes: int = 0
+    pinned_peak_bytes: int = 0
+    warnings: tuple[str, ...] = field(default=())

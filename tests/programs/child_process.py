@@ -1,0 +1,16 @@
+"""The GPU is used by this process and, differently, by a child that it starts; prints the child's peak."""
+
+import subprocess
+import sys
+
+import torch
+
+CHILD = """
+import torch
+x = torch.empty(32 * 2**20, dtype=torch.uint8, device="cuda")
+print(torch.cuda.max_memory_allocated())
+"""
+
+if __name__ == "__main__":
+    x = torch.empty(16 * 2**20, dtype=torch.uint8, device="cuda")
+    subprocess.run([sys.executable, "-c", CHILD], check=True)

@@ -1,0 +1,153 @@
+"""Builders: a record from a line of text, and the program around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ullage.explain.run import Program
+from ullage.gpus.catalog import Gpu, find_gpu
+from ullage.trace.model import Record
+from ullage.trace.reader import _parse_record
+
+_MARKS = {
+    "F": ("forward_begin", {"grad": True}),
+    "N": ("forward_begin", {"grad": False}),
+    "f": ("forward_end", None),
+    "B": ("backward_begin", None),
+    "b": ("backward_end", None),
+    "O": ("optimizer_begin", None),
+    "o": ("optimizer_end", None),
+}
+
+
+class _Device:
+    """Live blocks of one device, placed first-fit, so that addresses come back."""
+
+    def __init__(self) -> None:
+        self.blocks: list[tuple[int, int]] = []
+        self.last = 0
+        self.allocated = self.reserved = self.peak = 0
+
+    def allocate(self, size: int) -> int:
+        address = 1 << 30
+        for start, length in sorted(self.blocks):
+            if start - address >= size:
+                break
+            address = max(address, start + length)
+        self.blocks.append((address, size))
+        self.last = address
+        self.allocated += size
+        self.peak = max(self.peak, self.allocated)
+        self.reserved = max(self.reserved, self.allocated)
+        return address
+
+    def free(self, size: int) -> int:
+        block = next(block for block in self.blocks if block[1] == size)
+        self.blocks.remove(block)
+        self.allocated -= size
+        return block[0]
+
+
+def build_fields(script: str, **changes: Any) -> dict[str, Any]:
+    """The dict that a process writes, from words such as "+4 =parameter F +2 f B -2 b S".
+
+    +4 a block of 4 bytes comes, -4 the oldest of 4 bytes goes, =NAME claims the newest block, w says
+    it was scratch memory, !8 an allocation of 8 fails; F f N (no gradients) B b O o are marks, S ends
+    a step, @1 goes on on device 1.
+    """
+    devices: dict[int, _Device] = {}
+    index, num_steps = 0, 0
+    rows: list[tuple[int, int, int, int, int]] = []
+    marks, claims, workspaces, ooms = [], [], [], []
+    for word in script.split():
+        device = devices.setdefault(index, _Device())
+        kind, text = word[0], word[1:]
+        if kind == "+":
+            rows.append((device.allocate(int(text)), int(text), device.reserved, index, 0))
+        elif kind == "-":
+            rows.append((device.free(int(text)), -int(text), device.reserved, index, 0))
+        elif kind == "!":
+            ooms.append({"position": len(rows), "device": index, "requested_bytes": int(text),
+                         "message": f"tried {text}", "where": "train.py:3 in main"})  # fmt: skip
+            rows.append((0, int(text), device.reserved, index, 1))
+        elif kind == "=":
+            claims.append([len(rows), index, device.last, text, f"{text}.name"])
+        elif kind == "w":
+            workspaces.append([len(rows), index, device.last, 1, "cublas"])
+        elif kind == "S":
+            marks.append([len(rows), "step", num_steps])
+            num_steps += 1
+        elif kind == "@":
+            index = int(text)
+        else:
+            marks.append([len(rows), *_MARKS[kind]])
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 5)
+    fields = {
+        "schema": "ullage.record/1", "ullage": "0.1.0", "torch": "2.15.0+cu132", "cuda": "13.2",
+        "python": "3.11.7", "argv": ["train.py"], "pid": 4711, "rank": None,
+        "started_s": 1.0, "ended_s": 3.0,
+        "exit": {"kind": "returned", "exception": None, "message": None, "where": None, "code": 0},
+        "devices": [_totals(i, device, len(ooms)) for i, device in sorted(devices.items())],
+        "first_position": 0,
+        "events": {
+            "address": columns[:, 0].astype("<i8").tobytes(),
+            "bytes": columns[:, 1].astype("<i8").tobytes(),
+            "reserved": columns[:, 2].astype("<i8").tobytes(),
+            "device": columns[:, 3].astype("u1").tobytes(),
+            "kind": columns[:, 4].astype("u1").tobytes(),
+        },
+        "marks": marks, "claims": claims, "workspaces": workspaces, "reads": [], "shapes": [],
+        "assumed": [], "refused": {}, "not_initialised": {"count": 0, "bytes": 0}, "ooms": ooms,
+        "host_peak_bytes": 1000, "pinned_peak_bytes": 0, "warnings": [],
+    }  # fmt: skip
+    return {**fields, **changes}
+
+
+def _totals(index: int, device: _Device, num_ooms: int) -> dict[str, Any]:
+    return {
+        "index": index, "name": "NVIDIA Test", "total_bytes": 1000, "context_bytes": 100,
+        "non_torch_bytes": 0, "peak_requested_bytes": device.peak,
+        "peak_allocated_bytes": device.peak, "peak_reserved_bytes": device.reserved,
+        "num_allocs": 1, "num_segments": 1, "num_ooms": num_ooms, "num_alloc_retries": 0,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def make_fields() -> Callable[..., dict[str, Any]]:
+    """`build_fields`: what a process writes, as a dict."""
+    return build_fields
+
+
+@pytest.fixture(scope="session")
+def make_record() -> Callable[..., Record]:
+    """A record from a line of text (see `build_fields`)."""
+    return lambda script, **changes: _parse_record(build_fields(script, **changes))
+
+
+@pytest.fixture(scope="session")
+def small_gpu() -> Gpu:
+    """A GPU of 1000 bytes, of which the driver's context takes 80 to 120."""
+    return replace(
+        find_gpu("h100-80gb"),
+        slug="small", name="NVIDIA Test", total_bytes=1000, total_low_bytes=1000,
+        total_high_bytes=1000, is_total_exact=True,
+        context_low_bytes=80, context_bytes=100, context_high_bytes=120,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def program() -> Program:
+    """A program of process 4711 that ended well."""
+    return Program(argv=("train.py", "--batch-size", "16"), pid=4711, exit_code=0, wall_s=2.5)
+
+
+@pytest.fixture
+def no_color(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A terminal without colour."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    yield

@@ -1,0 +1,161 @@
+"""Births and deaths against a replay that keeps the live blocks in a dict, one event at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ullage.trace.lifetime import Lifetimes, find_blocks, find_lifetimes, live_at
+from ullage.trace.model import Record
+from ullage.trace.timeline import level_at, max_between, trace_levels
+
+Make = Callable[..., Record]
+Block = tuple[int, int, int]  # device, address, bytes
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> str:
+    """Blocks that come and go on two devices, with failed allocations between."""
+    words: list[str] = []
+    live: dict[int, list[int]] = {0: [], 1: []}
+    for _ in range(draw(st.integers(0, 40))):
+        device = draw(st.sampled_from([0, 0, 1]))
+        words.append(f"@{device}")
+        action = draw(st.sampled_from("+++--!"))
+        if action == "-" and live[device]:
+            size = draw(st.sampled_from(live[device]))
+            live[device].remove(size)
+            words.append(f"-{size}")
+        elif action == "!":
+            words.append("!99")
+        else:
+            size = draw(st.integers(1, 6))
+            live[device].append(size)
+            words.append(f"+{size}")
+    return " ".join(words)
+
+
+def replay(record: Record) -> list[set[Block]]:
+    """The live blocks at each position: the oracle."""
+    live: set[Block] = set()
+    states = [set(live)]
+    columns = record.events
+    for row in range(len(columns)):
+        block = (
+            int(columns.device[row]),
+            int(columns.address[row]),
+            abs(int(columns.size_bytes[row])),
+        )
+        if columns.kind[row] == 0:
+            if columns.size_bytes[row] > 0:
+                live.add(block)
+            else:
+                live.remove(block)
+        states.append(set(live))
+    return states
+
+
+def blocks_at(lifetimes: Lifetimes, position: int) -> set[Block]:
+    rows = np.flatnonzero(live_at(lifetimes, position))
+    found = (lifetimes[int(row)] for row in rows)
+    return {(block.device, block.address, block.size_bytes) for block in found}
+
+
+def check_no_overlap(blocks: set[Block]) -> None:
+    ordered = sorted(blocks)
+    for (device, address, size), (next_device, next_address, _) in zip(
+        ordered, ordered[1:], strict=False
+    ):
+        assert device != next_device or address + size <= next_address
+
+
+@given(script=scripts())
+def test_the_live_blocks_at_each_position_are_those_of_a_replay(
+    make_record: Make, script: str
+) -> None:
+    record = make_record(script)
+    lifetimes = find_lifetimes(record.events)
+    for position, expected in enumerate(replay(record)):
+        assert blocks_at(lifetimes, position) == expected
+        check_no_overlap(blocks_at(lifetimes, position))
+
+
+@given(script=scripts())
+def test_the_levels_at_each_position_are_those_of_a_replay(make_record: Make, script: str) -> None:
+    record = make_record(script)
+    states = replay(record)
+    for device in (0, 1):
+        timeline = trace_levels(record.events, device)
+        for position, blocks in enumerate(states):
+            expected = sum(size for owner, _, size in blocks if owner == device)
+            assert level_at(timeline, position).allocated_bytes == expected
+
+
+@given(script=scripts(), ends=st.tuples(st.integers(0, 40), st.integers(0, 40)))
+def test_the_highest_level_of_an_interval_is_that_of_its_positions(
+    make_record: Make, script: str, ends: tuple[int, int]
+) -> None:
+    record = make_record(script)
+    begin, end = sorted(min(position, len(record.events)) for position in ends)
+    timeline = trace_levels(record.events, 0)
+    expected = max(level_at(timeline, p).allocated_bytes for p in range(begin, end + 1))
+    found = max_between(
+        timeline, timeline.allocated_bytes, np.array([begin, begin]), np.array([end, end])
+    )
+    assert found.tolist() == [expected, expected]
+
+
+@given(script=scripts(), data=st.data())
+def test_every_address_finds_the_live_block_that_holds_it(
+    make_record: Make, script: str, data: st.DataObject
+) -> None:
+    record = make_record(script)
+    lifetimes = find_lifetimes(record.events)
+    states = replay(record)
+    position = data.draw(st.integers(0, len(record.events)))
+    device, offset = data.draw(st.integers(0, 1)), data.draw(st.integers(-1, 30))
+    address = (1 << 30) + offset
+    holding = {b for b in states[position] if b[0] == device and b[1] <= address < b[1] + b[2]}
+    row = find_blocks(lifetimes, *(np.array([n]) for n in (position, device, address)))[0]
+    found = set() if row == len(lifetimes) else blocks_at(lifetimes, position)
+    if row < len(lifetimes):
+        block = lifetimes[int(row)]
+        found = {(block.device, block.address, block.size_bytes)}
+    assert found == holding
+
+
+def test_what_was_never_taken_back_has_no_death(make_record: Make) -> None:
+    lifetimes = find_lifetimes(make_record("+4 +2 -4").events)
+    assert [(lifetimes[row].birth, lifetimes[row].death) for row in (0, 1)] == [(1, 3), (2, None)]
+
+
+def test_a_block_from_before_a_capped_log_is_born_with_it(make_record: Make) -> None:
+    record = make_record("+4 +2 -4")
+    events = type(record.events)(
+        *(getattr(record.events, name)[1:] for name in record.events.__slots__)
+    )
+    lifetimes = find_lifetimes(events, first_position=7)
+    assert sorted((lifetimes[row].birth, lifetimes[row].death) for row in (0, 1)) == [
+        (7, 9),
+        (8, None),
+    ]
+
+
+@pytest.mark.parametrize("num_events", [1_000_000])
+def test_a_million_events_take_well_under_two_seconds(num_events: int) -> None:
+    import time
+
+    from ullage.trace.model import Events
+
+    half = num_events // 2
+    address = np.repeat(np.arange(half, dtype=np.int64) % 5000 * 512, 2)
+    size = np.tile(np.array([512, -512], dtype=np.int64), half)
+    zeros = np.zeros(num_events, dtype=np.uint8)
+    events = Events(address, size, np.zeros(num_events, dtype=np.int64), zeros, zeros)
+    started = time.perf_counter()
+    assert len(find_lifetimes(events)) == half
+    assert time.perf_counter() - started < 2
