@@ -17,10 +17,10 @@ REQUIREMENTS := examples/requirements.txt
 .PHONY: demo test check nightly wheel clean phantom
 .DELETE_ON_ERROR:
 
-demo: $(NEWEST).done phantom
+demo: $(NEWEST)/ullage-env.json phantom
 	$(BIN)/ullage run --gpu h100-80gb --python $(NEWEST)/bin/python -- examples/gpt2/train.py
 
-test: check $(NEWEST).done phantom
+test: check $(NEWEST)/ullage-env.json phantom
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(BIN)/python -m pytest
 
 check: .venv/done
@@ -29,7 +29,7 @@ check: .venv/done
 	$(BIN)/mypy
 	$(BIN)/codespell
 
-nightly: check $(NEWEST).done $(OLDEST).done phantom
+nightly: check $(NEWEST)/ullage-env.json $(OLDEST)/ullage-env.json phantom
 	ULLAGE_TEST_PYTHON=$(OLDEST)/bin/python $(BIN)/python -m pytest -m phantom
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(BIN)/python -m pytest -m "nightly or not nightly"
 
@@ -50,12 +50,10 @@ phantom: .venv/done
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-$(NEWEST).done: $(REQUIREMENTS) | phantom
-	@mkdir -p $(@D)
+$(NEWEST)/ullage-env.json: $(REQUIREMENTS) | phantom
 	$(BIN)/ullage env $(NEWEST) -r $(REQUIREMENTS) --force
 	@touch $@
 
-$(OLDEST).done: $(REQUIREMENTS) | phantom
-	@mkdir -p $(@D)
+$(OLDEST)/ullage-env.json: $(REQUIREMENTS) | phantom
 	$(BIN)/ullage env $(OLDEST) --torch $(OLDEST_TORCH) -r $(REQUIREMENTS) --force
 	@touch $@

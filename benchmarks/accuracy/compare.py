@@ -1,8 +1,9 @@
 """Hold two recordings together: python compare.py TRUTH_DIR OTHER_DIR
 
-Per workload: equal events in order, first difference, and the error of the peaks of the last step; then a summary line.
-Order within a run of consecutive frees does not count: autocast drops its cache in the order of a hash map of pointers,
-which differs from process to process on a real GPU too.
+Per workload: equal events in order, first difference, and the error of the peaks of the last
+step; then a summary line. Order within a run of consecutive frees does not count: autocast drops
+its cache in the order of a hash map of pointers, which differs from process to process on a real
+GPU too.
 """
 
 import json

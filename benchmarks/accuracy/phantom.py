@@ -2,9 +2,10 @@
 
     python -m benchmarks.accuracy.phantom --python env/bin/python --gpu h200 --out DIR [NAME ...]
 
-Each workload is one `ullage run` of record.py, so that DIR holds the same files as a recording from a real GPU and
-compare.py can hold the two together. The page lists what ran, its peaks, and what the run document says of them; where
-truth/ has a recording by the same torch build on the same GPU, also how far off they are.
+Each workload is one `ullage run` of record.py, so that DIR holds the same files as a recording
+from a real GPU and compare.py can hold the two together. The page lists what ran, its peaks, and
+what the run document says of them; where truth/ has a recording by the same torch build on the same
+GPU, also how far off they are.
 """
 
 import argparse
@@ -77,11 +78,12 @@ def result_row(result: Result, row: dict[str, Any]) -> str:
         unattributed = f"{share:.1%}"
         basis = result.document["basis"]["allocator"]["kind"]
         wall = f"{result.document['wall_s']:.1f}"
-    return f"| `{result.name}` | ran | {peaks} | {row['num_events']:,} | {unattributed} | {basis} | {wall} |"
+    tail = f"{row['num_events']:,} | {unattributed} | {basis} | {wall}"
+    return f"| `{result.name}` | ran | {peaks} | {tail} |"
 
 
 def truth_lines(out: Path, environment: dict[str, Any]) -> list[str]:
-    """How this recording compares with each recording in truth/ by the same torch on the same GPU."""
+    """How this recording compares with those in truth/ by the same torch on the same GPU."""
     lines = []
     for folder in sorted(path.parent for path in (HERE / "truth").glob("*/truth.json")):
         truth = json.loads((folder / "truth.json").read_text())
@@ -117,18 +119,20 @@ def render(results: list[Result], truth: dict[str, Any], out: Path) -> str:
     environment = next((row for row in truth.values() if "error" not in row), {})
     num_ran = sum(result.error is None for result in results)
     device = f"{environment.get('gpu')}, compute capability {environment.get('capability')}"
+    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+    introduction = f"""# Accuracy
+
+{num_ran} of {len(results)} workloads run on the phantom of an {device}, with torch
+{environment.get("torch")} ({today}). The workloads are those of `benchmarks/accuracy`; this page is
+written by `python -m benchmarks.accuracy.phantom`.
+
+Peaks over four steps, in MiB, as `torch.cuda.memory_stats()` gives them in the program. *Events*
+are those of PyTorch's allocator, *unowned* is the share of the allocated peak that has no owner,
+*basis* that of the allocator's bytes, *s* the whole run in seconds on the machine that wrote this.
+"""
     lines = [
-        "# Accuracy",
-        "",
-        f"{num_ran} of {len(results)} workloads run on the phantom of an {device}, with torch {environment.get('torch')}",
-        f"({datetime.datetime.now(datetime.UTC):%Y-%m-%d}). The workloads are those of `benchmarks/accuracy`; this page is",
-        "written by `python -m benchmarks.accuracy.phantom`.",
-        "",
-        "Peaks over four steps, in MiB, as `torch.cuda.memory_stats()` gives them inside the program. *Events* are those of",
-        "PyTorch's allocator, *unattributed* is the share of the allocated peak that has no owner, *basis* that of the",
-        "allocator's bytes, *s* the whole run in seconds on the machine that wrote this.",
-        "",
-        "| workload | result | requested | allocated | reserved | events | unattributed | basis | s |",
+        introduction,
+        "| workload | result | requested | allocated | reserved | events | unowned | basis | s |",
         "|---|---|---|---|---|---|---|---|---|",
         *(result_row(result, truth[result.name]) for result in results),
         "",

@@ -2,10 +2,11 @@
 
     python record.py --out DIR [NAME ...]
 
-One child process a workload, recording from its first allocation. Writes DIR/truth.json (environment; four peaks and the
-device's use per step) and DIR/events.npz (per workload: action and size of every allocator event, in order). compare.py
-holds two such folders together. These files need torch and numpy (transformers and timm for some) and nothing of ullage,
-so that the folder can be copied to a machine with a GPU.
+One child process a workload, recording from its first allocation. Writes DIR/truth.json
+(environment; peaks and the device's use per step) and DIR/events.npz (per workload: action and size
+of every allocator event, in order). compare.py holds two such folders together. These files need
+torch and numpy (transformers and timm for some) and nothing of ullage, so that the folder can be
+copied to a machine with a GPU.
 """
 
 import argparse
@@ -16,10 +17,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# The folder may stand alone on a machine with a GPU, so its files import each other by their bare names.
+# The folder may stand alone on a machine with a GPU: its files import each other by bare names.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from workload_names import ALLOC_CONF, NAMES  # noqa: E402
+from workload_names import ALLOC_CONF, NAMES
 
 STEPS = 4
 # An event's action is stored as its place in this list: only ever append.

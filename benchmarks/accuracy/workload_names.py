@@ -1,4 +1,4 @@
-"""The names of the workloads, readable without torch, and the allocator setting that one of them wants."""
+"""The names of the workloads, readable without torch, and the allocator setting of one of them."""
 
 NAMES = (
     "mlp_fp32_adam",

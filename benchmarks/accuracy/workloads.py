@@ -1,6 +1,7 @@
-"""Workloads whose GPU memory is recorded as ground truth. Each builder returns step(): one iteration on device "cuda".
+"""Workloads whose GPU memory is recorded as ground truth.
 
-Random weights, made-up data, no download. Needs torch; the hf_* and timm_* ones also transformers and timm.
+Each builder returns step(): one iteration on device "cuda". Random weights, made-up data, no
+download. Needs torch; the hf_* and timm_* ones also transformers and timm.
 
     step = WORKLOADS["gpt_bf16"]()
     step()
@@ -29,7 +30,7 @@ def train(
     amp: torch.dtype | None = None,
     scaler: bool = False,
     accumulate: int = 1,
-    **options: Any,  # noqa: ANN401 - handed on to the optimizer
+    **options: Any,
 ) -> Step:
     """A training step: `accumulate` batches forward and backward, then the optimizer."""
     model = model.cuda().train()
@@ -66,7 +67,7 @@ def own_labels_hf(model: nn.Module, ids: Tensor) -> Tensor:
 
 def gpt(
     batch: int = 8, seq: int = 1024, *, network: dict[str, Any] | None = None, **kw: Any
-) -> Step:  # noqa: ANN401
+) -> Step:
     """GPT-2 124M, or what `network` makes of it."""
     return train(GPT(**(network or {})), integers(0, 50304, (batch, seq)), own_labels, **kw)
 
@@ -79,11 +80,11 @@ def compiled_gpt() -> Step:
 
 def no_cudnn_attention(build: Callable[[], Step]) -> Step:
     """The same workload with attention by PyTorch's own kernels."""
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(enabled=False)
     return build()
 
 
-def images(model: nn.Module, batch: int, *, channels_last: bool = False, **kw: Any) -> Step:  # noqa: ANN401
+def images(model: nn.Module, batch: int, *, channels_last: bool = False, **kw: Any) -> Step:
     """Classification of 224x224 images into 1000 classes."""
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
@@ -96,7 +97,7 @@ def images(model: nn.Module, batch: int, *, channels_last: bool = False, **kw: A
     return train(model, make, lambda m, b: F.cross_entropy(m(b[0]), b[1]), **kw)
 
 
-def timm_train(name: str, batch: int, **kw: Any) -> Step:  # noqa: ANN401
+def timm_train(name: str, batch: int, **kw: Any) -> Step:
     """One of timm's image models, trained."""
     import timm
 
@@ -122,7 +123,7 @@ def llama(
     checkpoint: bool = False,
     attn: str = "sdpa",
     dtype: torch.dtype = BF16,
-    **kw: Any,  # noqa: ANN401
+    **kw: Any,
 ) -> Step:
     """transformers' Llama in the shape of 3.2 1B, batch 2 x 2048."""
     from transformers import AutoModelForCausalLM, LlamaConfig
@@ -170,7 +171,7 @@ def llama_generate() -> Step:
     return step
 
 
-def bert(**kw: Any) -> Step:  # noqa: ANN401
+def bert(**kw: Any) -> Step:
     """transformers' BERT base as a classifier, batch 16 x 128."""
     from transformers import BertConfig, BertForSequenceClassification
 

@@ -1,6 +1,9 @@
-"""GPT-2 124M, three steps, under torch's own MemTracker: mem_tracker.py EXAMPLE {tracked|plain}; one JSON line.
+"""GPT-2 124M, three steps, under torch's own MemTracker; prints one JSON line.
 
-EXAMPLE is examples/gpt2/train.py, whose model this takes. "plain" runs the same steps without the tracker.
+    mem_tracker.py EXAMPLE {tracked|plain}
+
+EXAMPLE is examples/gpt2/train.py, whose model this takes. "plain" runs the same steps without the
+tracker.
 """
 
 import contextlib

@@ -39,7 +39,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """GPT-2 with the token embedding shared with the output layer; the defaults are the 124M model."""
+    """GPT-2, its token embedding shared with the output layer; the defaults are 124M."""
 
     def __init__(
         self, *, num_layers: int = 12, dim: int = 768, num_heads: int = 12, max_seq_len: int = 1024

@@ -1,4 +1,4 @@
-"""A Hugging Face Llama of 1.2 billion parameters, fine-tuned with transformers.Trainer on made-up tokens."""
+"""A Hugging Face Llama of 1.2 billion parameters, trained by transformers.Trainer."""
 
 import argparse
 import tempfile
@@ -28,10 +28,9 @@ def main() -> None:
     """Train for a few steps; one line per step."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--seq-len", type=int, default=512)
+    parser.add_argument("--seq-len", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--lr", type=float, default=2e-5)
-    parser.add_argument("--gradient-checkpointing", action="store_true")
     args = parser.parse_args()
 
     # The shape of Llama 3.2 1B
@@ -56,7 +55,6 @@ def main() -> None:
             per_device_train_batch_size=args.batch_size,
             learning_rate=args.lr,
             bf16=True,
-            gradient_checkpointing=args.gradient_checkpointing,
             logging_steps=1,
             disable_tqdm=True,
             save_strategy="no",

@@ -1,4 +1,4 @@
-"""Starts with a batch that fits no GPU and halves it each time memory runs out, then trains on."""
+"""Starts with too large a batch and halves it each time memory runs out, then trains on."""
 
 import argparse
 
@@ -6,17 +6,15 @@ import torch
 from model import GPT, train_step
 
 
-def fits(model: GPT, optimizer: torch.optim.Optimizer, batch_size: int) -> bool:
-    """Whether one step on such a batch has room; leaves no trace of a step that had none."""
+def try_step(model: GPT, optimizer: torch.optim.Optimizer, batch_size: int) -> float | None:
+    """One step's loss; None, and no trace of the step, if it had no room."""
     try:
-        train_step(model, optimizer, batch_size)
+        return train_step(model, optimizer, batch_size)
     except torch.cuda.OutOfMemoryError:
         pass  # what follows must be outside: here the traceback still holds the step's tensors
-    else:
-        return True
     optimizer.zero_grad()
     torch.cuda.empty_cache()
-    return False
+    return None
 
 
 def main() -> None:
@@ -29,15 +27,17 @@ def main() -> None:
     torch.manual_seed(0)
     model = GPT().to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    batch_size = args.batch_size
-    while not fits(model, optimizer, batch_size):
-        if batch_size == 1:
+    batch_size, step = args.batch_size, 0
+    while step < args.steps:
+        loss = try_step(model, optimizer, batch_size)
+        if loss is not None:
+            print(f"step {step}  batch {batch_size}  loss {loss:.4f}", flush=True)
+            step += 1
+        elif batch_size > 1:
+            batch_size //= 2
+            print(f"out of memory, trying batch {batch_size}", flush=True)
+        else:
             raise SystemExit("not even one sequence fits")
-        print(f"batch {batch_size} does not fit, trying {batch_size // 2}", flush=True)
-        batch_size //= 2
-    for step in range(args.steps):
-        loss = train_step(model, optimizer, batch_size)
-        print(f"step {step}  batch {batch_size}  loss {loss:.4f}", flush=True)
 
 
 if __name__ == "__main__":

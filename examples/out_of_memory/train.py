@@ -1,4 +1,4 @@
-"""Doubles the batch of a GPT at every step, until the GPU (any of up to 180 GiB) is full. Catches nothing."""
+"""Doubles the batch of a GPT at every step, until a GPU of up to 180 GiB is full."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""timm's ResNet-50 on made-up images: fp16 autocast with a gradient scaler, channels_last, SGD with momentum."""
+"""timm's ResNet-50: fp16 autocast with a gradient scaler, channels_last, SGD with momentum."""
 
 import argparse
 import time

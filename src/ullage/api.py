@@ -32,7 +32,8 @@ from ullage.phantom.program import UserProgram, resolve_program
 from ullage.phantom.torch_build import check_torch, find_torch
 
 if TYPE_CHECKING:
-    from ullage.explain.run import DeviceReport, RunReport
+    from ullage.explain.device import DeviceReport
+    from ullage.explain.run import RunReport
     from ullage.explain.verdict import Verdict
     from ullage.trace.model import Record
 

@@ -1,8 +1,8 @@
-"""A fixed pattern of allocations on which each allocator setting shows; prints torch's account of it as one JSON line.
+"""Allocations on which each allocator setting shows; prints torch's account as one JSON line.
 
-Sizes are such that roundup_power2_divisions changes what is allocated, max_split_size_mb what is reserved,
-garbage_collection_threshold what is given back, expandable_segments how many segments there are, and the
-pinned_* settings how much host memory is held.
+Sizes are such that roundup_power2_divisions changes what is allocated, max_split_size_mb what is
+reserved, garbage_collection_threshold what is given back, expandable_segments how many segments
+there are, and the pinned_* settings how much host memory is held.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""To be run with PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync; prints the backend and its peaks as one JSON line."""
+"""To be run with backend:cudaMallocAsync; prints the backend and its peaks as one JSON line."""
 
 import json
 

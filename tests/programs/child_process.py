@@ -1,4 +1,4 @@
-"""The GPU is used by this process and, differently, by a child that it starts; prints the child's peak."""
+"""This process uses the GPU, and so does a child that it starts; prints the child's peak."""
 
 import subprocess
 import sys

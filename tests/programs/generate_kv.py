@@ -1,4 +1,4 @@
-"""Greedy generation from a small Llama with a KV cache. Prints how many tokens came out: with nothing to stop it, 32."""
+"""Greedy generation with a KV cache; prints how many tokens came out: nothing stops it, so 32."""
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM

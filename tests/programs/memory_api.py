@@ -1,4 +1,4 @@
-"""torch.cuda's questions about memory, and its limit per process; prints the answers as one JSON line."""
+"""torch.cuda's questions about memory, and its limit per process; prints one JSON line."""
 
 import json
 

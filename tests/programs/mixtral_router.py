@@ -1,4 +1,4 @@
-"""Two training steps of a small Mixtral: its router decides on the device which expert sees how many tokens."""
+"""Two steps of a small Mixtral: the device decides which expert sees how many tokens."""
 
 import torch
 from transformers import MixtralConfig, MixtralForCausalLM

@@ -1,4 +1,4 @@
-"""Trains a small transformer and never resets a peak; its last line is torch.cuda.memory_stats()' own account, as JSON."""
+"""Trains a small transformer and resets no peak; its last line is torch's own account, as JSON."""
 
 import json
 

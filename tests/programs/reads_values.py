@@ -1,4 +1,4 @@
-"""Training that branches on values which only a kernel can have written; one line per kind of read, then "done"."""
+"""Training that branches on values that only a kernel can have written; its last line is "done"."""
 
 import torch
 from torch import nn

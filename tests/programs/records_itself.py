@@ -1,6 +1,7 @@
-"""A program that uses torch's memory tools itself: records_itself.py SNAPSHOT_PATH; prints what they said as one JSON line.
+"""A program that uses torch's memory tools itself: records_itself.py SNAPSHOT_PATH.
 
-Its numbers must be the same with ullage watching and without: ullage must neither add to nor take from what the program asked for.
+Prints what they said as one JSON line, which must be the same with ullage watching and without:
+ullage must neither add to nor take from what the program asked for.
 """
 
 import json

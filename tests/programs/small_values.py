@@ -1,4 +1,4 @@
-"""What the host copied to the GPU and no kernel has touched comes back; prints "same" when it does."""
+"""What the host copied to the GPU, untouched by kernels, comes back; prints "same" then."""
 
 import torch
 

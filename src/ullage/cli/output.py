@@ -58,6 +58,7 @@ def write_run(run: Run, output: Output) -> None:
 
         from ullage.report.text import print_run
 
+        click.echo()  # the program's own output ends here
         print_run(run.report, Console())
     if output.path is not None:
         output.path.write_text(text + "\n", encoding="utf-8")

@@ -50,7 +50,7 @@ def run_command(
     as_json: bool,
     quiet: bool,
     force: bool,
-    **options: Any,
+    **options: Any,  # noqa: ANN401 - handed to api.run as they are named there
 ) -> int:
     """Run a program on a GPU that is not there: does it fit, what is its peak, who owns it?
 

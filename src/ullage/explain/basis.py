@@ -25,7 +25,7 @@ class BasisKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """One thing that was assumed: where, how often, and how many bytes hang on it (or were read)."""
+    """One thing that was assumed: where, how often, and how many bytes hang on it."""
 
     what: str
     where: str
@@ -70,16 +70,13 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
     for sizes in record.assumed:
         yield Assumption(sizes.what, "", sizes.count, sizes.high_bytes - sizes.low_bytes)
     for read in record.reads:
-        yield Assumption(f"{read.what}, taken as zero", read.where, read.count, read.size_bytes)
+        yield Assumption(f"{read.what}, answered as zeros", read.where, read.count, read.size_bytes)
     for name, count in record.refused:
         yield Assumption(f"{name} answered with 'not supported'", "", count, 0)
     if record.num_not_initialised:
-        yield Assumption(
-            "random initialisation of weights on the CPU left out",
-            "",
-            record.num_not_initialised,
-            record.not_initialised_bytes,
-        )
+        # Values on the host alone: no byte of the device hangs on them, unless the program asks.
+        what = "random initialisation of weights on the CPU left out"
+        yield Assumption(what, "", record.num_not_initialised, 0)
 
 
 def _basis(assumptions: Iterable[Assumption]) -> Basis:

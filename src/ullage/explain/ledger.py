@@ -16,7 +16,7 @@ class Ledger:
     Attributes:
         owners: who owned the allocated bytes.
         cache_bytes: reserved by the allocator and not allocated.
-        context_bytes: the driver's context, upper end.
+        context_bytes: the driver's context: upper end, or where memory ran out what it took there.
         non_torch_bytes: held by libraries beside the allocator.
         total_bytes: of the device.
         free_bytes: what was left; negative where the device is too small for it.

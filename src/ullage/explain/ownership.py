@@ -4,13 +4,17 @@ and phases alone.
 What is known comes first, the earlier in CLAIM_ORDER the stronger. What nobody claimed is placed by
 birth and death:
 
-    born in                and                                             owner
-    a forward pass         alive after it ends                             ACTIVATION
-      with gradients       gone before it ends                             TEMPORARY
-      without              gone before the next allocation                 TEMPORARY, else ACTIVATION
-    the loss               alive when backward (or what follows) begins    ACTIVATION, else TEMPORARY
-    backward and later     gone before the step ends                       TEMPORARY, else UNATTRIBUTED
-    between the passes     alive when a forward pass begins                INPUT, else UNATTRIBUTED
+    born in                and                                            owner
+    a forward pass         alive after it ends                            ACTIVATION
+      with gradients       gone before it ends                            TEMPORARY
+      without              gone before the next allocation                TEMPORARY,
+                           otherwise                                      ACTIVATION
+    the loss               alive when what follows begins                 ACTIVATION
+                           otherwise                                      TEMPORARY
+    backward and later     gone before the step ends                      TEMPORARY
+                           otherwise                                      UNATTRIBUTED
+    between the passes     alive when a forward pass begins               INPUT
+                           otherwise                                      UNATTRIBUTED
 
 Source: the categories of torch's memory profiler and MemTracker; TEMPORARY is what dies within the
 operation or the backward step. Without gradients nothing is saved for backward: a block that

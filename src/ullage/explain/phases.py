@@ -42,6 +42,7 @@ class Regions:
         phase: a `Phase`.
         grad: whether the forward pass (and what follows it) recorded gradients.
         before_forward: whether a forward pass ends the region.
+        step: how many steps ended before the region.
         step_end: position at which the step it belongs to ends; NEVER when the record ends first.
     """
 
@@ -50,6 +51,7 @@ class Regions:
     phase: UInt8Array
     grad: npt.NDArray[np.bool_]
     before_forward: npt.NDArray[np.bool_]
+    step: Int64Array
     step_end: Int64Array
 
     def __len__(self) -> int:
@@ -72,29 +74,28 @@ def find_regions(marks: Sequence[Mark], first_position: int = 0) -> Regions:
 
     A forward pass inside backward is recomputation and belongs to backward.
     """
-    opened: list[tuple[int, Phase, bool]] = [(first_position, Phase.OUTSIDE, False)]
+    opened: list[tuple[int, Phase, bool, int]] = [(first_position, Phase.OUTSIDE, False, 0)]
+    step_ends: list[int] = []
     for mark in marks:
-        _, phase, grad = opened[-1]
+        _, phase, grad, _ = opened[-1]
         following = _following_phase(mark.kind, phase)
+        if mark.kind is MarkKind.STEP:
+            step_ends.append(mark.position)
+        if mark.kind is MarkKind.FORWARD_BEGIN:
+            grad = mark.grad is not False
         if following is not None:
-            is_forward = mark.kind is MarkKind.FORWARD_BEGIN
-            opened.append(
-                (mark.position, following, grad if not is_forward else mark.grad is not False)
-            )
-    begin = np.array([position for position, _, _ in opened], dtype=np.int64)
-    phase_column = np.array([phase for _, phase, _ in opened], dtype=np.uint8)
-    steps = np.array(
-        [mark.position for mark in marks if mark.kind is MarkKind.STEP] + [NEVER], dtype=np.int64
-    )
+            opened.append((mark.position, following, grad, len(step_ends)))
+    begin = np.array([position for position, _, _, _ in opened], dtype=np.int64)
+    phases = np.array([phase for _, phase, _, _ in opened], dtype=np.uint8)
+    step = np.array([step for _, _, _, step in opened], dtype=np.int64)
     return Regions(
         begin=begin,
         end=np.append(begin[1:], NEVER),
-        phase=phase_column,
-        grad=np.array([grad for _, _, grad in opened], dtype=np.bool_),
-        before_forward=np.append(phase_column[1:] == Phase.FORWARD, False),
-        step_end=steps[np.searchsorted(steps, begin, side="right")]
-        if len(steps) > 1
-        else np.full(len(begin), NEVER),
+        phase=phases,
+        grad=np.array([grad for _, _, grad, _ in opened], dtype=np.bool_),
+        before_forward=np.append(phases[1:] == Phase.FORWARD, np.False_),
+        step=step,
+        step_end=np.array([*step_ends, NEVER], dtype=np.int64)[step],
     )
 
 

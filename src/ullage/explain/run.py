@@ -2,7 +2,7 @@
 shows.
 
 report = explain_run(records, gpu=find_gpu("h100-80gb"), program=program)
-report.verdict, report.devices[0].headroom.headroom_bytes
+report.verdict, report.devices[0].headroom_bytes
 """
 
 from __future__ import annotations
@@ -13,24 +13,16 @@ from typing import TYPE_CHECKING
 
 from ullage import __version__
 from ullage.explain.basis import Basis, allocator_basis, device_basis
-from ullage.explain.ledger import Ledger, balance
-from ullage.explain.ownership import attribute
-from ullage.explain.peak import Ownership, own_at, peak_position, peak_reserved_position
-from ullage.explain.phases import find_regions
-from ullage.explain.steps import StepPeak, peak_per_step
+from ullage.explain.device import DeviceReport, explain_devices
 from ullage.explain.verdict import (
     ExitCode,
-    Headroom,
     Verdict,
     ended_out_of_memory,
-    find_headroom,
     gpus_that_fit,
     was_interrupted,
 )
 from ullage.explain.warnings import find_warnings
-from ullage.trace.lifetime import find_lifetimes
-from ullage.trace.model import DeviceTotals, OutOfMemory, ProgramExit, Record
-from ullage.trace.timeline import level_at, trace_levels
+from ullage.trace.model import OutOfMemory, ProgramExit, Record
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
@@ -68,39 +60,6 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceReport:
-    """One device as one process used it; `oom` ended the process there, and is then the moment of
-    the ledger.
-    """
-
-    rank: int | None
-    gpu: Gpu
-    is_unlimited: bool
-    totals: DeviceTotals
-    headroom: Headroom
-    at_peak: Ownership
-    oom: OutOfMemory | None
-    ledger: Ledger
-    steps: tuple[StepPeak, ...]
-
-    @property
-    def headroom_bytes(self) -> int:
-        """What the peak leaves of the device: total - `peak_used_bytes`; negative: that much is
-        missing.
-        """
-        return self.headroom.headroom_bytes
-
-    @property
-    def peak_used_bytes(self) -> int:
-        """The most of the device that was in use: reserved + context, upper end + non-torch."""
-        return (
-            self.totals.peak_reserved_bytes
-            + self.gpu.context_high_bytes
-            + self.totals.non_torch_bytes
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class RunReport:
     """What a run says; `reason` is the verdict in words, `fits_on` the catalogued GPUs that its
     highest peak fits on.
@@ -134,24 +93,27 @@ def explain_run(
     is_unlimited: bool,
     catalogued: Sequence[Gpu] = (),
 ) -> RunReport:
-    """Explains a run from its records, each with the path of its snapshot; the program's own
-    process comes first.
+    """Explains a run from its records, each with the path of its snapshot.
+
+    Args:
+        records: of the processes that touched a device; the program's own is put first.
+        program: what was run.
+        torch: the version of torch that it ran with.
+        gpu: the device it ran on.
+        is_unlimited: whether that device could not run out.
+        catalogued: the GPUs to look among for those that the peak fits on.
     """
-    ordered = sorted(
-        records, key=lambda pair: (pair[0].pid != program.pid, pair[0].rank or 0, pair[0].started_s)
-    )
-    processes = tuple(Process(record, snapshot, _fatal_oom(record)) for record, snapshot in ordered)
+    processes = _order_processes(records, program)
     devices = tuple(
-        report
+        device
         for process in processes
-        for report in _explain_devices(process, gpu=gpu, is_unlimited=is_unlimited)
+        for device in explain_devices(
+            process.record, process.oom, gpu=gpu, is_unlimited=is_unlimited
+        )
     )
-    own = next(
-        (process.record.exit for process in processes if process.record.pid == program.pid), None
-    )
+    own = next((p.record.exit for p in processes if p.record.pid == program.pid), None)
     verdict, reason, exit_code = _judge(program, own, processes, devices)
-    only_records = [process.record for process in processes]
-    peak = max(devices, key=lambda device: device.peak_used_bytes, default=None)
+    all_records = [process.record for process in processes]
     return RunReport(
         verdict=verdict,
         reason=reason,
@@ -162,76 +124,41 @@ def explain_run(
         is_unlimited=is_unlimited,
         torch=torch,
         ullage=__version__,
-        host_peak_bytes=max((record.host_peak_bytes for record in only_records), default=0),
-        pinned_peak_bytes=max((record.pinned_peak_bytes for record in only_records), default=0),
+        host_peak_bytes=max((record.host_peak_bytes for record in all_records), default=0),
+        pinned_peak_bytes=max((record.pinned_peak_bytes for record in all_records), default=0),
         processes=processes,
         devices=devices,
-        allocator_basis=allocator_basis(only_records),
+        allocator_basis=allocator_basis(all_records),
         device_basis=device_basis(gpu),
-        fits_on=()
-        if peak is None
-        else gpus_that_fit(
-            catalogued, peak.totals.peak_reserved_bytes, peak.totals.non_torch_bytes
-        ),
+        fits_on=_find_fitting(devices, catalogued),
         warnings=find_warnings(
-            only_records,
+            all_records,
             [device.steps for device in devices],
-            lowest_headroom_bytes=None if peak is None or is_unlimited else peak.headroom.low_bytes,
+            lowest_headroom_bytes=min(
+                (d.headroom.low_bytes for d in devices if not d.is_unlimited), default=None
+            ),
             fits=verdict is Verdict.FITS,
         ),
     )
 
 
-def _explain_devices(process: Process, *, gpu: Gpu, is_unlimited: bool) -> list[DeviceReport]:
-    """The devices that a process touched."""
-    record = process.record
-    lifetimes = find_lifetimes(record.events, record.first_position)
-    regions = find_regions(record.marks, record.first_position)
-    categories = attribute(lifetimes, record.claims, record.workspaces, regions)
-    was_there = lifetimes.birth == record.first_position
-    reports = []
-    for totals in record.devices:
-        base = int(lifetimes.size_bytes[was_there & (lifetimes.device == totals.index)].sum())
-        timeline = trace_levels(record.events, totals.index, record.first_position, base)
-        oom = (
-            process.oom if process.oom is not None and process.oom.device == totals.index else None
-        )
-        moment = level_at(
-            timeline, peak_reserved_position(timeline) if oom is None else oom.position
-        )
-        reports.append(
-            DeviceReport(
-                rank=record.rank,
-                gpu=gpu,
-                is_unlimited=is_unlimited,
-                totals=totals,
-                headroom=find_headroom(
-                    gpu, totals.peak_reserved_bytes, totals.non_torch_bytes, record.assumed
-                ),
-                at_peak=own_at(
-                    lifetimes,
-                    categories,
-                    totals.index,
-                    peak_position(timeline),
-                    totals.peak_allocated_bytes,
-                ),
-                oom=oom,
-                ledger=balance(
-                    own_at(
-                        lifetimes, categories, totals.index, moment.position, moment.allocated_bytes
-                    ),
-                    # The log of a capped record may have missed the highest moment.
-                    reserved_bytes=totals.peak_reserved_bytes
-                    if oom is None
-                    else moment.reserved_bytes,
-                    context_bytes=gpu.context_high_bytes,
-                    non_torch_bytes=totals.non_torch_bytes,
-                    total_bytes=gpu.total_bytes,
-                ),
-                steps=peak_per_step(timeline, record.marks, regions),
-            )
-        )
-    return reports
+def _order_processes(
+    records: Sequence[tuple[Record, str | None]], program: Program
+) -> tuple[Process, ...]:
+    """The program's own process first, then by rank and start."""
+    ordered = sorted(
+        records,
+        key=lambda pair: (pair[0].pid != program.pid, pair[0].rank or 0, pair[0].started_s),
+    )
+    return tuple(Process(record, snapshot, _fatal_oom(record)) for record, snapshot in ordered)
+
+
+def _find_fitting(devices: Sequence[DeviceReport], catalogued: Sequence[Gpu]) -> tuple[str, ...]:
+    """The GPUs on which the highest peak fits."""
+    if not devices:
+        return ()
+    totals = max(devices, key=lambda device: device.peak_used_bytes).totals
+    return gpus_that_fit(catalogued, totals.peak_reserved_bytes, totals.non_torch_bytes)
 
 
 def _fatal_oom(record: Record) -> OutOfMemory | None:
@@ -267,19 +194,21 @@ def _judge(
     if program.was_interrupted or (own is not None and was_interrupted(own)):
         return Verdict.FAILED, "interrupted", ExitCode.INTERRUPTED
     if oom is not None and program.exit_code != 0:
+        asked = f" for {format_bytes(oom.requested_bytes)}" if oom.requested_bytes else ""
         where = f" at {oom.where}" if oom.where else ""
-        return Verdict.OUT_OF_MEMORY, f"out of memory{where}", ExitCode.ANSWER_IS_NO
+        return Verdict.OUT_OF_MEMORY, f"no room{asked}{where}", ExitCode.ANSWER_IS_NO
     if program.exit_code != 0:
         return Verdict.FAILED, _failure(program, own), ExitCode.PROGRAM_FAILED
     limited = [device for device in devices if not device.is_unlimited]
-    tightest = min(limited, key=lambda device: device.headroom.headroom_bytes, default=None)
-    if tightest is not None and tightest.headroom.headroom_bytes < 0:
-        missing = format_bytes(-tightest.headroom.headroom_bytes)
-        low, high = (
-            format_bytes(bytes_)
-            for bytes_ in (tightest.gpu.context_low_bytes, tightest.gpu.context_high_bytes)
+    tightest = min(limited, key=lambda device: device.headroom_bytes, default=None)
+    if tightest is not None and tightest.headroom_bytes < 0:
+        missing = format_bytes(-tightest.headroom_bytes)
+        low = format_bytes(tightest.gpu.context_low_bytes)
+        high = format_bytes(tightest.gpu.context_high_bytes)
+        reason = (
+            f"the program ran through, but up to {missing} would be missing: the driver's context, "
+            f"which takes between {low} and {high}, may be that large"
         )
-        reason = f"the program ran through, but {missing} is missing where the driver's context (between {low} and {high}) is large"
         return Verdict.OUT_OF_MEMORY, reason, ExitCode.ANSWER_IS_NO
     return Verdict.FITS, "fits", ExitCode.FINE
 

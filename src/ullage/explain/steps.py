@@ -65,7 +65,7 @@ def peak_per_step(
         return ()
     begin = [stops[0] if first_forward is None else min(first_forward, stops[0]), *stops[:-1]]
     peaks = _peaks(timeline, np.array(begin, dtype=np.int64), np.array(stops, dtype=np.int64))
-    phases = _phase_peaks(timeline, regions, np.array(stops, dtype=np.int64))
+    phases = _phase_peaks(timeline, regions, len(stops))
     result = []
     for row, peak in enumerate(peaks):
         index = ends[row][1] if row < len(ends) else None
@@ -86,15 +86,15 @@ def _peaks(timeline: Timeline, begin: Int64Array, end: Int64Array) -> list[Peak]
     return [Peak(int(a), int(r)) for a, r in zip(allocated, reserved, strict=True)]
 
 
-def _phase_peaks(timeline: Timeline, regions: Regions, stops: Int64Array) -> list[dict[str, Peak]]:
-    """For each step the peak of each phase in it; a region belongs to the step in which it begins."""
+def _phase_peaks(timeline: Timeline, regions: Regions, num_steps: int) -> list[dict[str, Peak]]:
+    """The peak of each phase of each step; a region belongs to the step in which it begins."""
     end = np.where(regions.end == NEVER, timeline.position[-1], regions.end)
-    step = np.searchsorted(stops, regions.begin, side="right")
-    result: list[dict[str, Peak]] = [{} for _ in stops]
+    result: list[dict[str, Peak]] = [{} for _ in range(num_steps)]
     for row, peak in enumerate(_peaks(timeline, regions.begin, end)):
         name = PHASE_NAMES.get(Phase(int(regions.phase[row])))
-        if name is None or step[row] >= len(stops):
+        step = int(regions.step[row])
+        if name is None or step >= num_steps:
             continue
-        known = result[step[row]].get(name, peak)
-        result[step[row]][name] = Peak(*map(max, known, peak))
+        known = result[step].get(name, peak)
+        result[step][name] = Peak(*map(max, known, peak))
     return result

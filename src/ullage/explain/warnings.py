@@ -28,11 +28,13 @@ def find_warnings(
         found += _unsettled_steps(steps)
     if fits and any(_is_first_optimizer_step_only(record) for record in records):
         found.append(
-            "only one step ran: the optimizer's state comes with its end, so a second step may need more"
+            "only one step ran: the optimizer's state comes with its end, so a second step may "
+            "need more"
         )
     if fits and lowest_headroom_bytes is not None and lowest_headroom_bytes < 0:
         found.append(
-            f"{format_bytes(-lowest_headroom_bytes)} would be missing if the libraries chose the largest workspaces assumed"
+            f"{format_bytes(-lowest_headroom_bytes)} would be missing if the libraries chose the "
+            "largest workspaces assumed"
         )
     return tuple(dict.fromkeys(found))
 
@@ -54,11 +56,11 @@ def _unsettled_steps(steps: Sequence[StepPeak]) -> list[str]:
     last, before = complete[-1].peak, complete[-2].peak
     if last == before:
         return []
-    return [
-        f"the peaks of the last two steps still differ (allocated {format_bytes(before.allocated_bytes)} then "
-        f"{format_bytes(last.allocated_bytes)}, reserved {format_bytes(before.reserved_bytes)} then "
-        f"{format_bytes(last.reserved_bytes)}); run more steps"
-    ]
+    changes = ", ".join(
+        f"{name} {format_bytes(old)} then {format_bytes(new)}"
+        for name, old, new in zip(("allocated", "reserved"), before, last, strict=True)
+    )
+    return [f"the peaks of the last two steps still differ ({changes}); run more steps"]
 
 
 def _is_first_optimizer_step_only(record: Record) -> bool:

@@ -40,8 +40,11 @@ COMPILE_FLAGS = (
     "-Wall",
     "-Wextra",
 )
+# A function that nobody defines is an error here, not in the user's program.
+LINK_FLAGS = ("-shared", "-s", "-pthread", "-Wl,-z,defs", f"-Wl,-soname,{LIBRARY}")
 # The stubs reference nothing, so a linker that drops what is not referenced must be told to keep
-# the phantom.
+# the phantom. They hold no function either: torch asks for cudaMalloc of version libcudart.so.13,
+# and glibc takes an unversioned answer from any library but the one of that very name.
 STUB_FLAGS = ("-shared", "-s", "-nostdlib", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN")
 
 
@@ -148,8 +151,8 @@ def _compile(compiler: tuple[str, ...], sonames: tuple[str, ...], aside: Path) -
             for source, obj in zip(sources, objects, strict=True)
         ]:
             done.result()
-        link = ("-shared", "-s", "-pthread", "-Wl,-z,defs", f"-Wl,-soname,{LIBRARY}", "-o", str(library))
-        _call(compiler, *link, *map(str, objects), "-ldl")
+        output = ("-o", str(library))
+        _call(compiler, *LINK_FLAGS, *output, *map(str, objects), "-ldl")
         for done in [
             pool.submit(
                 _call,

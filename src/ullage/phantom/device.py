@@ -81,7 +81,8 @@ def _with_memory(gpu: Gpu, total_bytes: int) -> Gpu:
     if total_bytes <= gpu.context_high_bytes:
         raise SpecError(
             f"memory of {total_bytes} bytes is not more than the driver's own context takes "
-            f"({gpu.context_high_bytes} bytes on {gpu.slug}); give the device's whole memory, such as 24GiB"
+            f"({gpu.context_high_bytes} bytes on {gpu.slug}); give the device's whole memory, such "
+            "as 24GiB"
         )
     return replace(
         gpu,

@@ -89,9 +89,10 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory,
         ):
             yield memory
-    except (struct.error, ValueError, IndexError):
+    except (struct.error, ValueError, IndexError, OverflowError):
         raise EnvironmentProblem(
-            f"{str(path)!r} is not a 64-bit shared library of Linux, or is damaged; reinstall its package"
+            f"{str(path)!r} is not a 64-bit shared library of Linux, or is damaged; reinstall its "
+            "package"
         ) from None
     except OSError as error:
         raise EnvironmentProblem(f"cannot read {str(path)!r}: {error.strerror or error}") from None

@@ -69,7 +69,8 @@ def check_platform() -> None:
     """Raises EnvironmentProblem where the phantom cannot work at all."""
     if sys.platform != "linux":
         raise EnvironmentProblem(
-            f"the phantom GPU stands in for Linux libraries, and this is {sys.platform}; use WSL2 on Windows, or a "
+            f"the phantom GPU stands in for Linux libraries, and this is {sys.platform}; use WSL2 "
+            "on Windows, or a "
             "Linux container (docker run -it python:3.11) on either"
         )
 

@@ -58,7 +58,8 @@ def resolve_program(argv: Sequence[str], python: str | None = None) -> UserProgr
         return _with_argv(resolve_program(words[1:], python or words[0]), words)
     if not words:
         raise SpecError(
-            "no program was given; write it after --, such as: ullage run -- train.py --batch-size 16"
+            "no program was given; write it after --, such as: ullage run -- train.py --batch-size "
+            "16"
         )
     interpreter = _find_interpreter(python) if python else sys.executable
     if words[0] == "-m":
@@ -75,9 +76,10 @@ def resolve_program(argv: Sequence[str], python: str | None = None) -> UserProgr
     if path.exists():
         _check_script(path)
         return UserProgram(interpreter, words, words)
-    if path.suffix == ".py" or path.parent != Path():
+    if path.suffix == ".py" or os.sep in words[0]:
         raise SpecError(
-            f"there is no file {words[0]!r} (in {str(Path.cwd())!r}); check its name and the current directory"
+            f"there is no file {words[0]!r} (in {str(Path.cwd())!r}); check its name and the "
+            "current directory"
         )
     script = _find_entry_point(words[0], interpreter)
     own = interpreter if python else _interpreter_of(script)
@@ -89,7 +91,7 @@ def _with_argv(program: UserProgram, argv: tuple[str, ...]) -> UserProgram:
 
 
 def _find_interpreter(python: str) -> str:
-    found = shutil.which(os.path.expanduser(python))
+    found = shutil.which(os.path.expanduser(python))  # noqa: PTH111 - Path drops a leading ./
     if found is None:
         raise SpecError(
             f"there is no interpreter {python!r}; give the path of one, such as DIR/bin/python"
@@ -138,6 +140,7 @@ def _interpreter_of(script: Path) -> str:
         words = words[1:]
     if not (first.startswith(b"#!") and words and _INTERPRETER.fullmatch(Path(words[0]).name)):
         raise SpecError(
-            f"{str(script)!r} is not a Python program; give a Python file, -m MODULE, or a Python entry point"
+            f"{str(script)!r} is not a Python program; give a Python file, -m MODULE, or a Python "
+            "entry point"
         )
     return _find_interpreter(words[0])

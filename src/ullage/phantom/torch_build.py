@@ -25,11 +25,17 @@ from ullage.phantom.elf import read_exports, read_imports, read_needed
 # What the names of NVIDIA's functions begin with. "cu" alone would also catch LAPACK's cungqr_.
 SYMBOL_PREFIXES = (
     *(
-        prefix.encode()
-        for prefix in (
-            "__cuda cuda cublas cudnn cufft cupti curand cusolver cusparse nccl nvJitLink nvml nvrtc nvshmem"
-        ).split()
+        b"__cuda",
+        b"cuda",
+        b"cublas",
+        b"cudnn",
+        b"cufft",
+        b"cupti",
+        b"curand",
+        b"cusolver",
+        b"cusparse",
     ),
+    *(b"nccl", b"nvJitLink", b"nvml", b"nvrtc", b"nvshmem"),
     *(f"cu{letter}".encode() for letter in string.ascii_uppercase),
 )
 _NVIDIA_SONAME = re.compile(r"lib(cu[a-zA-Z]+|nccl|nv[a-zA-Z_]+|nvidia-ml)\.so\.\d+")
@@ -75,7 +81,7 @@ class TorchBuild:
     imports: frozenset[str]
 
     def libraries_text(self) -> str:
-        """The versions of NVIDIA's libraries as the native library reads them in ULLAGE_LIBRARIES."""
+        """The versions of NVIDIA's libraries, as ULLAGE_LIBRARIES has them."""
         return ";".join(f"{name}={version}" for name, version in _library_versions(self).items())
 
     def preloaded(self, library_dir: Path) -> tuple[Path, ...]:
@@ -99,8 +105,10 @@ def find_torch(python: str) -> TorchBuild:
     ]
     if cuda is None or not any(path.name == "libtorch_cuda.so" for path in libraries):
         raise EnvironmentProblem(
-            f"torch {version} in {str(directory)!r} is a CPU-only build; a run on the phantom GPU needs one built for "
-            "CUDA on Linux. Make an environment with it: `ullage env DIR`, then `ullage run --python DIR/bin/python ...`"
+            f"torch {version} in {str(directory)!r} is a CPU-only build; a run on the phantom GPU "
+            "needs one built for "
+            "CUDA on Linux. Make an environment with it: `ullage env DIR`, then `ullage run "
+            "--python DIR/bin/python ...`"
         )
     return TorchBuild(
         version=version,
@@ -127,22 +135,26 @@ def check_torch(build: TorchBuild, library_dir: Path) -> TorchBuild:
     phantom = library_dir / "libullage_phantom.so"
     if not phantom.exists():
         raise EnvironmentProblem(
-            f"the phantom library is not in {str(library_dir)!r}; this ullage was installed without it. "
-            "Install a wheel for Linux, or run `python -m ullage.phantom.build` where a C compiler is"
+            f"the phantom library is not in {str(library_dir)!r}; this ullage was installed "
+            "without it. "
+            "Install a wheel for Linux, or run `python -m ullage.phantom.build` where a C compiler "
+            "is"
         )
     missing_libraries = sorted(
         soname for soname in build.sonames if not (library_dir / soname).exists()
     )
     if missing_libraries:
         raise EnvironmentProblem(
-            f"torch {build.version} needs {', '.join(missing_libraries)}, for which this ullage does not answer; "
+            f"torch {build.version} needs {', '.join(missing_libraries)}, for which this ullage "
+            "does not answer; "
             "use a torch that it knows (`ullage env DIR` installs one), or a newer ullage"
         )
     missing = sorted(build.imports - read_exports(phantom))
     if missing:
         more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
         raise EnvironmentProblem(
-            f"torch {build.version} calls {', '.join(missing[:_MAX_NAMED])}{more}, which this ullage does not answer; "
+            f"torch {build.version} calls {', '.join(missing[:_MAX_NAMED])}{more}, which this "
+            "ullage does not answer; "
             "use a torch that it knows (`ullage env DIR` installs one), or a newer ullage"
         )
     return build
@@ -176,7 +188,8 @@ def _ask_for_torch(python: str) -> str | None:
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         detail = getattr(error, "stderr", None) or error
         raise EnvironmentProblem(
-            f"{python!r} does not run as a Python interpreter: {str(detail).strip()[-200:]}; expected a path such as DIR/bin/python"
+            f"{python!r} does not run as a Python interpreter: {str(detail).strip()[-200:]}; "
+            "expected a path such as DIR/bin/python"
         ) from None
     return origin if isinstance(origin, str) else None
 
@@ -191,7 +204,8 @@ def _read_version(directory: Path) -> tuple[str, str | None]:
     cuda = re.search(r"^cuda\b[^=\n]*= '([^']+)'", text, re.MULTILINE)
     if version is None:
         raise EnvironmentProblem(
-            f"{str(directory)!r} is not an installed torch: it has no version.py; install torch there, or make an "
+            f"{str(directory)!r} is not an installed torch: it has no version.py; install torch "
+            "there, or make an "
             "environment with `ullage env DIR`"
         )
     return version[1], cuda[1] if cuda else None

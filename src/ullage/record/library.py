@@ -33,6 +33,8 @@ position = _bind("ullage_position", c_uint64)
 """Number of allocator events so far, over all devices."""
 read_bytes = _bind("ullage_read", c_int, c_void_p, c_void_p, c_size_t)
 write_bytes = _bind("ullage_write", None, c_void_p, c_void_p, c_size_t)
+forget = _bind("ullage_forget", None, c_void_p)
+follow_thread = _bind("ullage_follow_thread", None, c_int)
 expect_count = _bind("ullage_expect_count", None, c_int64)
 expect_nothing = _bind("ullage_expect_nothing", None)
 pinned_peak_bytes = _bind("ullage_pinned_peak_bytes", c_uint64)
@@ -106,6 +108,8 @@ __all__ = [
     "events",
     "expect_count",
     "expect_nothing",
+    "follow_thread",
+    "forget",
     "is_present",
     "non_torch_peak_bytes",
     "on_host_read",

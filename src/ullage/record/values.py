@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -87,15 +88,17 @@ class Values:
 
     def pause(self) -> None:
         """Lets operations through unseen."""
-        self._is_active = False
-        if self._include is not None:
-            self._include(_KEY, False)
+        self._switch(is_active=False)
 
     def resume(self) -> None:
         """Sees operations again."""
-        self._is_active = True
+        self._switch(is_active=True)
+
+    def _switch(self, *, is_active: bool) -> None:
+        self._is_active = is_active
+        library.follow_thread(int(is_active))
         if self._include is not None:
-            self._include(_KEY, True)
+            self._include(_KEY, is_active)
 
     def _follow(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         if op in self._weights.fills and self._weights.is_skipped(args[0]):
@@ -103,6 +106,7 @@ class Values:
         self._include(_KEY, False)  # type: ignore[misc]
         try:
             known = self._beside.read_inputs(op, args)
+            self._beside.forget_written(op, args, kwargs)
             finds = op in self._finds and self._expect_count(op, args, known)
             try:
                 result = op(*args, **kwargs)
@@ -118,9 +122,10 @@ class Values:
     def _expect_count(self, op: Any, args: Any, known: Known | None) -> bool:
         """Tells the phantom how many elements the operation will find; False: the shape hangs on no value."""
         dtype = self._finds[op]
+        deciding = args if dtype is None else args[1:2]  # an index, a mask: not what it is applied to
         flags = [
             tensor
-            for tensor in self._beside.tensors(args)
+            for tensor in self._beside.tensors(deciding)
             if tensor.is_cuda and (dtype is None or tensor.dtype is dtype)
         ]
         if not flags:
@@ -133,6 +138,14 @@ class Values:
         library.expect_count(most)
         self.shapes.note(str(op).removeprefix("aten.").split(".")[0].strip("_"), 8 * most)
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Whether an operation draws random numbers, and the arguments it writes: (position, name)."""
+
+    is_random: bool
+    written: tuple[tuple[int, str], ...]
 
 
 class Known:
@@ -156,8 +169,14 @@ class Beside:
         self._is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
         aten = torch.ops.aten
         self._overwriting = {aten.zero_.default, aten.fill_.Scalar, aten.zero.default}
+        self._shaped_alike = {  # the argument lends its shape, dtype and device, not its values
+            *(aten.zeros_like.default, aten.ones_like.default, aten.full_like.default),
+            *(aten.new_zeros.default, aten.new_ones.default, aten.new_full.default),
+        }
         self._random = torch.Tag.nondeterministic_seeded
-        self._facts: dict[Any, tuple[bool, tuple[bool, ...]]] = {}
+        self._looks = torch.Tag.inplace_view
+        self._copy = aten.copy_.default
+        self._schemas: dict[Any, Schema] = {}
 
     def tensors(self, args: Any) -> list[Any]:
         """The tensors among an operation's arguments, lists included."""
@@ -183,6 +202,10 @@ class Beside:
             if not tensor.is_cuda and tensor.dim() == 0:
                 continue
             num_tensors += 1
+            if func in self._shaped_alike:
+                size = tensor.size() if tensor.numel() <= MAX_ELEMENTS else (0,)
+                known.inputs[id(tensor)] = self._torch.empty(size, dtype=tensor.dtype, device="cpu")
+                continue
             raw = self._read(tensor) if self.is_small(tensor) else None
             if raw is None and func in self._overwriting and self.is_small(tensor):
                 raw = bytearray(self._span(tensor))
@@ -196,16 +219,26 @@ class Beside:
         # Without any tensor among the inputs (arange, full) all of them are known.
         return known if num_tensors == 0 and self._is_factory(func) else None
 
+    def forget_written(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Tells the phantom what the operation is about to write."""
+        names = self._schema(func).written
+        if not names or self._is_plain_copy(func, args):
+            return
+        for position, name in names:
+            for tensor in self.tensors((args[position] if position < len(args) else kwargs.get(name),)):
+                if tensor.is_cuda and not self._is_wrapped(tensor):
+                    library.forget(tensor.data_ptr())
+
     def follow(self, func: Any, args: Any, kwargs: Any, known: Known, result: Any) -> None:
         """After the operation: restores what it only read, and computes what it made."""
-        is_random, writes = self._schema(func)
-        if not writes:
+        schema = self._schema(func)
+        if not schema.written:
             for address, raw in known.raw:
                 self._write(address, raw)
         outputs = [item for item in self.tensors((result,)) if item.is_cuda]
-        if not known.is_complete or is_random or not outputs or not all(map(self.is_small, outputs)):
+        if not known.is_complete or schema.is_random or not outputs or not all(map(self.is_small, outputs)):
             return
-        if not writes and any(self._is_alias(output, args) for output in outputs):
+        if not schema.written and any(self._is_alias(output, args) for output in outputs):
             return
         try:
             with self._torch.no_grad(), self._torch._C.DisableTorchFunction():
@@ -223,19 +256,27 @@ class Beside:
 
     def _is_factory(self, func: Any) -> bool:
         name = func._schema.name
-        return not self._schema(func)[0] and not name.startswith("aten::empty") and "new_empty" not in name
+        return not self._schema(func).is_random and not name.startswith("aten::empty") and "new_empty" not in name
 
-    def _schema(self, func: Any) -> tuple[bool, tuple[bool, ...]]:
-        """Whether the operation draws random numbers, and whether (non-empty) it writes to an argument."""
-        facts = self._facts.get(func)
-        if facts is None:
+    def _is_plain_copy(self, func: Any, args: Any) -> bool:
+        """A copy that the driver makes, byte by byte: the phantom follows it by itself."""
+        if func is not self._copy or len(args) < 2:
+            return False
+        to, of = args[0], args[1]
+        return bool(to.dtype is of.dtype and to.is_contiguous() and of.is_contiguous() and to.size() == of.size())
+
+    def _schema(self, func: Any) -> Schema:
+        schema = self._schemas.get(func)
+        if schema is None:
             written = tuple(
-                True
-                for argument in func._schema.arguments
+                (position, argument.name)
+                for position, argument in enumerate(func._schema.arguments)
                 if argument.alias_info is not None and argument.alias_info.is_write
             )
-            facts = self._facts[func] = (self._random in func.tags, written)
-        return facts
+            if self._looks in func.tags:  # squeeze_, detach_: another look at the same bytes
+                written = ()
+            schema = self._schemas[func] = Schema(self._random in func.tags, written)
+        return schema
 
     def _is_alias(self, output: Any, args: Any) -> bool:
         start = output.untyped_storage().data_ptr()

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from ullage.explain.basis import Basis
+from ullage.explain.device import DeviceReport
 from ullage.explain.ledger import Ledger
 from ullage.explain.peak import Ownership
-from ullage.explain.run import DeviceReport, Process, RunReport
+from ullage.explain.run import Process, RunReport
 from ullage.explain.steps import Peak, StepPeak
 
 RUN_SCHEMA = "ullage.run/1"

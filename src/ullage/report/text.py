@@ -8,15 +8,18 @@ print_run(report, Console())          the same on a terminal, in colour where it
 from __future__ import annotations
 
 import io
+import itertools
+import textwrap
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ullage.explain.basis import Assumption
+from ullage.explain.device import DeviceReport
 from ullage.explain.ledger import Ledger
-from ullage.explain.run import DeviceReport, RunReport
+from ullage.explain.run import RunReport
 from ullage.explain.steps import StepPeak
 from ullage.explain.verdict import Verdict
 from ullage.report.palette import (
@@ -31,6 +34,7 @@ from ullage.units import format_bytes
 
 _BAR_WIDTH = 32
 _MAX_ROWS = 8
+_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _VERDICT_STYLES = {
     Verdict.FITS: "bold green",
     Verdict.OUT_OF_MEMORY: "bold red",
@@ -43,26 +47,39 @@ def render_run(report: RunReport, width: int = 80) -> str:
     """The report as a text without colour, `width` columns wide."""
     file = io.StringIO()
     print_run(report, Console(file=file, width=width, color_system=None, legacy_windows=False))
-    return file.getvalue()
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
 def print_run(report: RunReport, console: Console) -> None:
     """Prints the report; a console that has no colour, or NO_COLOR, gets none."""
-    for part in _parts(report, bar="#" if console.options.ascii_only else "█"):
-        console.print(
-            part, highlight=False, soft_wrap=isinstance(part, Text) and part.no_wrap is True
-        )
+    is_ascii = console.options.ascii_only
+    with console.capture() as capture:
+        for part in _parts(report, bar="#" if is_ascii else "█", width=console.width):
+            # print() takes these from its own arguments alone.
+            own = part if isinstance(part, Text) else Text()
+            console.print(
+                part, highlight=False, crop=False, no_wrap=own.no_wrap, overflow=own.overflow
+            )
+    text = capture.get()
+    if is_ascii:
+        text = text.replace("±", "+-").encode("ascii", "replace").decode("ascii")
+    console.file.write(text)
 
 
-def _parts(report: RunReport, bar: str) -> Iterator[RenderableType]:
+def _parts(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
     yield _verdict(report)
     yield Text(f"  {' '.join(report.program.argv)}", style="dim", overflow="ellipsis", no_wrap=True)
     yield Text(f"  {_run_line(report)}", style="dim")
+    fullest = max(report.devices, key=lambda device: device.peak_used_bytes, default=None)
+    margins = "" if fullest is None else _other_margins(fullest)
+    if margins:
+        yield Text(f"  {margins}", style="dim")
     for message in _failures(report):
-        yield Text(f"\n{message}")
+        # A long address stays whole, so that it can be followed.
+        lines = textwrap.wrap(message, width, break_long_words=False, break_on_hyphens=False)
+        yield Text("\n" + "\n".join(lines), no_wrap=True, overflow="ignore")
     for warning in report.warnings:
         yield Text(f"\nwarning: {warning}", style="yellow")
-    fullest = max(report.devices, key=lambda device: device.peak_used_bytes, default=None)
     if fullest is not None:
         yield from _device_parts(fullest, bar, is_only=len(report.devices) == 1)
     if len(report.devices) > 1:
@@ -78,36 +95,30 @@ def _verdict(report: RunReport) -> Text:
     """The first line."""
     style = _VERDICT_STYLES[report.verdict]
     tightest = min(report.devices, key=lambda device: device.headroom_bytes, default=None)
-    if report.verdict is not Verdict.FITS:
-        head = {Verdict.OUT_OF_MEMORY: "does not fit", Verdict.FAILED: "failed"}[report.verdict]
-        on = f" on {report.gpu.slug}" if report.verdict is Verdict.OUT_OF_MEMORY else ""
-        return Text.assemble((f"{head}{on}", style), f": {report.reason}")
+    if report.verdict is Verdict.OUT_OF_MEMORY:
+        return Text.assemble((f"does not fit on {report.gpu.slug}", style), f": {report.reason}")
+    if report.verdict is Verdict.FAILED:
+        return Text.assemble(("failed", style), f": {report.reason}")
     if tightest is None:
         return Text("fits: no device memory was used", style=style)
+    context = f"±{format_bytes(tightest.headroom.context_margin_bytes)} context"
     if report.is_unlimited:
         used = format_bytes(max(device.peak_used_bytes for device in report.devices))
-        return Text.assemble((f"needs {used}", style), f" of a GPU{_margins(tightest)}")
+        return Text.assemble((f"needs up to {used}", style), f" of a GPU, {context}")
     left = format_bytes(tightest.headroom.middle_bytes)
-    return Text.assemble(("fits", style), f" on {report.gpu.slug}, {left} left{_margins(tightest)}")
+    return Text.assemble(("fits", style), f" on {report.gpu.slug}, {left} left, {context}")
 
 
-def _margins(device: DeviceReport) -> str:
-    """What is uncertain about a number, and by how much."""
-    headroom = device.headroom
-    text = (
-        f", ±{format_bytes(headroom.context_margin_bytes)} context"
-        if headroom.context_margin_bytes
-        else ""
-    )
+def _other_margins(device: DeviceReport) -> str:
+    """What else is uncertain about the room that is left, and by how much; empty if nothing is."""
+    headroom, parts = device.headroom, []
     if headroom.workspace_more_bytes or headroom.workspace_less_bytes:
-        less, more = (
-            format_bytes(headroom.workspace_less_bytes),
-            format_bytes(headroom.workspace_more_bytes),
-        )
-        text += f", +{less} -{more} workspaces"
-    if headroom.total_margin_bytes:
-        text += f", ±{format_bytes(headroom.total_margin_bytes)} device"
-    return text
+        more = format_bytes(headroom.workspace_more_bytes)
+        less = format_bytes(headroom.workspace_less_bytes)
+        parts.append(f"workspaces +{more} -{less}")
+    if headroom.total_margin_bytes and not device.is_unlimited:
+        parts.append(f"device's size ±{format_bytes(headroom.total_margin_bytes)}")
+    return f"also uncertain: {', '.join(parts)}" if parts else ""
 
 
 def _run_line(report: RunReport) -> str:
@@ -121,53 +132,64 @@ def _failures(report: RunReport) -> Iterator[str]:
     for process in report.processes:
         if process.oom is not None and process.oom.message:
             yield process.oom.message
-            if process.oom.where:
-                yield f"  at {process.oom.where}"
 
 
 def _device_parts(device: DeviceReport, bar: str, *, is_only: bool) -> Iterator[RenderableType]:
-    totals, ledger = device.totals, device.ledger
     when = "when it ran out of memory" if device.oom else "when the allocator held the most"
     which = "" if is_only else f" of {_device_name(device)}"
     yield Text(f"\nMemory{which} {when}", style="bold")
-    yield _ledger_table(ledger, bar, has_limit=not device.is_unlimited)
-    yield Text(
-        f"\nPeaks: requested {format_bytes(totals.peak_requested_bytes, 2)}, "
-        f"allocated {format_bytes(totals.peak_allocated_bytes, 2)}, "
-        f"reserved {format_bytes(totals.peak_reserved_bytes, 2)}, "
-        f"device {format_bytes(device.peak_used_bytes, 2)}"
-    )
+    yield _ledger_table(device.ledger, bar, has_limit=not device.is_unlimited)
+    yield Text("\nPeaks", style="bold")
+    yield _peak_table(device)
     if device.steps:
         yield Text("\nPeak per step (allocated)", style="bold")
         yield _step_table(device.steps)
 
 
 def _ledger_table(ledger: Ledger, bar: str, *, has_limit: bool) -> Table:
-    """A line and a bar for each part of the device."""
+    """A line and a bar for each part of the device; of what is free, no more than fits."""
     by_category = ledger.owners.by_category
     rows = [(look, by_category[category]) for category, look in CATEGORY_LOOKS.items()]
     rows += [(CACHE_LOOK, ledger.cache_bytes), (CONTEXT_LOOK, ledger.context_bytes)]
     rows += [(NON_TORCH_LOOK, ledger.non_torch_bytes)]
+    scale = max(size for _, size in rows)
     if has_limit:
         rows += [(FREE_LOOK, ledger.free_bytes)]
-    # Without a limit nothing is free: the bars are parts of what is in use.
-    whole = ledger.total_bytes if has_limit else ledger.total_bytes - ledger.free_bytes
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column()
+    table = _grid("left", "right", "left")
     for look, size in rows:
         if size:
-            table.add_row(f"  {look.label}", format_bytes(size, 2), _bar(look, size, whole, bar))
-    table.add_row("  total", format_bytes(whole, 2), "")
+            table.add_row(f"  {look.label}", format_bytes(size, 2), _bar(look, size, scale, bar))
+    whole = ledger.total_bytes if has_limit else ledger.total_bytes - ledger.free_bytes
+    table.add_row("  total", format_bytes(whole, 2))
     return table
 
 
-def _bar(look: Look, size: int, whole: int, bar: str) -> Text:
-    """A bar in proportion; what is there at all shows."""
-    length = round(_BAR_WIDTH * max(size, 0) / max(whole, 1))
-    text = bar * length if length else ("▏" if bar == "█" else ".") * (size > 0)
-    return Text(text, style=look.color)
+def _bar(look: Look, size: int, scale: int, bar: str) -> Text:
+    """A bar in proportion, in eighths of a column where the terminal has them."""
+    eighths = round(8 * _BAR_WIDTH * max(size, 0) / max(scale, 1))
+    if eighths > 8 * _BAR_WIDTH:
+        return Text(bar * _BAR_WIDTH + ("…" if bar == "█" else ">"), style=look.color)
+    whole, rest = divmod(max(eighths, 1), 8)
+    end = _EIGHTHS[rest] if bar == "█" else bar * (rest > 3 or not whole)
+    return Text((bar * whole + end) * (size > 0), style=look.color)
+
+
+def _peak_table(device: DeviceReport) -> Table:
+    totals = device.totals
+    table = _grid("left", "right", "right", "right")
+    sizes = (totals.peak_requested_bytes, totals.peak_allocated_bytes, totals.peak_reserved_bytes)
+    table.add_row("  requested", "allocated", "reserved", "whole device", style="dim")
+    shown = [format_bytes(size, 2) for size in (*sizes, device.peak_used_bytes)]
+    table.add_row(f"  {shown[0]}", *shown[1:])
+    return table
+
+
+def _grid(*justify: JustifyMethod) -> Table:
+    """A table without lines, its columns as wide as what is in them."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for side in justify:
+        table.add_column(justify=side)
+    return table
 
 
 def _step_table(steps: Sequence[StepPeak]) -> Table:
@@ -180,9 +202,7 @@ def _step_table(steps: Sequence[StepPeak]) -> Table:
         if len(groups) <= _MAX_ROWS
         else [*groups[: _MAX_ROWS // 2], *groups[-_MAX_ROWS // 2 :]]
     )
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for justify in ("left", *["right"] * 5):
-        table.add_column(justify=justify)  # type: ignore[arg-type]
+    table = _grid("left", "right", "right", "right", "right", "right")
     table.add_row("  step", "peak", *_PHASES, "reserved", style="dim")
     for number, group in enumerate(shown):
         if len(shown) < len(groups) and number == _MAX_ROWS // 2:
@@ -200,21 +220,18 @@ def _step_table(steps: Sequence[StepPeak]) -> Table:
 
 
 def _equal_steps(steps: Sequence[StepPeak]) -> list[list[StepPeak]]:
-    groups: list[list[StepPeak]] = []
-    for step in steps:
-        alike = groups and groups[-1][0].is_complete == step.is_complete
-        if alike and (groups[-1][0].peak, groups[-1][0].phases) == (step.peak, step.phases):
-            groups[-1].append(step)
-        else:
-            groups.append([step])
-    return groups
+    """Steps in a row that would be shown alike."""
+    return [list(group) for _, group in itertools.groupby(steps, key=_shown_of_step)]
+
+
+def _shown_of_step(step: StepPeak) -> tuple[object, ...]:
+    phases = {name: peak.allocated_bytes for name, peak in step.phases.items()}
+    return step.is_complete, step.peak, sorted(phases.items())
 
 
 def _all_devices(devices: Sequence[DeviceReport]) -> Iterator[RenderableType]:
     yield Text("\nAll devices", style="bold")
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for justify in ("left", "right", "right", "right"):
-        table.add_column(justify=justify)  # type: ignore[arg-type]
+    table = _grid("left", "right", "right", "right")
     table.add_row("  device", "allocated", "reserved", "left", style="dim")
     for device in devices:
         table.add_row(
@@ -242,15 +259,14 @@ def _basis_parts(report: RunReport) -> Iterator[RenderableType]:
 
 
 def _assumption_table(assumptions: Sequence[Assumption]) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(ratio=3, overflow="fold")
-    table.add_column(ratio=2, overflow="fold")
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_row("  assumed", "where", "times", "bytes", style="dim")
+    table = _grid("left", "left", "left", "right", "right")
+    table.columns[0].width = 0  # the margin, which wrapped lines keep too
+    table.columns[1].ratio, table.columns[2].ratio = 3, 2
+    table.columns[3].no_wrap = table.columns[4].no_wrap = True
+    table.add_row("", "assumed", "where", "times", "bytes", style="dim")
     for made in assumptions[:_MAX_ROWS]:
         size = format_bytes(made.size_bytes) if made.size_bytes else "-"
-        table.add_row(f"  {made.what}", made.where, f"{made.count:,}", size)
+        table.add_row("", made.what, made.where, f"{made.count:,}", size)
     if len(assumptions) > _MAX_ROWS:
-        table.add_row(f"  and {len(assumptions) - _MAX_ROWS} more")
+        table.add_row("", f"and {len(assumptions) - _MAX_ROWS} more")
     return table

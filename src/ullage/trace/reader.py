@@ -43,11 +43,12 @@ T = TypeVar("T")
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Reads numbers, texts, bytes, lists and dicts; refuses everything that would need an import."""
+    """Reads numbers, texts, bytes, lists and dicts; refuses what would need an import."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise SnapshotError(
-            f"the file names {module}.{name}; a memory record holds plain values only, so it was not read"
+            f"the file names {module}.{name}; a memory record holds plain values only, so it was "
+            "not read"
         )
 
     def persistent_load(self, pid: object) -> NoReturn:
@@ -75,7 +76,8 @@ def read_record(path: Path) -> Record:
         raise SnapshotError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
     except Exception as error:  # a damaged pickle raises nearly anything, MemoryError included
         raise SnapshotError(
-            f"cannot read {str(path)!r}: not a record of ullage, or damaged ({type(error).__name__}: {error})"
+            f"cannot read {str(path)!r}: not a record of ullage, or damaged "
+            f"({type(error).__name__}: {error})"
         ) from None
 
 

@@ -34,7 +34,7 @@ class Level(NamedTuple):
 def trace_levels(
     events: Events, device: int, first_position: int = 0, base_bytes: int = 0
 ) -> Timeline:
-    """The levels of one device over the record; `base_bytes` were allocated when the record began."""
+    """The levels of one device; `base_bytes` were allocated when the record began."""
     rows = np.flatnonzero((events.device == device) & (events.kind == EventKind.BLOCK))
     allocated = np.cumsum(events.size_bytes[rows]) + base_bytes
     reserved = events.reserved_bytes[rows]

@@ -1,4 +1,4 @@
-"""The build of the native library: what comes out, when it is skipped, and what it says when it fails."""
+"""The build of the native library: what comes out, when it is skipped, how it fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ import pytest
 from ullage.phantom import build, elf
 
 EM_AARCH64 = 183  # e_machine in the ELF header
-ANSWER = '__attribute__((visibility("default"))) int answer(void) { return %d; }\nint hidden(void) { return 0; }\n'
+ANSWER = """
+__attribute__((visibility("default"))) int answer(void) { return %d; }
+int hidden(void) { return 0; }
+"""
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ TORCH_NEEDS = (
     "triton~=3.9.0",
     'optree>=0.13.0; extra == "optree"',
 )
+NEWEST = EnvironmentSpec()
 CUDA_FILES = ("torch/lib/libtorch_cuda.so",)
 
 
@@ -66,9 +67,7 @@ def phantom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "DEFAULT_OUT", directory)
 
 
-def make(
-    directory: Path, spec: EnvironmentSpec = EnvironmentSpec(), *, force: bool = False
-) -> list[str]:  # noqa: B008 - frozen
+def make(directory: Path, spec: EnvironmentSpec = NEWEST, *, force: bool = False) -> list[str]:
     """Makes the environment; returns the progress lines."""
     lines: list[str] = []
     make_environment(directory, spec, force=force, progress=lines.append)
@@ -123,11 +122,13 @@ class FakePip:
         self.site_packages = site_packages
         self.versions = versions
         self.environs: list[dict[str, str] | None] = []
+        self.installed: list[str] = []
 
     def __call__(
         self, python: Path, *arguments: str, environ: dict[str, str] | None = None
     ) -> None:
         if "--no-deps" not in arguments:
+            self.installed.extend(arguments)
             return
         for old in self.site_packages.glob("torch-*"):
             (old / "METADATA").unlink()
@@ -136,7 +137,10 @@ class FakePip:
         self.environs.append(environ)
         info = self.site_packages / f"torch-{version}.dist-info"
         info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
+            + "".join(f"Requires-Dist: {line}\n" for line in TORCH_NEEDS)
+        )
         lib = self.site_packages / "torch" / "lib"
         lib.mkdir(parents=True, exist_ok=True)
         (lib / "libtorch_cuda.so").unlink(missing_ok=True)
@@ -174,6 +178,17 @@ def test_a_machine_that_only_has_cpu_builds_is_told_so(
         make(tmp_path / "thin")
     assert len(fake.environs) == 3
     assert not (tmp_path / "thin" / STAMP).exists()
+
+
+@pytest.mark.parametrize("has_triton", [True, False])
+def test_triton_is_real_or_a_placeholder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, has_triton: bool
+) -> None:
+    fake = with_fake_pip(monkeypatch, tmp_path, ["2.15.0"])
+    make(tmp_path / "thin", EnvironmentSpec(has_triton=has_triton))
+    assert ("triton~=3.9.0" in fake.installed) == has_triton
+    placeholders = list(fake.site_packages.glob("triton-*.dist-info"))
+    assert bool(placeholders) != has_triton
 
 
 def test_an_interrupted_environment_is_made_anew(

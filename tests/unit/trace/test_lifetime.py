@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -67,9 +68,7 @@ def blocks_at(lifetimes: Lifetimes, position: int) -> set[Block]:
 
 def check_no_overlap(blocks: set[Block]) -> None:
     ordered = sorted(blocks)
-    for (device, address, size), (next_device, next_address, _) in zip(
-        ordered, ordered[1:], strict=False
-    ):
+    for (device, address, size), (next_device, next_address, _) in pairwise(ordered):
         assert device != next_device or address + size <= next_address
 
 

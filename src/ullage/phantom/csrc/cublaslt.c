@@ -115,7 +115,8 @@ static int set_in(void *d, uint32_t magic, int attribute, const void *value, siz
 }
 
 /* With bytes 0 the caller asks for the length alone. */
-static int get_from(const char *name, const void *d, uint32_t magic, int attribute, void *value, size_t bytes, size_t *written) {
+static int get_from(const char *name, const void *d, uint32_t magic, int attribute, void *value, size_t bytes,
+                    size_t *written) {
   if (!is_attributes(d, magic) || (!value && !written)) return INVALID_VALUE;
   size_t length = get_attribute(d, attribute, value, bytes);
   if (!length) return refuse(name, NOT_SUPPORTED);
@@ -182,7 +183,8 @@ API int cublasLtMatmulAlgoGetHeuristicForStream(void *h, void *matmul, void *a, 
   return cublasLtMatmulAlgoGetHeuristic(h, matmul, a, b, c, output, preference, requested, results, returned);
 }
 
-API int cublasLtMatmulAlgoGetIds(void *h, int compute, int scale, int a, int b, int c, int d, int requested, int *ids, int *returned) {
+API int cublasLtMatmulAlgoGetIds(void *h, int compute, int scale, int a, int b, int c, int d, int requested, int *ids,
+                                 int *returned) {
   (void)compute, (void)scale, (void)a, (void)b, (void)c, (void)d;
   if (!h) return NOT_INITIALIZED;
   if (!ids || requested < 1) return INVALID_VALUE;

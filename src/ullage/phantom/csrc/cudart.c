@@ -242,7 +242,9 @@ API int cudaLibraryGetKernelCount(unsigned *count, void *library) { return (void
 API int cudaProfilerStart(void) { return SUCCESS; }
 API int cudaProfilerStop(void) { return SUCCESS; }
 
-#define DO(name) DO_RETURNING(int, name, SUCCESS)
+/* What is in this table moves no data: no look at the arguments, whose unused registers may hold any address. */
+#define DO(name) \
+  API int name(void) { return SUCCESS; }
 #define REFUSE(name) \
   API int name(void) { return fail(refuse(#name, NOT_SUPPORTED)); }
 #include "tables/cudart.inc"

@@ -157,7 +157,9 @@ API int cufftGetSizeMany(int handle, MANY, size_t *result) {
   UNUSED;
   return open_plan(handle) ? answer_size(result, size_of_many(rank, n, batch, type)) : INVALID_PLAN;
 }
-API int cufftMakePlanMany(int handle, MANY, size_t *result) { return UNUSED, make(handle, result, size_of_many(rank, n, batch, type)); }
+API int cufftMakePlanMany(int handle, MANY, size_t *result) {
+  return UNUSED, make(handle, result, size_of_many(rank, n, batch, type));
+}
 API int cufftGetSizeMany64(int handle, MANY64, size_t *result) {
   UNUSED;
   return open_plan(handle) ? answer_size(result, size_of_many64(rank, n, batch, complex_bytes_of(type))) : INVALID_PLAN;

@@ -61,7 +61,7 @@ API int cuptiGetDeviceId(void *context, uint32_t *device_index) {
 API int cuptiGetTimestamp(uint64_t *ns) {
   struct timespec now;
   if (!ns) return INVALID_PARAMETER;
-  clock_gettime(CLOCK_REALTIME, &now);
+  timespec_get(&now, TIME_UTC);
   *ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
   return SUCCESS;
 }

@@ -110,7 +110,8 @@ static int answer_elements(int *result, const char *what, int rows, int cols, in
 }
 
 /* The generic API counts bytes, on the device and on the host. */
-static int answer_bytes(const uintptr_t *result, const char *what, int64_t rows, int64_t cols, int64_t batch, int type, bool is_spectral) {
+static int answer_bytes(const uintptr_t *result, const char *what, int64_t rows, int64_t cols, int64_t batch, int type,
+                        bool is_spectral) {
   size_t bytes = work_bytes(what, rows, cols, batch, item_bytes(type), is_spectral);
   if (!result[0] || !result[1] || bytes == SIZE_MAX) return INVALID_VALUE;
   *(size_t *)result[0] = bytes;

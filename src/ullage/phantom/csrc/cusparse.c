@@ -226,7 +226,9 @@ static int set_batch(void *d, int count, int64_t stride) {
 }
 API int cusparseDnMatSetStridedBatch(void *d, int count, int64_t stride) { return set_batch(d, count, stride); }
 API int cusparseCooSetStridedBatch(void *d, int count, int64_t stride) { return set_batch(d, count, stride); }
-API int cusparseCsrSetStridedBatch(void *d, int count, int64_t offsets, int64_t stride) { return (void)offsets, set_batch(d, count, stride); }
+API int cusparseCsrSetStridedBatch(void *d, int count, int64_t offsets, int64_t stride) {
+  return (void)offsets, set_batch(d, count, stride);
+}
 API int cusparseBsrSetStridedBatch(void *d, int count, int64_t offsets, int64_t indices, int64_t stride) {
   return (void)offsets, (void)indices, set_batch(d, count, stride);
 }

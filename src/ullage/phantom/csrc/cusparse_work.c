@@ -131,7 +131,8 @@ static int size_product(const char *what, const uintptr_t *words) {
   void *buffer = (void *)words[12];
   if (!a || !b || !c || !result) return INVALID_VALUE;
   size_t answered = product_bytes(c, num_products(a, b));
-  if (!buffer) assume_bytes(what, (size_t)c->rows * sizeof(int), answered, 4 * answered);
+  size_t row_counts = (size_t)c->rows * sizeof(int);
+  if (!buffer) assume_bytes(what, row_counts < answered ? row_counts : answered, answered, 4 * answered);
   else if (*result) saw_workspace(LIBRARY_CUSPARSE, buffer, *result);
   *result = answered;
   return SUCCESS;
@@ -152,7 +153,8 @@ API int cusparseSpGEMM_compute(MORE_WORDS) {
   if (c->cols && nonzeros / c->cols >= c->rows) nonzeros = c->rows * c->cols;
   c->nonzeros = nonzeros;
   int64_t fewest = nonzeros < c->rows ? nonzeros : c->rows;
-  assume_bytes("cuSPARSE SpGEMM result", product_bytes(c, fewest), product_bytes(c, nonzeros), product_bytes(c, c->rows * c->cols));
+  assume_bytes("cuSPARSE SpGEMM result", product_bytes(c, fewest), product_bytes(c, nonzeros),
+               product_bytes(c, c->rows * c->cols));
   return SUCCESS;
 }
 
@@ -174,6 +176,7 @@ API int cusparseXcsrgeam2Nnz(void *handle, int rows, int cols, void *a, int num_
   }
   int64_t sum = (int64_t)num_a + num_b, places = (int64_t)rows * cols, fewest = num_a > num_b ? num_a : num_b;
   *total = (int)(sum < places ? sum : places);
+  if (fewest > *total) fewest = *total;
   size_t item = sizeof(float) + sizeof(int);
   assume_bytes("cuSPARSE csrgeam2 result", (size_t)fewest * item, (size_t)*total * item, (size_t)*total * item);
   return SUCCESS;

@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 
 static const size_t SMALL = 1 << 20;
-static const uintptr_t BASE_HINT = 0x300000000000;
+static const uintptr_t BASE_HINT = 0x100000000000; /* below where executables and libraries are mapped */
 
 struct allocation {
   uintptr_t start;

@@ -232,8 +232,8 @@ API int ncclAlltoAll(const void *send, void *recv, size_t count, int type, struc
 API int ncclScatter(const void *send, void *recv, size_t count, int type, int root, struct communicator *c, void *stream) {
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
-  if (root != c->rank) forget(recv); /* the root's input is not here */
-  else return ncclBroadcast((const char *)send + (size_t)root * bytes, recv, count, type, root, c, stream);
+  if (root == c->rank) return ncclBroadcast((const char *)send + (size_t)root * bytes, recv, count, type, root, c, stream);
+  forget(recv); /* the root's input is not here */
   return SUCCESS;
 }
 

@@ -166,7 +166,7 @@ static int write_pci(void *handle, struct pci_legacy *pci) {
   int index, status = find(handle, pci, &index);
   if (status) return status;
   *pci = (struct pci_legacy){.bus = (unsigned)index + 1, .device_id = 0x10de};
-  snprintf(pci->bus_id, sizeof pci->bus_id, "0000:%02X:00.0", index + 1);
+  snprintf(pci->bus_id, sizeof pci->bus_id, "0000:%02X:00.0", (unsigned char)(index + 1));
   return SUCCESS;
 }
 

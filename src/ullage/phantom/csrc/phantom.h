@@ -89,8 +89,8 @@ uint64_t total_bytes(int device_index);
 
 /* ---- Values (values.c) -------------------------------------------------------------------------------------------
  * What was copied to the device (blocks of up to 1 MiB) is kept until something may have written to the block. */
-void forget(const void *p);                              /* the block that holds p */
-void forget_words(const uintptr_t *words, size_t count); /* every block that one of the words points into */
+void forget(const void *p);                              /* the block that holds p: it is written */
+void forget_words(const uintptr_t *words, size_t count); /* every block that a word points into: it may be written */
 void copy_values(void *dst, const void *src, size_t bytes); /* any direction; a host read of unknown bytes is counted */
 void fill_values(void *dst, int value, size_t bytes);       /* memset */
 

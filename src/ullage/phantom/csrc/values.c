@@ -3,6 +3,11 @@
  * What was copied to a block of up to 1 MiB is kept, byte by byte, until something may have written to the block: then
  * all of the block is unknown. Unknown bytes read as zeros, and each host read of them is reported with the place in
  * the user's code (the callback walks the Python stack).
+ *
+ * What a launch writes is seen in two ways. A plain pointer among its arguments is sure to be one: `forget`. Words of
+ * structs and of the stack around them are a guess: `forget_words`, which spares blocks that the recorder follows (it
+ * knows from each operation's schema what is written, and says so), and all blocks while the recorder follows the
+ * thread's every operation.
  */
 #include "blocks.h"
 #include "phantom.h"
@@ -23,6 +28,7 @@ struct block {
   unsigned char *data;  /* NULL: nothing is known */
   unsigned char *known; /* one byte a byte: 1 where data holds what the device would */
   bool is_workspace;
+  bool is_followed;     /* the recorder answers for its values */
   bool is_foreign;      /* not of PyTorch's allocator: made for a copy into other memory */
 };
 
@@ -31,7 +37,7 @@ static void *blocks; /* tsearch tree; overlapping ranges compare as equal */
 static size_t kept;
 static void (*host_read)(uint64_t bytes);
 static _Thread_local int64_t expected_count;
-static _Thread_local bool is_count_expected;
+static _Thread_local bool is_count_expected, is_thread_followed;
 
 static int by_address(const void *a, const void *b) {
   const struct block *x = a, *y = b;
@@ -45,40 +51,41 @@ static struct block *block_at(uintptr_t address) {
   return found ? *found : NULL;
 }
 
-static void forget_words_locked(const uintptr_t *words, size_t count);
+static void drop_values(struct block *b);
+
+static void drop_at(uintptr_t address, bool is_guess) {
+  if (!is_device_address((const void *)address)) return;
+  struct block *b = block_at(address);
+  if (b && !(is_guess && b->is_followed)) drop_values(b);
+}
 
 static void drop_values(struct block *b) {
   if (!b->data) return;
   unsigned char *data = b->data;
   b->data = NULL;
+  b->is_followed = false;
   free(b->known);
   b->known = NULL;
   kept -= b->bytes;
   /* Memory that holds addresses (a list of pointers for a batched kernel) hands on what may be written. */
-  forget_words_locked((const uintptr_t *)data, b->bytes / sizeof(uintptr_t));
+  for (size_t i = 0; i < b->bytes / sizeof(uintptr_t); i++) drop_at(((const uintptr_t *)data)[i], true);
   free(data);
 }
 
-static void forget_words_locked(const uintptr_t *words, size_t count) {
-  for (size_t i = 0; i < count; i++) {
-    if (!is_device_address((const void *)words[i])) continue;
-    struct block *b = block_at(words[i]);
-    if (b) drop_values(b);
-  }
+void forget(const void *p) {
+  if (!is_device_address(p)) return;
+  pthread_mutex_lock(&lock);
+  drop_at((uintptr_t)p, false);
+  pthread_mutex_unlock(&lock);
 }
 
 void forget_words(const uintptr_t *words, size_t count) {
   size_t i = 0;
   while (i < count && !is_device_address((const void *)words[i])) i++;
-  if (i == count) return;
+  if (i == count || is_thread_followed) return;
   pthread_mutex_lock(&lock);
-  forget_words_locked(words + i, count - i);
+  for (; i < count; i++) drop_at(words[i], true);
   pthread_mutex_unlock(&lock);
-}
-
-void forget(const void *p) {
-  uintptr_t word = (uintptr_t)p;
-  forget_words(&word, 1);
 }
 
 /* ---- The allocator's blocks -------------------------------------------------------------------------------------- */
@@ -157,7 +164,7 @@ static void write_values(uintptr_t p, const void *src, size_t bytes) {
     memcpy(b->data + (p - b->start), src, bytes);
     memset(b->known + (p - b->start), 1, bytes);
   } else {
-    forget_words_locked(&p, 1);
+    drop_at(p, false);
   }
   pthread_mutex_unlock(&lock);
 }
@@ -245,6 +252,26 @@ API void ullage_expect_count(int64_t count) {
 
 API void ullage_expect_nothing(void) { is_count_expected = false; }
 
-API int ullage_read(uintptr_t p, void *dst, size_t bytes) { return bytes <= KEPT_PER_BLOCK && read_values(p, dst, bytes); }
+/* From now on the recorder answers for the block's values. */
+static void follow_block(uintptr_t p) {
+  pthread_mutex_lock(&lock);
+  struct block *b = block_at(p);
+  if (b && b->data) b->is_followed = true;
+  pthread_mutex_unlock(&lock);
+}
 
-API void ullage_write(uintptr_t p, const void *src, size_t bytes) { write_values(p, src, bytes); }
+API int ullage_read(uintptr_t p, void *dst, size_t bytes) {
+  if (bytes > KEPT_PER_BLOCK || !read_values(p, dst, bytes)) return 0;
+  follow_block(p);
+  return 1;
+}
+
+API void ullage_write(uintptr_t p, const void *src, size_t bytes) {
+  write_values(p, src, bytes);
+  follow_block(p);
+}
+
+API void ullage_forget(uintptr_t p) { forget((const void *)p); }
+
+/* Whether the recorder follows every operation of this thread. */
+API void ullage_follow_thread(int is_followed) { is_thread_followed = is_followed; }

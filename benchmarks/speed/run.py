@@ -1,0 +1,235 @@
+"""Measure how fast ullage is, as ratios within one run, and write docs/speed.md.
+
+    python -m benchmarks.speed.run --python env/bin/python [--repeats 5]
+
+`env/bin/python` is the interpreter of an environment with torch, transformers and timm, such as
+`ullage env env -r examples/requirements.txt` makes.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ullage
+from benchmarks.speed.measure import (
+    Command,
+    Timing,
+    host_peak_bytes,
+    interleave,
+    median_steps_ms,
+    median_wall_s,
+    run_once,
+)
+from ullage.phantom.device import choose_device
+from ullage.phantom.launch import LIBRARY_DIR, RunOptions, make_environment
+from ullage.phantom.torch_build import check_torch, find_torch
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PAGE = ROOT / "docs" / "speed.md"
+GPT2 = str(ROOT / "examples" / "gpt2" / "train.py")
+GIB = 2**30
+STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: what was measured, the figure, the goal ("" where there is none)."""
+
+    what: str
+    figure: str
+    goal: str
+
+
+class Bench:
+    """Where and under what to run: the interpreter, the phantom's GPU, a scratch folder."""
+
+    def __init__(self, args: argparse.Namespace, scratch: Path) -> None:
+        self.python = str(args.python)
+        self.gpu = args.gpu
+        self.num_repeats = args.repeats
+        self.scratch = scratch
+        self.build = check_torch(find_torch(self.python), LIBRARY_DIR)
+
+    def under_ullage(self, *program: str) -> Command:
+        """`ullage run` as a user types it."""
+        ullage_script = str(Path(sys.executable).with_name("ullage"))
+        options = ("--gpu", self.gpu, "--python", self.python, "--quiet", "--force")
+        kept = ("--snapshot", str(self.scratch / "snapshot.pickle"))
+        words = (ullage_script, "run", *options, *kept, "--", *program)
+        return Command(words, os.environ)
+
+    def on_phantom(self, *program: str, is_recorded: bool) -> Command:
+        """The program on the phantom without `ullage run` around it."""
+        device = choose_device(self.gpu)
+        environment = make_environment(self.scratch, device, self.build, RunOptions())
+        return Command(
+            (self.python, *program), environment | {"ULLAGE_RECORD": str(int(is_recorded))}
+        )
+
+    def plain(self, *program: str) -> Command:
+        """The program in its environment, without ullage."""
+        return Command((self.python, *program), os.environ)
+
+
+def measure_gpt2(bench: Bench) -> list[Row]:
+    """The whole run against an import of torch, and the cost of recording."""
+    program = (GPT2, "--steps", str(STEPS))
+    timings = interleave(
+        {
+            "import": bench.plain("-c", "import torch"),
+            "run": bench.under_ullage(*program),
+            "bare": bench.on_phantom(*program, is_recorded=False),
+            "recorded": bench.on_phantom(*program, is_recorded=True),
+        },
+        bench.scratch,
+        bench.num_repeats,
+    )
+    wall = {name: median_wall_s(rows) for name, rows in timings.items()}
+    steps = {name: median_steps_ms(timings[name]) for name in ("bare", "recorded")}
+    seconds = f"{wall['run']:.2f} s against {wall['import']:.2f} s"
+    costs = f"{wall['recorded']:.2f} s against {wall['bare']:.2f} s"
+    step_costs = f"{steps['recorded']:.0f} ms against {steps['bare']:.0f} ms"
+    return [
+        Row(
+            f"`ullage run` of GPT-2 124M, {STEPS} steps, against `python -c 'import torch'`",
+            f"**{wall['run'] / wall['import']:.2f}x** ({seconds}; {spread(timings['run'])})",
+            "at most 2.5x, aim 1.5x",
+        ),
+        Row(
+            "the same program recorded, against the bare phantom: whole process",
+            f"**{wall['recorded'] / wall['bare']:.2f}x** ({costs})",
+            "at most 1.25x",
+        ),
+        Row(
+            f"the same: its {STEPS} steps alone",
+            f"{steps['recorded'] / steps['bare']:.2f}x ({step_costs})",
+            "",
+        ),
+    ]
+
+
+def spread(timings: Sequence[Timing]) -> str:
+    """The fastest and the slowest execution."""
+    walls = [timing.wall_s for timing in timings]
+    return f"{min(walls):.2f} to {max(walls):.2f} s"
+
+
+def measure_llama(bench: Bench) -> Row:
+    """A step of a Llama with 1.2 billion parameters, recorded; the first one is start-up."""
+    timing = run_once(bench.under_ullage(str(HERE / "llama_steps.py")), bench.scratch)
+    step_s = statistics.median(timing.steps_ms[1:]) / 1e3
+    return Row(
+        "one step of a Hugging Face Llama 1.2B, batch 4 x 4096, after the first",
+        f"**{step_s:.3f} s** ({timing.wall_s:.1f} s in all)",
+        "in the order of 0.1 s",
+    )
+
+
+def measure_host_memory(bench: Bench) -> list[Row]:
+    """Host memory of whole runs, children included."""
+    programs = {"GPT-2 124M": GPT2, "Llama 1.2B": str(HERE / "llama_steps.py")}
+    rows = []
+    for name, program in programs.items():
+        peak = host_peak_bytes(bench.under_ullage(program), bench.scratch)
+        rows.append(
+            Row(
+                f"host memory of `ullage run` of {name}, all processes",
+                f"**{peak / GIB:.2f} GiB**",
+                "under 3 GiB",
+            )
+        )
+    return rows
+
+
+def measure_mem_tracker(bench: Bench) -> list[Row]:
+    """torch's own MemTracker on the same model, on the same phantom."""
+
+    def account(mode: str) -> dict[str, Any]:
+        command = bench.on_phantom(str(HERE / "mem_tracker.py"), GPT2, mode, is_recorded=False)
+        account: dict[str, Any] = json.loads(run_once(command, bench.scratch).stdout)
+        return account
+
+    tracked, plain = account("tracked"), account("plain")
+    error = tracked["tracked_bytes"] / plain["allocated_bytes"] - 1
+    seconds = f"{tracked['seconds']:.2f} s against {plain['seconds']:.2f} s"
+    peaks = f"{tracked['tracked_bytes']:,} B against {plain['allocated_bytes']:,} B"
+    return [
+        Row(
+            f"`torch.distributed._tools.MemTracker` on the same GPT-2, {STEPS} steps, against none",
+            f"{tracked['seconds'] / plain['seconds']:.1f}x ({seconds})",
+            "",
+        ),
+        Row(
+            "its peak, against the allocator's own on the phantom",
+            f"{error:+.1%} ({peaks}); it knows no reserved bytes",
+            "",
+        ),
+    ]
+
+
+def machine() -> str:
+    """The CPU, its cores, and the memory."""
+    cpu = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    memory = re.search(r"^MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    name = cpu[1] if cpu else platform.machine()
+    gib = int(memory[1]) / 2**20 if memory else 0
+    return f"{name}, {os.cpu_count()} cores, {gib:.0f} GiB of memory, no GPU"
+
+
+def render(rows: Sequence[Row], bench: Bench) -> str:
+    """The page."""
+    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+    table = "\n".join(f"| {row.what} | {row.figure} | {row.goal} |" for row in rows)
+    return f"""# Speed
+
+Written by `python -m benchmarks.speed.run`. Compare the ratios, not the seconds: the commands of a
+ratio ran in turn on one machine, and each figure is the median of {bench.num_repeats} executions
+after one that was not counted.
+
+Machine: {machine()}. ullage {ullage.__version__}, torch {bench.build.version}, Python
+{platform.python_version()}, phantom of `{bench.gpu}`, {today}.
+
+| what | measured | goal |
+|---|---|---|
+{table}
+
+*Recorded* and *bare* are the same program on the phantom, started without `ullage run` around it,
+with ullage's recording on and off. Host memory is the highest sum of resident memory over all
+processes, sampled every 20 ms; pages that processes share count in each.
+"""
+
+
+def main() -> None:
+    """Measure everything and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--python", type=Path, required=True, help="the interpreter with torch")
+    parser.add_argument("--gpu", default="h100-80gb")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ullage-speed-") as directory:
+        bench = Bench(args, Path(directory))
+        rows = measure_gpt2(bench)
+        rows.append(measure_llama(bench))
+        rows += measure_host_memory(bench)
+        rows += measure_mem_tracker(bench)
+        page = render(rows, bench)
+    args.page.parent.mkdir(exist_ok=True)
+    args.page.write_text(page)
+    print(page)
+    print(f"Wrote {args.page}")
+
+
+if __name__ == "__main__":
+    main()

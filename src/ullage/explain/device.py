@@ -1,0 +1,119 @@
+"""One device of one process explained: who owned its peak, and what is left of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ullage.explain.ledger import Ledger, balance
+from ullage.explain.ownership import attribute
+from ullage.explain.peak import Ownership, own_at, peak_position, peak_reserved_position
+from ullage.explain.phases import Regions, find_regions
+from ullage.explain.steps import StepPeak, peak_per_step
+from ullage.explain.verdict import Headroom, find_headroom
+from ullage.trace.lifetime import Lifetimes, find_lifetimes
+from ullage.trace.model import DeviceTotals, OutOfMemory, Record, UInt8Array
+from ullage.trace.timeline import level_at, trace_levels
+
+if TYPE_CHECKING:
+    from ullage.gpus.catalog import Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """One device as one process used it; `oom` ended the process there, and is then the moment of
+    the ledger.
+    """
+
+    rank: int | None
+    gpu: Gpu
+    is_unlimited: bool
+    totals: DeviceTotals
+    headroom: Headroom
+    at_peak: Ownership
+    oom: OutOfMemory | None
+    ledger: Ledger
+    steps: tuple[StepPeak, ...]
+
+    @property
+    def headroom_bytes(self) -> int:
+        """What the peak leaves of the device: total - `peak_used_bytes`; negative: that much is
+        missing.
+        """
+        return self.headroom.headroom_bytes
+
+    @property
+    def peak_used_bytes(self) -> int:
+        """The most of the device that was in use: reserved + context, upper end + non-torch."""
+        return (
+            self.totals.peak_reserved_bytes
+            + self.gpu.context_high_bytes
+            + self.totals.non_torch_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Allocations:
+    """A record's allocations, each with its owner (an index into CATEGORIES)."""
+
+    lifetimes: Lifetimes
+    categories: UInt8Array
+    regions: Regions
+
+
+def explain_devices(
+    record: Record, oom: OutOfMemory | None, *, gpu: Gpu, is_unlimited: bool
+) -> tuple[DeviceReport, ...]:
+    """The devices that a process touched; `oom` is what ended it."""
+    lifetimes = find_lifetimes(record.events, record.first_position)
+    regions = find_regions(record.marks, record.first_position)
+    categories = attribute(lifetimes, record.claims, record.workspaces, regions)
+    allocations = _Allocations(lifetimes, categories, regions)
+    reports = []
+    for totals in record.devices:
+        own_oom = oom if oom is not None and oom.device == totals.index else None
+        at_peak, ledger, steps = _explain_memory(record, totals, own_oom, allocations, gpu)
+        reports.append(
+            DeviceReport(
+                rank=record.rank,
+                gpu=gpu,
+                is_unlimited=is_unlimited,
+                totals=totals,
+                headroom=find_headroom(
+                    gpu, totals.peak_reserved_bytes, totals.non_torch_bytes, record.assumed
+                ),
+                at_peak=at_peak,
+                oom=own_oom,
+                ledger=ledger,
+                steps=steps,
+            )
+        )
+    return tuple(reports)
+
+
+def _explain_memory(
+    record: Record,
+    totals: DeviceTotals,
+    oom: OutOfMemory | None,
+    allocations: _Allocations,
+    gpu: Gpu,
+) -> tuple[Ownership, Ledger, tuple[StepPeak, ...]]:
+    """What the log says about one device."""
+    lives, categories, device = allocations.lifetimes, allocations.categories, totals.index
+    was_there = (lives.birth == record.first_position) & (lives.device == device)
+    base = int(lives.size_bytes[was_there].sum())
+    timeline = trace_levels(record.events, device, record.first_position, base)
+    moment = level_at(timeline, peak_reserved_position(timeline) if oom is None else oom.position)
+    at_peak = own_at(
+        lives, categories, device, peak_position(timeline), totals.peak_allocated_bytes
+    )
+    ledger = balance(
+        own_at(lives, categories, device, moment.position, moment.allocated_bytes),
+        # The log of a capped record may have missed the highest moment; the counters have not.
+        reserved_bytes=totals.peak_reserved_bytes if oom is None else moment.reserved_bytes,
+        # What ran out had the phantom's own context; what might run out has the largest.
+        context_bytes=gpu.context_high_bytes if oom is None else totals.context_bytes,
+        non_torch_bytes=totals.non_torch_bytes,
+        total_bytes=gpu.total_bytes,
+    )
+    return at_peak, ledger, peak_per_step(timeline, record.marks, allocations.regions)

@@ -1,0 +1,255 @@
+"""The house rules that a machine can check: layers, light imports, frozen flags, sizes, names."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import ullage
+from ullage.cli.main import VERBS, cli
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "ullage"
+
+# A package imports itself and the rows above its own; those of one row do not import each other.
+LAYERS = (
+    ("units", "errors"),
+    ("gpus", "models", "trace"),
+    ("estimate", "record", "runtime"),
+    ("phantom", "explain", "techniques", "watch"),
+    ("plan", "gate", "serve"),
+    ("report", "ui"),
+    ("api",),
+    ("cli", "pytest_plugin"),
+)
+ROW_OF = {name: row for row, names in enumerate(LAYERS) for name in names}
+# units states what its errors are.
+WITHIN_A_ROW = {("units", "errors")}
+
+# What runs inside the user's process, where torch is.
+MAY_IMPORT_TORCH = ("record", "runtime", "techniques", "phantom/bootstrap.py", "phantom/site")
+
+FILE_LINES = 400
+FUNCTION_LINES = 40
+POSITIONAL_PARAMETERS = 5
+
+# Adding a flag is a decision: it is made here too.
+FLAGS = {
+    "run": {
+        "program", "--gpu", "--memory", "--capability", "--alloc-conf", "--steps", "--python",
+        "--real-init", "--snapshot", "-o", "--output", "--json", "--force", "--quiet",
+    },
+    "gpus": {"name", "--json"},
+    "env": {
+        "directory", "--torch", "-r", "--requirement", "--with-triton", "--python", "--force",
+    },
+}  # fmt: skip
+
+FILES = sorted(SOURCE.rglob("*.py"))
+C_FILES = sorted(SOURCE.rglob("*.[ch]"))
+
+
+def label(path: Path) -> str:
+    """How a file is called in the name of a test."""
+    return path.relative_to(SOURCE).as_posix()
+
+
+def package_of(path: Path) -> str:
+    """The package, or the module right below ullage, that a file belongs to."""
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def parse(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    """Every module that is imported anywhere in a file, `from a import b` as a.b."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every function and method of a file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_imports_point_downward(path: Path) -> None:
+    package = package_of(path)
+    if package == "__init__":
+        return
+    assert package in ROW_OF, f"{package!r} has no row in LAYERS"
+    for module in imports(parse(path)):
+        root, _, rest = module.partition(".")
+        used = rest.partition(".")[0]
+        if root != "ullage" or used in {package, "__version__"}:
+            continue
+        is_below = ROW_OF[used] < ROW_OF[package]
+        assert is_below or (package, used) in WITHIN_A_ROW, f"{package} imports {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_torch_is_imported_only_where_the_users_program_runs(path: Path) -> None:
+    if not label(path).startswith(MAY_IMPORT_TORCH):
+        used = {module.partition(".")[0] for module in imports(parse(path))}
+        assert "torch" not in used
+
+
+@pytest.mark.parametrize("name", LAYERS[0])
+def test_the_lowest_row_needs_the_standard_library_alone(name: str) -> None:
+    used = {module.partition(".")[0] for module in imports(parse(SOURCE / f"{name}.py"))}
+    assert used <= sys.stdlib_module_names | {"ullage"}
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after running the code."""
+    code += "\nimport json, sys; print('\\n' + json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_importing_ullage_loads_nothing_of_weight() -> None:
+    loaded = loaded_by("import ullage")
+    assert not loaded & {"torch", "numpy", "rich", "click", "pynvml", "subprocess"}
+    assert {name for name in loaded if name.startswith("ullage")} == {"ullage"}
+
+
+def test_help_loads_no_verb() -> None:
+    loaded = loaded_by("from ullage.cli.main import run_cli\nassert run_cli(['--help']) == 0")
+    assert not loaded & {"torch", "numpy", "rich", "pynvml"}
+    ours = {name for name in loaded if name.startswith("ullage")}
+    assert ours == {"ullage", "ullage.cli", "ullage.cli.main", "ullage.errors"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_loads_nothing_of_weight(verb: str) -> None:
+    code = f"from ullage.cli.main import run_cli\nassert run_cli([{verb!r}, '--help']) == 0"
+    assert not loaded_by(code) & {"torch", "numpy", "pynvml"}
+
+
+@pytest.mark.parametrize("name", ullage.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(ullage, name) is not None
+
+
+def test_the_public_names_are_those_that_type_checkers_see() -> None:
+    tree = parse(SOURCE / "__init__.py")
+    (guarded,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {
+        alias.name
+        for node in guarded.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen | {"__version__"} == set(ullage.__all__) == set(dir(ullage))
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_a_list_of_public_names_is_complete(path: Path) -> None:
+    module = ".".join(("ullage", *path.relative_to(SOURCE).with_suffix("").parts))
+    tree = parse(path)
+    lists = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and node.targets[0].id == "__all__"
+    ]
+    if not lists:
+        return
+    defined = {
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+    }
+    assert defined <= set(lists[0])
+    loaded = importlib.import_module(module.removesuffix(".__init__"))
+    assert all(hasattr(loaded, name) for name in lists[0])
+
+
+def test_every_verb_has_a_frozen_list_of_flags() -> None:
+    assert set(FLAGS) == set(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_flags_are_frozen(verb: str) -> None:
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    flags = {name for parameter in command.params for name in parameter.opts}
+    assert flags == FLAGS[verb]
+
+
+@pytest.mark.parametrize("path", [*FILES, *C_FILES], ids=label)
+def test_files_are_short(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= FILE_LINES
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_functions_are_short_and_have_few_parameters(path: Path) -> None:
+    for function in functions(parse(path)):
+        body = function.body[1:] if ast.get_docstring(function) else function.body
+        lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+        assert lines <= FUNCTION_LINES, f"{function.name}: {lines} lines"
+        names = [argument.arg for argument in function.args.args]
+        count = len([name for name in names if name not in {"self", "cls"}])
+        assert count <= POSITIONAL_PARAMETERS, f"{function.name}: {count} parameters"
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_what_is_public_says_what_it_is_for(path: Path) -> None:
+    tree = parse(path)
+    assert ast.get_docstring(tree), "the module has no docstring"
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{node.name} has no docstring"
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_records_are_frozen(path: Path) -> None:
+    for node in ast.walk(parse(path)):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for decorator in node.decorator_list:
+            text = ast.unparse(decorator)
+            if text.startswith("dataclass"):
+                assert "frozen=True" in text and "slots=True" in text, node.name
+
+
+@pytest.mark.parametrize("path", [*FILES, *C_FILES], ids=label)
+def test_names_say_something(path: Path) -> None:
+    assert path.stem not in {"utils", "util", "helpers", "common", "manager", "core", "misc"}
+    if path.suffix == ".py":
+        for node in parse(path).body:
+            if isinstance(node, ast.FunctionDef):
+                assert not re.match(r"_?(get|do|process|handle)_", node.name), node.name
+
+
+def test_no_file_names_a_place_on_somebodys_machine() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    ).stdout.splitlines()  # fmt: skip
+    if not listed:
+        pytest.skip("not a git checkout: the project's files cannot be listed")
+    place = re.compile(r"(?<![\w.])/(?:root|work|home/\w+|Users/\w+|mnt|scratch)/")
+    for name in listed:
+        path = ROOT / name
+        if path.suffix in {".py", ".c", ".h", ".inc", ".toml", ".md", ".txt", ".json", ""}:
+            found = place.search(path.read_text(encoding="utf-8", errors="replace"))
+            assert found is None, f"{name}: {found[0]}" if found else name

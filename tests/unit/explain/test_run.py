@@ -1,0 +1,216 @@
+"""A whole run: sums that must hold, and what the verdict is when it ends in each way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ullage.explain.basis import BasisKind
+from ullage.explain.device import DeviceReport
+from ullage.explain.run import Program, RunReport, explain_run
+from ullage.explain.verdict import ExitCode, Verdict
+from ullage.gpus.catalog import Gpu
+from ullage.trace.model import Category, Record
+
+Make = Callable[..., Record]
+OOM_EXIT = {
+    "kind": "exception", "exception": "torch.OutOfMemoryError", "message": "CUDA out of memory. x",
+    "where": "train.py:3 in main", "code": 1,
+}  # fmt: skip
+
+
+def explain(
+    record: Record, program: Program, gpu: Gpu, *, is_unlimited: bool = False, exit_code: int = 0
+) -> RunReport:
+    return explain_run(
+        [(record, "a.pickle")],
+        program=replace(program, exit_code=exit_code),
+        torch="2.15.0",
+        gpu=gpu,
+        is_unlimited=is_unlimited,
+        catalogued=(gpu, replace(gpu, slug="tiny", total_bytes=130)),
+    )
+
+
+def check_sums(device: DeviceReport) -> None:
+    peak, ledger = device.at_peak, device.ledger
+    assert sum(peak.by_category.values()) == peak.allocated_bytes
+    assert peak.allocated_bytes == device.totals.peak_allocated_bytes
+    assert min(peak.by_category.values()) >= 0
+    parts = sum(ledger.owners.by_category.values()) + ledger.cache_bytes + ledger.context_bytes
+    assert parts + ledger.non_torch_bytes + ledger.free_bytes == ledger.total_bytes
+    assert ledger.cache_bytes >= 0
+    assert device.headroom.low_bytes <= device.headroom_bytes <= device.headroom.middle_bytes
+    assert device.headroom.middle_bytes <= device.headroom.high_bytes
+    assert all(step.peak.allocated_bytes <= peak.allocated_bytes for step in device.steps)
+
+
+WORDS = st.sampled_from(
+    [
+        "+4",
+        "+2 =parameter",
+        "+3 w",
+        "+5 =gradient",
+        "F",
+        "f",
+        "B",
+        "b",
+        "O",
+        "o",
+        "S",
+        "N",
+        "@0",
+        "@1",
+        "!9",
+    ]
+)
+
+
+@given(words=st.lists(WORDS, max_size=40))
+def test_parts_sum_to_the_whole(
+    make_record: Make, program: Program, small_gpu: Gpu, words: list[str]
+) -> None:
+    report = explain(make_record(" ".join(words)), program, small_gpu)
+    for device in report.devices:
+        check_sums(device)
+
+
+def test_the_peak_is_the_highest_moment_and_names_its_owners(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    record = make_record("+10 =parameter +3 F +20 +5 -5 f B +10 =gradient -20 b -10 S")
+    device = explain(record, program, small_gpu).devices[0]
+    owned = {c.value: size for c, size in device.at_peak.by_category.items() if size}
+    assert owned == {"parameter": 10, "input": 3, "activation": 20, "gradient": 10}
+    assert device.peak_used_bytes == 43 + 120
+    assert device.headroom_bytes == 1000 - 43 - 120
+
+
+def test_the_ledger_is_of_the_moment_with_the_most_reserved(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    ledger = explain(make_record("+30 -30 +12"), program, small_gpu).devices[0].ledger
+    assert (ledger.owners.allocated_bytes, ledger.cache_bytes) == (30, 0)
+    assert ledger.free_bytes == 1000 - 30 - 120
+
+
+def test_what_a_capped_log_does_not_show_is_unattributed(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    record = make_record("+4 =parameter")
+    totals = replace(record.devices[0], peak_allocated_bytes=9, peak_reserved_bytes=9)
+    report = explain(replace(record, devices=(totals,)), program, small_gpu)
+    check_sums(report.devices[0])
+    assert report.devices[0].at_peak.by_category[Category.UNATTRIBUTED] == 5
+
+
+@pytest.mark.parametrize(
+    ("script", "exit_", "code", "verdict", "exit_code"),
+    [
+        ("+800", None, 0, Verdict.FITS, ExitCode.FINE),
+        ("+880", None, 0, Verdict.FITS, ExitCode.FINE),
+        ("+881", None, 0, Verdict.OUT_OF_MEMORY, ExitCode.ANSWER_IS_NO),
+        ("+800 !300", OOM_EXIT, 1, Verdict.OUT_OF_MEMORY, ExitCode.ANSWER_IS_NO),
+        ("+800 !300 +9", None, 0, Verdict.FITS, ExitCode.FINE),
+        ("+8", OOM_EXIT | {"exception": "ValueError", "message": "x"}, 1, Verdict.FAILED, 3),
+        ("+8", OOM_EXIT | {"exception": "RuntimeError",
+                           "message": "CUDA error: CUBLAS_STATUS_ALLOC_FAILED"},
+         1, Verdict.OUT_OF_MEMORY, 1),
+        ("+8", {"kind": "system_exit", "code": 4}, 4, Verdict.FAILED, ExitCode.PROGRAM_FAILED),
+        ("+8", {"kind": "system_exit", "code": 0}, 0, Verdict.FITS, ExitCode.FINE),
+        ("+8", {"kind": "steps_reached", "code": 0}, 0, Verdict.FITS, ExitCode.FINE),
+        ("+8", {"kind": "signal", "code": 15}, 143, Verdict.FAILED, ExitCode.PROGRAM_FAILED),
+        ("+8", {"kind": "exception", "exception": "KeyboardInterrupt", "code": 130}, 130,
+         Verdict.FAILED, ExitCode.INTERRUPTED),
+    ],
+)  # fmt: skip
+def test_the_verdict(
+    make_record: Make, program: Program, small_gpu: Gpu, script: str,
+    exit_: dict[str, object] | None, code: int, verdict: Verdict, exit_code: ExitCode,
+) -> None:  # fmt: skip
+    record = make_record(script, **({} if exit_ is None else {"exit": exit_}))
+    report = explain(record, program, small_gpu, exit_code=code)
+    assert (report.verdict, report.exit_code) == (verdict, exit_code)
+
+
+def test_a_program_that_ran_through_and_may_not_fit_is_told_why(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    reason = explain(make_record("+890"), program, small_gpu).reason
+    assert "10 B" in reason and "between 80 B and 120 B" in reason
+
+
+def test_a_survived_out_of_memory_is_a_warning_with_its_place(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    report = explain(make_record("+8 !900 +4"), program, small_gpu)
+    assert report.processes[0].oom is None
+    assert "once (first at train.py:3 in main)" in report.warnings[0]
+
+
+def test_without_a_limit_everything_fits_and_the_gpus_are_named(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    report = explain(make_record("+2000"), program, small_gpu, is_unlimited=True)
+    assert (report.verdict, report.fits_on) == (Verdict.FITS, ())
+    report = explain(make_record("+10"), program, small_gpu, is_unlimited=True)
+    assert report.fits_on == ("tiny", "small")
+
+
+def test_a_program_without_a_gpu_fits_with_a_warning(program: Program, small_gpu: Gpu) -> None:
+    report = explain_run([], program=program, torch="2", gpu=small_gpu, is_unlimited=False)
+    assert report.verdict is Verdict.FITS
+    assert "did not use a GPU" in report.warnings[0]
+
+
+def test_two_last_steps_that_differ_are_a_warning(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    settled = "F +4 f B -4 b S "
+    assert explain(make_record(settled * 3), program, small_gpu).warnings == ()
+    growing = explain(make_record(settled + "F +9 f B -9 b S"), program, small_gpu)
+    assert "last two steps still differ" in growing.warnings[0]
+
+
+def test_nothing_assumed_is_exact_and_what_was_assumed_is_listed(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    exact = explain(make_record("+4"), program, small_gpu)
+    assert exact.allocator_basis.kind is BasisKind.EXACT
+    assert exact.device_basis.assumptions[0].size_bytes == 40
+    read = {"what": "host read", "where": "train.py:9 in main", "count": 3, "bytes": 12}
+    conv = {"what": "cuDNN", "count": 2, "low_bytes": 1, "answered_bytes": 5, "high_bytes": 11}
+    assumed = explain(make_record("+4", reads=[read], assumed=[conv]), program, small_gpu)
+    assert assumed.allocator_basis.kind is BasisKind.ASSUMED
+    assert [made.size_bytes for made in assumed.allocator_basis.assumptions] == [10, 12]
+    headroom = assumed.devices[0].headroom
+    assert (headroom.workspace_more_bytes, headroom.workspace_less_bytes) == (6, 4)
+
+
+def test_each_step_and_phase_has_its_peak(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    record = make_record("+50 -50 +1 F +4 f B +2 -4 b O +9 -9 o S F +4 f B +3 -4 b O o S F +7")
+    steps = explain(record, program, small_gpu).devices[0].steps
+    assert [(step.index, step.is_complete) for step in steps] == [(0, True), (1, True), (2, False)]
+    assert [step.peak.allocated_bytes for step in steps] == [12, 10, 13]
+    names = ("forward", "backward", "optimizer")
+    assert [steps[0].phases[name].allocated_bytes for name in names] == [5, 7, 12]
+
+
+def test_the_started_process_comes_first_and_its_end_decides(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    child = replace(make_record("+8"), pid=1, started_s=0.0)
+    report = explain_run(
+        [(child, "b"), (make_record("+4"), "a")],
+        program=program,
+        torch="2",
+        gpu=small_gpu,
+        is_unlimited=False,
+    )
+    assert [process.record.pid for process in report.processes] == [4711, 1]

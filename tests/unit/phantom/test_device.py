@@ -1,0 +1,64 @@
+"""A device is data: the catalogue's figures, with what the user said instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from ullage.errors import SpecError
+from ullage.gpus.catalog import find_gpu, load_catalog
+from ullage.phantom.device import choose_device
+
+
+def fields_of(text: str) -> dict[str, str]:
+    return dict(field.split("=", 1) for field in text.split(";"))
+
+
+def test_without_options_it_is_an_h100_that_never_runs_out() -> None:
+    device = choose_device()
+    fields = fields_of(device.environment_text())
+    assert device.is_unlimited and fields["unlimited"] == "1"
+    assert fields["name"] == "NVIDIA H100 80GB HBM3"
+    assert fields["capability"] == "9.0"
+    assert fields["total_bytes"] == "85028896768"
+    assert fields["multiprocessors"] == "132"
+
+
+@pytest.mark.parametrize("gpu", load_catalog(), ids=lambda gpu: gpu.slug)
+def test_every_catalogued_gpu_becomes_a_whole_device(gpu: object) -> None:
+    slug = gpu.slug  # type: ignore[attr-defined]
+    device = choose_device(slug)
+    fields = fields_of(device.environment_text())
+    assert not device.is_unlimited and fields["unlimited"] == "0"
+    assert all(fields.values())
+    assert int(fields["total_bytes"]) == find_gpu(slug).total_bytes
+
+
+def test_memory_and_capability_replace_the_gpus_own() -> None:
+    device = choose_device("rtx-4090", memory="12GiB", capability="9.0")
+    fields = fields_of(device.environment_text())
+    assert fields["total_bytes"] == str(12 << 30)
+    assert fields["capability"] == "9.0"
+    assert fields["multiprocessors"] == "128"
+    assert device.gpu.total_low_bytes == device.gpu.total_high_bytes == 12 << 30
+
+
+def test_memory_alone_is_a_limit() -> None:
+    assert not choose_device(memory="24GiB").is_unlimited
+    assert not choose_device(capability="8.0").is_unlimited
+
+
+@pytest.mark.parametrize("capability", ["9", "90", "sm_90", "9.0a", "3.5", "", "9.10"])
+def test_a_malformed_capability_is_refused_with_an_example(capability: str) -> None:
+    with pytest.raises(SpecError, match=r"such as 8\.9 or 9\.0"):
+        choose_device(capability=capability)
+
+
+@pytest.mark.parametrize("memory", ["80G", "lots", "1MiB", 0])
+def test_an_impossible_memory_is_refused(memory: str | int) -> None:
+    with pytest.raises(SpecError):
+        choose_device(memory=memory)
+
+
+def test_an_unknown_gpu_is_refused() -> None:
+    with pytest.raises(SpecError, match="h100"):
+        choose_device("h1000")

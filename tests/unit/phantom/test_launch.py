@@ -1,0 +1,104 @@
+"""The child gets the phantom in front of what was there; its end and its signals come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ullage.errors import SpecError
+from ullage.phantom.device import choose_device
+from ullage.phantom.launch import LIBRARY_DIR, SITE_DIR, RunOptions, make_environment, start
+from ullage.phantom.program import UserProgram
+from ullage.phantom.torch_build import TorchBuild
+
+BUILD = TorchBuild("2.15.0", "13.2", Path("torch"), {}, frozenset(), frozenset())
+
+
+def environment(options: RunOptions, **base: str) -> dict[str, str]:
+    return make_environment(Path("/run"), choose_device(), BUILD, options, base)
+
+
+def run_code(code: str) -> UserProgram:
+    return UserProgram(sys.executable, ("-c", code), ("-c", code))
+
+
+def test_the_phantom_comes_before_what_was_there() -> None:
+    made = environment(RunOptions(), LD_PRELOAD="mine.so", PYTHONPATH="/mine")
+    assert made["LD_PRELOAD"].split(":")[0] == str(LIBRARY_DIR / "libullage_phantom.so")
+    assert made["LD_PRELOAD"].endswith(":mine.so")
+    assert made["PYTHONPATH"] == f"{SITE_DIR}:/mine"
+    assert made["ULLAGE_PHANTOM"] == "1"
+    assert "PYTORCH_ALLOC_CONF" not in made
+
+
+def test_options_become_variables_and_those_of_an_outer_run_do_not_leak() -> None:
+    made = environment(RunOptions("expandable_segments:True", steps=3, has_real_init=True))
+    assert made["ULLAGE_STEPS"] == "3" and made["ULLAGE_REAL_INIT"] == "1"
+    assert made["PYTORCH_ALLOC_CONF"] == made["PYTORCH_CUDA_ALLOC_CONF"]
+    assert "ULLAGE_STEPS" not in environment(RunOptions(), ULLAGE_STEPS="9")
+
+
+def test_fewer_than_one_step_is_refused() -> None:
+    with pytest.raises(SpecError, match="1 or more"):
+        environment(RunOptions(steps=0))
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [("", 0), ("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)],
+)
+def test_the_exit_code_is_the_programs_or_128_and_the_signal(code: str, expected: int) -> None:
+    with start(run_code(code), os.environ, stdout_to_stderr=False) as child:
+        ended = child.wait()
+    assert (ended.exit_code, ended.was_interrupted) == (expected, False)
+
+
+def test_its_output_can_leave_stdout_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    with start(run_code("print('hello')"), os.environ, stdout_to_stderr=True) as child:
+        child.wait()
+    assert capfd.readouterr() == ("", "hello\n")
+
+
+@pytest.mark.skipif(
+    threading.current_thread() is not threading.main_thread(), reason="signals need a main thread"
+)
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 15), (signal.SIGINT, 2)])
+def test_a_signal_reaches_the_program_which_ends_in_its_own_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: int
+) -> None:
+    monkeypatch.setattr("ullage.phantom.launch._is_in_foreground", lambda: False)
+    ready = tmp_path / "ready"
+    code = (
+        "import signal, sys, time, pathlib\n"
+        "for n in (2, 15): signal.signal(n, lambda number, frame: sys.exit(number))\n"
+        f"pathlib.Path({str(ready)!r}).touch()\n"
+        "time.sleep(30)\n"
+    )
+    sent = []
+
+    def send() -> None:
+        if ready.exists() and not sent:
+            sent.append(number)
+            os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    with start(run_code(code), os.environ, stdout_to_stderr=False) as child:
+        ended = child.wait(send)
+    assert ended.exit_code == expected
+    assert ended.was_interrupted is (number == signal.SIGINT)
+    assert signal.getsignal(number) == before
+
+
+def test_a_child_does_not_outlive_an_error_of_ours() -> None:
+    with (
+        pytest.raises(ZeroDivisionError),
+        start(run_code("import time; time.sleep(60)"), os.environ, stdout_to_stderr=False) as child,
+    ):
+        raise ZeroDivisionError
+    with pytest.raises(ProcessLookupError):
+        os.kill(child.pid, 0)

@@ -1,0 +1,102 @@
+"""What the report looks like, to the character, at 80 columns."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ullage.explain.run import Program, RunReport, explain_run
+from ullage.gpus.catalog import Gpu
+from ullage.report.text import print_run, render_run
+from ullage.trace.model import Record
+
+Make = Callable[..., Record]
+HERE = Path(__file__).parent
+TRAINING = (
+    "+200 =parameter +3 F +300 +50 -50 f B +100 =gradient +40 w -40 -300 b O +150 =optimizer_state "
+    "o S"
+    " -3 -100 " + "+3 F +300 +50 -50 f B +100 =gradient -300 b O o S -3 -100 " * 3
+)
+READS = [
+    {"what": f"host read {n}", "where": f"train.py:{n} in main", "count": n, "bytes": 4 * n}
+    for n in range(1, 11)
+]
+SIZES = {"what": "cuDNN convolution forward workspace", "count": 7,
+         "low_bytes": 10, "answered_bytes": 20, "high_bytes": 60}  # fmt: skip
+MESSAGE = (
+    "CUDA out of memory. Tried to allocate 300 bytes. GPU 0 has a total capacity of 1000 bytes. "
+    "See "
+    "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc"
+)
+OOM = {"kind": "exception", "exception": "torch.OutOfMemoryError", "message": MESSAGE,
+       "where": "train.py:3 in main", "code": 1}  # fmt: skip
+
+
+def explain(
+    record: Record, program: Program, gpu: Gpu, *, is_unlimited: bool = False, exit_code: int = 0
+) -> RunReport:
+    return explain_run(
+        [(record, "ullage-train.pickle")],
+        program=replace(program, exit_code=exit_code),
+        torch="2.15.0+cu132",
+        gpu=gpu,
+        is_unlimited=is_unlimited,
+        catalogued=(gpu,),
+    )
+
+
+@pytest.fixture
+def reports(make_record: Make, program: Program, small_gpu: Gpu) -> dict[str, RunReport]:
+    training = make_record(TRAINING, reads=READS, assumed=[SIZES])
+    failed = make_record("+700 =parameter S F +30 !300", exit=OOM)
+    return {
+        "fits": explain(training, program, small_gpu),
+        "unlimited": explain(training, program, small_gpu, is_unlimited=True),
+        "out_of_memory": explain(failed, program, small_gpu, exit_code=1),
+    }
+
+
+@pytest.mark.parametrize("name", ["fits", "unlimited", "out_of_memory"])
+def test_the_report_is_the_one_on_file(reports: dict[str, RunReport], name: str) -> None:
+    """Rewrite the files with: python -m pytest tests/unit/report --basetemp=... after a look."""
+    text = render_run(reports[name])
+    assert text == (HERE / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def test_no_line_is_wider_than_80_columns_but_an_address(reports: dict[str, RunReport]) -> None:
+    for report in reports.values():
+        for line in render_run(report).splitlines():
+            assert len(line) <= 80 or "https://" in line
+
+
+def test_a_long_address_stays_in_one_piece(reports: dict[str, RunReport]) -> None:
+    assert MESSAGE.rpartition(" ")[2] in render_run(reports["out_of_memory"])
+
+
+def printed(report: RunReport, **options: object) -> str:
+    file = io.StringIO()
+    print_run(report, Console(file=file, width=80, force_terminal=True, **options))  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def test_colour_on_a_terminal_and_none_with_no_color(
+    reports: dict[str, RunReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "\x1b[38" in printed(reports["fits"])
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[38" not in printed(reports["fits"])
+
+
+def test_a_terminal_without_unicode_gets_ascii_bars(reports: dict[str, RunReport]) -> None:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii", errors="strict")
+    print_run(reports["fits"], Console(file=file, width=80))
+    file.flush()
+    assert b"####" in raw.getvalue()
