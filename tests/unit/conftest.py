@@ -56,13 +56,13 @@ class _Device:
 def build_fields(script: str, **changes: Any) -> dict[str, Any]:
     """The dict that a process writes, from words such as "+4 =parameter F +2 f B -2 b S".
 
-    +4 a block of 4 bytes comes, -4 the oldest of 4 bytes goes, =NAME claims the newest block, w says
-    it was scratch memory, !8 an allocation of 8 fails; F f N (no gradients) B b O o are marks, S ends
-    a step, @1 goes on on device 1.
+    +4 a block of 4 bytes comes, -4 the oldest of 4 bytes goes, =NAME claims the newest block, w
+    says it was scratch memory, !8 an allocation of 8 fails; F f N (no gradients) B b O o are marks,
+    S ends a step, @1 goes on on device 1.
     """
     devices: dict[int, _Device] = {}
     index, num_steps = 0, 0
-    rows: list[tuple[int, int, int, int, int]] = []
+    rows: list[tuple[int, ...]] = []
     marks, claims, workspaces, ooms = [], [], [], []
     for word in script.split():
         device = devices.setdefault(index, _Device())

@@ -48,16 +48,17 @@ def _show_progress(line: str) -> None:
 
 def write_run(run: Run, output: Output) -> None:
     """Writes the result of a run; the last lines name the files."""
+    # Loaded by now: the run has imported them while the program was running.
+    from rich.console import Console
+
+    from ullage.report.text import print_run, verdict_line
+
     text = json.dumps(run.document, indent=2)
     if output.is_json:
         click.echo(text)
     elif output.is_quiet:
-        click.echo(run.text().partition("\n")[0])
+        click.echo(verdict_line(run.report))
     else:
-        from rich.console import Console
-
-        from ullage.report.text import print_run
-
         click.echo()  # the program's own output ends here
         print_run(run.report, Console())
     if output.path is not None:

@@ -10,36 +10,21 @@ import click
 from ullage import api
 from ullage.cli.output import Output, write_run
 
+FILE = click.Path(path_type=Path)
 
-@click.command(
-    "run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False}
-)
+
+@click.command("run", context_settings={"allow_interspersed_args": False})
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGUMENTS]")
-@click.option(
-    "--gpu", metavar="NAME", help="A GPU of `ullage gpus`; an H100-80 without limit if not given."
-)
+@click.option("--gpu", metavar="NAME", help="As `ullage gpus` lists them; none: an endless H100.")
 @click.option("--memory", metavar="SIZE", help="Another total memory, such as 24GiB.")
 @click.option("--capability", metavar="M.N", help="Another compute capability, such as 8.9.")
 @click.option("--alloc-conf", metavar="TEXT", help="Sets PYTORCH_ALLOC_CONF for the program.")
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Stop after N steps.")
 @click.option("--python", metavar="PATH", help="The interpreter of another environment.")
 @click.option("--real-init", is_flag=True, help="Really initialise weights on the CPU.")
-@click.option(
-    "--snapshot",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Where the memory snapshot goes.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Also write the run document.",
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the run document instead of the report."
-)
+@click.option("--snapshot", type=FILE, metavar="FILE", help="Where the memory snapshot goes.")
+@click.option("-o", "--output", type=FILE, metavar="FILE", help="Also write the run document.")
+@click.option("--json", "as_json", is_flag=True, help="Print the run document, not the report.")
 @click.option("--force", is_flag=True, help="Overwrite files that were named.")
 @click.option("--quiet", is_flag=True, help="Print the verdict alone, and no progress.")
 def run_command(
@@ -63,15 +48,10 @@ def run_command(
     shown = Output(is_json=as_json, is_quiet=quiet, path=output)
     if output is not None:
         api.check_writable(output, force=force)
-    kept = snapshot or api.default_snapshot(program, options["python"])
+    options["snapshot"] = snapshot or api.default_snapshot(program, options["python"])
     with shown.progress() as on_progress:
         result = api.run(
-            program,
-            snapshot=kept,
-            force=force,
-            stdout_to_stderr=as_json,
-            on_progress=on_progress,
-            **options,
+            program, force=force, stdout_to_stderr=as_json, on_progress=on_progress, **options
         )
     write_run(result, shown)
     return result.exit_code

@@ -225,4 +225,5 @@ def _failure(program: Program, own: ProgramExit | None) -> str:
         return f"the program {how}"
     message = (own.message or "").partition("\n")[0]
     where = f" at {own.where}" if own.where else ""
-    return f"{own.exception}: {message}{where}" if message else f"{own.exception}{where}"
+    name = own.exception.removeprefix("builtins.")
+    return f"{name}: {message}{where}" if message else f"{name}{where}"

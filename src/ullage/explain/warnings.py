@@ -57,7 +57,7 @@ def _unsettled_steps(steps: Sequence[StepPeak]) -> list[str]:
     if last == before:
         return []
     changes = ", ".join(
-        f"{name} {format_bytes(old)} then {format_bytes(new)}"
+        f"{name} {'+' if new >= old else ''}{format_bytes(new - old)}"
         for name, old, new in zip(("allocated", "reserved"), before, last, strict=True)
     )
     return [f"the peaks of the last two steps still differ ({changes}); run more steps"]

@@ -1,7 +1,7 @@
 """Runs inside every Python process that `ullage run` starts: waits for torch, then watches.
 
-Loaded by site/sitecustomize.py before the program's first line. It must not import torch itself: programs set
-environment variables that torch reads at its import.
+Loaded by site/sitecustomize.py before the program's first line. It must not import torch itself:
+programs set environment variables that torch reads at its import.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _TorchFinder:
         """The spec of torch with a loader that calls back; None for all else."""
         if name != "torch" or path is not None:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _WatchedLoader(spec.loader)  # type: ignore[assignment]
@@ -52,11 +52,11 @@ class _WatchedLoader:
 
 def start() -> None:
     """Arranges for torch to be watched in this process, when and if it is imported."""
-    sys.meta_path.insert(0, _TorchFinder())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _TorchFinder())
 
 
 def watch(torch: ModuleType) -> None:
-    """Switches the recording on, and sees to it that the record is written however the process ends."""
+    """Switches the recording on; the record is written however the process ends."""
     from ullage.record import library
     from ullage.record.session import Session, Settings
 
@@ -96,7 +96,7 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _watch_sigterm(session: Any) -> None:
-    """Where the program leaves SIGTERM to its default, the record is written before the process dies of it."""
+    """A program that leaves SIGTERM to its default still writes its record before it dies."""
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
 

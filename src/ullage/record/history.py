@@ -1,8 +1,8 @@
 """torch's private recording of memory history, shared between the program and ullage.
 
-torch keeps one history. ullage turns it on before the first allocation and leaves it on; a program that turns it on,
-off, or asks for a snapshot itself gets a view of it: what it would have got had it been alone. All private names of
-torch's memory history are in this module.
+torch keeps one history. ullage turns it on before the first allocation and leaves it on; a program
+that turns it on, off, or asks for a snapshot itself gets a view of it: what it would have got had
+it been alone. All private names of torch's memory history are in this module.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 Snapshot = dict[str, Any]
 _ENABLED, _CONTEXTS, _STACKS = ("state", "all"), (None, "state", "alloc", "all"), ("python", "all")
 MAX_ENTRIES = 2_000_000
-"""Trace entries that ullage lets torch keep: with their stacks, some hundred bytes of host memory each."""
+"""Trace entries that ullage lets torch keep: some hundred bytes of host memory each."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the program itself asked for: entries from `start` (one index a device), the last `max_entries` of them."""
+    """What the program asked for: the last `max_entries` from `start` (an index a device) on."""
 
     start: tuple[int, ...]
     max_entries: int
@@ -28,7 +28,7 @@ class View:
 
 
 class History:
-    """The one history of a process. `install` once, before CUDA is initialised; `begin` once it is."""
+    """The one history of a process: `install` before CUDA is initialised, `begin` once it is."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._c = torch._C
@@ -46,7 +46,8 @@ class History:
     def begin(self) -> None:
         """Starts ullage's own recording.
 
-        By way of torch's Python function, which knows the arguments that its version of the C function takes.
+        By way of torch's Python function, which knows the arguments that its version of the C
+        function takes.
         """
         self._is_ours = True
         try:
@@ -83,7 +84,7 @@ class History:
 
 
 def visible(snapshot: Snapshot, view: View | None) -> Snapshot:
-    """The part of a snapshot that a program with this view would see; None: it did not turn the history on."""
+    """What a program with this view sees of a snapshot; None: it has no history turned on."""
     live: set[int] = set()
     for device, trace in enumerate(snapshot["device_traces"]):
         start = len(trace) if view is None else _start(view, device)
@@ -97,7 +98,8 @@ def visible(snapshot: Snapshot, view: View | None) -> Snapshot:
         if not has_frames and "frames" in segment:
             segment["frames"] = []
         for block in segment["blocks"]:
-            # A block that is older than the program's recording was allocated without a stack being taken.
+            # A block that is older than the program's recording was allocated without a stack being
+            # taken.
             if "frames" in block and not (has_frames and block["address"] in live):
                 block["frames"] = []
     if not has_frames:

@@ -1,4 +1,4 @@
-"""The phantom's own entry points, called through ctypes: where the program stands in the event sequence, and values.
+"""The phantom's own entry points, through ctypes: positions in the event sequence, and values.
 
 The library is preloaded, so its functions are found among the process's global symbols.
 """
@@ -10,6 +10,8 @@ import ctypes
 from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
 
+from typing import Any, cast
+
 _HOST_READ = ctypes.CFUNCTYPE(None, c_uint64)
 
 _library = ctypes.CDLL(None)
@@ -17,12 +19,12 @@ is_present = hasattr(_library, "ullage_position")
 """Whether the phantom is loaded into this process."""
 
 
-def _bind(name: str, result: type | None, *arguments: type) -> Callable[..., int]:
-    function = getattr(_library, name) if is_present else _absent
-    if is_present:
-        function.restype = result
-        function.argtypes = arguments
-    return function  # type: ignore[no-any-return]
+def _bind(name: str, result: type | None, *arguments: type) -> Callable[..., Any]:
+    if not is_present:
+        return _absent
+    function: Any = getattr(_library, name)
+    function.restype, function.argtypes = result, arguments
+    return cast("Callable[..., Any]", function)
 
 
 def _absent(*_arguments: object) -> int:
@@ -40,9 +42,7 @@ expect_nothing = _bind("ullage_expect_nothing", None)
 pinned_peak_bytes = _bind("ullage_pinned_peak_bytes", c_uint64)
 non_torch_peak_bytes = _bind("ullage_non_torch_peak", c_uint64, c_int)
 _num_events = _bind("ullage_num_events", c_uint64)
-_events = _bind(
-    "ullage_events", None, c_uint64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p
-)
+_events = _bind("ullage_events", None, c_uint64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p)
 _num_workspaces = _bind("ullage_num_workspaces", c_uint64)
 _workspace = _bind("ullage_workspace", None, c_uint64, POINTER(c_int64))
 _refused = _bind("ullage_refused", c_char_p, c_uint64, POINTER(c_uint64))
@@ -62,7 +62,7 @@ def on_host_read(callback: Callable[[int], None]) -> None:
 
 
 def events() -> dict[str, bytes]:
-    """All allocator events as little-endian columns: address, bytes, reserved (int64), device, kind (uint8)."""
+    """All allocator events as columns: address, bytes, reserved (int64), device, kind (uint8)."""
     count = _num_events()
     wide = [array.array("q", bytes(8 * count)) for _ in range(3)]
     narrow = [array.array("B", bytes(count)) for _ in range(2)]
@@ -72,7 +72,7 @@ def events() -> dict[str, bytes]:
 
 
 def workspaces() -> list[list[object]]:
-    """Blocks that a library was handed as scratch memory: [position, device, address, bytes, library]."""
+    """Blocks handed to a library as scratch: [position, device, address, bytes, library]."""
     row = (c_int64 * 5)()
     found: list[list[object]] = []
     for index in range(_num_workspaces()):
@@ -83,14 +83,14 @@ def workspaces() -> list[list[object]]:
 
 def refused() -> dict[str, int]:
     """Calls answered with "not supported", and how often."""
-    count, found = c_uint64(), {}
+    count, found = c_uint64(), dict[str, int]()
     while name := _refused(len(found), byref(count)):
         found[_text(name)] = count.value
     return found
 
 
 def assumed() -> list[dict[str, object]]:
-    """Sizes answered from a model: what, how often, and the low, answered and high bytes of the largest."""
+    """Sizes answered from a model: what, how often, and the interval of the largest."""
     row, found = (c_uint64 * 4)(), list[dict[str, object]]()
     names = ("count", "low_bytes", "answered_bytes", "high_bytes")
     while what := _assumed(len(found), row):

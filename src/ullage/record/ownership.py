@@ -1,7 +1,8 @@
-"""Who owns which address: claims, made where an owner's address is known, resolved later by the block's lifetime.
+"""Who owns which address: claims, made where an owner's address is known.
 
-A claim holds for the whole life of the block that is live at its address at its position, so it may be made late: a
-gradient is claimed when backward has ended, a parameter at the first forward. Names of functions play no part.
+A claim holds for the whole life of the block that is live at its address at its position, so it may
+be made late: a gradient is claimed when backward has ended, a parameter at the first forward. Names
+of functions play no part.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ullage.record import library
 
 Claim = tuple[int, int, int, str, str]  # position, device, address, category, name
 _SELDOM = frozenset([*range(4), *(10**power for power in range(1, 9))])
-"""Calls at which a root module, or an optimizer, is walked again: owners that appear later are found at the end."""
+"""Calls at which a root module or an optimizer is walked again; the end finds the rest."""
 
 
 class Claims:
@@ -64,7 +65,7 @@ class Claims:
                 self._claim_all(holder, "kv_cache", "")
 
     def claim_everything(self) -> None:
-        """Every module and optimizer that the process holds: at its end, and when memory ran out."""
+        """Every module and optimizer there is: at the end, and when memory ran out."""
         module_type, optimizer_type = self._torch.nn.Module, self._torch.optim.Optimizer
         modules, optimizers = [], []
         for found in gc.get_objects():
@@ -121,7 +122,9 @@ class Claims:
 def _roots(modules: list[Any]) -> list[Any]:
     """The modules that no other holds, so that names are whole paths."""
     held = {id(child) for module in modules for child in getattr(module, "_modules", {}).values()}
-    return [module for module in modules if id(module) not in held and "_modules" in module.__dict__]
+    return [
+        module for module in modules if id(module) not in held and "_modules" in module.__dict__
+    ]
 
 
 def _tensors(holder: Any, tensor_type: type, depth: int = 5) -> Iterator[Any]:

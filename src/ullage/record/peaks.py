@@ -36,7 +36,7 @@ class Peaks:
                 setattr(self._c, name, _before(keep, reset))
 
     def of_device(self, device: int) -> dict[str, int]:
-        """The peaks and counts of a device over the whole life of the process, in bytes and numbers."""
+        """A device's peaks (bytes) and counts over the whole life of the process."""
         stats, kept = self._c._cuda_memoryStats(device), self._kept.get(device, {})
         peaks = {name: max(_look(stats, path), kept.get(name, 0)) for name, path in _PEAKS.items()}
         counts = {name: _look(stats, path) + kept.get(name, 0) for name, path in _COUNTS.items()}

@@ -1,7 +1,7 @@
-"""Phases: where forward, backward and optimizer begin and end in the event sequence, through torch's public hooks.
+"""Phases: where forward, backward and optimizer begin and end in the event sequence.
 
-A root module is one that is called while no other is. A step ends with optimizer.step(); a program without an optimizer
-steps with its root module's forward.
+A root module is one that is called while no other is. A step ends with optimizer.step(); a program
+without an optimizer steps with its root module's forward.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Depth(threading.local):
 
 
 class Phases:
-    """Notes marks and lets `claims` look for owners at the moments when their addresses are known."""
+    """Notes marks, and lets `claims` look for owners when their addresses are known."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Phases:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a backward or an optimizer runs: modules called now recompute, they start no forward."""
+        """Whether a backward or an optimizer runs: a module called now starts no forward."""
         return self._num_backward > 0 or self._num_optimizer > 0
 
     def _mark(self, kind: str, payload: object = None) -> None:
@@ -100,8 +100,11 @@ class Phases:
     def _begin_backward(self) -> None:
         self._num_backward += 1
         if self._num_backward == 1:
-            # An exception in forward may have left the count high: a backward from user code starts at the top.
-            self._depth.modules = 0 if threading.current_thread() is threading.main_thread() else self._depth.modules
+            # An exception in forward may have left the count high: a backward from user code starts
+            # at the top.
+            self._depth.modules = (
+                0 if threading.current_thread() is threading.main_thread() else self._depth.modules
+            )
             self._values.pause()
             self._mark("backward_begin")
 

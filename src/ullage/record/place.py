@@ -38,8 +38,8 @@ def _is_hidden(filename: str) -> bool:
 def describe(frames: list[tuple[str, int, str]]) -> str | None:
     """The place that a stack, innermost frame first, stands for.
 
-    The innermost frame of the user's own code; where a library stands between it and torch, that follows in brackets.
-    None: no frame is the user's or a library's.
+    The innermost frame of the user's own code; where a library stands between it and torch, that
+    follows in brackets. None: no frame is the user's or a library's.
     """
     library = None
     for filename, line, function in frames:
@@ -62,7 +62,8 @@ def _short(filename: str) -> str:
 def here() -> str | None:
     """The place in the user's code that is running now.
 
-    A thread without Python code of the user's (autograd's) works for the main thread: that one's place is taken.
+    A thread without Python code of the user's (autograd's) works for the main thread: that one's
+    place is taken.
     """
     place = describe(_stack(sys._getframe(1)))
     if place is None:

@@ -1,4 +1,4 @@
-"""One watched process: what is switched on when torch arrives, and the record that is written when the process ends."""
+"""One watched process: what is switched on when torch arrives, and the record at its end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,11 @@ class Session:
 
     def __init__(self, torch: ModuleType, settings: Settings) -> None:
         self.exit: dict[str, Any] = {
-            "kind": "returned", "exception": None, "message": None, "where": None, "code": 0,
+            "kind": "returned",
+            "exception": None,
+            "message": None,
+            "where": None,
+            "code": 0,
         }
         self._torch = torch
         self._settings = settings
@@ -82,8 +86,8 @@ class Session:
         self._phases.install()
         if not self._values.install():
             self._warnings.append(
-                f"torch {self._torch.__version__} offers no way to follow small values: masks, counts and flags that "
-                "kernels make read as zeros"
+                f"torch {self._torch.__version__} offers no way to follow small values: masks, "
+                "counts and flags that kernels make read as zeros"
             )
         os.register_at_fork(after_in_child=self._leave)
         self._torch.cuda._lazy_call(self._begin)
@@ -98,8 +102,8 @@ class Session:
                 self._history.begin()
             except (TypeError, RuntimeError) as error:
                 self._warnings.append(
-                    f"torch {self._torch.__version__} does not let its memory history be recorded as known versions do "
-                    f"({error}); the snapshot has no history"
+                    f"torch {self._torch.__version__} does not let its memory history be recorded as "
+                    f"known versions do ({error}); the snapshot has no history"
                 )
             observe = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
             if observe is not None:
@@ -193,7 +197,13 @@ class Session:
                 for where, (count, num_bytes) in self._reads.items()
             ],
             "shapes": [
-                {"what": what, "where": where, "count": count, "bytes": num_bytes, "assumption": "worst case"}
+                {
+                    "what": what,
+                    "where": where,
+                    "count": count,
+                    "bytes": num_bytes,
+                    "assumption": "worst case",
+                }
                 for (what, where), (count, num_bytes) in self._values.shapes.rows.items()
             ],
             "assumed": library.assumed(),
@@ -207,7 +217,11 @@ class Session:
 
     def _device(self, index: int) -> dict[str, Any]:
         properties = self._torch.cuda.get_device_properties(index)
-        context = [field for field in os.environ.get("ULLAGE_DEVICE", "").split(";") if field.startswith("context_bytes=")]
+        context = [
+            field
+            for field in os.environ.get("ULLAGE_DEVICE", "").split(";")
+            if field.startswith("context_bytes=")
+        ]
         return {
             "index": index,
             "name": properties.name,

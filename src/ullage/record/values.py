@@ -1,15 +1,17 @@
-"""Values that steer programs: small integers, flags and scalars are computed on the CPU, beside the phantom.
+"""Values that steer programs: small integers, flags and scalars, computed beside the phantom.
 
-Kernels do not run, so a mask that a kernel made would read as zeros. Where every input of an operation is small and its
-bytes are known to the phantom, the operation runs on the CPU as well, and its result is written to the device's block:
-whatever reads it later (item, bool, a copy) gets the true value. All else stays unknown.
+Kernels do not run, so a mask that a kernel made would read as zeros. Where every input of an
+operation is small and its bytes are known to the phantom, the operation runs on the CPU as well,
+and its result is written to the device's block: whatever reads it later (item, bool, a copy) gets
+the true value. All else stays unknown.
 
-An operation whose output *shape* hangs on an unknown value (nonzero, unique, a boolean index) is told the worst case,
-and noted with its place.
+An operation whose output *shape* hangs on an unknown value (nonzero, unique, a boolean index) is
+told the worst case, and noted with its place.
 
-Operations are seen through a fallback for a dispatch key that torch keeps free for tests and puts before all others. A
-TorchDispatchMode would not do: autograd and composite operations ask whether one is active, and then allocate otherwise.
-Backward and optimizer are left alone: no value steers anything there, and operations are many.
+Operations are seen through a fallback for a dispatch key that torch keeps free for tests and puts
+before all others. A TorchDispatchMode would not do: autograd and composite operations ask whether
+one is active, and then allocate otherwise. Backward and optimizer are left alone: no value steers
+anything there, and operations are many.
 """
 
 from __future__ import annotations
@@ -27,18 +29,51 @@ MAX_ELEMENTS = 1 << 16
 """Larger tensors are data, not decisions."""
 _KEY = "TESTING_ONLY_GenericMode"
 _UNSEEN = (
-    # torch gives the results of these a Python object of another class, so they must not have one yet.
+    # torch gives the results of these a Python object of another class, so they must not have one
+    # yet.
     *("detach", "alias"),
     # Only a new look at the same bytes.
-    *("view", "reshape", "expand", "transpose.int", "t", "permute", "contiguous", "split.Tensor", "chunk", "flatten.using_ints"),
+    *(
+        "view",
+        "reshape",
+        "expand",
+        "transpose.int",
+        "t",
+        "permute",
+        "contiguous",
+        "split.Tensor",
+        "chunk",
+        "flatten.using_ints",
+    ),
     # Numbers in, numbers out: what a step consists of, and nothing that decides.
-    *("linear", "matmul", "mm", "bmm", "addmm", "conv1d", "conv2d", "conv3d", "batch_norm", "layer_norm", "group_norm"),
-    *("gelu", "relu", "relu_", "silu", "softmax.int", "dropout", "scaled_dot_product_attention", "rms_norm"),
+    *(
+        "linear",
+        "matmul",
+        "mm",
+        "bmm",
+        "addmm",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "batch_norm",
+        "layer_norm",
+        "group_norm",
+    ),
+    *(
+        "gelu",
+        "relu",
+        "relu_",
+        "silu",
+        "softmax.int",
+        "dropout",
+        "scaled_dot_product_attention",
+        "rms_norm",
+    ),
 )
 
 
 class ShapeReads:
-    """Shapes that hung on a value nobody knew: (what, where) -> count, bytes of the largest outcome."""
+    """Shapes that hung on an unknown value: (what, where) -> count, bytes of the largest."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str | None], list[int]] = {}
@@ -103,7 +138,7 @@ class Values:
     def _follow(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         if op in self._weights.fills and self._weights.is_skipped(args[0]):
             return args[0]
-        self._include(_KEY, False)  # type: ignore[misc]
+        self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
         try:
             known = self._beside.read_inputs(op, args)
             self._beside.forget_written(op, args, kwargs)
@@ -120,9 +155,11 @@ class Values:
             self._include(_KEY, self._is_active)  # type: ignore[misc]
 
     def _expect_count(self, op: Any, args: Any, known: Known | None) -> bool:
-        """Tells the phantom how many elements the operation will find; False: the shape hangs on no value."""
+        """Tells the phantom how many elements will be found; False: no value decides."""
         dtype = self._finds[op]
-        deciding = args if dtype is None else args[1:2]  # an index, a mask: not what it is applied to
+        deciding = (
+            args if dtype is None else args[1:2]
+        )  # an index, a mask: not what it is applied to
         flags = [
             tensor
             for tensor in self._beside.tensors(deciding)
@@ -149,7 +186,7 @@ class Schema:
 
 
 class Known:
-    """Inputs of one operation whose bytes the phantom holds: CPU copies by id of the device tensor."""
+    """An operation's inputs whose bytes are known: CPU copies by id of the device tensor."""
 
     def __init__(self) -> None:
         self.inputs: dict[int, Any] = {}
@@ -163,7 +200,12 @@ class Beside:
     def __init__(self, torch: ModuleType) -> None:
         self._torch = torch
         self._small = {
-            torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+            torch.bool,
+            torch.uint8,
+            torch.int8,
+            torch.int16,
+            torch.int32,
+            torch.int64,
         }
         self._plain = (torch.Tensor, torch.nn.Parameter)
         self._is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
@@ -196,7 +238,7 @@ class Beside:
         return count == 1 or (tensor.dtype in self._small and 0 < count <= MAX_ELEMENTS)
 
     def read_inputs(self, func: Any, args: Any) -> Known | None:
-        """What is known of the inputs, read before the launch makes it unknown. None: nothing of interest."""
+        """What is known of the inputs, read before the launch. None: nothing of interest."""
         known, num_tensors = Known(), 0
         for tensor in self.tensors(args):
             if not tensor.is_cuda and tensor.dim() == 0:
@@ -225,7 +267,9 @@ class Beside:
         if not names or self._is_plain_copy(func, args):
             return
         for position, name in names:
-            for tensor in self.tensors((args[position] if position < len(args) else kwargs.get(name),)):
+            for tensor in self.tensors(
+                (args[position] if position < len(args) else kwargs.get(name),)
+            ):
                 if tensor.is_cuda and not self._is_wrapped(tensor):
                     library.forget(tensor.data_ptr())
 
@@ -236,7 +280,12 @@ class Beside:
             for address, raw in known.raw:
                 self._write(address, raw)
         outputs = [item for item in self.tensors((result,)) if item.is_cuda]
-        if not known.is_complete or schema.is_random or not outputs or not all(map(self.is_small, outputs)):
+        if (
+            not known.is_complete
+            or schema.is_random
+            or not outputs
+            or not all(map(self.is_small, outputs))
+        ):
             return
         if not schema.written and any(self._is_alias(output, args) for output in outputs):
             return
@@ -256,14 +305,23 @@ class Beside:
 
     def _is_factory(self, func: Any) -> bool:
         name = func._schema.name
-        return not self._schema(func).is_random and not name.startswith("aten::empty") and "new_empty" not in name
+        return (
+            not self._schema(func).is_random
+            and not name.startswith("aten::empty")
+            and "new_empty" not in name
+        )
 
     def _is_plain_copy(self, func: Any, args: Any) -> bool:
         """A copy that the driver makes, byte by byte: the phantom follows it by itself."""
         if func is not self._copy or len(args) < 2:
             return False
         to, of = args[0], args[1]
-        return bool(to.dtype is of.dtype and to.is_contiguous() and of.is_contiguous() and to.size() == of.size())
+        return bool(
+            to.dtype is of.dtype
+            and to.is_contiguous()
+            and of.is_contiguous()
+            and to.size() == of.size()
+        )
 
     def _schema(self, func: Any) -> Schema:
         schema = self._schemas.get(func)
@@ -281,7 +339,8 @@ class Beside:
     def _is_alias(self, output: Any, args: Any) -> bool:
         start = output.untyped_storage().data_ptr()
         return any(
-            tensor.is_cuda and tensor.untyped_storage().data_ptr() == start for tensor in self.tensors(args)
+            tensor.is_cuda and tensor.untyped_storage().data_ptr() == start
+            for tensor in self.tensors(args)
         )
 
     def _on_cpu(self, args: Any, known: Known) -> Any:
@@ -308,10 +367,16 @@ class Beside:
     def _read(self, tensor: Any) -> bytearray | None:
         raw = bytearray(self._span(tensor))
         address = (ctypes.c_char * len(raw)).from_buffer(raw)
-        return raw if library.read_bytes(tensor.data_ptr(), ctypes.addressof(address), len(raw)) else None
+        return (
+            raw
+            if library.read_bytes(tensor.data_ptr(), ctypes.addressof(address), len(raw))
+            else None
+        )
 
     def _write(self, address: int, raw: bytearray) -> None:
-        library.write_bytes(address, ctypes.addressof((ctypes.c_char * len(raw)).from_buffer(raw)), len(raw))
+        library.write_bytes(
+            address, ctypes.addressof((ctypes.c_char * len(raw)).from_buffer(raw)), len(raw)
+        )
 
     def _view(self, raw: bytearray, like: Any) -> Any:
         flat = self._torch.frombuffer(raw, dtype=like.dtype)

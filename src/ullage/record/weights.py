@@ -1,8 +1,9 @@
 """Random initialisation that nobody reads.
 
-A model is built on the CPU, filled with random numbers, and moved to a GPU that is not there: the numbers go nowhere.
-Filling large CPU tensors in place is therefore left out, unless the program's user asks for real values. Untouched pages
-of a tensor take no host memory either. What was left out is counted and stands in the report.
+A model is built on the CPU, filled with random numbers, and moved to a GPU that is not there: the
+numbers go nowhere. Filling large CPU tensors in place is therefore left out, unless the program's
+user asks for real values. Untouched pages of a tensor take no host memory either. What was left out
+is counted and stands in the report.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ class SkippedWeights:
         self.count = 0
         self.bytes = 0
         aten = torch.ops.aten
-        self.fills: frozenset[Any] = frozenset((aten.normal_.default, aten.uniform_.default) if is_on else ())
+        self.fills: frozenset[Any] = frozenset(
+            (aten.normal_.default, aten.uniform_.default) if is_on else ()
+        )
 
     def is_skipped(self, tensor: Any) -> bool:
         """Whether filling this tensor is left out; counts it if so."""

@@ -66,6 +66,11 @@ def print_run(report: RunReport, console: Console) -> None:
     console.file.write(text)
 
 
+def verdict_line(report: RunReport) -> str:
+    """The verdict alone, as one line without colour."""
+    return _verdict(report).plain
+
+
 def _parts(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
     yield _verdict(report)
     yield Text(f"  {' '.join(report.program.argv)}", style="dim", overflow="ellipsis", no_wrap=True)

@@ -63,7 +63,6 @@ def reports(make_record: Make, program: Program, small_gpu: Gpu) -> dict[str, Ru
 
 @pytest.mark.parametrize("name", ["fits", "unlimited", "out_of_memory"])
 def test_the_report_is_the_one_on_file(reports: dict[str, RunReport], name: str) -> None:
-    """Rewrite the files with: python -m pytest tests/unit/report --basetemp=... after a look."""
     text = render_run(reports[name])
     assert text == (HERE / f"{name}.txt").read_text(encoding="utf-8")
 

@@ -1,7 +1,7 @@
-"""Found by every Python process under `ullage run`, by way of PYTHONPATH: starts the watching, then steps aside.
+"""Found by every Python process under `ullage run`: starts the watching, then steps aside.
 
-It runs in the user's interpreter, where ullage may not be installed: the package is loaded by its path, and nothing is
-added to the module search path.
+It runs in the user's interpreter, where ullage may not be installed: the package is loaded by its
+path, and nothing is added to the module search path.
 """
 
 import importlib.machinery
