@@ -26,7 +26,6 @@ def main() -> None:
     block = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
     found["free_with_512_mib"] = torch.cuda.mem_get_info()[0]
     found["allocated"] = torch.cuda.memory_allocated()
-    found["device_memory_used"] = torch.cuda.device_memory_used()
     del block
     found["free_when_cached"] = torch.cuda.mem_get_info()[0]
     found["reserved_when_cached"] = torch.cuda.memory_reserved()

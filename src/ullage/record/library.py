@@ -9,7 +9,6 @@ import array
 import ctypes
 from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
-
 from typing import Any, cast
 
 _HOST_READ = ctypes.CFUNCTYPE(None, c_uint64)

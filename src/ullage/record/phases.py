@@ -79,7 +79,9 @@ class Phases:
             self._claims.claim_module(module)
             self._mark("forward_begin", {"grad": self._torch.is_grad_enabled()})
 
-    def _after_module(self, _module: Any, _arguments: Any, named: Any, output: Any) -> None:
+    def _after_module(
+        self, _module: Any, _arguments: Any, named: Any, output: Any = None
+    ) -> None:
         self._depth.modules -= 1
         if self._depth.modules == 0 and not self.is_busy:
             self._mark("forward_end")

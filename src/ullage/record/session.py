@@ -102,8 +102,8 @@ class Session:
                 self._history.begin()
             except (TypeError, RuntimeError) as error:
                 self._warnings.append(
-                    f"torch {self._torch.__version__} does not let its memory history be recorded as "
-                    f"known versions do ({error}); the snapshot has no history"
+                    f"torch {self._torch.__version__} records its memory history in a way not known "
+                    f"here ({error}): the snapshot has none"
                 )
             observe = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
             if observe is not None:
