@@ -45,7 +45,7 @@ def main() -> None:
     found["stats"] = {
         name: value
         for name, value in torch.cuda.memory_stats().items()
-        if "all" in name or "." not in name
+        if ".all." in name or "." not in name
     }
     found["summary_has_a_table"] = "Allocated memory" in torch.cuda.memory_summary()
     print(json.dumps(found))

@@ -47,11 +47,14 @@ class History:
         """Starts ullage's own recording.
 
         By way of torch's Python function, which knows the arguments that its version of the C
-        function takes.
+        function takes. Stacks are taken where memory is allocated, not where it is freed: torch
+        2.11 loses an exception that is on its way while it takes the stack of a free.
         """
         self._is_ours = True
         try:
-            self._memory._record_memory_history("all", stacks="python", max_entries=MAX_ENTRIES)
+            self._memory._record_memory_history(
+                "all", context="alloc", stacks="python", max_entries=MAX_ENTRIES
+            )
         finally:
             self._is_ours = False
 
@@ -71,13 +74,14 @@ class History:
         if enabled not in _ENABLED or context not in _CONTEXTS or stacks not in _STACKS:
             self._record(*arguments)  # torch's own error for what it does not know
         clear, options = arguments[4:5], arguments[5:]
-        self._record("all", "all", stacks, MAX_ENTRIES, *(False for _ in clear), *options)
+        has_frames, context = context is not None, "all" if context == "all" else "alloc"
+        self._record("all", context, stacks, MAX_ENTRIES, *(False for _ in clear), *options)
         if self._view is None or any(clear):
             start = tuple(len(trace) for trace in self._snapshot(None)["device_traces"])
         else:
             start = self._view.start
         kept = max_entries if enabled == "all" else 0
-        self._view = View(start, kept, has_frames=context is not None)
+        self._view = View(start, kept, has_frames=has_frames)
 
     def _snapshot_for_program(self, *arguments: Any) -> Snapshot:
         return visible(self._snapshot(*arguments), self._view)

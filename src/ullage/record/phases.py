@@ -65,6 +65,19 @@ class Phases:
         if run_backward is not None:
             torch.autograd._engine_run_backward = self._around_backward(run_backward)
 
+    def whole_marks(self) -> list[Mark]:
+        """The marks; where nothing ended a step, each forward of a root module did."""
+        if self.num_steps:
+            return self.marks
+        marks: list[Mark] = []
+        num_steps = 0
+        for mark in self.marks:
+            marks.append(mark)
+            if mark[1] == "forward_end":
+                marks.append((mark[0], "step", num_steps))
+                num_steps += 1
+        return marks
+
     @property
     def is_busy(self) -> bool:
         """Whether a backward or an optimizer runs: a module called now starts no forward."""
@@ -79,13 +92,12 @@ class Phases:
             self._claims.claim_module(module)
             self._mark("forward_begin", {"grad": self._torch.is_grad_enabled()})
 
-    def _after_module(
-        self, _module: Any, _arguments: Any, named: Any, output: Any = None
-    ) -> None:
+    def _after_module(self, _module: Any, _arguments: Any, named: Any, output: Any = None) -> None:
         self._depth.modules -= 1
         if self._depth.modules == 0 and not self.is_busy:
             self._mark("forward_end")
-            self._claims.claim_cache(named, output)
+            if len(rest) == 2:  # after an exception torch leaves the keyword arguments out
+                self._claims.claim_cache(*rest)
             if not self.has_optimizer and not self._torch.is_grad_enabled():
                 self._end_step()
 

@@ -102,7 +102,7 @@ class Session:
                 self._history.begin()
             except (TypeError, RuntimeError) as error:
                 self._warnings.append(
-                    f"torch {self._torch.__version__} records its memory history in a way not known "
+                    f"torch {self._torch.__version__} records memory history in a way not known "
                     f"here ({error}): the snapshot has none"
                 )
             observe = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
@@ -189,9 +189,19 @@ class Session:
             "devices": [self._device(index) for index in range(torch.cuda.device_count())],
             "first_position": 0,
             "events": library.events(),
-            "marks": [list(mark) for mark in self._phases.marks],
+            "marks": [list(mark) for mark in self._phases.whole_marks()],
             "claims": [list(claim) for claim in self._claims.rows],
             "workspaces": library.workspaces(),
+            **self._basis(),
+            "ooms": self._ooms,
+            "host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "pinned_peak_bytes": library.pinned_peak_bytes(),
+            "warnings": self._warnings,
+        }
+
+    def _basis(self) -> dict[str, Any]:
+        """What was not known, and what was assumed in its stead."""
+        return {
             "reads": [
                 {"what": "host read", "where": where, "count": count, "bytes": num_bytes}
                 for where, (count, num_bytes) in self._reads.items()
@@ -209,10 +219,6 @@ class Session:
             "assumed": library.assumed(),
             "refused": library.refused(),
             "not_initialised": {"count": self._weights.count, "bytes": self._weights.bytes},
-            "ooms": self._ooms,
-            "host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "pinned_peak_bytes": library.pinned_peak_bytes(),
-            "warnings": self._warnings,
         }
 
     def _device(self, index: int) -> dict[str, Any]:

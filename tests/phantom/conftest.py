@@ -1,0 +1,148 @@
+"""Runs programs under `ullage run`, each once a session, so that one run serves many tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ullage.trace.model import Record
+from ullage.trace.reader import read_record
+
+ROOT = Path(__file__).parent.parent.parent
+PLACES = (ROOT / "tests" / "programs", ROOT / "tests" / "golden", ROOT / "examples")
+TIMEOUT_S = 180
+MAIN = "from ullage.cli.main import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one `ullage run --json` left: its exit code, its output, its document, its snapshot."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    directory: Path
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The run document, from stdout."""
+        try:
+            found: dict[str, Any] = json.loads(self.stdout)
+        except json.JSONDecodeError:
+            pytest.fail(f"no document, exit code {self.exit_code}:\n{self.stderr}")
+        return found
+
+    @property
+    def device(self) -> dict[str, Any]:
+        """The first device of the document."""
+        devices: list[dict[str, Any]] = self.document["devices"]
+        assert devices, f"no device was used, exit code {self.exit_code}:\n{self.stderr}"
+        return devices[0]
+
+    @property
+    def snapshot(self) -> dict[str, Any]:
+        """torch's own snapshot, as its viewer would read it."""
+        with (self.directory / "snapshot.pickle").open("rb") as file:
+            found: dict[str, Any] = pickle.load(file)
+        return found
+
+    @property
+    def record(self) -> Record:
+        """What the watched process wrote down."""
+        return read_record(self.directory / "snapshot.pickle")
+
+    @property
+    def printed(self) -> Any:
+        """The program's last line of JSON (with --json its stdout goes to stderr)."""
+        for line in reversed(self.stderr.splitlines()):
+            if line.startswith(("{", "[")):
+                return json.loads(line)
+        pytest.fail(f"the program printed no JSON:\n{self.stderr}")
+
+    @property
+    def reads(self) -> dict[str, list[str]]:
+        """The places of the assumptions that a value was read for: place -> what."""
+        found: dict[str, list[str]] = {}
+        for made in self.document["basis"]["allocator"]["assumptions"]:
+            if made["where"]:
+                found.setdefault(made["where"], []).append(made["what"])
+        return found
+
+
+RunProgram = Callable[..., Outcome]
+
+
+def find_program(name: str) -> str:
+    """The path of a program by its name within tests/programs, tests/golden or examples."""
+    for place in PLACES:
+        if (place / name).exists():
+            return str(place / name)
+    return name
+
+
+def environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment without what would steer ullage or the allocator."""
+    mine = ("ULLAGE_", "PYTORCH_", "PYTEST_", "LD_PRELOAD")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
+    return kept | {"NO_COLOR": "1"} | dict(changes)
+
+
+def execute(command: list[str], directory: Path, env: dict[str, str]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr; what hangs is ended with all that it started."""
+    with subprocess.Popen(
+        command, cwd=directory, env=env, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            pytest.fail(f"{command} did not end within {TIMEOUT_S} s")
+    return process.returncode, stdout, stderr
+
+
+@pytest.fixture(scope="session")
+def run_program(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> RunProgram:
+    """`run_program("peaks.py", "--flag", gpu="t4", options=("--steps", "2"), env=(("A", "b"),))`.
+
+    The same call runs once a session; another `turn` runs it again.
+    """
+    done: dict[object, Outcome] = {}
+
+    def run(
+        *program: str,
+        gpu: str = "h100-80gb",
+        options: tuple[str, ...] = (),
+        env: tuple[tuple[str, str], ...] = (),
+        turn: int = 0,
+    ) -> Outcome:
+        key = (program, gpu, options, env, turn)
+        if key not in done:
+            directory = tmp_path_factory.mktemp(Path(program[0]).stem.strip("-") or "run")
+            command = [
+                sys.executable, "-c", MAIN, "run", "--gpu", gpu, "--json",
+                "--python", str(thin_python), "--snapshot", str(directory / "snapshot.pickle"),
+                *options, "--", find_program(program[0]), *program[1:],
+            ]  # fmt: skip
+            done[key] = Outcome(*execute(command, directory, environment(dict(env))), directory)
+        return done[key]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def torch_version(thin_python: Path) -> str:
+    """The version of the environment's torch, without importing it."""
+    code = "from importlib.metadata import version; print(version('torch'))"
+    command = [str(thin_python), "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
