@@ -24,6 +24,7 @@ class View:
 
     start: tuple[int, ...]
     max_entries: int
+    skipped_actions: frozenset[str]
     has_frames: bool
 
 
@@ -73,15 +74,21 @@ class History:
             return
         if enabled not in _ENABLED or context not in _CONTEXTS or stacks not in _STACKS:
             self._record(*arguments)  # torch's own error for what it does not know
-        clear, options = arguments[4:5], arguments[5:]
-        has_frames, context = context is not None, "all" if context == "all" else "alloc"
-        self._record("all", context, stacks, MAX_ENTRIES, *(False for _ in clear), *options)
+        clear, options = arguments[4:5], list(arguments[5:])
+        skipped: frozenset[str] = frozenset()
+        for index, option in enumerate(options):
+            if isinstance(
+                option, list
+            ):  # actions that the program does not want to see; ullage does
+                skipped, options[index] = frozenset(option), []
+        taken = "all" if context == "all" else "alloc"
+        self._record("all", taken, stacks, MAX_ENTRIES, *(False for _ in clear), *options)
         if self._view is None or any(clear):
             start = tuple(len(trace) for trace in self._snapshot(None)["device_traces"])
         else:
             start = self._view.start
         kept = max_entries if enabled == "all" else 0
-        self._view = View(start, kept, has_frames=has_frames)
+        self._view = View(start, kept, skipped, has_frames=context is not None)
 
     def _snapshot_for_program(self, *arguments: Any) -> Snapshot:
         return visible(self._snapshot(*arguments), self._view)
@@ -93,6 +100,8 @@ def visible(snapshot: Snapshot, view: View | None) -> Snapshot:
     for device, trace in enumerate(snapshot["device_traces"]):
         start = len(trace) if view is None else _start(view, device)
         entries = trace[start:]
+        if view is not None and view.skipped_actions:
+            entries = [entry for entry in entries if entry["action"] not in view.skipped_actions]
         if view is not None and len(entries) > view.max_entries:
             entries = entries[len(entries) - view.max_entries :]
         live |= _live(trace[start:])

@@ -92,12 +92,12 @@ class Phases:
             self._claims.claim_module(module)
             self._mark("forward_begin", {"grad": self._torch.is_grad_enabled()})
 
-    def _after_module(self, _module: Any, _arguments: Any, named: Any, output: Any = None) -> None:
+    def _after_module(self, _module: Any, _arguments: Any, *named_and_output: Any) -> None:
         self._depth.modules -= 1
         if self._depth.modules == 0 and not self.is_busy:
             self._mark("forward_end")
-            if len(rest) == 2:  # after an exception torch leaves the keyword arguments out
-                self._claims.claim_cache(*rest)
+            if len(named_and_output) == 2:  # after an exception torch leaves out the named ones
+                self._claims.claim_cache(*named_and_output)
             if not self.has_optimizer and not self._torch.is_grad_enabled():
                 self._end_step()
 
