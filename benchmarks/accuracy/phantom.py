@@ -11,6 +11,7 @@ GPU, also how far off they are.
 import argparse
 import datetime
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from benchmarks.accuracy.workload_names import ALLOC_CONF, NAMES
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "accuracy.md"
 MIB = 2**20
+# The line of a traceback that names the exception
+_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Unsupported)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ def run_workload(name: str, parts: Path, args: argparse.Namespace) -> Result:
     if done.returncode == 0:
         return Result(name, None, document)
     lines = done.stderr.strip().splitlines() or ["no message"]
-    errors = [line for line in lines if "Error" in line]
+    errors = [line for line in lines if _ERROR.match(line)]
     return Result(name, (errors or lines)[-1].strip()[:200], document)
 
 

@@ -34,6 +34,8 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
+            if tracker:
+                tracker.reset_mod_stats()  # it refuses a second forward otherwise
     seconds = time.perf_counter() - started
     tracked_bytes = None
     if tracker:

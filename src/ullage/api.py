@@ -179,10 +179,10 @@ def run(
 
 def check_writable(path: Path, *, force: bool) -> None:
     """Raises SpecError where a named file cannot be written: before a run, not after it."""
-    if path.exists() and not force:
-        raise SpecError(f"{str(path)!r} exists; give another name, or --force to overwrite it")
     if path.is_dir():
         raise SpecError(f"{str(path)!r} is a directory; give the name of a file")
+    if path.exists() and not force:
+        raise SpecError(f"{str(path)!r} exists; give another name, or --force to overwrite it")
     if not path.parent.is_dir():
         raise SpecError(
             f"there is no directory {str(path.parent)!r} to write {path.name!r} into; make it first"

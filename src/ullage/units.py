@@ -19,11 +19,12 @@ from typing import Final
 
 from ullage.errors import SpecError
 
-__all__ = ["GB", "GIB", "KIB", "MIB", "format_bytes", "parse_bytes"]
+__all__ = ["GB", "GIB", "KIB", "MIB", "PIB", "format_bytes", "parse_bytes"]
 
 KIB: Final = 2**10
 MIB: Final = 2**20
 GIB: Final = 2**30
+PIB: Final = 2**50
 GB: Final = 10**9
 
 _BINARY_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

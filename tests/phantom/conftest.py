@@ -20,7 +20,7 @@ from ullage.trace.reader import read_record
 
 ROOT = Path(__file__).parent.parent.parent
 PLACES = (ROOT / "tests" / "programs", ROOT / "tests" / "golden", ROOT / "examples")
-TIMEOUT_S = 180
+TIMEOUT_S = 120
 MAIN = "from ullage.cli.main import main; main()"
 
 

@@ -29,7 +29,7 @@ CASES = {
     "peaks, expandable": ("peaks.py", EXPANDABLE),
     "gpt2": (GPT2, ()),
     "gpt2, expandable": (GPT2, EXPANDABLE),
-    "out of memory": ("survives_oom.py", ()),
+    "out of memory": ("memory_api.py", ()),
 }
 
 
@@ -97,7 +97,7 @@ def replay_trace(trace: list[dict[str, Any]]) -> tuple[Ranges, Ranges, list[tupl
     """Segments and live blocks (as requested) at the end, and (address, sign, reserved) per event."""
     segments, blocks, sequence = Ranges(), Ranges(), []
     for entry in trace:
-        action, address, size = entry["action"], entry["addr"], entry["size"]
+        action, address, size = entry["action"], entry.get("addr", 0), entry["size"]
         if action in ("segment_alloc", "segment_map"):
             segments.add(address, size)
         elif action == "segment_free":

@@ -1,4 +1,9 @@
-"""Two steps of a small Mixtral: the device decides which expert sees how many tokens."""
+"""Two steps of a small Mixtral: the device decides which expert sees how many tokens.
+
+With the argument "eager" the host asks for the experts, one after another, as older versions do.
+"""
+
+import sys
 
 import torch
 from transformers import MixtralConfig, MixtralForCausalLM
@@ -18,6 +23,8 @@ def main() -> None:
         num_experts_per_tok=2,
         output_router_logits=True,
     )
+    if sys.argv[1:] == ["eager"]:
+        config._experts_implementation = "eager"
     model = MixtralForCausalLM(config).to("cuda", torch.bfloat16).train()
     optimizer = torch.optim.AdamW(model.parameters())
     for step in range(2):

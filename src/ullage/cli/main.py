@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 
 import click
@@ -47,6 +48,16 @@ class LazyGroup(click.Group):
             raise TypeError(f"{VERBS[cmd_name][0]} is {command!r}, expected a click command")
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that was typed; of an unknown one, what may have been meant."""
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            close = get_close_matches(args[0], VERBS, n=1)
+            meant = f"did you mean {close[0]}?" if close else f"expected {', '.join(VERBS)}"
+            raise click.UsageError(f"there is no verb {args[0]!r}; {meant}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of verbs in --help, from the table alone."""
         with formatter.section("Verbs"):
@@ -77,7 +88,7 @@ def run_cli(arguments: list[str]) -> int:
         click.echo(f"ullage: {error}", err=True)
         return ANSWER_IS_NO if isinstance(error, BudgetExceeded) else WRONG_USE
     except click.ClickException as error:
-        error.show()
+        _show_wrong_use(error)
         return WRONG_USE
     except (KeyboardInterrupt, click.Abort):
         click.echo("ullage: interrupted", err=True)
@@ -88,3 +99,15 @@ def run_cli(arguments: list[str]) -> int:
         return 0
     # A verb returns its exit code, or None for 0.
     return code if isinstance(code, int) else 0
+
+
+def _show_wrong_use(error: click.ClickException) -> None:
+    """click's message in our form; the help where it asks for help."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) or context is None:
+        error.show()
+        return
+    message = error.format_message().rstrip(".")
+    click.echo(
+        f"ullage: {message[:1].lower()}{message[1:]}; see `{context.command_path} --help`", err=True
+    )

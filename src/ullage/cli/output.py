@@ -5,6 +5,7 @@ files by name.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,9 @@ import click
 
 from ullage.api import Run
 from ullage.units import format_bytes
+
+# Covers what an earlier, longer line left.
+_PROGRESS_WIDTH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +42,15 @@ class Output:
 
 
 def _show_progress(line: str) -> None:
-    """Shows "step 3 allocated 8641234567" and leaves the cursor in front, so that the program's own
-    lines replace it.
+    """Shows "step 3 allocated 8641234567" at the right edge and puts the cursor back, so that the
+    program's own lines are left alone.
     """
     words = line.split()
     text = f"step {words[1]}, {format_bytes(int(words[3]))} allocated" if len(words) == 4 else line
-    click.echo(f"\x1b[2m{text}\x1b[0m\x1b[K\r", nl=False, err=True)
+    width = shutil.get_terminal_size().columns
+    shown = f"{text:>{_PROGRESS_WIDTH}}"[-width:]
+    column = width - len(shown) + 1
+    click.echo(f"\x1b7\x1b[{column}G\x1b[2m{shown}\x1b[0m\x1b8", nl=False, err=True)
 
 
 def write_run(run: Run, output: Output) -> None:

@@ -9,21 +9,26 @@ import click
 
 from ullage import api
 from ullage.cli.output import Output, write_run
+from ullage.errors import SpecError
 
 FILE = click.Path(path_type=Path)
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGUMENTS]")
-@click.option("--gpu", metavar="NAME", help="As `ullage gpus` lists them; none: an endless H100.")
+@click.option("--gpu", metavar="NAME", help="One of `ullage gpus`; default: an H100 without limit.")
 @click.option("--memory", metavar="SIZE", help="Another total memory, such as 24GiB.")
 @click.option("--capability", metavar="M.N", help="Another compute capability, such as 8.9.")
 @click.option("--alloc-conf", metavar="TEXT", help="Sets PYTORCH_ALLOC_CONF for the program.")
-@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Stop after N steps.")
+@click.option("--steps", type=int, metavar="N", help="Stop after N training steps.")
 @click.option("--python", metavar="PATH", help="The interpreter of another environment.")
 @click.option("--real-init", is_flag=True, help="Really initialise weights on the CPU.")
-@click.option("--snapshot", type=FILE, metavar="FILE", help="Where the memory snapshot goes.")
-@click.option("-o", "--output", type=FILE, metavar="FILE", help="Also write the run document.")
+@click.option(
+    "--snapshot", type=FILE, metavar="FILE", help="The memory snapshot; default: a new name here."
+)
+@click.option(
+    "-o", "--output", type=FILE, metavar="FILE", help="Also write the run document (JSON)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the run document, not the report.")
 @click.option("--force", is_flag=True, help="Overwrite files that were named.")
 @click.option("--quiet", is_flag=True, help="Print the verdict alone, and no progress.")
@@ -48,6 +53,8 @@ def run_command(
     shown = Output(is_json=as_json, is_quiet=quiet, path=output)
     if output is not None:
         api.check_writable(output, force=force)
+        if snapshot is not None and output.absolute() == snapshot.absolute():
+            raise SpecError(f"--output and --snapshot both name {str(output)!r}; give two names")
     options["snapshot"] = snapshot or api.default_snapshot(program, options["python"])
     with shown.progress() as on_progress:
         result = api.run(

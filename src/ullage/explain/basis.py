@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ullage.trace.model import Record
@@ -25,12 +25,23 @@ class BasisKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """One thing that was assumed: where, how often, and how many bytes hang on it."""
+    """One thing that was assumed: where, how often, and how many bytes hang on it.
+
+    Attributes:
+        what: in words.
+        where: in the user's code; empty where it has no such place.
+        count: how often.
+        size_bytes: of an interval its width, of a value that was read its size.
+        low_bytes: the lower end of an assumed size; None where no size was assumed.
+        high_bytes: its upper end.
+    """
 
     what: str
     where: str
     count: int
     size_bytes: int
+    low_bytes: int | None = None
+    high_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +65,11 @@ def device_basis(gpu: Gpu) -> Basis:
     """
     assumptions = []
     if gpu.context_low_bytes != gpu.context_high_bytes:
-        span = gpu.context_high_bytes - gpu.context_low_bytes
-        assumptions.append(Assumption(f"driver context on {gpu.slug}", "", 1, span))
+        ends = (gpu.context_low_bytes, gpu.context_high_bytes)
+        assumptions.append(_assumed_size(f"driver context on {gpu.slug}", 1, *ends))
     if not gpu.is_total_exact:
-        span = gpu.total_high_bytes - gpu.total_low_bytes
-        assumptions.append(Assumption(f"memory that CUDA reports for {gpu.slug}", "", 1, span))
+        ends = (gpu.total_low_bytes, gpu.total_high_bytes)
+        assumptions.append(_assumed_size(f"memory that CUDA reports for {gpu.slug}", 1, *ends))
     return _basis(assumptions)
 
 
@@ -68,7 +79,7 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
             f"{shape.what}: {shape.assumption}", shape.where, shape.count, shape.size_bytes
         )
     for sizes in record.assumed:
-        yield Assumption(sizes.what, "", sizes.count, sizes.high_bytes - sizes.low_bytes)
+        yield _assumed_size(sizes.what, sizes.count, sizes.low_bytes, sizes.high_bytes)
     for read in record.reads:
         yield Assumption(f"{read.what}, answered as zeros", read.where, read.count, read.size_bytes)
     for name, count in record.refused:
@@ -79,13 +90,18 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
         yield Assumption(what, "", record.num_not_initialised, 0)
 
 
+def _assumed_size(what: str, count: int, low_bytes: int, high_bytes: int) -> Assumption:
+    """A size that is known to lie in an interval."""
+    return Assumption(what, "", count, high_bytes - low_bytes, low_bytes, high_bytes)
+
+
 def _basis(assumptions: Iterable[Assumption]) -> Basis:
     merged: dict[tuple[str, str], Assumption] = {}
     for new in assumptions:
         known = merged.get((new.what, new.where))
         if known is not None:
-            size = max(known.size_bytes, new.size_bytes)
-            new = Assumption(new.what, new.where, known.count + new.count, size)
+            wider = max(known, new, key=lambda made: made.size_bytes)
+            new = replace(wider, count=known.count + new.count)
         merged[new.what, new.where] = new
     kind = BasisKind.ASSUMED if merged else BasisKind.EXACT
     return Basis(kind, tuple(merged.values()))

@@ -21,10 +21,10 @@ def find_warnings(
     `lowest_headroom_bytes` is the lower end of what is left, None on a device without limit.
     """
     found = [text for record in records for text in record.warnings]
-    if not records:
+    if not records and fits:  # else how it failed says more
         found.append("the program did not use a GPU: there is no device memory to report")
     found += _survived_ooms(records, fits=fits)
-    for steps in steps_per_device:
+    for steps in steps_per_device if fits else ():
         found += _unsettled_steps(steps)
     if fits and any(_is_first_optimizer_step_only(record) for record in records):
         found.append(
@@ -59,6 +59,7 @@ def _unsettled_steps(steps: Sequence[StepPeak]) -> list[str]:
     changes = ", ".join(
         f"{name} {'+' if new >= old else ''}{format_bytes(new - old)}"
         for name, old, new in zip(("allocated", "reserved"), before, last, strict=True)
+        if new != old
     )
     return [f"the peaks of the last two steps still differ ({changes}); run more steps"]
 

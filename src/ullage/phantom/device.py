@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ullage.errors import SpecError
 from ullage.gpus.catalog import Gpu, find_gpu
-from ullage.units import format_bytes, parse_bytes
+from ullage.units import PIB, format_bytes, parse_bytes
 
 # Without any device option: the GPU that most programs are written for, and it never runs out.
 DEFAULT_GPU = "h100-80gb"
@@ -67,7 +67,7 @@ def choose_device(
         SpecError: an unknown GPU, or a malformed size or capability.
     """
     is_unlimited = gpu is None and memory is None and capability is None
-    entry = find_gpu(gpu or DEFAULT_GPU)
+    entry = find_gpu(DEFAULT_GPU if gpu is None else gpu)
     if memory is not None:
         entry = _with_memory(entry, parse_bytes(memory))
     if capability is not None:
@@ -80,9 +80,14 @@ def _with_memory(gpu: Gpu, total_bytes: int) -> Gpu:
     """The same GPU with other memory."""
     if total_bytes <= gpu.context_high_bytes:
         raise SpecError(
-            f"memory of {total_bytes} bytes is not more than the driver's own context takes "
-            f"({gpu.context_high_bytes} bytes on {gpu.slug}); give the device's whole memory, such "
-            "as 24GiB"
+            f"a memory of {format_bytes(total_bytes)} is not more than the driver's own context "
+            f"takes ({format_bytes(gpu.context_high_bytes)} on {gpu.slug}); give the device's "
+            "whole memory, such as 24GiB"
+        )
+    if total_bytes > PIB:
+        raise SpecError(
+            f"a memory of {format_bytes(total_bytes)} is more than the largest that can be played, "
+            f"{format_bytes(PIB)}; without --gpu and --memory the device never runs out"
         )
     return replace(
         gpu,

@@ -13,6 +13,7 @@ parent needs is imported while it runs.
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -67,11 +68,12 @@ class Ended:
 
 def check_platform() -> None:
     """Raises EnvironmentProblem where the phantom cannot work at all."""
-    if sys.platform != "linux":
+    system = platform.system()
+    if system != "Linux":
         raise EnvironmentProblem(
-            f"the phantom GPU stands in for Linux libraries, and this is {sys.platform}; use WSL2 "
-            "on Windows, or a "
-            "Linux container (docker run -it python:3.11) on either"
+            "the phantom GPU stands in for Linux libraries, and this is "
+            f"{'macOS' if system == 'Darwin' else system}; use WSL2 on Windows, or a Linux "
+            "container (docker run -it python:3.11) on either"
         )
 
 

@@ -76,6 +76,11 @@ def resolve_program(argv: Sequence[str], python: str | None = None) -> UserProgr
     if path.exists():
         _check_script(path)
         return UserProgram(interpreter, words, words)
+    if path.is_symlink():
+        target = os.readlink(path)  # noqa: PTH115 - as it is written
+        raise SpecError(
+            f"{words[0]!r} is a link to {target!r}, which does not exist; give a file that does"
+        )
     if path.suffix == ".py" or os.sep in words[0]:
         raise SpecError(
             f"there is no file {words[0]!r} (in {str(Path.cwd())!r}); check its name and the "
@@ -108,6 +113,30 @@ def _check_script(path: Path) -> None:
         )
     if not os.access(file, os.R_OK):
         raise SpecError(f"{str(file)!r} cannot be read; check its permissions")
+    if file.is_file():  # not a pipe, which can be read only once
+        _check_is_python(file)
+
+
+def _check_is_python(file: Path) -> None:
+    """Refuses what python would only call a syntax error: binaries, scripts for a shell."""
+    try:
+        with file.open("rb") as opened:
+            begin = opened.read(4096)
+    except OSError as error:
+        raise SpecError(f"{str(file)!r} cannot be read: {error.strerror or error}") from None
+    first, second = (*begin.split(b"\n", 2), b"")[:2]
+    shebang = first.decode(errors="replace")
+    if b"\0" in begin:
+        from zipfile import is_zipfile
+
+        if file.suffix == ".pyc" or is_zipfile(file):
+            return  # compiled code or an archive, which python runs
+        found = "a binary file"
+    elif shebang.startswith("#!") and "python" not in shebang and b"exec" not in second:
+        found = f"a script for {shebang[2:].strip()}"
+    else:
+        return
+    raise SpecError(f"{str(file)!r} is {found}; give a Python file, or -m MODULE")
 
 
 def _find_entry_point(name: str, interpreter: str) -> Path:

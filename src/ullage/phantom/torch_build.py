@@ -186,12 +186,21 @@ def _ask_for_torch(python: str) -> str | None:
         )
         origin = json.loads(answer.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        detail = getattr(error, "stderr", None) or error
         raise EnvironmentProblem(
-            f"{python!r} does not run as a Python interpreter: {str(detail).strip()[-200:]}; "
-            "expected a path such as DIR/bin/python"
+            f"{python!r} does not run as a Python interpreter ({_reason(error)}); expected a path "
+            "such as DIR/bin/python"
         ) from None
     return origin if isinstance(origin, str) else None
+
+
+def _reason(error: Exception) -> str:
+    """Why a command failed, in a few words: the last line it wrote, or its exit status."""
+    if isinstance(error, subprocess.CalledProcessError):
+        lines = str(error.stderr).strip().splitlines()
+        return lines[-1][-200:] if lines else f"it exits with {error.returncode}"
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"no answer within {error.timeout:.0f} s"
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "its answer is unknown"
 
 
 def _read_version(directory: Path) -> tuple[str, str | None]:

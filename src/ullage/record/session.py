@@ -15,6 +15,7 @@ from typing import Any
 
 from ullage import __version__
 from ullage.record import library, place
+from ullage.record.compiler import defer_import
 from ullage.record.history import History
 from ullage.record.ownership import Claims
 from ullage.record.peaks import Peaks
@@ -31,6 +32,7 @@ class Settings:
     max_steps: int | None
     has_snapshot: bool
     has_real_init: bool
+    has_values: bool
     progress: Path | None
 
     @classmethod
@@ -42,6 +44,7 @@ class Settings:
             max_steps=int(steps) if steps else None,
             has_snapshot=os.environ.get("ULLAGE_SNAPSHOT", "1") == "1",
             has_real_init=os.environ.get("ULLAGE_REAL_INIT") == "1",
+            has_values=os.environ.get("ULLAGE_VALUES", "1") == "1",
             progress=Path(progress) if progress else None,
         )
 
@@ -84,7 +87,8 @@ class Session:
         self._history.install()
         self._peaks.install()
         self._phases.install()
-        if not self._values.install():
+        defer_import(self._torch)
+        if self._settings.has_values and not self._values.install():
             self._warnings.append(
                 f"torch {self._torch.__version__} offers no way to follow small values: masks, "
                 "counts and flags that kernels make read as zeros"

@@ -8,15 +8,15 @@ the true value. All else stays unknown.
 An operation whose output *shape* hangs on an unknown value (nonzero, unique, a boolean index) is
 told the worst case, and noted with its place.
 
-Operations are seen through a fallback for a dispatch key that torch keeps free for tests and puts
-before all others. A TorchDispatchMode would not do: autograd and composite operations ask whether
-one is active, and then allocate otherwise. Backward and optimizer are left alone: no value steers
-anything there, and operations are many.
+Operations are seen at a dispatch key that torch keeps free for tests and puts before all others. A
+TorchDispatchMode would not do: autograd and composite operations ask whether one is active, and
+then allocate otherwise. Backward and optimizer are left alone: no value steers anything there.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from dataclasses import dataclass
 from types import ModuleType
@@ -28,48 +28,21 @@ from ullage.record.weights import SkippedWeights
 MAX_ELEMENTS = 1 << 16
 """Larger tensors are data, not decisions."""
 _KEY = "TESTING_ONLY_GenericMode"
-_UNSEEN = (
-    # torch gives the results of these a Python object of another class, so they must not have one
-    # yet.
-    *("detach", "alias"),
-    # Only a new look at the same bytes.
-    *(
-        "view",
-        "reshape",
-        "expand",
-        "transpose.int",
-        "t",
-        "permute",
-        "contiguous",
-        "split.Tensor",
-        "chunk",
-        "flatten.using_ints",
-    ),
-    # Numbers in, numbers out: what a step consists of, and nothing that decides.
-    *(
-        "linear",
-        "matmul",
-        "mm",
-        "bmm",
-        "addmm",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "batch_norm",
-        "layer_norm",
-        "group_norm",
-    ),
-    *(
-        "gelu",
-        "relu",
-        "relu_",
-        "silu",
-        "softmax.int",
-        "dropout",
-        "scaled_dot_product_attention",
-        "rms_norm",
-    ),
-)
+_SEEN = """
+arange full zeros ones scalar_tensor eye zeros_like ones_like full_like new_zeros new_ones new_full
+eq ne lt le gt ge eq_ ne_ lt_ le_ gt_ ge_ logical_and logical_or logical_xor logical_not
+logical_and_ logical_or_ logical_not_ bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_and_ bitwise_or_
+__and__ __or__ __xor__ __iand__ __ior__ __ixor__ isin isnan isinf isfinite
+add sub mul div floor_divide remainder rsub pow neg abs add_ sub_ mul_ div_ floor_divide_ neg_
+maximum minimum clamp clamp_ clamp_min clamp_max true_divide sign ceil floor round
+sum any all max min amax amin argmax argmin cumsum cumprod prod count_nonzero mean equal
+cat stack where index index_put_ index_put gather scatter scatter_ index_select masked_fill
+masked_fill_ masked_select tril triu repeat repeat_interleave flip roll clone sort topk bincount
+one_hot nonzero _unique2 unique_dim unique_consecutive constant_pad_nd diff searchsorted bucketize
+embedding cross_entropy_loss nll_loss nll_loss_nd copy_ to _to_copy type_as contiguous fill_ zero_
+normal_ uniform_ _amp_update_scale_
+"""
+"""Operations that make, or hand on, what programs decide by; and those whose inputs it often is."""
 
 
 class ShapeReads:
@@ -94,7 +67,7 @@ class Values:
         self._weights = weights
         self._beside = Beside(torch)
         self._include = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
-        self._is_active = False
+        self._is_installed = self._is_active = False
         aten = torch.ops.aten
         self._finds = {
             aten.nonzero.default: None,
@@ -108,16 +81,20 @@ class Values:
 
     def install(self) -> bool:
         """Starts; False: this torch has no such key, and small values stay unknown."""
-        fallback = getattr(self._torch.library.Library, "fallback", None)
+        library_type = self._torch.library.Library
+        fallback = getattr(library_type, "fallback", None)
         if self._include is None or fallback is None:
             return False
-        self._library = self._torch.library.Library("_", "IMPL")
-        self._library.fallback(self._follow, _KEY)
-        self._unseen = self._torch.library.Library("aten", "IMPL")
-        for name in _UNSEEN:
-            packet, _, overload = name.partition(".")
-            if hasattr(getattr(self._torch.ops.aten, packet, None), overload or "default"):
-                self._unseen.impl(name, self._torch.library.fallthrough_kernel, _KEY)
+        self._rest = library_type("_", "IMPL")
+        fallback(self._rest, self._torch.library.fallthrough_kernel, _KEY)
+        self._seen = library_type("aten", "IMPL")
+        for name in _SEEN.split():
+            packet = getattr(self._torch.ops.aten, name, None)
+            for overload in packet.overloads() if packet is not None else ():
+                op = getattr(packet, overload)
+                if "out" not in overload:
+                    self._seen.impl(op, functools.partial(self._follow, op), _KEY)
+        self._is_installed = True
         self.resume()
         return True
 
@@ -127,18 +104,19 @@ class Values:
 
     def resume(self) -> None:
         """Sees operations again."""
-        self._switch(is_active=True)
+        self._switch(is_active=self._is_installed)
 
     def _switch(self, *, is_active: bool) -> None:
+        if not self._is_installed:
+            return
         self._is_active = is_active
-        library.follow_thread(int(is_active))
-        if self._include is not None:
-            self._include(_KEY, is_active)
+        self._include(_KEY, is_active)  # type: ignore[misc]
 
     def _follow(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         if op in self._weights.fills and self._weights.is_skipped(args[0]):
             return args[0]
         self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
+        library.follow_thread(1)
         try:
             known = self._beside.read_inputs(op, args)
             self._beside.forget_written(op, args, kwargs)
@@ -152,6 +130,7 @@ class Values:
                 self._beside.follow(op, args, kwargs, known, result)
             return result
         finally:
+            library.follow_thread(0)
             self._include(_KEY, self._is_active)  # type: ignore[misc]
 
     def _expect_count(self, op: Any, args: Any, known: Known | None) -> bool:

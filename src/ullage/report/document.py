@@ -140,7 +140,14 @@ def _basis(basis: Basis) -> Document:
     return {
         "kind": basis.kind.value,
         "assumptions": [
-            {"what": made.what, "where": made.where, "count": made.count, "bytes": made.size_bytes}
+            {
+                "what": made.what,
+                "where": made.where,
+                "count": made.count,
+                "bytes": made.size_bytes,
+                "low_bytes": made.low_bytes,
+                "high_bytes": made.high_bytes,
+            }
             for made in basis.assumptions
         ],
     }

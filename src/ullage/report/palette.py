@@ -33,6 +33,6 @@ CATEGORY_LOOKS = MappingProxyType(
     }
 )
 CACHE_LOOK = Look("cache", "#6b7a90")
-CONTEXT_LOOK = Look("context", "#444444")
-NON_TORCH_LOOK = Look("other libraries", "#777777")
-FREE_LOOK = Look("free", "#d0d0d0")
+CONTEXT_LOOK = Look("context", "#8a6d4b")
+NON_TORCH_LOOK = Look("other libraries", "#b39a7a")
+FREE_LOOK = Look("free", "#b8b8b8")

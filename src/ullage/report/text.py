@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -33,6 +34,7 @@ from ullage.report.palette import (
 from ullage.units import format_bytes
 
 _BAR_WIDTH = 32
+_PLACE_WIDTH = 24
 _MAX_ROWS = 8
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _VERDICT_STYLES = {
@@ -41,13 +43,14 @@ _VERDICT_STYLES = {
     Verdict.FAILED: "bold yellow",
 }
 _PHASES = ("forward", "backward", "optimizer")
+_PADDING = re.compile(r" +$", re.MULTILINE)
 
 
 def render_run(report: RunReport, width: int = 80) -> str:
     """The report as a text without colour, `width` columns wide."""
     file = io.StringIO()
     print_run(report, Console(file=file, width=width, color_system=None, legacy_windows=False))
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+    return file.getvalue()
 
 
 def print_run(report: RunReport, console: Console) -> None:
@@ -60,7 +63,7 @@ def print_run(report: RunReport, console: Console) -> None:
             console.print(
                 part, highlight=False, crop=False, no_wrap=own.no_wrap, overflow=own.overflow
             )
-    text = capture.get()
+    text = _PADDING.sub("", capture.get())
     if is_ascii:
         text = text.replace("±", "+-").encode("ascii", "replace").decode("ascii")
     console.file.write(text)
@@ -266,12 +269,34 @@ def _basis_parts(report: RunReport) -> Iterator[RenderableType]:
 def _assumption_table(assumptions: Sequence[Assumption]) -> Table:
     table = _grid("left", "left", "left", "right", "right")
     table.columns[0].width = 0  # the margin, which wrapped lines keep too
-    table.columns[1].ratio, table.columns[2].ratio = 3, 2
+    table.columns[1].ratio, table.columns[2].max_width = 1, _PLACE_WIDTH
     table.columns[3].no_wrap = table.columns[4].no_wrap = True
     table.add_row("", "assumed", "where", "times", "bytes", style="dim")
-    for made in assumptions[:_MAX_ROWS]:
-        size = format_bytes(made.size_bytes) if made.size_bytes else "-"
-        table.add_row("", made.what, made.where, f"{made.count:,}", size)
-    if len(assumptions) > _MAX_ROWS:
-        table.add_row("", f"and {len(assumptions) - _MAX_ROWS} more")
+    groups = _assumption_groups(assumptions)
+    for group in groups[:_MAX_ROWS]:
+        where = group[0].where if len(group) == 1 else f"{len(group)} places"
+        count = sum(made.count for made in group)
+        table.add_row("", group[0].what, where, f"{count:,}", _assumed_bytes(group))
+    if len(groups) > _MAX_ROWS:
+        table.add_row("", f"and {len(groups) - _MAX_ROWS} more, all of them in --json")
     return table
+
+
+def _assumption_groups(assumptions: Sequence[Assumption]) -> list[list[Assumption]]:
+    """What makes a row each; in a long list the same at many places is one row."""
+    if len(assumptions) <= _MAX_ROWS:
+        return [[made] for made in assumptions]
+    groups: dict[str, list[Assumption]] = {}
+    for made in assumptions:
+        groups.setdefault(made.what, []).append(made)
+    return list(groups.values())
+
+
+def _assumed_bytes(group: Sequence[Assumption]) -> str:
+    """The ends of an assumed size; of values the bytes that were read."""
+    made = group[0]
+    if made.low_bytes is not None and made.high_bytes is not None:
+        low, high = format_bytes(made.low_bytes), format_bytes(made.high_bytes)
+        return f"{low} to {high}"
+    size_bytes = sum(made.size_bytes for made in group)
+    return format_bytes(size_bytes) if size_bytes else ""

@@ -44,7 +44,9 @@ def test_every_promised_field_is_there(make_record: Make, program: Program, smal
     assert set(device) >= set(DEVICE_FIELDS.split())
     assert set(device["at_peak"]) == set(CATEGORIES.split())
     assert set(device["steps"][0]["phases"]) == {"forward", "backward", "optimizer"}
-    assert set(found["basis"]["device"]["assumptions"][0]) == {"what", "where", "count", "bytes"}
+    (context,) = found["basis"]["device"]["assumptions"]
+    assert set(context) == {"what", "where", "count", "bytes", "low_bytes", "high_bytes"}
+    assert (context["low_bytes"], context["high_bytes"], context["bytes"]) == (80, 120, 40)
 
 
 def test_the_sums_hold(make_record: Make, program: Program, small_gpu: Gpu) -> None:

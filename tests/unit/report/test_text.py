@@ -77,6 +77,20 @@ def test_a_long_address_stays_in_one_piece(reports: dict[str, RunReport]) -> Non
     assert MESSAGE.rpartition(" ")[2] in render_run(reports["out_of_memory"])
 
 
+def test_a_long_list_of_the_same_assumption_is_one_row(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    reads = [{**read, "what": "host read"} for read in READS]
+    text = render_run(explain(make_record(TRAINING, reads=reads), program, small_gpu))
+    (row,) = [line for line in text.splitlines() if "host read" in line]
+    assert row.split()[-5:] == ["10", "places", "55", "220", "B"]
+
+
+def test_no_line_ends_in_blanks(reports: dict[str, RunReport]) -> None:
+    for line in printed(reports["fits"], color_system="256").splitlines():
+        assert line == line.rstrip()
+
+
 def printed(report: RunReport, **options: object) -> str:
     file = io.StringIO()
     print_run(report, Console(file=file, width=80, force_terminal=True, **options))  # type: ignore[arg-type]

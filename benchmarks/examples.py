@@ -1,0 +1,117 @@
+"""Run every example on several GPUs and versions of torch, and write docs/examples.md.
+
+python -m benchmarks.examples --python env-2.15/bin/python --python env-2.11/bin/python
+"""
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ullage
+from benchmarks.speed.run import machine
+from ullage.units import format_bytes
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "examples.md"
+EXAMPLES = (
+    "gpt2/train.py",
+    "llama_trainer/train.py",
+    "resnet50/train.py",
+    "out_of_memory/train.py",
+    "out_of_memory/halve_batch.py",
+)
+GPUS = ("h100-80gb", "a100-80gb", "rtx-4090", "t4")
+VERDICTS = {"fits": "fits", "out_of_memory": "does not fit", "failed": "failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One example on one GPU: what `ullage run --json` said."""
+
+    example: str
+    gpu: str
+    document: dict[str, Any]
+
+    def row(self) -> str:
+        """A line of the table."""
+        device = self.document["devices"][0] if self.document["devices"] else None
+        figures = ["-"] * 3
+        if device is not None:
+            keys = ("peak_allocated_bytes", "peak_reserved_bytes", "headroom_bytes")
+            figures = [format_bytes(device[key], 2) for key in keys]
+        verdict = VERDICTS[self.document["verdict"]]
+        if device is not None and device["num_ooms"] and verdict == "fits":
+            verdict += f", after {device['num_ooms']} caught"
+        if device is not None and verdict == "does not fit" and self.document["oom"] is None:
+            verdict += " with the largest context"
+        seconds = f"{self.document['wall_s']:.1f}"
+        return f"| `{self.example}` | {self.gpu} | {verdict} | {' | '.join(figures)} | {seconds} |"
+
+
+def run_examples(python: Path, examples: Sequence[str], gpus: Sequence[str]) -> Iterator[Result]:
+    """Run each example on each GPU under one interpreter."""
+    with tempfile.TemporaryDirectory(prefix="ullage-examples-") as directory:
+        for example in examples:
+            for gpu in gpus:
+                options = ("--gpu", gpu, "--python", str(python), "--json", "--force")
+                snapshot = ("--snapshot", str(Path(directory) / "snapshot.pickle"))
+                command = (sys.executable, "-c", "from ullage.cli.main import main; main()", "run")
+                done = subprocess.run(
+                    [*command, *options, *snapshot, "--", str(ROOT / "examples" / example)],
+                    cwd=directory, capture_output=True, text=True, check=False,
+                )  # fmt: skip
+                if not done.stdout:
+                    raise SystemExit(f"{example} on {gpu} gave no document:\n{done.stderr[-2000:]}")
+                result = Result(example, gpu, json.loads(done.stdout))
+                print(result.row(), file=sys.stderr, flush=True)
+                yield result
+
+
+def render(results_by_torch: dict[str, list[Result]]) -> str:
+    """The page."""
+    columns = ("example", "GPU", "verdict", "allocated", "reserved", "headroom", "s")
+    head = f"| {' | '.join(columns)} |\n|---|---|---|--:|--:|--:|--:|"
+    tables = "\n\n".join(
+        f"## torch {torch}\n\n{head}\n" + "\n".join(result.row() for result in results)
+        for torch, results in results_by_torch.items()
+    )
+    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+    return f"""# The examples on GPUs that are not there
+
+Written by `python -m benchmarks.examples`. Every program of `examples/` with its default flags.
+*allocated* and *reserved* are the peaks of PyTorch's allocator; *headroom* is what the highest peak
+leaves of the device with the driver's context at the upper end of its interval; *s* is the wall
+time of the whole run, start-up included. Not yet compared with real GPUs of these kinds.
+
+Machine: {machine()}. ullage {ullage.__version__}, {today}.
+
+{tables}
+"""
+
+
+def main() -> None:
+    """Run everything and write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--python", type=Path, required=True, action="append", help="an interpreter with torch"
+    )
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
+    args = parser.parse_args()
+    results_by_torch: dict[str, list[Result]] = {}
+    for python in args.python:
+        results = list(run_examples(python.absolute(), EXAMPLES, GPUS))
+        results_by_torch[results[0].document["torch"]] = results
+    args.page.parent.mkdir(exist_ok=True)
+    args.page.write_text(render(results_by_torch), encoding="utf-8")
+    print(f"Wrote {args.page}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""Every wrong use of `ullage run` is one message and exit code 2, and leaves nothing behind.
+
+Through the real command line, under an interpreter with a made-up torch: an empty library with a
+version beside it, enough for `ullage run` to start a program that does not import it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ullage.phantom.build import BuildError, find_compiler
+
+MAIN = "from ullage.cli.main import main; main()"
+PROGRAM = "import pathlib, sys\npathlib.Path(sys.argv[1]).touch()\n"
+TIMEOUT_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A directory to run in, an interpreter with a made-up torch, and a place for what it marks."""
+
+    directory: Path
+    python: Path
+    marker: Path
+    temporary: Path
+
+    def run(self, *words: str, main: str = MAIN, **env: str) -> subprocess.CompletedProcess[str]:
+        """`ullage WORDS`, as typed in the directory."""
+        mine = ("ULLAGE_", "PYTORCH_", "LD_PRELOAD")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
+        return subprocess.run(
+            [sys.executable, "-c", main, *words],
+            cwd=self.directory, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+            env={**kept, "TMPDIR": str(self.temporary), "NO_COLOR": "1", "COLUMNS": "80", **env},
+        )  # fmt: skip
+
+    def refuse(self, *words: str, main: str = MAIN) -> str:
+        """The one message with which `ullage WORDS` is refused."""
+        before = self.files()
+        done = self.run(*words, main=main)
+        assert done.returncode == 2, done.stderr
+        assert done.stdout == ""
+        assert done.stderr.startswith("ullage: ") and done.stderr.count("\n") == 1, done.stderr
+        assert not self.marker.exists(), "the program was started"
+        assert self.files() == before
+        return done.stderr
+
+    def files(self) -> set[str]:
+        """All that lies in the directory, and what a run keeps for itself."""
+        return {str(path) for place in (self.directory, self.temporary) for path in place.iterdir()}
+
+
+def compile_library(path: Path, source: str, *options: str) -> None:
+    try:
+        compiler = find_compiler()
+    except BuildError as error:
+        pytest.skip(str(error))
+    command = [*compiler, "-shared", "-fPIC", "-nostdlib", "-x", "c", "-", "-o", str(path)]
+    subprocess.run([*command, "-x", "none", *options], input=source, text=True, check=True)
+
+
+def make_python(directory: Path, version: str, cuda: str | None) -> Path:
+    """An interpreter that would import a torch which consists of its version alone."""
+    torch = directory / "site" / "torch"
+    (torch / "lib").mkdir(parents=True)
+    (torch / "__init__.py").touch()
+    (torch / "version.py").write_text(f"__version__ = '{version}'\ncuda = {cuda!r}\n")
+    info = directory / "site" / f"torch-{version.partition('+')[0]}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.4\nName: torch\nVersion: {version}\n")
+    python = directory / "python"
+    path = f"{directory / 'site'}${{PYTHONPATH:+:$PYTHONPATH}}"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+@pytest.fixture(scope="session")
+def cuda_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("cuda")
+    python = make_python(directory, "2.15.0+cu132", "13.2")
+    compile_library(directory / "site/torch/lib/libtorch_cuda.so", "int nothing;")
+    return python
+
+
+@pytest.fixture
+def place(cuda_python: Path, tmp_path: Path) -> Iterator[Place]:
+    directory, temporary = tmp_path / "here", tmp_path / "temporary"
+    directory.mkdir()
+    temporary.mkdir()
+    (directory / "train.py").write_text(PROGRAM)
+    yield Place(directory, cuda_python, tmp_path / "marker", temporary)
+
+
+Refuse = Callable[..., str]
+
+
+@pytest.fixture
+def refuse_train(place: Place) -> Refuse:
+    """`ullage run OPTIONS -- train.py`, which would run but for the options."""
+
+    def refuse(*options: str) -> str:
+        return place.refuse(
+            "run", "--python", str(place.python), *options, "--", "train.py", str(place.marker)
+        )
+
+    return refuse
+
+
+def test_without_a_mistake_the_program_runs(place: Place) -> None:
+    done = place.run("run", "--python", str(place.python), "--", "train.py", str(place.marker))
+    assert done.returncode == 0, done.stderr
+    assert place.marker.exists()
+    assert "did not use a GPU" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "no program was given; write it after --"),
+        (("--",), "no program was given; write it after --"),
+        (("--", "missing.py"), "there is no file 'missing.py' (in "),
+        (("--", "./missing"), "there is no file './missing' (in "),
+        (("--", "dangling.py"), "'dangling.py' is a link to 'nowhere.py', which does not exist"),
+        (("--", "folder"), "'folder' is a directory without __main__.py"),
+        (("--", "binary.py"), "'binary.py' is a binary file; give a Python file"),
+        (("--", "script.sh"), "'script.sh' is a script for /bin/bash; give a Python file"),
+        (("--", "no-such-command-of-mine"), "is neither a file here nor a command beside "),
+        (("--", "cat"), "cat' is not a Python program; give a Python file"),
+        (("--", "-m"), "-m is not followed by a module"),
+        (("--", "--gpu", "t4"), "'--gpu' is not a program"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(place: Place, words: tuple[str, ...], message: str) -> None:
+    (place.directory / "dangling.py").symlink_to("nowhere.py")
+    (place.directory / "folder").mkdir()
+    (place.directory / "binary.py").write_bytes(b"\x7fELF\x02\x01\x01\0\0")
+    (place.directory / "script.sh").write_text("#!/bin/bash\nls\n")
+    assert message in place.refuse("run", *words)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
+def test_a_script_without_permission_is_refused(place: Place) -> None:
+    (place.directory / "train.py").chmod(0)
+    assert "'train.py' cannot be read" in place.refuse("run", "--", "train.py")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--gpu", "h100-80"), "unknown GPU 'h100-80'; did you mean h100-80gb"),
+        (("--gpu", "abacus"), "unknown GPU 'abacus'. `ullage gpus` lists all"),
+        (("--gpu", ""), "unknown GPU ''"),
+        (
+            ("--memory", "80G"),
+            "can be read in two ways; write 80GiB (85,899,345,920 bytes) or 80GB (80,000,000,000",
+        ),
+        (("--memory", "abc"), "'abc' is not a size; write a number and a unit"),
+        (("--memory", "-1GiB"), "'-1GiB' is not a size"),
+        (("--memory", "24 gigabytes"), "has an unknown unit 'gigabytes'; use B, KiB, MiB, GiB"),
+        (("--memory", "0"), "a memory of 0 B is not more than the driver's own context takes"),
+        (("--memory", "99999999TiB"), "is more than the largest that can be played"),
+        (("--capability", "9"), "capability='9' is not a compute capability"),
+        (("--capability", "sm_90"), "such as 8.9 or 9.0"),
+        (("--steps", "0"), "steps=0 is not a number of steps; expected 1 or more"),
+        (("--steps", "-2"), "steps=-2 is not a number of steps"),
+        (("--steps", "many"), "'many' is not a valid integer; see `ullage run --help`"),
+        (("--no-such-option",), "no such option"),
+        (("--python", "/no/such/python"), "there is no interpreter '/no/such/python'"),
+        (("--python", "folder"), "there is no interpreter 'folder'"),
+        (("--snapshot", "taken"), "'taken' exists; give another name, or --force"),
+        (("--snapshot", "folder"), "'folder' is a directory; give the name of a file"),
+        (("--snapshot", "no/such/file"), "there is no directory 'no/such' to write 'file' into"),
+        (("--output", "taken"), "'taken' exists; give another name, or --force"),
+        (("--output", "folder", "--force"), "'folder' is a directory; give the name of a file"),
+        (("-o", "no/such/file"), "there is no directory 'no/such' to write 'file' into"),
+        (("-o", "same", "--snapshot", "./same"), "--output and --snapshot both name 'same'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_refused_before_the_program_starts(
+    place: Place, refuse_train: Refuse, options: tuple[str, ...], message: str
+) -> None:
+    (place.directory / "taken").write_text("mine")
+    (place.directory / "folder").mkdir()
+    assert message in refuse_train(*options)
+    assert (place.directory / "taken").read_text() == "mine"
+
+
+def test_a_mistyped_verb_is_answered_with_the_nearest(place: Place) -> None:
+    assert "there is no verb 'rum'; did you mean run?" in place.refuse("rum", "--", "train.py")
+
+
+def test_what_is_no_interpreter_is_refused_with_the_reason(place: Place) -> None:
+    message = place.refuse("run", "--python", "false", "--", "train.py")
+    assert "does not run as a Python interpreter (it exits with 1)" in message
+
+
+def test_an_interpreter_without_torch_is_sent_to_ullage_env(place: Place, tmp_path: Path) -> None:
+    python = tmp_path / "bare"
+    # -S: without the packages of the environment that these tests run in.
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "$@"\n')
+    python.chmod(0o755)
+    message = place.refuse("run", "--python", str(python), "--", "train.py", str(place.marker))
+    assert "no torch is installed for" in message and "`ullage env DIR`" in message
+
+
+def test_a_cpu_only_torch_is_sent_to_ullage_env(place: Place, tmp_path: Path) -> None:
+    python = make_python(tmp_path / "cpu", "2.13.0+cpu", None)
+    message = place.refuse("run", "--python", str(python), "--", "train.py", str(place.marker))
+    assert "torch 2.13.0+cpu in " in message and "is a CPU-only build" in message
+    assert "needs one built for CUDA on Linux" in message
+    assert "`ullage env DIR`, then `ullage run --python DIR/bin/python ...`" in message
+
+
+def test_a_torch_with_functions_that_nobody_answers_is_refused(
+    place: Place, tmp_path: Path
+) -> None:
+    python = make_python(tmp_path / "future", "9.9.0+cu200", "20.0")
+    stub = tmp_path / "libstub.so"
+    names = ("cudaThinkAhead", "ncclGuess")
+    compile_library(stub, "".join(f"int {name}(void) {{ return 0; }}" for name in names))
+    calls = " + ".join(f"{name}()" for name in names)
+    source = "".join(f"int {name}(void);" for name in names) + f"int f(void) {{ return {calls}; }}"
+    library = tmp_path / "future" / "site" / "torch" / "lib" / "libtorch_cuda.so"
+    compile_library(library, source, str(stub))
+    message = place.refuse("run", "--python", str(python), "--", "train.py", str(place.marker))
+    assert "torch 9.9.0+cu200 calls cudaThinkAhead, ncclGuess, which this ullage does" in message
+
+
+@pytest.mark.parametrize(("system", "name"), [("Darwin", "macOS"), ("Windows", "Windows")])
+def test_elsewhere_than_on_linux_the_ways_out_are_named(
+    place: Place, system: str, name: str
+) -> None:
+    main = f"import platform; platform.system = lambda: {system!r}\n{MAIN}"
+    message = place.refuse("run", "--", "train.py", str(place.marker), main=main)
+    assert f"this is {name}; use WSL2 on Windows, or a Linux container" in message
+    message = place.refuse("env", "thin", main=main)
+    assert "WSL2" in message and "container" in message
+
+
+@pytest.mark.phantom
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("no_such_setting:1", "Unrecognized key 'no_such_setting'"),
+        ("max_split_size_mb:1", "max_split_size_mb too small"),
+        ("expandable_segments:maybe", "'maybe'"),
+    ],
+)
+def test_a_wrong_allocator_setting_ends_the_program_with_torchs_own_message(
+    place: Place, thin_python: Path, setting: str, message: str
+) -> None:
+    (place.directory / "uses_gpu.py").write_text("import torch\ntorch.zeros(1, device='cuda')\n")
+    options = ("--python", str(thin_python), "--alloc-conf", setting)
+    done = place.run("run", *options, "--", "uses_gpu.py")
+    assert done.returncode == 3
+    assert message in done.stderr.splitlines()[-1]
+    assert str(Path(__file__).parents[2] / "src") not in done.stderr, "a frame of ours"
+    assert "failed: the program exited with code 1" in done.stdout
+    assert not list(place.directory.glob("*.pickle"))

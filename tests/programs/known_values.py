@@ -1,0 +1,129 @@
+"""Values that the host has given, or that follow from such: each must be the true one.
+
+Ends with an AssertionError at the first that is not; prints "done" otherwise. No shape and no
+branch hangs on a value that only a kernel could know.
+"""
+
+import torch
+from torch import nn
+
+CUDA = torch.device("cuda")
+
+
+def check(found: object, expected: object) -> None:
+    """Equal, or an error with both."""
+    assert found == expected, f"found {found!r}, expected {expected!r}"
+
+
+class Counting(nn.Module):
+    """Keeps positions, and counts its calls, in buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(256, 256)
+        self.register_buffer("positions", torch.arange(16))
+        self.register_buffer("num_calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x is (batch, 256)."""
+        self.num_calls += 1
+        return self.linear(x)
+
+
+def round_trips() -> None:
+    """There and back again."""
+    numbers = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6])
+    on_device = numbers.cuda()
+    check(on_device.tolist(), numbers.tolist())
+    check(torch.equal(on_device.cpu(), numbers), True)
+    check(on_device[5].item(), 9)
+    check(on_device[2:5].tolist(), [4, 1, 5])
+    check(on_device.view(2, 4)[1].tolist(), [5, 9, 2, 6])
+    floats = torch.linspace(0, 1, 7)
+    check(torch.equal(floats.cuda().cpu(), floats), True)
+    check(numbers.pin_memory().to("cuda", non_blocking=True).tolist(), numbers.tolist())
+    back = torch.empty(8, dtype=torch.long)
+    back.copy_(on_device)
+    check(back.tolist(), numbers.tolist())
+    check(on_device.clone().tolist(), numbers.tolist())
+    large = torch.arange(100_000)
+    check(torch.equal(large.cuda().cpu(), large), True)
+
+
+def made_on_the_device() -> None:
+    """Constants, and what is computed from them."""
+    mask = torch.ones(8, 8, dtype=torch.bool, device=CUDA)
+    check(bool(mask.all()), True)
+    check(bool(mask.tril().all()), False)
+    check(int(mask.tril().sum()), 36)
+    check(torch.arange(5, device=CUDA).cumsum(0).tolist(), [0, 1, 3, 6, 10])
+    check(torch.zeros(3, device=CUDA, dtype=torch.long).any().item(), False)
+    check(torch.full((2,), 7, device=CUDA).tolist(), [7, 7])
+    count = torch.arange(4, device=CUDA)
+    check(torch.equal(count, torch.tensor([0, 1, 2, 3], device=CUDA)), True)
+    check(torch.equal(count, count.flip(0)), False)
+    check(torch.tensor([2, 0, 1], device=CUDA).argsort().tolist(), [1, 2, 0])
+    check(torch.tensor([5, 3], device=CUDA).max().item(), 5)
+    check(torch.ones((), device=CUDA).item(), 1.0)
+
+
+def shapes() -> None:
+    """The true number of elements that are found."""
+    flags = torch.tensor([True, False, True, True, False]).cuda()
+    check(tuple(flags.nonzero().shape), (3, 1))
+    check(tuple(torch.arange(5, device=CUDA)[flags].shape), (3,))
+    check(tuple(torch.randn(5, 4, device=CUDA)[flags].shape), (3, 4))
+    check(tuple(torch.where(flags)[0].shape), (3,))
+    check(tuple(torch.masked_select(torch.arange(5, device=CUDA), flags).shape), (3,))
+    check(tuple(torch.tensor([1, 2, 2, 1], device=CUDA).unique().shape), (2,))
+    lengths = torch.tensor([2, 0, 3], device=CUDA)
+    check(tuple(torch.arange(3, device=CUDA).repeat_interleave(lengths).shape), (5,))
+    check(flags.nonzero().flatten().tolist(), [0, 2, 3])
+
+
+def in_place() -> None:
+    """What an operation writes over is not what was there before."""
+    numbers = torch.zeros(4, dtype=torch.long, device=CUDA)
+    numbers += 2
+    check(numbers.tolist(), [2, 2, 2, 2])
+    numbers[1] = 7
+    check(numbers.tolist(), [2, 7, 2, 2])
+    numbers[2:].fill_(9)
+    check(numbers.tolist(), [2, 7, 9, 9])
+    numbers.mul_(2)
+    check(int(numbers.sum()), 54)
+    numbers.zero_()
+    check(numbers.tolist(), [0, 0, 0, 0])
+    flags = torch.zeros(4, dtype=torch.bool, device=CUDA)
+    flags.logical_not_()
+    check(bool(flags.all()), True)
+    numbers.copy_(torch.tensor([1, 2, 3, 4]))
+    check(numbers.tolist(), [1, 2, 3, 4])
+    numbers.index_fill_(0, torch.tensor([0, 3], device=CUDA), 5)
+    check(numbers.tolist(), [5, 2, 3, 5])
+
+
+def across_training() -> None:
+    """Buffers of positions and of counts, and a value made before backward."""
+    net = Counting().cuda()
+    optimizer = torch.optim.AdamW(net.parameters())
+    before = torch.arange(6, device=CUDA)
+    for step in range(4):
+        net(torch.randn(8, 256, device=CUDA)).sum().backward()
+        check(before.tolist(), [0, 1, 2, 3, 4, 5])
+        after = torch.arange(3, device=CUDA) + step
+        check(after.tolist(), [step, step + 1, step + 2])
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        check(net.positions.tolist(), list(range(16)))
+        check(net.num_calls.item(), step + 1)
+
+
+if __name__ == "__main__":
+    round_trips()
+    made_on_the_device()
+    shapes()
+    in_place()
+    across_training()
+    print("done")
