@@ -29,18 +29,18 @@ MAX_ELEMENTS = 1 << 16
 """Larger tensors are data, not decisions."""
 _KEY = "TESTING_ONLY_GenericMode"
 _SEEN = """
-arange full zeros ones scalar_tensor eye zeros_like ones_like full_like new_zeros new_ones new_full
-eq ne lt le gt ge eq_ ne_ lt_ le_ gt_ ge_ logical_and logical_or logical_xor logical_not
-logical_and_ logical_or_ logical_not_ bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_and_ bitwise_or_
-__and__ __or__ __xor__ __iand__ __ior__ __ixor__ isin isnan isinf isfinite
-add sub mul div floor_divide remainder rsub pow neg abs add_ sub_ mul_ div_ floor_divide_ neg_
-maximum minimum clamp clamp_ clamp_min clamp_max true_divide sign ceil floor round
-sum any all max min amax amin argmax argmin cumsum cumprod prod count_nonzero mean equal
-cat stack where index index_put_ index_put gather scatter scatter_ index_select masked_fill
-masked_fill_ masked_select tril triu repeat repeat_interleave flip roll clone sort topk bincount
-one_hot nonzero _unique2 unique_dim unique_consecutive constant_pad_nd diff searchsorted bucketize
-embedding cross_entropy_loss nll_loss nll_loss_nd copy_ to _to_copy type_as contiguous fill_ zero_
-normal_ uniform_ _amp_update_scale_
+arange full zeros ones scalar_tensor eye zeros_like ones_like full_like new_zeros new_ones
+new_full eq ne lt le gt ge eq_ ne_ lt_ le_ gt_ ge_ logical_and logical_or logical_xor logical_not
+logical_and_ logical_or_ logical_not_ bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_and_
+bitwise_or_ __and__ __or__ __xor__ __iand__ __ior__ __ixor__ isin isnan isinf isfinite add sub mul
+div floor_divide remainder rsub pow neg abs add_ sub_ mul_ div_ floor_divide_ neg_ maximum minimum
+clamp clamp_ clamp_min clamp_max true_divide sign ceil floor round sum any all max min amax amin
+argmax argmin cumsum cumprod prod count_nonzero mean equal cat stack where index index_put_
+index_put gather scatter scatter_ index_select masked_fill masked_fill_ masked_select tril triu
+repeat repeat_interleave flip roll clone sort topk bincount one_hot nonzero _unique2 unique_dim
+unique_consecutive constant_pad_nd diff searchsorted bucketize embedding cross_entropy_loss
+nll_loss nll_loss_nd copy_ to _to_copy type_as contiguous fill_ zero_ normal_ uniform_
+_amp_update_scale_
 """
 """Operations that make, or hand on, what programs decide by; and those whose inputs it often is."""
 
