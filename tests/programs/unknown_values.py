@@ -45,6 +45,64 @@ def overwritten() -> None:
     buffer.tolist()  # unknown
 
 
+def written_within() -> None:
+    """Operations that clear, or copy what is known, before a kernel writes into it."""
+    place = torch.randint(0, 4, (3,), device="cuda")
+    zeros = torch.zeros(5, dtype=torch.long, device="cuda")
+    ones = torch.ones(3, dtype=torch.long, device="cuda")
+    nn.functional.one_hot(place, num_classes=5).tolist()  # unknown
+    zeros.scatter(0, place, 1).tolist()  # unknown
+    zeros.index_add(0, place, ones).tolist()  # unknown
+    zeros.index_put((place,), ones).tolist()  # unknown
+    zeros.index_fill(0, place, 3).tolist()  # unknown
+    zeros.masked_fill(torch.rand(5, device="cuda") > 0.5, 3).tolist()  # unknown
+    torch.bincount(place, minlength=5).tolist()  # unknown
+    place.cumsum(0).tolist()  # unknown
+    torch.where(torch.rand(3, device="cuda") > 0.5, ones, ones + 1).tolist()  # unknown
+    torch.stack([ones, place]).tolist()  # unknown
+    zeros.tolist()
+    ones.tolist()
+
+
+def written_over() -> None:
+    """Each takes a known block, and a kernel writes over it."""
+    place = torch.randint(0, 4, (3,), device="cuda")
+    noise = torch.randint(0, 9, (5,), device="cuda")
+
+    def known() -> torch.Tensor:
+        """Five zeros."""
+        return torch.zeros(5, dtype=torch.long, device="cuda")
+
+    known().random_().tolist()  # unknown
+    known().bool().bernoulli_().tolist()  # unknown
+    known().scatter_(0, place, 1).tolist()  # unknown
+    known().scatter_add_(0, place, noise[:3]).tolist()  # unknown
+    known().index_add_(0, place, noise[:3]).tolist()  # unknown
+    known().put_(place, noise[:3]).tolist()  # unknown
+    known().addcmul_(noise, noise).tolist()  # unknown
+    known().copy_(noise).tolist()  # unknown
+    known().bitwise_xor_(noise).tolist()  # unknown
+    (known() + noise).clamp_(max=3).tolist()  # unknown
+    in_list = [known(), known()]
+    torch._foreach_add_(in_list, [noise, noise])
+    in_list[1].tolist()  # unknown
+    result = known()
+    torch.add(noise, 1, out=result)
+    result.tolist()  # unknown
+    values, order = torch.empty_like(noise), known()
+    torch.sort(noise, out=(values, order))
+    order.tolist()  # unknown
+    view = known()
+    view.view(5)[1:].copy_(noise[1:])
+    view.tolist()  # unknown
+    swapped = known()
+    swapped.set_(noise)
+    swapped.tolist()  # unknown
+    held = nn.Parameter(torch.zeros(4, device="cuda"))
+    held.data = torch.randn(4, device="cuda")
+    held.tolist()  # unknown
+
+
 def reused() -> None:
     """A block whose former owner was known."""
     first = torch.arange(100, device="cuda")
@@ -78,6 +136,8 @@ def trained() -> None:
 if __name__ == "__main__":
     numbers()
     overwritten()
+    written_within()
+    written_over()
     reused()
     trained()
     print("done")

@@ -15,6 +15,10 @@ from collections.abc import Sequence
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
+from ullage.record.place import is_ours
+
+_OPS = f"torch{os.sep}_ops.py"
+
 
 class _TorchFinder:
     """Finds torch as Python would, and is told when its import is done."""
@@ -83,16 +87,18 @@ def _watch_exceptions(session: Any) -> None:
 
 def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
     """The traceback as it would be without ullage: frames of its hooks taken out."""
-    from ullage.record.place import is_ours
-
-    while traceback is not None and is_ours(traceback.tb_frame.f_code.co_filename):
+    kept: list[TracebackType] = []
+    was_ours = False
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        # An operation that ullage passes on is called by way of torch._ops, not straight from C++.
+        was_ours = is_ours(filename) or (was_ours and filename.endswith(_OPS))
+        if not was_ours:
+            kept.append(traceback)
         traceback = traceback.tb_next
-    at = traceback
-    while at is not None:
-        while at.tb_next is not None and is_ours(at.tb_next.tb_frame.f_code.co_filename):
-            at.tb_next = at.tb_next.tb_next
-        at = at.tb_next
-    return traceback
+    for one, following in zip(kept, [*kept[1:], None], strict=True):
+        one.tb_next = following
+    return kept[0] if kept else None
 
 
 def _watch_sigterm(session: Any) -> None:

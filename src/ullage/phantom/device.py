@@ -35,7 +35,9 @@ class PhantomDevice:
             "name": gpu.name.replace(";", ","),
             "capability": ".".join(map(str, gpu.compute_capability)),
             "total_bytes": gpu.total_bytes,
-            "context_bytes": gpu.context_bytes,
+            # The verdict goes by the upper end, and a program that adapts to what is free must
+            # meet the same device that it is judged by.
+            "context_bytes": gpu.context_high_bytes,
             "unlimited": int(self.is_unlimited),
             "multiprocessors": gpu.num_multiprocessors,
             "shared_bytes_per_block": gpu.shared_bytes_per_block_optin,
