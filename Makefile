@@ -3,7 +3,7 @@
 #   make demo      a real training script on a GPU that is not there
 #   make test      every check and test
 #   make check     lint, types, spelling
-#   make nightly   the slow tests too, on the oldest supported PyTorch as well
+#   make nightly   the slow tests too, on the oldest supported PyTorch as well; writes docs/examples.md
 #   make wheel     wheels for x86-64 and aarch64 Linux
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -32,6 +32,7 @@ check: .venv/done
 nightly: check $(NEWEST)/ullage-env.json $(OLDEST)/ullage-env.json phantom
 	ULLAGE_TEST_PYTHON=$(OLDEST)/bin/python $(BIN)/python -m pytest -m phantom
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(BIN)/python -m pytest -m "nightly or not nightly"
+	$(BIN)/python -m benchmarks.examples --python $(NEWEST)/bin/python --python $(OLDEST)/bin/python
 
 wheel: .venv/done
 	for machine in x86_64 aarch64; do \

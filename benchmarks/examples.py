@@ -49,8 +49,8 @@ class Result:
         verdict = VERDICTS[self.document["verdict"]]
         if device is not None and device["num_ooms"] and verdict == "fits":
             verdict += f", after {device['num_ooms']} caught"
-        if device is not None and verdict == "does not fit" and self.document["oom"] is None:
-            verdict += " with the largest context"
+        if verdict == "does not fit":
+            figures[2] = "-"
         seconds = f"{self.document['wall_s']:.1f}"
         return f"| `{self.example}` | {self.gpu} | {verdict} | {' | '.join(figures)} | {seconds} |"
 
@@ -88,7 +88,9 @@ def render(results_by_torch: dict[str, list[Result]]) -> str:
 Written by `python -m benchmarks.examples`. Every program of `examples/` with its default flags.
 *allocated* and *reserved* are the peaks of PyTorch's allocator; *headroom* is what the highest peak
 leaves of the device with the driver's context at the upper end of its interval; *s* is the wall
-time of the whole run, start-up included. Not yet compared with real GPUs of these kinds.
+time of the whole run, start-up included, beside whatever else the machine did. Where an example
+does not fit, the peaks are those until it ran out of memory. Not yet compared with real GPUs of
+these kinds.
 
 Machine: {machine()}. ullage {ullage.__version__}, {today}.
 

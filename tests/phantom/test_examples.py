@@ -24,8 +24,8 @@ GPUS = ("h100-80gb", "a100-80gb", "rtx-4090", "t4")
 SHORT_LLAMA = ("llama_trainer/train.py", "--seq-len", "256")
 # The end of each on an H100, and on every GPU of which nothing else is said.
 ENDS = {"out_of_memory": "out_of_memory"}
-# Where a few MiB decide: the program itself ends well, or runs out of memory.
-CLOSE = {("halve_batch", gpu) for gpu in GPUS} | {("gpt2", "t4")}
+# Where a few MiB decide: the program ends well, or runs out of memory.
+CLOSE = {("halve_batch", "t4"), ("gpt2", "t4")}
 TOO_LARGE = {("llama_trainer", "t4")}
 
 
@@ -62,10 +62,8 @@ def check(outcome: Any, name: str, gpu: str) -> None:
         assert verdict == expected
     if verdict == "fits":
         assert "Traceback" not in outcome.stderr
-    elif outcome.document["oom"] is not None:
+    else:
         check_failure(outcome)
-    else:  # it ran through, and would not with the largest context
-        assert (name, gpu) in CLOSE and outcome.device["headroom_bytes"] < 0
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -7,11 +7,14 @@ programs set environment variables that torch reads at its import.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import ctypes
 import importlib.machinery
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
@@ -50,8 +53,32 @@ class _WatchedLoader:
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
+        with _stubs_for_libraries():
+            self._loader.exec_module(module)
         watch(module)
+
+
+@contextlib.contextmanager
+def _stubs_for_libraries() -> Iterator[None]:
+    """While torch is imported: NVIDIA libraries that it opens by their path are the phantom's.
+
+    Where they are needed by name, the preloaded phantom is found without this.
+    """
+    original: Any = ctypes.CDLL
+    stubs = Path(__file__).parent / "lib"
+
+    def load(name: str | None, *arguments: Any, **named: Any) -> ctypes.CDLL:
+        stub = stubs / os.path.basename(name) if name else None  # noqa: PTH119
+        found: ctypes.CDLL = original(
+            str(stub) if stub and stub.exists() else name, *arguments, **named
+        )
+        return found
+
+    ctypes.CDLL = load  # type: ignore[assignment,misc]
+    try:
+        yield
+    finally:
+        ctypes.CDLL = original  # type: ignore[misc]
 
 
 def start() -> None:

@@ -209,9 +209,18 @@ class Beside:
                 found += [item for item in arg if isinstance(item, tensor_type)]
         return found
 
+    def has_address(self, tensor: Any) -> bool:
+        """Whether a tensor has bytes of its own on the device (a fake or batched one has not)."""
+        return (
+            type(tensor) in self._plain
+            and tensor.is_cuda
+            and not self._is_wrapped(tensor)
+            and not self._torch._is_functional_tensor(tensor)
+        )
+
     def is_small(self, tensor: Any) -> bool:
         """Whether a device tensor holds few enough, and such, values as programs decide by."""
-        if type(tensor) not in self._plain or not tensor.is_cuda or self._is_wrapped(tensor):
+        if not self.has_address(tensor):
             return False
         count = tensor.numel()
         return count == 1 or (tensor.dtype in self._small and 0 < count <= MAX_ELEMENTS)
@@ -249,7 +258,7 @@ class Beside:
             for tensor in self.tensors(
                 (args[position] if position < len(args) else kwargs.get(name),)
             ):
-                if tensor.is_cuda and not self._is_wrapped(tensor):
+                if self.has_address(tensor):
                     library.forget(tensor.data_ptr())
 
     def follow(self, func: Any, args: Any, kwargs: Any, known: Known, result: Any) -> None:

@@ -297,6 +297,6 @@ def _assumed_bytes(group: Sequence[Assumption]) -> str:
     made = group[0]
     if made.low_bytes is not None and made.high_bytes is not None:
         low, high = format_bytes(made.low_bytes), format_bytes(made.high_bytes)
-        return f"{low} to {high}"
+        return f"{low.removesuffix(high[high.index(' ') :])} to {high}"
     size_bytes = sum(made.size_bytes for made in group)
     return format_bytes(size_bytes) if size_bytes else ""
