@@ -67,7 +67,13 @@ def explain_devices(
     """The devices that a process touched; `oom` is what ended it."""
     lifetimes = find_lifetimes(record.events, record.first_position)
     regions = find_regions(record.marks, record.first_position)
-    categories = attribute(lifetimes, record.claims, record.workspaces, regions)
+    categories = attribute(
+        lifetimes,
+        record.claims,
+        record.workspaces,
+        regions,
+        oom_positions=[oom.position for oom in record.ooms],
+    )
     allocations = _Allocations(lifetimes, categories, regions)
     reports = []
     for totals in record.devices:

@@ -23,6 +23,8 @@ another one is born beside is a hidden state on its way to the next operation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -52,10 +54,20 @@ def code_of(category: Category) -> int:
 
 
 def attribute(
-    lifetimes: Lifetimes, claims: Claims, workspaces: Workspaces, regions: Regions
+    lifetimes: Lifetimes,
+    claims: Claims,
+    workspaces: Workspaces,
+    regions: Regions,
+    *,
+    oom_positions: Sequence[int] = (),
 ) -> UInt8Array:
-    """The category of each allocation, as indices into CATEGORIES."""
+    """The category of each allocation, as indices into CATEGORIES.
+
+    What a pass held when memory ran out (`oom_positions`) it held for what was to follow.
+    """
     by_phase = _categories_by_phase(lifetimes, regions)
+    for position in oom_positions:
+        by_phase[_is_held_at(lifetimes, regions, position)] = code_of(Category.ACTIVATION)
     claimed = _categories_by_claim(lifetimes, claims, workspaces)
     unclaimed = code_of(Category.UNATTRIBUTED)
     return np.where(claimed != unclaimed, claimed, by_phase)
@@ -108,6 +120,18 @@ def _categories_by_phase(lifetimes: Lifetimes, regions: Regions) -> UInt8Array:
     category[in_update & ~survives_step] = code_of(Category.TEMPORARY)
     category[is_next_input] = code_of(Category.INPUT)
     return category
+
+
+def _is_held_at(lifetimes: Lifetimes, regions: Regions, position: int) -> npt.NDArray[np.bool_]:
+    """The allocations that the forward pass (or the loss) under way at a position holds there."""
+    now = region_of_births(regions, np.array([position]))[0]
+    if regions.phase[now] not in (Phase.FORWARD, Phase.LOSS):
+        return np.zeros(len(lifetimes), dtype=np.bool_)
+    is_of_pass = region_of_births(regions, lifetimes.birth) == now
+    held: npt.NDArray[np.bool_] = (
+        is_of_pass & (lifetimes.birth <= position) & (lifetimes.death > position)
+    )
+    return held
 
 
 def _sees_a_birth(lifetimes: Lifetimes) -> npt.NDArray[np.bool_]:

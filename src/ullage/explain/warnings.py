@@ -9,6 +9,10 @@ from ullage.trace.model import MarkKind, Record
 from ullage.units import format_bytes
 
 
+_SETTLED_FRAC = 0.005
+"""Peaks of two steps that differ by no more than this fraction are called the same."""
+
+
 def find_warnings(
     records: Sequence[Record],
     steps_per_device: Sequence[Sequence[StepPeak]],
@@ -54,7 +58,7 @@ def _unsettled_steps(steps: Sequence[StepPeak]) -> list[str]:
     if len(complete) < 2:
         return []
     last, before = complete[-1].peak, complete[-2].peak
-    if last == before:
+    if all(abs(new - old) <= _SETTLED_FRAC * old for old, new in zip(before, last, strict=True)):
         return []
     changes = ", ".join(
         f"{name} {'+' if new >= old else ''}{format_bytes(new - old)}"

@@ -16,8 +16,10 @@ from types import ModuleType
 from typing import Any
 
 _NAME = "torch._dynamo"
-_KNOWN = frozenset(("__spec__", "__class__", "__name__", "__loader__", "__dict__", "__doc__"))
-"""What Python's import asks of a module without meaning to use it."""
+_KNOWN = frozenset(
+    f"__{name}__" for name in ("spec", "class", "name", "loader", "dict", "doc", "file", "package")
+) | {"__warningregistry__"}
+"""What Python and its inspect module ask of every module without meaning to use it."""
 
 
 class _DeferredDynamo(ModuleType):

@@ -100,6 +100,8 @@ def visible(snapshot: Snapshot, view: View | None) -> Snapshot:
     for device, trace in enumerate(snapshot["device_traces"]):
         start = len(trace) if view is None else _start(view, device)
         entries = trace[start:]
+        if view is not None and entries and entries[0]["action"] == "snapshot":
+            del entries[0]  # ullage's own look at where the view begins
         if view is not None and view.skipped_actions:
             entries = [entry for entry in entries if entry["action"] not in view.skipped_actions]
         if view is not None and len(entries) > view.max_entries:

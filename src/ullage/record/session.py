@@ -65,6 +65,7 @@ class Session:
         self._pid = os.getpid()
         self._started_s = time.time()
         self._has_device = False
+        self._has_history = False
         self._is_written = False
         self._reads: dict[str | None, list[int]] = {}
         self._ooms: list[dict[str, Any]] = []
@@ -104,6 +105,7 @@ class Session:
         if backend == "native":
             try:
                 self._history.begin()
+                self._has_history = True
             except (TypeError, RuntimeError) as error:
                 self._warnings.append(
                     f"torch {self._torch.__version__} records memory history in a way not known "
@@ -172,7 +174,10 @@ class Session:
         record = self._record()
         _write(self._settings.run_dir / f"{self._pid}.record", record)
         if self._settings.has_snapshot:
-            snapshot = self._history.snapshot() | {"ullage": record}
+            # An allocator other than torch's own has no history.
+            empty: dict[str, Any] = {"segments": [], "device_traces": []}
+            snapshot = self._history.snapshot() if self._has_history else empty
+            snapshot["ullage"] = record
             _write(self._settings.run_dir / f"{self._pid}.snapshot.pickle", snapshot)
 
     def _record(self) -> dict[str, Any]:

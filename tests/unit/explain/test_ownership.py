@@ -20,7 +20,13 @@ def owners(record: Record) -> dict[int, str]:
     """The category of each block by its size, which the scripts keep unique."""
     lifetimes = find_lifetimes(record.events, record.first_position)
     regions = find_regions(record.marks, record.first_position)
-    codes = attribute(lifetimes, record.claims, record.workspaces, regions)
+    codes = attribute(
+        lifetimes,
+        record.claims,
+        record.workspaces,
+        regions,
+        oom_positions=[oom.position for oom in record.ooms],
+    )
     return {
         int(size): CATEGORIES[code].value
         for size, code in zip(lifetimes.size_bytes, codes, strict=True)
@@ -46,6 +52,8 @@ def owners(record: Record) -> dict[int, str]:
         ("F f +7 B -7 b S", "activation"),
         ("F f +7 -7 B b S", "temporary"),
         ("F +7 !9", "activation"),
+        ("F +7 !9 -7 f F f B b S", "activation"),
+        ("F +7 -7 !9 f F f B b S", "temporary"),
         # forward without gradients
         ("N +7 -7 +1 f N f", "temporary"),
         ("N +7 +1 -7 f N f", "activation"),
