@@ -8,7 +8,6 @@ from ullage.explain.steps import StepPeak
 from ullage.trace.model import MarkKind, Record
 from ullage.units import format_bytes
 
-
 _SETTLED_FRAC = 0.005
 """Peaks of two steps that differ by no more than this fraction are called the same."""
 

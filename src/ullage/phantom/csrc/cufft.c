@@ -1,8 +1,8 @@
 /* cuFFT: plans and their work areas.
  *
- * NVIDIA publishes no formula for the work area. Ours: the complex signal once more (all batches), which is what NVIDIA's
- * documentation gives as the common case; for a length with a prime factor above 127, where Bluestein's algorithm takes
- * over, the next power of two above twice the length instead. Between nothing and four times as much.
+ * NVIDIA publishes no formula for the work area. Ours: the complex signal once more (all batches), as an out-of-place
+ * pass needs it; for a length with a large prime factor, where Bluestein's algorithm takes over, the next power of two
+ * above twice the length instead. Between nothing and four times as much. Not measured.
  */
 #include "phantom.h"
 

@@ -2,8 +2,8 @@
  * (512 bytes since 0.7); we use the first 512.
  *
  * Sizes: of every four values two are kept, and 4 bits say which: half of the values plus an eighth of a byte a value.
- * This is 9/16 of a 16-bit matrix, the figure that PyTorch's own code states. Scratch memory for compression: as much as
- * the positions; between nothing and the compressed matrix. A product needs none; at most a float32 copy of its result.
+ * That is 9/16 of a 16-bit matrix. Scratch memory for compression: as much as the positions; between nothing and the
+ * compressed matrix. A product needs none; at most a float32 copy of its result. Not measured.
  */
 #include "descriptor.h"
 #include "phantom.h"
