@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BasisKind(enum.Enum):
-    """EXACT: nothing was assumed. ASSUMED: see the list. MEASURED: on a real GPU."""
+    """EXACT: no byte hangs on an assumption. ASSUMED: see the list. MEASURED: on a real GPU."""
 
     EXACT = "exact"
     ASSUMED = "assumed"
@@ -34,6 +34,7 @@ class Assumption:
         size_bytes: of an interval its width, of a value that was read its size.
         low_bytes: the lower end of an assumed size; None where no size was assumed.
         high_bytes: its upper end.
+        is_note: whether no byte hangs on it, so that an answer is exact beside it.
     """
 
     what: str
@@ -42,6 +43,7 @@ class Assumption:
     size_bytes: int
     low_bytes: int | None = None
     high_bytes: int | None = None
+    is_note: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,9 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
     for name, count in record.refused:
         yield Assumption(f"{name} answered with 'not supported'", "", count, 0)
     if record.num_not_initialised:
-        # Values on the host alone: no byte of the device hangs on them, unless the program asks.
+        # Values on the host alone: the sizes of what is built from them are what they are.
         what = "random initialisation of weights on the CPU left out"
-        yield Assumption(what, "", record.num_not_initialised, 0)
+        yield Assumption(what, "", record.num_not_initialised, 0, is_note=True)
 
 
 def _assumed_size(what: str, count: int, low_bytes: int, high_bytes: int) -> Assumption:
@@ -103,5 +105,6 @@ def _basis(assumptions: Iterable[Assumption]) -> Basis:
             wider = max(known, new, key=lambda made: made.size_bytes)
             new = replace(wider, count=known.count + new.count)
         merged[new.what, new.where] = new
-    kind = BasisKind.ASSUMED if merged else BasisKind.EXACT
+    is_exact = all(made.is_note for made in merged.values())
+    kind = BasisKind.EXACT if is_exact else BasisKind.ASSUMED
     return Basis(kind, tuple(merged.values()))

@@ -50,6 +50,7 @@ class Phases:
         self._depth = _Depth()
         self._num_backward = 0
         self._num_optimizer = 0
+        self._num_failed = 0
 
     def install(self) -> None:
         """Registers the hooks; nothing is undone, the process ends with them."""
@@ -66,8 +67,8 @@ class Phases:
             torch.autograd._engine_run_backward = self._around_backward(run_backward)
 
     def whole_marks(self) -> list[Mark]:
-        """The marks; where nothing ended a step, each forward of a root module did."""
-        if self.num_steps:
+        """The marks; where nothing ended a step, each whole forward of a root module did."""
+        if self.num_steps or self._num_failed:
             return self.marks
         marks: list[Mark] = []
         num_steps = 0
@@ -96,8 +97,10 @@ class Phases:
         self._depth.modules -= 1
         if self._depth.modules == 0 and not self.is_busy:
             self._mark("forward_end")
-            if len(named_and_output) == 2:  # after an exception torch leaves out the named ones
-                self._claims.claim_cache(*named_and_output)
+            if len(named_and_output) != 2:  # after an exception torch leaves out the named ones
+                self._num_failed += 1
+                return
+            self._claims.claim_cache(*named_and_output)
             if not self.has_optimizer and not self._torch.is_grad_enabled():
                 self._end_step()
 
@@ -119,7 +122,7 @@ class Phases:
             self._depth.modules = (
                 0 if threading.current_thread() is threading.main_thread() else self._depth.modules
             )
-            self._values.pause()
+            self._values.pause(is_only_reading=True)
             self._mark("backward_begin")
 
     def _end_backward(self) -> None:

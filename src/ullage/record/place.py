@@ -72,6 +72,19 @@ def here() -> str | None:
     return place
 
 
+class ShapeReads:
+    """Shapes that hung on an unknown value: (what, where) -> count, bytes of the largest."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str | None], list[int]] = {}
+
+    def note(self, what: str, num_bytes: int) -> None:
+        """One more such shape, here in the user's code."""
+        row = self.rows.setdefault((what, here()), [0, 0])
+        row[0] += 1
+        row[1] = max(row[1], num_bytes)
+
+
 def of_traceback(traceback: TracebackType | None) -> str | None:
     """The place where an exception was raised."""
     frames = []

@@ -22,40 +22,27 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from ullage.record import library, place
+from ullage.record import library
+from ullage.record.place import ShapeReads
 from ullage.record.weights import SkippedWeights
 
 MAX_ELEMENTS = 1 << 16
 """Larger tensors are data, not decisions."""
 _KEY = "TESTING_ONLY_GenericMode"
 _SEEN = """
-arange full zeros ones scalar_tensor eye zeros_like ones_like full_like new_zeros new_ones
-new_full eq ne lt le gt ge eq_ ne_ lt_ le_ gt_ ge_ logical_and logical_or logical_xor logical_not
-logical_and_ logical_or_ logical_not_ bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_and_
-bitwise_or_ __and__ __or__ __xor__ __iand__ __ior__ __ixor__ isin isnan isinf isfinite add sub mul
-div floor_divide remainder rsub pow neg abs add_ sub_ mul_ div_ floor_divide_ neg_ maximum minimum
-clamp clamp_ clamp_min clamp_max true_divide sign ceil floor round sum any all max min amax amin
-argmax argmin cumsum cumprod prod count_nonzero mean equal cat stack where index index_put_
-index_put gather scatter scatter_ index_select masked_fill masked_fill_ masked_select tril triu
-repeat repeat_interleave flip roll clone sort topk bincount one_hot nonzero _unique2 unique_dim
-unique_consecutive constant_pad_nd diff searchsorted bucketize embedding cross_entropy_loss
-nll_loss nll_loss_nd copy_ to _to_copy type_as contiguous fill_ zero_ normal_ uniform_
-_amp_update_scale_
+arange full zeros ones scalar_tensor eye zeros_like ones_like full_like new_zeros new_ones new_full
+nll_loss_forward nll_loss2d_forward index_add index_add_ index_copy index_copy_ index_fill
+index_fill_ scatter_add scatter_add_ put_ eq ne lt le gt ge eq_ ne_ lt_ le_ gt_ ge_ logical_and
+logical_or logical_xor logical_not logical_and_ logical_or_ logical_not_ bitwise_and bitwise_or
+bitwise_xor bitwise_not bitwise_and_ bitwise_or_ isin isnan isinf add sub mul div floor_divide
+remainder rsub pow neg abs add_ sub_ mul_ div_ floor_divide_ neg_ maximum minimum clamp clamp_
+clamp_min clamp_max sign ceil floor round sum any all max min amax amin argmax argmin cumsum cumprod
+prod count_nonzero mean equal cat stack where index index_put_ index_put gather scatter scatter_
+index_select masked_fill masked_fill_ masked_select tril triu repeat repeat_interleave flip roll
+clone sort topk bincount nonzero _unique2 unique_dim unique_consecutive constant_pad_nd searchsorted
+bucketize embedding copy_ _to_copy fill_ zero_ normal_ uniform_ _amp_update_scale_
 """
-"""Operations that make, or hand on, what programs decide by; and those whose inputs it often is."""
-
-
-class ShapeReads:
-    """Shapes that hung on an unknown value: (what, where) -> count, bytes of the largest."""
-
-    def __init__(self) -> None:
-        self.rows: dict[tuple[str, str | None], list[int]] = {}
-
-    def note(self, what: str, num_bytes: int) -> None:
-        """One more such shape, here in the user's code."""
-        row = self.rows.setdefault((what, place.here()), [0, 0])
-        row[0] += 1
-        row[1] = max(row[1], num_bytes)
+"""Operations with kernels of their own that make, or hand on, what programs decide by, or read it."""
 
 
 class Values:
@@ -69,11 +56,13 @@ class Values:
         self._include = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
         self._is_installed = self._is_active = False
         aten = torch.ops.aten
+        self._equal, self._repeat = aten.equal.default, aten.repeat_interleave.Tensor
         self._finds = {
             aten.nonzero.default: None,
             aten._unique2.default: None,
             aten.unique_dim.default: None,
             aten.unique_consecutive.default: None,
+            aten.repeat_interleave.Tensor: None,
             aten.masked_select.default: torch.bool,
             aten.index.Tensor: torch.bool,
             aten.index_put_.default: torch.bool,
@@ -92,29 +81,41 @@ class Values:
             packet = getattr(self._torch.ops.aten, name, None)
             for overload in packet.overloads() if packet is not None else ():
                 op = getattr(packet, overload)
-                if "out" not in overload:
+                # What is made of others comes apart by itself, and they are seen one by one.
+                if "out" not in overload and self._is_whole(op.name()):
                     self._seen.impl(op, functools.partial(self._follow, op), _KEY)
         self._is_installed = True
         self.resume()
         return True
 
-    def pause(self) -> None:
-        """Lets operations through unseen."""
-        self._switch(is_active=False)
+    def _is_whole(self, name: str) -> bool:
+        """Whether an operation has a kernel of its own."""
+        c = self._torch._C
+        return c._dispatch_has_kernel(name) and not c._dispatch_has_kernel_for_dispatch_key(
+            name, "CompositeImplicitAutograd"
+        )
+
+    def pause(self, *, is_only_reading: bool = False) -> None:
+        """Lets operations through unseen; unless only reading, they make unknown what they touch."""
+        self._switch(is_active=False, is_only_reading=is_only_reading)
 
     def resume(self) -> None:
         """Sees operations again."""
-        self._switch(is_active=self._is_installed)
+        self._switch(is_active=self._is_installed, is_only_reading=False)
 
-    def _switch(self, *, is_active: bool) -> None:
+    def _switch(self, *, is_active: bool, is_only_reading: bool) -> None:
         if not self._is_installed:
             return
         self._is_active = is_active
+        library.follow_thread(int(is_only_reading))
         self._include(_KEY, is_active)  # type: ignore[misc]
 
     def _follow(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         if op in self._weights.fills and self._weights.is_skipped(args[0]):
             return args[0]
+        if op is self._equal and self._beside.are_comparable(*args):
+            # What it does on a GPU, step by step, so that each step is seen.
+            return bool(args[0].eq(args[1]).all().item())
         self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
         library.follow_thread(1)
         try:
@@ -150,6 +151,8 @@ class Values:
         if true and all(found is not None for found in true):
             library.expect_count(self._beside.count(op, true))
             return True
+        if op is self._repeat:
+            return False  # no worst case is known: read as zeros, and listed
         most = max(flag.numel() for flag in flags)
         library.expect_count(most)
         self.shapes.note(str(op).removeprefix("aten.").split(".")[0].strip("_"), 8 * most)
@@ -218,6 +221,11 @@ class Beside:
             and not self._torch._is_functional_tensor(tensor)
         )
 
+    def are_comparable(self, a: Any, b: Any) -> bool:
+        """Whether two tensors are of one kind, so that a GPU compares their elements."""
+        is_alike = a.size() == b.size() and a.dtype is b.dtype and a.device == b.device
+        return is_alike and a.is_cuda and a.numel() > 0 and a.data_ptr() != b.data_ptr()
+
     def is_small(self, tensor: Any) -> bool:
         """Whether a device tensor holds few enough, and such, values as programs decide by."""
         if not self.has_address(tensor):
@@ -259,7 +267,7 @@ class Beside:
                 (args[position] if position < len(args) else kwargs.get(name),)
             ):
                 if self.has_address(tensor):
-                    library.forget(tensor.data_ptr())
+                    self._forget(tensor)
 
     def follow(self, func: Any, args: Any, kwargs: Any, known: Known, result: Any) -> None:
         """After the operation: restores what it only read, and computes what it made."""
@@ -286,9 +294,11 @@ class Beside:
             self._store(device_tensor, cpu_tensor)
 
     def count(self, func: Any, flags: list[Any]) -> int:
-        """How many elements nonzero (or an index by flags) or unique finds."""
+        """How many elements nonzero (or an index by flags), unique or repeat_interleave finds."""
         if "unique" in str(func):
             return int(self._torch.unique(flags[0]).numel())
+        if "repeat" in str(func):
+            return int(flags[0].sum())
         return max(int(flag.count_nonzero()) for flag in flags)
 
     def _is_factory(self, func: Any) -> bool:
@@ -352,14 +362,26 @@ class Beside:
         steps = zip(tensor.size(), tensor.stride(), strict=True)
         return int((1 + sum((size - 1) * stride for size, stride in steps)) * tensor.element_size())
 
+    def _forget(self, tensor: Any) -> None:
+        """Forgets a tensor's bytes; what lies beside them in its storage stays known."""
+        storage, first = tensor.untyped_storage(), tensor.data_ptr()
+        beside = []
+        if self.is_small(tensor) and storage.nbytes() <= 8 * MAX_ELEMENTS:
+            start, last = storage.data_ptr(), first + self._span(tensor)
+            for at, size in ((start, first - start), (last, start + storage.nbytes() - last)):
+                if size > 0 and (raw := self._read_at(at, size)) is not None:
+                    beside.append((at, raw))
+        library.forget(first)
+        for at, raw in beside:
+            self._write(at, raw)
+
     def _read(self, tensor: Any) -> bytearray | None:
-        raw = bytearray(self._span(tensor))
-        address = (ctypes.c_char * len(raw)).from_buffer(raw)
-        return (
-            raw
-            if library.read_bytes(tensor.data_ptr(), ctypes.addressof(address), len(raw))
-            else None
-        )
+        return self._read_at(tensor.data_ptr(), self._span(tensor))
+
+    def _read_at(self, start: int, size: int) -> bytearray | None:
+        raw = bytearray(size)
+        address = (ctypes.c_char * size).from_buffer(raw)
+        return raw if library.read_bytes(start, ctypes.addressof(address), size) else None
 
     def _write(self, address: int, raw: bytearray) -> None:
         library.write_bytes(

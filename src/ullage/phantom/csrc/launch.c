@@ -61,7 +61,7 @@ void forget_launch(void *const *params) {
       if (high || i >= 8 || !forget_far_argument(p)) break;
       continue;
     }
-    if (!(p & 7)) forget(*(void *const *)p); /* a plain pointer, or the first of a list of them */
+    if (!(p & 7)) forget_words((const uintptr_t *)p, 1); /* a plain pointer, or the first of a list of them */
     if (p < low) low = p;
     if (p > high) high = p;
   }

@@ -37,7 +37,7 @@ static void *blocks; /* tsearch tree; overlapping ranges compare as equal */
 static size_t kept;
 static void (*host_read)(uint64_t bytes);
 static _Thread_local int64_t expected_count;
-static _Thread_local bool is_count_expected, is_thread_followed;
+static _Thread_local bool is_count_expected, is_thread_unseen;
 
 static int by_address(const void *a, const void *b) {
   const struct block *x = a, *y = b;
@@ -82,9 +82,9 @@ void forget(const void *p) {
 void forget_words(const uintptr_t *words, size_t count) {
   size_t i = 0;
   while (i < count && !is_device_address((const void *)words[i])) i++;
-  if (i == count || is_thread_followed) return;
+  if (i == count) return;
   pthread_mutex_lock(&lock);
-  for (; i < count; i++) drop_at(words[i], true);
+  for (; i < count; i++) drop_at(words[i], !is_thread_unseen);
   pthread_mutex_unlock(&lock);
 }
 
@@ -273,5 +273,6 @@ API void ullage_write(uintptr_t p, const void *src, size_t bytes) {
 
 API void ullage_forget(uintptr_t p) { forget((const void *)p); }
 
-/* Whether the recorder follows every operation of this thread. */
-API void ullage_follow_thread(int is_followed) { is_thread_followed = is_followed; }
+/* Whether the recorder knows what this thread's launches write: then a block that it answers for keeps its values. So
+   it is in every thread until the recorder says otherwise: autograd's read what forward has left. */
+API void ullage_follow_thread(int is_followed) { is_thread_unseen = !is_followed; }
