@@ -60,6 +60,8 @@ def run_workload(name: str, parts: Path, args: argparse.Namespace) -> Result:
         return Result(name, None, document)
     lines = done.stderr.strip().splitlines() or ["no message"]
     errors = [line for line in lines if _ERROR.match(line)]
+    if document and document.get("reason"):
+        errors = [document["reason"]]
     return Result(name, (errors or lines)[-1].strip()[:200], document)
 
 

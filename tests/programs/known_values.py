@@ -21,13 +21,14 @@ class Counting(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(256, 256)
+        self.places = nn.Embedding(16, 256)
         self.register_buffer("positions", torch.arange(16))
         self.register_buffer("num_calls", torch.zeros((), dtype=torch.long))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x is (batch, 256)."""
         self.num_calls += 1
-        return self.linear(x)
+        return self.linear(x + self.places(self.positions).sum(dim=0))
 
 
 def round_trips() -> None:

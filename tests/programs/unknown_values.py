@@ -131,6 +131,10 @@ def trained() -> None:
     small.grad = torch.randn(3, device="cuda")
     updated.step()
     small.tolist()  # unknown
+    fused = torch.optim.AdamW(net.parameters(), fused=True)
+    net(torch.randn(4, 128, device="cuda")).sum().backward()
+    fused.step()
+    fused.state[net.bias]["step"].item()  # unknown
 
 
 if __name__ == "__main__":

@@ -154,8 +154,8 @@ def _order_processes(
 
 
 def _find_fitting(devices: Sequence[DeviceReport], catalogued: Sequence[Gpu]) -> tuple[str, ...]:
-    """The GPUs on which the highest peak fits."""
-    if not devices:
+    """The GPUs on which the highest peak fits; none where memory ran out before it was reached."""
+    if not devices or any(device.oom is not None for device in devices):
         return ()
     totals = max(devices, key=lambda device: device.peak_used_bytes).totals
     return gpus_that_fit(catalogued, totals.peak_reserved_bytes, totals.non_torch_bytes)

@@ -104,12 +104,33 @@ def _watch_exceptions(session: Any) -> None:
     show = sys.excepthook
 
     def note_and_show(
-        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+        kind: type[BaseException], error: BaseException, _traceback: TracebackType | None
     ) -> None:
         session.note_exception(error)
-        show(kind, error, _without_ours(traceback))
+        _clean_tracebacks(error)
+        show(kind, error, error.__traceback__)
+
+    def note_unseen() -> None:
+        """A program that shows exceptions itself has taken the place of our hook."""
+        error = getattr(sys, "last_value", None)
+        if isinstance(error, BaseException) and session.exit["kind"] == "returned":
+            session.note_exception(error)
 
     sys.excepthook = note_and_show
+    atexit.register(note_unseen)  # runs before what was registered earlier
+
+
+def _clean_tracebacks(error: BaseException) -> None:
+    """Takes ullage out of what will be shown of an exception and of its causes."""
+    pending: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while pending:
+        one = pending.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.__traceback__ = _without_ours(one.__traceback__)
+        pending += [one.__cause__, one.__context__]
 
 
 def _without_ours(traceback: TracebackType | None) -> TracebackType | None:

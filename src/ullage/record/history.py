@@ -7,7 +7,7 @@ it been alone. All private names of torch's memory history are in this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -28,6 +28,19 @@ class View:
     has_frames: bool
 
 
+@dataclass(slots=True)
+class Window:
+    """While the program had stacks taken: from one index a device to another, None while it has."""
+
+    start: tuple[int, ...]
+    end: tuple[int, ...] | None = None
+
+    def holds(self, device: int, index: int) -> bool:
+        """Whether an entry of a device's trace came while it was open."""
+        is_over = self.end is not None and index >= _index(self.end, device)
+        return _index(self.start, device) <= index and not is_over
+
+
 class History:
     """The one history of a process: `install` before CUDA is initialised, `begin` once it is."""
 
@@ -36,6 +49,7 @@ class History:
         self._memory = torch.cuda.memory
         self._is_ours = False
         self._view: View | None = None
+        self._windows: list[Window] = []
         self._record: Callable[..., None] = self._c._cuda_record_memory_history
         self._snapshot: Callable[..., Snapshot] = self._c._cuda_memorySnapshot
 
@@ -70,6 +84,7 @@ class History:
             return
         if enabled is None:
             self._view = None
+            self._close_window()
             self.begin()
             return
         if enabled not in _ENABLED or context not in _CONTEXTS or stacks not in _STACKS:
@@ -83,22 +98,40 @@ class History:
                 skipped, options[index] = frozenset(option), []
         taken = "all" if context == "all" else "alloc"
         self._record("all", taken, stacks, MAX_ENTRIES, *(False for _ in clear), *options)
-        if self._view is None or any(clear):
-            start = tuple(len(trace) for trace in self._snapshot(None)["device_traces"])
-        else:
-            start = self._view.start
-        kept = max_entries if enabled == "all" else 0
+        opens = context is not None and not self._has_open_window()
+        view = None if any(clear) else self._view
+        now = self._lengths() if view is None or opens else ()
+        start = now if view is None else view.start
+        # torch keeps one entry where the program asks for the state alone.
+        kept = max_entries if enabled == "all" else 1
         self._view = View(start, kept, skipped, has_frames=context is not None)
+        if context is None:
+            self._close_window()
+        elif opens:
+            self._windows.append(Window(now))
+
+    def _has_open_window(self) -> bool:
+        return bool(self._windows) and self._windows[-1].end is None
+
+    def _lengths(self) -> tuple[int, ...]:
+        return tuple(len(trace) for trace in self._snapshot(None)["device_traces"])
+
+    def _close_window(self) -> None:
+        if self._has_open_window():
+            self._windows[-1].end = self._lengths()
 
     def _snapshot_for_program(self, *arguments: Any) -> Snapshot:
-        return visible(self._snapshot(*arguments), self._view)
+        return visible(self._snapshot(*arguments), self._view, self._windows)
 
 
-def visible(snapshot: Snapshot, view: View | None) -> Snapshot:
-    """What a program with this view sees of a snapshot; None: it has no history turned on."""
-    live: set[int] = set()
+def visible(snapshot: Snapshot, view: View | None, windows: Sequence[Window] = ()) -> Snapshot:
+    """What a program with this view sees of a snapshot; None: it has no history turned on.
+
+    What is live keeps the stack that was taken in one of the program's windows, open or not.
+    """
+    _hide_stacks(snapshot, windows)
     for device, trace in enumerate(snapshot["device_traces"]):
-        start = len(trace) if view is None else _start(view, device)
+        start = len(trace) if view is None else _index(view.start, device)
         entries = trace[start:]
         if view is not None and entries and entries[0]["action"] == "snapshot":
             del entries[0]  # ullage's own look at where the view begins
@@ -106,33 +139,34 @@ def visible(snapshot: Snapshot, view: View | None) -> Snapshot:
             entries = [entry for entry in entries if entry["action"] not in view.skipped_actions]
         if view is not None and len(entries) > view.max_entries:
             entries = entries[len(entries) - view.max_entries :]
-        live |= _live(trace[start:])
         trace[:] = entries
-    has_frames = view is not None and view.has_frames
-    for segment in snapshot["segments"]:
-        if not has_frames and "frames" in segment:
-            segment["frames"] = []
-        for block in segment["blocks"]:
-            # A block that is older than the program's recording was allocated without a stack being
-            # taken.
-            if "frames" in block and not (has_frames and block["address"] in live):
-                block["frames"] = []
-    if not has_frames:
+    if view is None or not view.has_frames:
         for trace in snapshot["device_traces"]:
             for entry in trace:
                 entry["frames"] = []
     return snapshot
 
 
-def _start(view: View, device: int) -> int:
-    return view.start[device] if device < len(view.start) else 0
+def _index(indices: tuple[int, ...], device: int) -> int:
+    """The index of a device; 0 for one that was not there yet."""
+    return indices[device] if device < len(indices) else 0
 
 
-def _live(entries: list[dict[str, Any]]) -> set[int]:
-    live: set[int] = set()
-    for entry in entries:
-        if entry["action"] == "alloc":
-            live.add(entry["addr"])
-        elif entry["action"] == "free_completed":
-            live.discard(entry["addr"])
-    return live
+def _hide_stacks(snapshot: Snapshot, windows: Sequence[Window]) -> None:
+    """Takes the stacks off blocks and segments that came while only ullage had stacks taken."""
+    traces = snapshot["device_traces"]
+    births = [_births(trace, ("alloc",)) for trace in traces]
+    segment_births = [_births(trace, ("segment_alloc", "segment_map")) for trace in traces]
+    for segment in snapshot["segments"]:
+        device = segment["device"]
+        held = [(segment_births[device], segment)]
+        held += [(births[device], block) for block in segment["blocks"]]
+        for born, holder in held:
+            index = born.get(holder["address"], -1)
+            if "frames" in holder and not any(w.holds(device, index) for w in windows):
+                holder["frames"] = []
+
+
+def _births(trace: list[dict[str, Any]], actions: tuple[str, ...]) -> dict[int, int]:
+    """The index of the last entry that brought each address."""
+    return {entry["addr"]: index for index, entry in enumerate(trace) if entry["action"] in actions}

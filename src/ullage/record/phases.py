@@ -122,7 +122,7 @@ class Phases:
             self._depth.modules = (
                 0 if threading.current_thread() is threading.main_thread() else self._depth.modules
             )
-            self._values.pause(is_only_reading=True)
+            self._values.pause()
             self._mark("backward_begin")
 
     def _end_backward(self) -> None:
@@ -138,6 +138,7 @@ class Phases:
             return
         self.has_optimizer = True
         self._claims.claim_optimizer(optimizer)
+        self._values.forget_optimizer(optimizer)
         self._values.pause()
         self._mark("optimizer_begin")
 

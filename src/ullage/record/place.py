@@ -73,14 +73,14 @@ def here() -> str | None:
 
 
 class ShapeReads:
-    """Shapes that hung on an unknown value: (what, where) -> count, bytes of the largest."""
+    """Shapes that hung on an unknown value: (what, where, assumption) -> count, bytes."""
 
     def __init__(self) -> None:
-        self.rows: dict[tuple[str, str | None], list[int]] = {}
+        self.rows: dict[tuple[str, str | None, str], list[int]] = {}
 
-    def note(self, what: str, num_bytes: int) -> None:
+    def note(self, what: str, num_bytes: int, assumption: str) -> None:
         """One more such shape, here in the user's code."""
-        row = self.rows.setdefault((what, here()), [0, 0])
+        row = self.rows.setdefault((what, here(), assumption), [0, 0])
         row[0] += 1
         row[1] = max(row[1], num_bytes)
 

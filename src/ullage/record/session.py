@@ -221,9 +221,12 @@ class Session:
                     "where": where,
                     "count": count,
                     "bytes": num_bytes,
-                    "assumption": "worst case",
+                    "assumption": assumption,
                 }
-                for (what, where), (count, num_bytes) in self._values.shapes.rows.items()
+                for (what, where, assumption), (
+                    count,
+                    num_bytes,
+                ) in self._values.shapes.rows.items()
             ],
             "assumed": library.assumed(),
             "refused": library.refused(),

@@ -41,8 +41,9 @@ prod count_nonzero mean equal cat stack where index index_put_ index_put gather 
 index_select masked_fill masked_fill_ masked_select tril triu repeat repeat_interleave flip roll
 clone sort topk bincount nonzero _unique2 unique_dim unique_consecutive constant_pad_nd searchsorted
 bucketize embedding copy_ _to_copy fill_ zero_ normal_ uniform_ _amp_update_scale_
+_foreach_norm _foreach_mul_ _foreach_add_ _foreach_copy_ _foreach_zero_
 """
-"""Operations with kernels of their own that make, or hand on, what programs decide by, or read it."""
+"""Operations with kernels of their own that make, hand on, or read what programs decide by."""
 
 
 class Values:
@@ -95,20 +96,27 @@ class Values:
             name, "CompositeImplicitAutograd"
         )
 
-    def pause(self, *, is_only_reading: bool = False) -> None:
-        """Lets operations through unseen; unless only reading, they make unknown what they touch."""
-        self._switch(is_active=False, is_only_reading=is_only_reading)
+    def pause(self) -> None:
+        """Lets operations through unseen: they are taken to read what is known, not to write it."""
+        self._switch(is_active=False)
 
     def resume(self) -> None:
         """Sees operations again."""
-        self._switch(is_active=self._is_installed, is_only_reading=False)
+        self._switch(is_active=self._is_installed)
 
-    def _switch(self, *, is_active: bool, is_only_reading: bool) -> None:
+    def _switch(self, *, is_active: bool) -> None:
         if not self._is_installed:
             return
         self._is_active = is_active
-        library.follow_thread(int(is_only_reading))
+        library.follow_thread(int(not is_active))
         self._include(_KEY, is_active)  # type: ignore[misc]
+
+    def forget_optimizer(self, optimizer: Any) -> None:
+        """Forgets the small values that an optimizer is about to write: counts of its steps."""
+        held = [*optimizer.param_groups, *optimizer.state.values()]
+        for tensor in self._beside.tensors(value for owner in held for value in owner.values()):
+            if self._beside.is_small(tensor):
+                library.forget(tensor.data_ptr())
 
     def _follow(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         if op in self._weights.fills and self._weights.is_skipped(args[0]):
@@ -131,15 +139,14 @@ class Values:
                 self._beside.follow(op, args, kwargs, known, result)
             return result
         finally:
-            library.follow_thread(0)
+            library.follow_thread(int(not self._is_active))
             self._include(_KEY, self._is_active)  # type: ignore[misc]
 
     def _expect_count(self, op: Any, args: Any, known: Known | None) -> bool:
         """Tells the phantom how many elements will be found; False: no value decides."""
         dtype = self._finds[op]
-        deciding = (
-            args if dtype is None else args[1:2]
-        )  # an index, a mask: not what it is applied to
+        # Of an index or a mask what it is, not what it is applied to.
+        deciding = args if dtype is None else args[1:2]
         flags = [
             tensor
             for tensor in self._beside.tensors(deciding)
@@ -151,11 +158,10 @@ class Values:
         if true and all(found is not None for found in true):
             library.expect_count(self._beside.count(op, true))
             return True
-        if op is self._repeat:
-            return False  # no worst case is known: read as zeros, and listed
         most = max(flag.numel() for flag in flags)
         library.expect_count(most)
-        self.shapes.note(str(op).removeprefix("aten.").split(".")[0].strip("_"), 8 * most)
+        what = str(op).removeprefix("aten.").split(".")[0].strip("_")
+        self.shapes.note(what, 8 * most, "once each" if op is self._repeat else "worst case")
         return True
 
 
@@ -181,14 +187,7 @@ class Beside:
 
     def __init__(self, torch: ModuleType) -> None:
         self._torch = torch
-        self._small = {
-            torch.bool,
-            torch.uint8,
-            torch.int8,
-            torch.int16,
-            torch.int32,
-            torch.int64,
-        }
+        self._small = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
         self._plain = (torch.Tensor, torch.nn.Parameter)
         self._is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
         aten = torch.ops.aten

@@ -369,6 +369,18 @@ API int nvmlDeviceGetNvLinkState(void *handle, unsigned link, unsigned *is_activ
   return refuse("nvmlDeviceGetNvLinkState", NOT_SUPPORTED);
 }
 
+/* No fabric between nodes: all zeros say so. GPUs before Hopper refuse the question. */
+enum { FABRIC_INFO_V2 = 36 | 2 << 24, FABRIC_INFO_V3 = 40 | 3 << 24 };
+
+API int nvmlDeviceGetGpuFabricInfoV(void *handle, unsigned *info) {
+  int index, status = find(handle, info, &index);
+  if (status) return status;
+  if (device(index)->major < 9) return refuse("nvmlDeviceGetGpuFabricInfoV", NOT_SUPPORTED);
+  if (*info != FABRIC_INFO_V2 && *info != FABRIC_INFO_V3) return ARGUMENT_VERSION_MISMATCH;
+  memset(info + 1, 0, (*info & 0xffffff) - sizeof *info);
+  return SUCCESS;
+}
+
 API int nvmlDeviceOnSameBoard(void *handle, void *other, int *is_same) {
   int index, status = find(handle, is_same, &index);
   if (!status) *is_same = handle == other;
