@@ -93,8 +93,10 @@ class Ranges:
         return sum(self.sizes.values())
 
 
-def replay_trace(trace: list[dict[str, Any]]) -> tuple[Ranges, Ranges, list[tuple[int, int, int]]]:
-    """Segments and live blocks (as requested) at the end, and (address, sign, reserved) per event."""
+def replay_trace(
+    trace: list[dict[str, Any]],
+) -> tuple[Ranges, Ranges, list[tuple[int, int, int]]]:
+    """Segments and live blocks (as requested) at the end; per event (address, sign, reserved)."""
     segments, blocks, sequence = Ranges(), Ranges(), []
     for entry in trace:
         action, address, size = entry["action"], entry.get("addr", 0), entry["size"]
@@ -252,7 +254,13 @@ def test_the_checker_sees_a_record_that_was_tampered_with(run_program: RunProgra
         check_record(replace(outcome.record, events=changed), outcome.snapshot)
 
 
-@pytest.mark.parametrize("options", [(), EXPANDABLE], ids=["", "expandable"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param((), id=""),
+        pytest.param(EXPANDABLE, id="expandable", marks=pytest.mark.nightly),
+    ],
+)
 def test_two_runs_give_the_same_events(run_program: RunProgram, options: tuple[str, ...]) -> None:
     first = canonical(run_program(GPT2, options=options).record)
     second = canonical(run_program(GPT2, options=options, turn=1).record)

@@ -137,7 +137,9 @@ def test_generation_gives_as_many_tokens_as_were_asked_for(run_program: RunProgr
     assert "32" in outcome.stderr.splitlines()
 
 
-@pytest.mark.parametrize("implementation", ["", "eager"])
+@pytest.mark.parametrize(
+    "implementation", ["eager", pytest.param("", marks=pytest.mark.nightly, id="grouped")]
+)
 def test_a_router_of_experts_runs_to_its_end(run_program: RunProgram, implementation: str) -> None:
     outcome = run_program("mixtral_router.py", *implementation.split())
     assert outcome.exit_code == 0, outcome.stderr

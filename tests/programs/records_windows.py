@@ -59,8 +59,7 @@ def main() -> None:
     record(max_entries=100)
     held.append(work(12))
     found["again"] = look()
-    for _ in range(8):
-        held.append(work(20))
+    held += [work(20) for _ in range(8)]
     found["capped"] = look()
     record(clear_history=True)
     held.append(work(4))

@@ -61,8 +61,8 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What a run says; `reason` is the verdict in words, `fits_on` the catalogued GPUs that its
-    highest peak fits on.
+    """What a run says; `reason` is the verdict in words, `fits_on` the catalogued GPUs that the
+    highest peak of a whole run fits on.
     """
 
     verdict: Verdict
@@ -130,7 +130,8 @@ def explain_run(
         devices=devices,
         allocator_basis=allocator_basis(all_records),
         device_basis=device_basis(gpu),
-        fits_on=_find_fitting(devices, catalogued),
+        # The peak of a program that was cut short is not what it needs.
+        fits_on=_find_fitting(devices, catalogued) if verdict is Verdict.FITS else (),
         warnings=find_warnings(
             all_records,
             [device.steps for device in devices],

@@ -7,8 +7,9 @@ it been alone. All private names of torch's memory history are in this module.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -28,7 +29,7 @@ class View:
     has_frames: bool
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Window:
     """While the program had stacks taken: from one index a device to another, None while it has."""
 
@@ -45,6 +46,7 @@ class History:
     """The one history of a process: `install` before CUDA is initialised, `begin` once it is."""
 
     def __init__(self, torch: ModuleType) -> None:
+        self._torch: Any = torch
         self._c = torch._C
         self._memory = torch.cuda.memory
         self._is_ours = False
@@ -75,7 +77,21 @@ class History:
 
     def snapshot(self) -> Snapshot:
         """Everything since `begin`."""
-        return self._snapshot(None)
+        return self._look(None)
+
+    def _look(self, *arguments: Any) -> Snapshot:
+        """A snapshot, without importing the compiler.
+
+        torch asks torch._inductor for the stacks of what it generated; where it is not loaded, it
+        generated nothing, and an empty stand-in says the same without the seconds of its import.
+        """
+        if "torch._inductor" in sys.modules:
+            return self._snapshot(*arguments)
+        self._torch._inductor = ModuleType("torch._inductor")
+        try:
+            return self._snapshot(*arguments)
+        finally:
+            del self._torch._inductor
 
     def _record_for_program(self, *arguments: Any) -> None:
         enabled, context, stacks, max_entries = arguments[:4]
@@ -114,14 +130,14 @@ class History:
         return bool(self._windows) and self._windows[-1].end is None
 
     def _lengths(self) -> tuple[int, ...]:
-        return tuple(len(trace) for trace in self._snapshot(None)["device_traces"])
+        return tuple(len(trace) for trace in self._look(None)["device_traces"])
 
     def _close_window(self) -> None:
         if self._has_open_window():
-            self._windows[-1].end = self._lengths()
+            self._windows[-1] = replace(self._windows[-1], end=self._lengths())
 
     def _snapshot_for_program(self, *arguments: Any) -> Snapshot:
-        return visible(self._snapshot(*arguments), self._view, self._windows)
+        return visible(self._look(*arguments), self._view, self._windows)
 
 
 def visible(snapshot: Snapshot, view: View | None, windows: Sequence[Window] = ()) -> Snapshot:

@@ -109,6 +109,9 @@ class Phases:
             self._begin_backward()
             try:
                 return run(*arguments, **named)
+            except BaseException:
+                self._num_failed += 1
+                raise
             finally:
                 self._end_backward()
 

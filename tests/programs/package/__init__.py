@@ -1,1 +1,0 @@
-"""A package that is run as a module."""
