@@ -176,10 +176,9 @@ def test_memory_taken_in_backward_has_an_owner(run_program: RunProgram) -> None:
     outcome = run_uncaught(run_program, "out_of_memory_backward.py")
     at_peak = outcome.device["at_peak"]
     assert at_peak["parameter"] == 6 * 2048 * 2048 * 4
-    assert at_peak["activation"] > 0
     assert at_peak["optimizer_state"] == 0, "no step was reached"
-    # The program's own ballast, a plain tensor, has none.
-    assert at_peak["unattributed"] > 0.9 * outcome.device["total_bytes"]
+    # The program's own ballast, taken between forward and backward, counts as what backward needs.
+    assert at_peak["activation"] > 0.9 * outcome.device["total_bytes"]
     assert outcome.device["headroom_bytes"] < 64 * MIB
 
 
