@@ -12,8 +12,14 @@ import pytest
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
 
-OUT_OF_MEMORY = ("out_of_memory.py", "out_of_memory_backward.py", "out_of_memory_moving.py")
-GPU = "rtx-4090"
+# Each on a GPU on which another test runs it too.
+GPUS = {
+    "peaks.py": "h100-80gb",
+    "out_of_memory.py": "h100-80gb",
+    "out_of_memory_backward.py": "h100-80gb",
+    "out_of_memory_moving.py": "a100-40gb",
+}
+OUT_OF_MEMORY = tuple(GPUS)[1:]
 
 # {field: its type, or the fields of what it holds}; a list says what each of its items is.
 OWNERS = dict.fromkeys(
@@ -69,7 +75,7 @@ def test_the_document_of_a_program_that_fits_has_every_field(run_program: RunPro
 
 @pytest.mark.parametrize("name", OUT_OF_MEMORY)
 def test_the_document_of_one_that_does_not_has_them_too(run_program: RunProgram, name: str) -> None:
-    document = run_program(name, gpu=GPU).document
+    document = run_program(name, gpu=GPUS[name]).document
     process = {**DOCUMENT["processes"][0], "oom": OOM}
     # Phases that were not reached are not there.
     devices = [{**DOCUMENT["devices"][0], "steps": [{"index": int, **PEAK}]}]
@@ -77,7 +83,7 @@ def test_the_document_of_one_that_does_not_has_them_too(run_program: RunProgram,
 
 
 def test_a_step_that_ran_out_within_backward_has_not_ended(run_program: RunProgram) -> None:
-    (step,) = run_program("out_of_memory_backward.py", gpu=GPU).device["steps"]
+    (step,) = run_program("out_of_memory_backward.py").device["steps"]
     assert not step["is_complete"]
     assert set(step["phases"]) == {"forward", "backward"}
     assert step["phases"]["backward"]["peak_allocated_bytes"] == step["peak_allocated_bytes"]
@@ -91,9 +97,9 @@ def test_a_field_that_is_missing_or_of_another_kind_is_seen() -> None:
         check_shape({"exit_code": "0"}, {"exit_code": int})
 
 
-@pytest.mark.parametrize("name", ["peaks.py", *OUT_OF_MEMORY])
+@pytest.mark.parametrize("name", GPUS)
 def test_the_devices_bytes_add_up(run_program: RunProgram, name: str) -> None:
-    device = (run_program(name, gpu=GPU) if name in OUT_OF_MEMORY else run_program(name)).device
+    device = run_program(name, gpu=GPUS[name]).device
     used = device["peak_reserved_bytes"] + device["context_high_bytes"] + device["non_torch_bytes"]
     assert device["peak_used_bytes"] == used
     assert device["headroom_bytes"] == device["total_bytes"] - used
@@ -107,4 +113,4 @@ def test_a_program_that_ran_out_names_no_gpu_that_would_do(
     run_program: RunProgram, name: str
 ) -> None:
     # Its peak is not known: the allocation that failed was not the last.
-    assert run_program(name, gpu=GPU).document["fits_on"] == []
+    assert run_program(name, gpu=GPUS[name]).document["fits_on"] == []
