@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -151,3 +152,24 @@ def no_color(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A terminal without colour."""
     monkeypatch.setenv("NO_COLOR", "1")
     yield
+
+
+@pytest.fixture
+def growth_of_time() -> Callable[..., float]:
+    """How many times as long a task takes when it is `factor` times as large.
+
+    Of the fastest of several: what else the machine does only adds.
+    """
+
+    def measure(prepare: Callable[[int], Callable[[], object]], num: int, factor: int) -> float:
+        fastest = []
+        for size in (num, factor * num):
+            task, seconds = prepare(size), []
+            for _ in range(5):
+                started = time.perf_counter()
+                task()
+                seconds.append(time.perf_counter() - started)
+            fastest.append(min(seconds))
+        return fastest[1] / fastest[0]
+
+    return measure
