@@ -197,7 +197,7 @@ class Session:
             "exit": self.exit,
             "devices": [self._device(index) for index in range(torch.cuda.device_count())],
             "first_position": 0,
-            "events": library.events(),
+            "events": self._events(),
             "marks": [list(mark) for mark in self._phases.whole_marks()],
             "claims": [list(claim) for claim in self._claims.rows],
             "workspaces": library.workspaces(),
@@ -207,6 +207,16 @@ class Session:
             "pinned_peak_bytes": library.pinned_peak_bytes(),
             "warnings": self._warnings,
         }
+
+    def _events(self) -> dict[str, bytes]:
+        events = library.events()
+        num_lost = library.position() - len(events["device"])
+        if num_lost > 0:
+            self._warnings.append(
+                f"the last {num_lost} allocator events were not kept: owners and steps end before "
+                "the program did; use --steps to stop earlier"
+            )
+        return events
 
     def _basis(self) -> dict[str, Any]:
         """What was not known, and what was assumed in its stead."""
