@@ -1,9 +1,9 @@
 /* Kernels: registered, looked up, launched into nothing.
  *
  * A launch makes the blocks that its arguments point into unknown. The number and the sizes of a kernel's arguments are
- * not at hand: the first word of each is taken for a pointer, and beyond it the guess is generous. The arguments of a
- * compiled launch lie together on the caller's stack, and every word there, up to the largest size that arguments can
- * have, counts as one. A block taken for an argument by chance becomes unknown too early, which is safe.
+ * not at hand, so the guess is generous. The arguments of a compiled launch lie together on the caller's stack, and every
+ * word there, up to the largest size that arguments can have, counts as one. A block taken for an argument by chance
+ * becomes unknown too early, which is safe.
  *
  * A GPU that the program holds no code for is refused as the real driver does (no kernel image): the architectures are
  * read from the headers of the fat binaries.
@@ -61,7 +61,6 @@ void forget_launch(void *const *params) {
       if (high || i >= 8 || !forget_far_argument(p)) break;
       continue;
     }
-    if (!(p & 7)) forget_words((const uintptr_t *)p, 1); /* a plain pointer, or the first of a list of them */
     if (p < low) low = p;
     if (p > high) high = p;
   }

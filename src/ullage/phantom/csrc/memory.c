@@ -323,4 +323,3 @@ bool is_pinned_address(const void *p) {
 }
 
 API uint64_t ullage_pinned_peak_bytes(void) { return pinned_peak; }
-API uint64_t ullage_used_bytes(int index) { return used_bytes(index); }

@@ -4,10 +4,9 @@
  * all of the block is unknown. Unknown bytes read as zeros, and each host read of them is reported with the place in
  * the user's code (the callback walks the Python stack).
  *
- * What a launch writes is seen in two ways. A plain pointer among its arguments is sure to be one: `forget`. Words of
- * structs and of the stack around them are a guess: `forget_words`, which spares blocks that the recorder follows (it
- * knows from each operation's schema what is written, and says so), and all blocks while the recorder follows the
- * thread's every operation.
+ * A call that is known to write says so: `forget`. Of a launch only words are known that may point at what it writes:
+ * `forget_words`. In an operation that the recorder sees, and in backward and optimizer, such words spare the blocks that
+ * the recorder answers for: it knows from each operation's schema what is written, and says so itself.
  */
 #include "blocks.h"
 #include "phantom.h"
@@ -29,7 +28,6 @@ struct block {
   unsigned char *known; /* one byte a byte: 1 where data holds what the device would */
   bool is_workspace;
   bool is_followed;     /* the recorder answers for its values */
-  bool is_foreign;      /* not of PyTorch's allocator: made for a copy into other memory */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -138,10 +136,8 @@ static struct block *block_for_values(uintptr_t p, size_t bytes, bool create) {
   struct block *b = block_at(p);
   uintptr_t start;
   size_t size;
-  if (!b && create && allocation_of((void *)p, &start, &size) && size <= 2 * KEPT_PER_BLOCK) {
+  if (!b && create && allocation_of((void *)p, &start, &size) && size <= 2 * KEPT_PER_BLOCK)
     b = insert_block(start, size);
-    if (b) b->is_foreign = true;
-  }
   if (!b || p + bytes > b->start + b->bytes) return NULL;
   if (b->data || !create) return b->data ? b : NULL;
   if (b->bytes > 2 * KEPT_PER_BLOCK || kept + b->bytes > KEPT_ALTOGETHER) return NULL;
