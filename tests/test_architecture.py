@@ -29,6 +29,8 @@ LAYERS = (
     ("plan", "gate", "serve"),
     ("report", "ui"),
     ("api",),
+    ("parallel",),
+    ("sweeps",),
     ("cli", "pytest_plugin"),
 )
 ROW_OF = {name: row for row, names in enumerate(LAYERS) for name in names}
@@ -36,7 +38,14 @@ ROW_OF = {name: row for row, names in enumerate(LAYERS) for name in names}
 WITHIN_A_ROW = {("units", "errors")}
 
 # What runs inside the user's process, where torch is.
-MAY_IMPORT_TORCH = ("record", "runtime", "techniques", "phantom/bootstrap.py", "phantom/site")
+MAY_IMPORT_TORCH = (
+    "record",
+    "runtime",
+    "techniques",
+    "phantom/bootstrap.py",
+    "phantom/fork.py",
+    "phantom/site",
+)
 
 FILE_LINES = 400
 FUNCTION_LINES = 40
@@ -45,8 +54,9 @@ POSITIONAL_PARAMETERS = 5
 # Adding a flag is a decision: it is made here too.
 FLAGS = {
     "run": {
-        "program", "--gpu", "--memory", "--capability", "--alloc-conf", "--steps", "--python",
-        "--real-init", "--snapshot", "-o", "--output", "--json", "--force", "--quiet",
+        "program", "--gpu", "--sweep", "--plot", "--memory", "--capability", "--alloc-conf",
+        "--steps", "--python", "--real-init", "--snapshot", "-o", "--output", "--json", "--force",
+        "--quiet",
     },
     "gpus": {"name", "--json"},
     "env": {

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         SpecError,
         UllageError,
     )
+    from ullage.sweeps import Sweep, sweep
 
 __version__ = "0.1.0"
 
@@ -36,9 +37,11 @@ __all__ = [
     "Run",
     "SnapshotError",
     "SpecError",
+    "Sweep",
     "UllageError",
     "__version__",
     "run",
+    "sweep",
 ]
 
 _MODULES = {
@@ -49,8 +52,10 @@ _MODULES = {
     "Run": "ullage.api",
     "SnapshotError": "ullage.errors",
     "SpecError": "ullage.errors",
+    "Sweep": "ullage.sweeps",
     "UllageError": "ullage.errors",
     "run": "ullage.api",
+    "sweep": "ullage.sweeps",
 }
 
 

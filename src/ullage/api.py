@@ -19,17 +19,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
-from ullage.phantom.device import choose_device
+from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.launch import (
     LIBRARY_DIR,
     PROGRESS_FILE,
+    Ended,
     RunOptions,
     check_platform,
     make_environment,
     start,
 )
 from ullage.phantom.program import UserProgram, resolve_program
-from ullage.phantom.torch_build import check_torch, find_torch
+from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
 
 if TYPE_CHECKING:
     from ullage.explain.device import DeviceReport
@@ -141,37 +142,82 @@ def run(
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
         SnapshotError: what the program left cannot be read.
     """
-    check_platform()
     kept = None if snapshot is None else Path(snapshot)
     if kept is not None:
         check_writable(kept, force=force)
+    job = make_job(
+        program,
+        device=choose_device(gpu, memory=memory, capability=capability),
+        python=python,
+        options=RunOptions(
+            alloc_conf, steps, has_snapshot=kept is not None, has_real_init=real_init
+        ),
+    )
+    return run_job(job, kept, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """All that decides a run, checked before anything starts."""
+
+    program: UserProgram
+    device: PhantomDevice
+    build: TorchBuild
+    options: RunOptions
+
+
+def make_job(
+    program: Sequence[str],
+    *,
+    device: PhantomDevice,
+    python: str | os.PathLike[str] | None,
+    options: RunOptions,
+) -> Job:
+    """Finds the program and its torch; raises as `run` does."""
+    check_platform()
     user_program = resolve_program(program, None if python is None else os.fspath(python))
-    device = choose_device(gpu, memory=memory, capability=capability)
-    build = check_torch(find_torch(user_program.python), LIBRARY_DIR)
-    options = RunOptions(alloc_conf, steps, has_snapshot=kept is not None, has_real_init=real_init)
+    return Job(
+        user_program, device, check_torch(find_torch(user_program.python), LIBRARY_DIR), options
+    )
+
+
+def run_job(
+    job: Job,
+    kept: Path | None,
+    *,
+    stdout_to_stderr: bool,
+    on_progress: Callable[[str], None] | None = None,
+) -> Run:
+    """Runs a job in a process of its own, and explains it; its snapshot goes to `kept`."""
     with tempfile.TemporaryDirectory(prefix="ullage-") as directory:
         run_dir = Path(directory)
-        environment = make_environment(run_dir, device, build, options)
-        with start(user_program, environment, stdout_to_stderr=stdout_to_stderr) as child:
-            from ullage.explain.run import Program, explain_run
-            from ullage.gpus.catalog import load_catalog
-            from ullage.report import text as _text  # noqa: F401 - imported while the child runs
+        environment = make_environment(run_dir, job.device, job.build, job.options)
+        with start(job.program, environment, stdout_to_stderr=stdout_to_stderr) as child:
+            from ullage.explain.run import explain_run  # noqa: F401 - while the child runs
+            from ullage.report import text as _text  # noqa: F401 - likewise
 
             ended = child.wait(_watch(run_dir / PROGRESS_FILE, on_progress))
-        records = _collect(run_dir, child.pid, kept)
+        return explain_job(job, run_dir, child.pid, ended, kept)
+
+
+def explain_job(job: Job, run_dir: Path, pid: int, ended: Ended, kept: Path | None) -> Run:
+    """Explains what the process `pid` of a job and its children left in `run_dir`."""
+    from ullage.explain.run import Program, explain_run
+    from ullage.gpus.catalog import load_catalog
+
     return Run(
         explain_run(
-            records,
+            _collect(run_dir, pid, kept),
             program=Program(
-                argv=user_program.argv,
-                pid=child.pid,
+                argv=job.program.argv,
+                pid=pid,
                 exit_code=ended.exit_code,
                 wall_s=ended.wall_s,
                 was_interrupted=ended.was_interrupted,
             ),
-            torch=build.version,
-            gpu=device.gpu,
-            is_unlimited=device.is_unlimited,
+            torch=job.build.version,
+            gpu=job.device.gpu,
+            is_unlimited=job.device.is_unlimited,
             catalogued=load_catalog(),
         )
     )
@@ -247,4 +293,13 @@ def _collect(run_dir: Path, pid: int, kept: Path | None) -> list[tuple[Record, s
     return found
 
 
-__all__ = ["Run", "UserProgram", "check_writable", "default_snapshot", "run"]
+__all__ = [
+    "Job",
+    "Run",
+    "check_writable",
+    "default_snapshot",
+    "explain_job",
+    "make_job",
+    "run",
+    "run_job",
+]

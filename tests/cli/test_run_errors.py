@@ -146,6 +146,44 @@ def test_what_cannot_be_run_is_refused(place: Place, words: tuple[str, ...], mes
     assert message in place.refuse("run", *words)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--sweep", "batch"),
+            "--sweep 'batch' gives no values; write, such as: --sweep batch=1,2",
+        ),
+        (("--sweep", "batch="), "'batch' has an empty value; write, such as: batch=1,2,4"),
+        (("--sweep", "batch=1,,2"), "'batch' has an empty value"),
+        (("--sweep", "batch=1,2,1"), "batch has '1' twice; give each value once"),
+        (("--sweep", "batch=1", "--sweep", "batch=2"), "--sweep names 'batch' twice"),
+        (("--sweep", "2nd=1,2"), "'2nd' is not a name for a variable; expected letters"),
+        (("--sweep", "size=1,2"), "no word of the program has {size}; write it where the values"),
+        (("--sweep", f"batch={','.join(map(str, range(5000)))}"), "that is 5000 runs, more than"),
+        (("--sweep", "batch=1,2", "--gpu", "t4,abacus"), "unknown GPU 'abacus'"),
+        (("--gpu", "t4,t4"), "GPU has 't4' twice; give each value once"),
+        (("--sweep", "batch=1,2", "--snapshot", "s.pickle"), "a sweep keeps no snapshots"),
+        (("--sweep", "batch=1,2", "--plot", "p.gif"), "expected one of .svg, .png, .pdf"),
+        (("--sweep", "batch=1,2", "--plot", "taken.svg"), "'taken.svg' exists; give another name"),
+        (("--sweep", "batch=1,2", "-o", "taken.svg"), "'taken.svg' exists; give another name"),
+        (("--sweep", "batch=1,2", "-o", "a.svg", "--plot", "a.svg"), "both name 'a.svg'"),
+        (("--plot", "p.svg"), "--plot draws a sweep; add --sweep NAME=A,B,... or several GPUs"),
+    ],
+)
+def test_a_sweep_that_makes_no_sense_is_refused(
+    place: Place, options: tuple[str, ...], message: str
+) -> None:
+    (place.directory / "taken.svg").touch()
+    words = ("--python", str(place.python), *options, "--", "train.py", "{batch}")
+    assert message in place.refuse("run", *words)
+
+
+def test_a_plot_without_matplotlib_is_refused_before_the_runs(place: Place) -> None:
+    main = f"import sys; sys.modules['matplotlib'] = None\n{MAIN}"
+    words = ("run", "--sweep", "batch=1,2", "--plot", "p.svg", "--", "train.py", "{batch}")
+    assert "pip install 'ullage[plot]'" in place.refuse(*words, main=main)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
 def test_a_script_without_permission_is_refused(place: Place) -> None:
     (place.directory / "train.py").chmod(0)

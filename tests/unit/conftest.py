@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ullage.explain.run import Program
+from ullage.explain.run import Program, explain_run
+from ullage.explain.sweep import Point, Setting, SweepReport, explain_sweep, parse_number
 from ullage.gpus.catalog import Gpu, find_gpu
 from ullage.trace.model import Record
 from ullage.trace.reader import _parse_record
@@ -145,6 +146,53 @@ def small_gpu() -> Gpu:
 def program() -> Program:
     """A program of process 4711 that ended well."""
     return Program(argv=("train.py", "--batch-size", "16"), pid=4711, exit_code=0, wall_s=2.5)
+
+
+@pytest.fixture(scope="session")
+def sweep_of(
+    make_record: Callable[..., Record], program: Program, small_gpu: Gpu
+) -> Callable[..., SweepReport]:
+    """`sweep_of({"batch": ("1", "2")}, peak)`: a run for each combination and GPU of 1000 bytes;
+    peak(values) is what it allocates, or the exit of one that failed.
+    """
+
+    def make(
+        variables: dict[str, Sequence[str]],
+        peak: Callable[..., int | dict[str, object]],
+        *,
+        gpus: Sequence[Gpu] = (small_gpu,),
+        is_unlimited: bool = False,
+    ) -> SweepReport:
+        grid: list[tuple[tuple[str, str], ...]] = [()]
+        for name, values in variables.items():
+            grid = [(*one, (name, value)) for one in grid for value in values]
+        points = []
+        for gpu in gpus:
+            for setting in grid:
+                found = peak(*(parse_number(value) or 0.0 for _, value in setting))
+                is_number = isinstance(found, int)
+                record = (
+                    make_record(f"+{found} =parameter")
+                    if is_number
+                    else make_record("+7 !9", exit=found)
+                )
+                report = explain_run(
+                    [(record, None)],
+                    program=replace(program, exit_code=0 if is_number else 1),
+                    torch="2.15.0", gpu=gpu, is_unlimited=is_unlimited,
+                )  # fmt: skip
+                points.append(Point(Setting(setting, gpu), report))
+        return explain_sweep(
+            points,
+            template=("train.py", "{batch}"),
+            variables=tuple((name, tuple(values)) for name, values in variables.items()),
+            gpus=tuple(gpus),
+            fresh_because="",
+            wall_s=1.0,
+            was_interrupted=False,
+        )
+
+    return make
 
 
 @pytest.fixture

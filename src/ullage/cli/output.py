@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ullage.api import Run
 from ullage.units import format_bytes
+
+if TYPE_CHECKING:
+    from ullage.sweeps import Sweep
 
 # Covers what an earlier, longer line left.
 _PROGRESS_WIDTH = 32
@@ -72,5 +76,26 @@ def write_run(run: Run, output: Output) -> None:
         output.path.write_text(text + "\n", encoding="utf-8")
     written = [*(process.snapshot for process in run.report.processes), output.path]
     for path in written:
+        if path is not None:
+            click.echo(f"Wrote {path}", err=output.is_json or output.is_quiet)
+
+
+def write_sweep(sweep: Sweep, output: Output, plot: Path | None) -> None:
+    """Writes the result of a sweep; the last lines name the files."""
+    from rich.console import Console
+
+    from ullage.report.sweep import print_sweep, sweep_lines
+
+    text = json.dumps(sweep.document, indent=2)
+    if output.is_json:
+        click.echo(text)
+    elif output.is_quiet:
+        for line in sweep_lines(sweep.report):
+            click.echo(line)
+    else:
+        print_sweep(sweep.report, Console())
+    if output.path is not None:
+        output.path.write_text(text + "\n", encoding="utf-8")
+    for path in (plot, output.path):
         if path is not None:
             click.echo(f"Wrote {path}", err=output.is_json or output.is_quiet)

@@ -26,6 +26,9 @@ _OPS = f"torch{os.sep}_ops.py"
 class _TorchFinder:
     """Finds torch as Python would, and is told when its import is done."""
 
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
@@ -33,17 +36,19 @@ class _TorchFinder:
         if name != "torch" or path is not None:
             return None
         sys.meta_path.remove(self)
+        changed = _changed_variables(self._environment)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _WatchedLoader(spec.loader)  # type: ignore[assignment]
+            spec.loader = _WatchedLoader(spec.loader, changed)  # type: ignore[assignment]
         return spec
 
 
 class _WatchedLoader:
     """torch's own loader, then `watch`; the module keeps the loader it would have had."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, changed: list[str]) -> None:
         self._loader = loader
+        self._changed = changed
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         created: ModuleType | None = self._loader.create_module(spec)
@@ -53,13 +58,18 @@ class _WatchedLoader:
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        with _stubs_for_libraries():
+        with stubs_for_libraries():
             self._loader.exec_module(module)
-        watch(module)
+        watch(module, self._changed)
+
+
+def _changed_variables(before: dict[str, str]) -> list[str]:
+    """The environment variables that the program has changed, which torch may read."""
+    return sorted({name for name, _value in os.environ.items() ^ before.items()})
 
 
 @contextlib.contextmanager
-def _stubs_for_libraries() -> Iterator[None]:
+def stubs_for_libraries() -> Iterator[None]:
     """While torch is imported: NVIDIA libraries that it opens by their path are the phantom's.
 
     Where they are needed by name, the preloaded phantom is found without this.
@@ -83,17 +93,20 @@ def _stubs_for_libraries() -> Iterator[None]:
 
 def start() -> None:
     """Arranges for torch to be watched in this process, when and if it is imported."""
-    sys.meta_path.insert(0, _TorchFinder())
+    sys.meta_path.insert(0, _TorchFinder(dict(os.environ)))
 
 
-def watch(torch: ModuleType) -> None:
-    """Switches the recording on; the record is written however the process ends."""
+def watch(torch: ModuleType, changed_variables: Sequence[str] = ()) -> None:
+    """Switches the recording on; the record is written however the process ends.
+
+    changed_variables: those that the program had changed before torch was imported.
+    """
     from ullage.record import library
     from ullage.record.session import Session, Settings
 
     if not library.is_present or not hasattr(torch._C, "_cuda_record_memory_history"):
         return
-    session = Session(torch, Settings.from_environment())
+    session = Session(torch, Settings.from_environment(), changed_variables)
     session.install()
     atexit.register(session.finish)
     _watch_exceptions(session)

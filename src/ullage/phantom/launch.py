@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -167,7 +167,11 @@ class Child:
 
 @contextmanager
 def start(
-    program: UserProgram, environment: Mapping[str, str], *, stdout_to_stderr: bool
+    program: UserProgram,
+    environment: Mapping[str, str],
+    *,
+    stdout_to_stderr: bool = False,
+    output: Path | None = None,
 ) -> Iterator[Child]:
     """Starts a program; while the context lasts, signals that end a process go to it.
 
@@ -176,6 +180,7 @@ def start(
         environment: from `make_environment`.
         stdout_to_stderr: whether the program's own output goes to stderr, which leaves stdout to a
             document.
+        output: a file that all the program prints goes to; it then has no stdin either.
 
     Raises:
         EnvironmentProblem: the interpreter cannot be started.
@@ -183,9 +188,15 @@ def start(
     command = [program.python, *program.arguments]
     sys.stdout.flush()
     try:
-        process = subprocess.Popen(
-            command, env=dict(environment), stdout=2 if stdout_to_stderr else None
-        )
+        with ExitStack() as stack:
+            file = None if output is None else stack.enter_context(output.open("ab"))
+            process = subprocess.Popen(
+                command,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL if file else None,
+                stdout=file or (2 if stdout_to_stderr else None),
+                stderr=file,
+            )
     except OSError as error:
         raise EnvironmentProblem(
             f"{program.python!r} cannot be started: {error.strerror or error}"

@@ -8,6 +8,7 @@ import platform
 import resource
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -52,7 +53,9 @@ class Settings:
 class Session:
     """Lives from torch's import to the end of the process."""
 
-    def __init__(self, torch: ModuleType, settings: Settings) -> None:
+    def __init__(
+        self, torch: ModuleType, settings: Settings, changed_variables: Sequence[str] = ()
+    ) -> None:
         self.exit: dict[str, Any] = {
             "kind": "returned",
             "exception": None,
@@ -62,6 +65,7 @@ class Session:
         }
         self._torch = torch
         self._settings = settings
+        self._changed_variables = tuple(changed_variables)
         self._pid = os.getpid()
         self._started_s = time.time()
         self._has_device = False
@@ -206,6 +210,7 @@ class Session:
             "host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "pinned_peak_bytes": library.pinned_peak_bytes(),
             "warnings": self._warnings,
+            "changed_variables": list(self._changed_variables),
         }
 
     def _events(self) -> dict[str, bytes]:

@@ -7,13 +7,11 @@ print_run(report, Console())          the same on a terminal, in colour where it
 
 from __future__ import annotations
 
-import io
 import itertools
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, JustifyMethod, RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -29,44 +27,28 @@ from ullage.report.palette import (
     CONTEXT_LOOK,
     FREE_LOOK,
     NON_TORCH_LOOK,
-    Look,
 )
+from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.units import format_bytes
 
-_BAR_WIDTH = 32
 _PLACE_WIDTH = 24
 _MAX_ROWS = 8
-_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _VERDICT_STYLES = {
     Verdict.FITS: "bold green",
     Verdict.OUT_OF_MEMORY: "bold red",
     Verdict.FAILED: "bold yellow",
 }
 _PHASES = ("forward", "backward", "optimizer")
-_PADDING = re.compile(r" +$", re.MULTILINE)
 
 
 def render_run(report: RunReport, width: int = 80) -> str:
     """The report as a text without colour, `width` columns wide."""
-    file = io.StringIO()
-    print_run(report, Console(file=file, width=width, color_system=None, legacy_windows=False))
-    return file.getvalue()
+    return render(lambda console: print_run(report, console), width)
 
 
 def print_run(report: RunReport, console: Console) -> None:
     """Prints the report; a console that has no colour, or NO_COLOR, gets none."""
-    is_ascii = console.options.ascii_only
-    with console.capture() as capture:
-        for part in _parts(report, bar="#" if is_ascii else "█", width=console.width):
-            # print() takes these from its own arguments alone.
-            own = part if isinstance(part, Text) else Text()
-            console.print(
-                part, highlight=False, crop=False, no_wrap=own.no_wrap, overflow=own.overflow
-            )
-    text = _PADDING.sub("", capture.get())
-    if is_ascii:
-        text = text.replace("±", "+-").encode("ascii", "replace").decode("ascii")
-    console.file.write(text)
+    print_parts(_parts(report, bar=bar_mark(console), width=console.width), console)
 
 
 def verdict_line(report: RunReport) -> str:
@@ -163,40 +145,24 @@ def _ledger_table(ledger: Ledger, bar: str, *, has_limit: bool) -> Table:
     scale = max(size for _, size in rows)
     if has_limit:
         rows += [(FREE_LOOK, ledger.free_bytes)]
-    table = _grid("left", "right", "left")
+    table = make_grid("left", "right", "left")
     for look, size in rows:
         if size:
-            table.add_row(f"  {look.label}", format_bytes(size, 2), _bar(look, size, scale, bar))
+            table.add_row(
+                f"  {look.label}", format_bytes(size, 2), draw_bar(look, size, scale, bar)
+            )
     whole = ledger.total_bytes if has_limit else ledger.total_bytes - ledger.free_bytes
     table.add_row("  total", format_bytes(whole, 2))
     return table
 
 
-def _bar(look: Look, size: int, scale: int, bar: str) -> Text:
-    """A bar in proportion, in eighths of a column where the terminal has them."""
-    eighths = round(8 * _BAR_WIDTH * max(size, 0) / max(scale, 1))
-    if eighths > 8 * _BAR_WIDTH:
-        return Text(bar * _BAR_WIDTH + ("…" if bar == "█" else ">"), style=look.color)
-    whole, rest = divmod(max(eighths, 1), 8)
-    end = _EIGHTHS[rest] if bar == "█" else bar * (rest > 3 or not whole)
-    return Text((bar * whole + end) * (size > 0), style=look.color)
-
-
 def _peak_table(device: DeviceReport) -> Table:
     totals = device.totals
-    table = _grid("left", "right", "right", "right")
+    table = make_grid("left", "right", "right", "right")
     sizes = (totals.peak_requested_bytes, totals.peak_allocated_bytes, totals.peak_reserved_bytes)
     table.add_row("  requested", "allocated", "reserved", "whole device", style="dim")
     shown = [format_bytes(size, 2) for size in (*sizes, device.peak_used_bytes)]
     table.add_row(f"  {shown[0]}", *shown[1:])
-    return table
-
-
-def _grid(*justify: JustifyMethod) -> Table:
-    """A table without lines, its columns as wide as what is in them."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for side in justify:
-        table.add_column(justify=side)
     return table
 
 
@@ -210,7 +176,7 @@ def _step_table(steps: Sequence[StepPeak]) -> Table:
         if len(groups) <= _MAX_ROWS
         else [*groups[: _MAX_ROWS // 2], *groups[-_MAX_ROWS // 2 :]]
     )
-    table = _grid("left", "right", "right", "right", "right", "right")
+    table = make_grid("left", "right", "right", "right", "right", "right")
     table.add_row("  step", "peak", *_PHASES, "reserved", style="dim")
     for number, group in enumerate(shown):
         if len(shown) < len(groups) and number == _MAX_ROWS // 2:
@@ -239,7 +205,7 @@ def _shown_of_step(step: StepPeak) -> tuple[object, ...]:
 
 def _all_devices(devices: Sequence[DeviceReport]) -> Iterator[RenderableType]:
     yield Text("\nAll devices", style="bold")
-    table = _grid("left", "right", "right", "right")
+    table = make_grid("left", "right", "right", "right")
     table.add_row("  device", "allocated", "reserved", "left", style="dim")
     for device in devices:
         table.add_row(
@@ -267,7 +233,7 @@ def _basis_parts(report: RunReport) -> Iterator[RenderableType]:
 
 
 def _assumption_table(assumptions: Sequence[Assumption]) -> Table:
-    table = _grid("left", "left", "left", "right", "right")
+    table = make_grid("left", "left", "left", "right", "right")
     table.columns[0].width = 0  # the margin, which wrapped lines keep too
     table.columns[1].ratio, table.columns[2].max_width = 1, _PLACE_WIDTH
     table.columns[3].no_wrap = table.columns[4].no_wrap = True

@@ -8,7 +8,7 @@ so a block that event 3 brought and event 7 took is live at the positions 4, 5, 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -233,4 +233,5 @@ class Record:
     ooms: tuple[OutOfMemory, ...] = ()
     host_peak_bytes: int = 0
     pinned_peak_bytes: int = 0
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
+    changed_variables: tuple[str, ...] = ()

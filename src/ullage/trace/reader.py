@@ -95,7 +95,7 @@ def _parse_record(value: object) -> Record:
         torch=_text(fields, "torch"),
         cuda=_optional_text(fields, "cuda"),
         python=_text(fields, "python"),
-        argv=tuple(_as(word, str, "argv") for word in _rows(fields, "argv")),
+        argv=_parse_texts(fields, "argv"),
         pid=_number(fields, "pid"),
         rank=None if fields.get("rank") is None else _number(fields, "rank"),
         started_s=_seconds(fields, "started_s"),
@@ -116,7 +116,8 @@ def _parse_record(value: object) -> Record:
         ooms=_parse_rows(fields, "ooms", _parse_oom),
         host_peak_bytes=_number(fields, "host_peak_bytes", 0),
         pinned_peak_bytes=_number(fields, "pinned_peak_bytes", 0),
-        warnings=tuple(_as(text, str, "warnings") for text in _rows(fields, "warnings")),
+        warnings=_parse_texts(fields, "warnings"),
+        changed_variables=_parse_texts(fields, "changed_variables"),
     )
 
 
@@ -314,6 +315,10 @@ def _parse_rows(
     fields: Mapping[str, Any], name: str, parse: Callable[[object], T]
 ) -> tuple[T, ...]:
     return tuple(parse(row) for row in _rows(fields, name))
+
+
+def _parse_texts(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    return _parse_rows(fields, name, lambda text: _as(text, str, name))
 
 
 def _columns(rows: Sequence[object], width: int, name: str) -> Sequence[Sequence[Any]]:

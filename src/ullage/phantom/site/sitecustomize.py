@@ -38,7 +38,12 @@ def _run_next() -> None:
 
 if os.environ.get("ULLAGE_PHANTOM") == "1" and os.environ.get("ULLAGE_RECORD", "1") == "1":
     _load_ullage()
-    from ullage.phantom.bootstrap import start
+    if "ULLAGE_WARM" in os.environ:
+        from ullage.phantom.fork import become_a_run
 
-    start()
+        become_a_run()
+    else:
+        from ullage.phantom.bootstrap import start
+
+        start()
 _run_next()

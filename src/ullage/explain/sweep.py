@@ -1,0 +1,309 @@
+"""Several runs of one program explained together: how memory grows with what was varied, the
+largest value that fits, the smallest GPU.
+
+    report = explain_sweep(points, template=("train.py", "--batch-size", "{batch}"), ...)
+    report.lines[0].fixed_bytes, report.lines[0].bytes_per_unit
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from ullage.explain.run import RunReport
+from ullage.explain.verdict import ExitCode, Verdict
+
+if TYPE_CHECKING:
+    from ullage.gpus.catalog import Gpu
+
+# A peak is the highest of several moments, and each grows at its own rate: a line is taken through
+# as many of the largest values as lie on one within this share of the peak.
+_MAX_DEVIATION = Fraction(1, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What one run of a sweep was told: a value for each variable, and the GPU."""
+
+    values: tuple[tuple[str, str], ...]
+    gpu: Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One run of a sweep."""
+
+    setting: Setting
+    report: RunReport
+
+    @property
+    def allocated_bytes(self) -> int:
+        """The peak of live blocks, of the device where it was highest."""
+        return max((d.totals.peak_allocated_bytes for d in self.report.devices), default=0)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The peak of what the allocator held, of the device where it was highest."""
+        return max((d.totals.peak_reserved_bytes for d in self.report.devices), default=0)
+
+    @property
+    def used_bytes(self) -> int:
+        """The peak of the whole device, with the context at its upper end."""
+        return max((d.peak_used_bytes for d in self.report.devices), default=0)
+
+    @property
+    def headroom_bytes(self) -> int:
+        """What is left of the fullest device."""
+        left = (d.headroom_bytes for d in self.report.devices)
+        return min(left, default=self.setting.gpu.total_bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the run fits."""
+        return self.report.verdict is Verdict.FITS
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Peak = fixed part + bytes per unit x variable: least squares through runs that fit.
+
+    Attributes:
+        variable: what is varied; "batch*seq" is the product of two.
+        held: the variables that were not, with their values.
+        gpu: the slug of the GPU.
+        fixed_bytes: of the allocator's peak.
+        bytes_per_unit: of the allocator's peak, rounded to whole bytes.
+        from_value: the smallest value that the line holds for.
+        num_points: through how many runs it goes.
+        deviation_bytes: how far the farthest of them is from it.
+        forecast: the largest whole value that would fit by the whole device's own line, below the
+            smallest that was tried and does not; None where that says nothing new.
+    """
+
+    variable: str
+    held: tuple[tuple[str, str], ...]
+    gpu: str
+    fixed_bytes: int
+    bytes_per_unit: int
+    from_value: float
+    num_points: int
+    deviation_bytes: int
+    forecast: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What a sweep says.
+
+    Attributes:
+        template: the words of the program, with {NAME} where a variable stands.
+        variables: each with its values, in the order they were given.
+        gpus: in the order they were given.
+        is_unlimited: whether the device could not run out.
+        points: one for each run, in the order of the grid; fewer if it was interrupted.
+        lines: how memory grows.
+        fresh_because: why runs were started afresh, which takes longer; empty if they were forked
+            from a warm process.
+        wall_s: of the whole sweep.
+    """
+
+    template: tuple[str, ...]
+    variables: tuple[tuple[str, tuple[str, ...]], ...]
+    gpus: tuple[Gpu, ...]
+    is_unlimited: bool
+    points: tuple[Point, ...]
+    lines: tuple[Line, ...]
+    fresh_because: str
+    wall_s: float
+    was_interrupted: bool
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 if anything fits, 1 if nothing does, 3 if a program failed for a reason of its own."""
+        if self.was_interrupted:
+            return ExitCode.INTERRUPTED
+        verdicts = {point.report.verdict for point in self.points}
+        if Verdict.FAILED in verdicts:
+            return ExitCode.PROGRAM_FAILED
+        return ExitCode.FINE if Verdict.FITS in verdicts else ExitCode.ANSWER_IS_NO
+
+    @property
+    def smallest_gpu(self) -> str | None:
+        """Of several GPUs the one with the least memory on which all that was tried fits."""
+        if len(self.gpus) < 2:
+            return None
+        not_fitting = {point.setting.gpu.slug for point in self.points if not point.fits}
+        fitting = [gpu for gpu in self.gpus if gpu.slug not in not_fitting]
+        return min(fitting, key=lambda gpu: gpu.total_bytes).slug if fitting else None
+
+    def largest(self, gpu: str) -> tuple[tuple[tuple[str, str], ...], ...]:
+        """The settings that fit on a GPU while none that is larger in every variable does."""
+        fitting = [p.setting.values for p in self.points if p.fits and p.setting.gpu.slug == gpu]
+        return tuple(one for one in fitting if not any(_exceeds(two, one) for two in fitting))
+
+
+def explain_sweep(
+    points: Sequence[Point],
+    *,
+    template: tuple[str, ...],
+    variables: tuple[tuple[str, tuple[str, ...]], ...],
+    gpus: tuple[Gpu, ...],
+    fresh_because: str,
+    wall_s: float,
+    was_interrupted: bool,
+) -> SweepReport:
+    """Explains a sweep from its runs."""
+    return SweepReport(
+        template=template,
+        variables=variables,
+        gpus=gpus,
+        is_unlimited=any(point.report.is_unlimited for point in points),
+        points=tuple(points),
+        lines=tuple(_find_lines(points, variables)),
+        fresh_because=fresh_because,
+        wall_s=wall_s,
+        was_interrupted=was_interrupted,
+    )
+
+
+def parse_number(text: str) -> float | None:
+    """The number that a value is; None for other text, infinities and NaN."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _exceeds(two: Sequence[tuple[str, str]], one: Sequence[tuple[str, str]]) -> bool:
+    """Whether a setting is at least as large in each variable and larger in one; values that are
+    not numbers must be equal.
+    """
+    is_larger = False
+    for (_, a), (_, b) in zip(two, one, strict=True):
+        x, y = parse_number(a), parse_number(b)
+        if x is None or y is None:
+            if a != b:
+                return False
+        elif x < y:
+            return False
+        else:
+            is_larger |= x > y
+    return is_larger
+
+
+def _find_lines(
+    points: Sequence[Point], variables: Sequence[tuple[str, tuple[str, ...]]]
+) -> Iterator[Line]:
+    """A line for each numeric variable, GPU and setting of the other variables; and one for the
+    product of all numeric variables, where there are several.
+    """
+    numeric = [
+        name
+        for name, values in variables
+        if len({parse_number(value) for value in values} - {None}) == len(values) > 1
+    ]
+    groups = [(name,) for name in numeric] + ([tuple(numeric)] if len(numeric) > 1 else [])
+    for names in groups:
+        by_rest: dict[tuple[tuple[tuple[str, str], ...], str], list[Point]] = {}
+        for point in points:
+            rest = tuple(pair for pair in point.setting.values if pair[0] not in names)
+            by_rest.setdefault((rest, point.setting.gpu.slug), []).append(point)
+        for (rest, gpu), members in by_rest.items():
+            line = _find_line(members, names, rest, gpu)
+            if line is not None:
+                yield line
+
+
+def _find_line(
+    points: Sequence[Point],
+    names: tuple[str, ...],
+    held: tuple[tuple[str, str], ...],
+    gpu: str,
+) -> Line | None:
+    """The line through the largest values that fit; None with fewer than two, or, for a product,
+    where the peak does not follow it.
+    """
+    fitting = sorted(
+        ((_x_of(point, names), point) for point in points if point.fits), key=itemgetter(0)
+    )
+    allocated = _fit([(x, point.allocated_bytes) for x, point in fitting])
+    used = _fit([(x, point.used_bytes) for x, point in fitting])
+    if allocated is None or used is None:
+        return None
+    if len(names) > 1 and (allocated.start > 0 or len(fitting) < 3):
+        return None
+    return Line(
+        variable="*".join(names),
+        held=held,
+        gpu=gpu,
+        fixed_bytes=round(allocated.fixed),
+        bytes_per_unit=round(allocated.slope),
+        from_value=float(fitting[allocated.start][0]),
+        num_points=len(fitting) - allocated.start,
+        deviation_bytes=round(allocated.deviation),
+        forecast=_forecast(used, fitting, [_x_of(p, names) for p in points if not p.fits]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """A line through the points from `start` on."""
+
+    start: int
+    fixed: Fraction
+    slope: Fraction
+    deviation: Fraction
+
+
+def _fit(points: Sequence[tuple[Fraction, int]]) -> _Fit | None:
+    """The least-squares line through as many of the last points as lie on one; None where there are
+    not two values.
+    """
+    for start in range(len(points) - 1):
+        through = points[start:]
+        if through[0][0] == through[-1][0]:
+            return None
+        fitted = _least_squares(through, start)
+        if fitted.deviation <= _MAX_DEVIATION * max(y for _, y in through):
+            return fitted
+    return None
+
+
+def _least_squares(points: Sequence[tuple[Fraction, int]], start: int) -> _Fit:
+    """In exact arithmetic, so that the same runs give the same bytes everywhere."""
+    count = len(points)
+    mean_x = sum((x for x, _ in points), Fraction(0)) / count
+    mean_y = Fraction(sum(y for _, y in points), count)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = sum(((x - mean_x) * (y - mean_y) for x, y in points), Fraction(0)) / spread
+    fixed = mean_y - slope * mean_x
+    return _Fit(start, fixed, slope, max(abs(y - fixed - slope * x) for x, y in points))
+
+
+def _x_of(point: Point, names: tuple[str, ...]) -> Fraction:
+    values = dict(point.setting.values)
+    product = Fraction(1)
+    for name in names:
+        product *= Fraction(float(values[name]))
+    return product
+
+
+def _forecast(
+    used: _Fit, fitting: Sequence[tuple[Fraction, Point]], not_fitting: Sequence[Fraction]
+) -> int | None:
+    """The largest whole value whose peak would stay within the device by the line; None where that
+    is one that was tried.
+    """
+    last_x, last = fitting[-1]
+    xs = [*(x for x, _ in fitting), *not_fitting]
+    if last.report.is_unlimited or used.slope <= 0 or any(x.denominator != 1 for x in xs):
+        return None
+    # From the last run on, so that the line's own deviation there does not count.
+    found = math.floor(last_x + last.headroom_bytes / used.slope)
+    found = min([found, *(int(x) - 1 for x in not_fitting)])
+    return found if found > last_x else None

@@ -1,0 +1,216 @@
+"""Runs several jobs, as many at once as the machine has room for, most of them forked from a warm
+process.
+
+The first is an ordinary run. While it lasts, the warm process imports torch; the others are forked
+from it. A program that sets environment variables before it imports torch could make torch another
+in that process: all its runs are started afresh.
+
+    runs = ParallelRuns(jobs, on_progress=print, on_failure=print)
+    runs.run_all()
+    runs.results
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+from ullage.api import Job, Run, explain_job
+from ullage.errors import EnvironmentProblem
+from ullage.phantom.launch import Child, Ended, make_environment, start
+from ullage.phantom.warm import WarmChild, WarmProcess, start_warm
+
+# A run needs as much host memory as the first one did; this much of what is free is given to them.
+_HOST_SHARE = 0.8
+_TAIL_BYTES = 4000
+
+
+class ParallelRuns:
+    """Several jobs: which are done, which go on, and how they are started.
+
+    Attributes:
+        results: of each job; None where it was interrupted.
+        fresh_because: why none was forked; empty if they were.
+        was_interrupted: whether the user stopped them.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        on_progress: Callable[[str], None] | None,
+        on_failure: Callable[[str], None] | None,
+    ) -> None:
+        self.results: list[Run | None] = [None] * len(jobs)
+        self.fresh_because = "" if _are_alike(jobs) else "the runs differ in more than arguments"
+        self.was_interrupted = False
+        self._jobs = jobs
+        self._on_progress = on_progress or (lambda _line: None)
+        self._on_failure = on_failure or (lambda _text: None)
+        self._lock = threading.Lock()
+        self._running: set[Child | WarmChild] = set()
+        self._warm: WarmProcess | None = None
+        self._warm_environment: dict[str, str] = {}
+
+    def run_all(self) -> None:
+        """Runs everything; an interruption leaves what is done."""
+        with ExitStack() as stack:
+            stack.enter_context(_terminated_as_interrupted())
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ullage-")))
+            try:
+                # Two runs are over before a warm process is of use.
+                if len(self._jobs) > 2 and not self.fresh_because:
+                    self._start_warm(stack, directory)
+                self._run_in_threads(range(1), 1, directory)
+                self._learn_from_first()
+                self._run_in_threads(range(1, len(self._jobs)), self._num_workers(), directory)
+            except KeyboardInterrupt:
+                self.was_interrupted = True
+
+    def _start_warm(self, stack: ExitStack, directory: Path) -> None:
+        job = self._jobs[0]
+        self._warm_environment = make_environment(directory, job.device, job.build, job.options)
+        self._warm = stack.enter_context(start_warm(job.program, self._warm_environment))
+
+    def _learn_from_first(self) -> None:
+        """Whether its program leaves torch's import to be what it is in a warm process."""
+        first = self.results[0]
+        processes = first.report.processes if first is not None else ()
+        changed = sorted({name for p in processes for name in p.record.changed_variables})
+        if changed:
+            self.fresh_because = f"the program sets {', '.join(changed)} before it imports torch"
+
+    def _num_workers(self) -> int:
+        """As many runs at once as there are processors, and host memory for."""
+        first = self.results[0]
+        needed = first.report.host_peak_bytes if first is not None else 0
+        by_memory = int(_HOST_SHARE * _available_host_bytes() / needed) if needed else 1
+        return max(1, min(len(os.sched_getaffinity(0)), by_memory))
+
+    def _run_in_threads(self, numbers: Sequence[int], num_workers: int, directory: Path) -> None:
+        with ThreadPoolExecutor(num_workers) as pool:
+            pending = {
+                pool.submit(self._run, number, directory / str(number)) for number in numbers
+            }
+            try:
+                while pending:
+                    done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                    for one in done:
+                        one.result()
+                    ended = sum(result is not None for result in self.results)
+                    self._on_progress(f"{ended} of {len(self._jobs)} runs")
+            except BaseException:
+                for one in pending:
+                    one.cancel()
+                self._stop()
+                raise
+
+    def _stop(self) -> None:
+        with self._lock:
+            self.was_interrupted = True
+            for child in self._running:
+                child.stop()
+
+    def _run(self, number: int, run_dir: Path) -> None:
+        """One run, from its start to its report."""
+        job = self._jobs[number]
+        run_dir.mkdir()
+        output = run_dir / "output"
+        ended = None
+        if number > 0 and self._warm is not None and not self.fresh_because:
+            ended = self._fork(self._warm, job, run_dir, output)
+        if ended is None:
+            environment = make_environment(run_dir, job.device, job.build, job.options)
+            with start(job.program, environment, output=output) as child:
+                ended = self._wait(child)
+        if self.was_interrupted:
+            return
+        result = explain_job(job, run_dir, ended[0], ended[1], None)
+        if result.verdict.value == "failed":
+            self._on_failure(_tail(output))
+        self.results[number] = result
+        shutil.rmtree(run_dir, ignore_errors=True)
+
+    def _fork(
+        self, warm: WarmProcess, job: Job, run_dir: Path, output: Path
+    ) -> tuple[int, Ended] | None:
+        """A run forked from the warm process; None where that process is gone."""
+        environment = make_environment(run_dir, job.device, job.build, job.options)
+        changes = dict(environment.items() - self._warm_environment.items())
+        child = warm.fork(_arguments(job), changes, output)
+        try:
+            return self._wait(child)
+        except EnvironmentProblem:
+            self.fresh_because = "torch could not be imported ahead of the program"
+            return None
+
+    def _wait(self, child: Child | WarmChild) -> tuple[int, Ended]:
+        """Waits for a run's end; from its start on it can be stopped."""
+        pid = child.pid
+        with self._lock:
+            if self.was_interrupted:
+                child.stop()
+            self._running.add(child)
+        try:
+            return pid, child.wait()
+        finally:
+            with self._lock:
+                self._running.discard(child)
+
+
+def _are_alike(jobs: Sequence[Job]) -> bool:
+    """Whether the runs differ in nothing that the interpreter is started with."""
+    return len({(job.program.python, _head(job)) for job in jobs}) == 1
+
+
+def _head(job: Job) -> tuple[str, ...]:
+    words = job.program.arguments
+    return words[: 2 if words[0] == "-m" else 1]
+
+
+def _arguments(job: Job) -> tuple[str, ...]:
+    return job.program.arguments[len(_head(job)) :]
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM and SIGHUP stop a sweep as Ctrl-C does, so that no run outlives it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _available_host_bytes() -> int:
+    """What the machine could still give, by its own account."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _tail(path: Path) -> str:
+    """The last lines that a program wrote."""
+    try:
+        text = path.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-20:])

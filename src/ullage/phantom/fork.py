@@ -1,0 +1,105 @@
+"""Runs inside a warm process: imports torch, then becomes a run of the program by forking.
+
+Loaded by site/sitecustomize.py, before the interpreter turns to the program. The process that it is
+loaded in never gets there: it waits for orders, one JSON object a line, on the socket that
+ULLAGE_WARM names, and forks for each. `become_a_run` returns in the forked process alone, where the
+interpreter goes on to the program as if it had just started, with torch imported already.
+
+    order   {"number": 3, "arguments": ["--batch-size", "8"], "environment": {...}, "output": path}
+    answer  {"number": 3, "pid": 4711}, and when it has ended {"number": 3, "status": 0}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+from ullage.phantom.bootstrap import stubs_for_libraries, watch
+
+_POLL_S = 0.02
+
+
+def become_a_run() -> None:
+    """Waits for orders; returns once in the process of each."""
+    # Ctrl-C at the terminal is meant for the runs; this process ends when its orders do.
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    orders = socket.socket(fileno=int(os.environ.pop("ULLAGE_WARM")))
+    orders.set_inheritable(False)
+    try:
+        with stubs_for_libraries():
+            import torch
+    except BaseException:
+        # The interpreter must not go on to the program; who gives orders sees the socket close.
+        os._exit(1)
+    order = _Orders(orders).wait()
+    signal.signal(signal.SIGINT, interrupt)
+    _take_on(order)
+    watch(torch)
+
+
+class _Orders:
+    """The orders of one warm process, and the runs that came of them."""
+
+    def __init__(self, orders: socket.socket) -> None:
+        self._orders = orders
+        self._unread = b""
+        self._numbers: dict[int, int] = {}
+
+    def wait(self) -> dict[str, Any]:
+        """Returns in each forked process with its order; elsewhere only ends with the process."""
+        while True:
+            ready, _, _ = select.select([self._orders], [], [], _POLL_S if self._numbers else None)
+            self._reap()
+            if not ready:
+                continue
+            received = self._orders.recv(1 << 16)
+            if not received:  # whoever gave the orders is gone
+                self._end()
+            *lines, self._unread = (self._unread + received).split(b"\n")
+            for line in lines:
+                order: dict[str, Any] = json.loads(line)
+                pid = os.fork()
+                if pid == 0:
+                    self._orders.close()
+                    return order
+                self._numbers[pid] = order["number"]
+                _answer(self._orders, number=order["number"], pid=pid)
+
+    def _reap(self) -> None:
+        while self._numbers:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            number = self._numbers.pop(pid)
+            _answer(self._orders, number=number, status=os.waitstatus_to_exitcode(status))
+
+    def _end(self) -> None:
+        for pid in self._numbers:
+            os.kill(pid, signal.SIGKILL)
+        os._exit(0)
+
+
+def _take_on(order: dict[str, Any]) -> None:
+    """The forked process gets the arguments, variables and output of its run."""
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(order["output"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    for source, number in ((nowhere, 0), (output, 1), (output, 2)):
+        os.dup2(source, number)
+    os.close(nowhere)
+    os.close(output)
+    os.environ.update(order["environment"])
+    arguments = order["arguments"]
+    sys.argv[1:] = arguments
+    sys.orig_argv[len(sys.orig_argv) - len(arguments) :] = arguments
+
+
+def _answer(orders: socket.socket, **fields: int) -> None:
+    try:
+        orders.sendall(json.dumps(fields).encode() + b"\n")
+    except OSError:
+        os._exit(1)

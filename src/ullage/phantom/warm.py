@@ -1,0 +1,178 @@
+"""A warm process: the user's interpreter with torch imported, which runs a program again and again
+by forking.
+
+Most of a short run is the import of torch. What a run is told apart by (arguments, device, output)
+reaches the forked process before the program's first line, so that it does what a fresh one does;
+see fork.py for that side.
+
+    with start_warm(program, environment) as warm:
+        with warm.fork(arguments, changes, output) as child:
+            ended = child.wait()
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ullage.errors import EnvironmentProblem
+from ullage.phantom.launch import Ended
+from ullage.phantom.program import UserProgram
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """What the warm process has said of one run: its process, then how that ended."""
+
+    pid: threading.Event = field(default_factory=threading.Event)
+    end: threading.Event = field(default_factory=threading.Event)
+    said: dict[str, int] = field(default_factory=dict)
+
+
+class WarmChild:
+    """A run in a forked process."""
+
+    def __init__(self, answers: _Answers) -> None:
+        self._answers = answers
+        self._started_s = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """Of the forked process; waits until there is one.
+
+        Raises:
+            EnvironmentProblem: the warm process is gone.
+        """
+        self._answers.pid.wait()
+        if "pid" not in self._answers.said:
+            raise EnvironmentProblem("the process that runs were to be forked from has ended")
+        return self._answers.said["pid"]
+
+    def wait(self) -> Ended:
+        """Waits for the end; a run whose end nobody saw counts as killed."""
+        self._answers.end.wait()
+        status = self._answers.said.get("status", -signal.SIGKILL)
+        return Ended(
+            exit_code=128 - status if status < 0 else status,
+            wall_s=time.monotonic() - self._started_s,
+            was_interrupted=False,
+        )
+
+    def stop(self) -> None:
+        """Ends the forked process, if there is one and it still runs."""
+        pid = self._answers.said.get("pid")
+        if pid is not None and not self._answers.end.is_set():
+            os.kill(pid, signal.SIGKILL)
+
+
+class WarmProcess:
+    """Gives orders to the process that waits in fork.py, from any thread."""
+
+    def __init__(self, process: subprocess.Popen[bytes], orders: socket.socket) -> None:
+        self._process = process
+        self._orders = orders
+        self._lock = threading.Lock()
+        self._runs: list[_Answers] = []
+        self._is_over = False
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def fork(
+        self, arguments: Sequence[str], environment: Mapping[str, str], output: Path
+    ) -> WarmChild:
+        """Starts a run.
+
+        Args:
+            arguments: what follows the program's name; as many as it was started with.
+            environment: variables that differ from the warm process's.
+            output: the file that the program's stdout and stderr are appended to.
+        """
+        answers = _Answers()
+        with self._lock:
+            order = {
+                "number": len(self._runs),
+                "arguments": list(arguments),
+                "environment": dict(environment),
+                "output": str(output),
+            }
+            self._runs.append(answers)
+            try:
+                self._orders.sendall(json.dumps(order).encode() + b"\n")
+            except OSError:
+                self._is_over = True
+            if self._is_over:
+                _give_up(answers)
+        return WarmChild(answers)
+
+    def close(self) -> None:
+        """Ends the process, and the runs that are left."""
+        with self._lock:
+            is_idle = all(answers.end.is_set() for answers in self._runs)
+        if is_idle:
+            self._process.kill()  # it may still be importing torch, for nobody
+        else:
+            self._orders.shutdown(socket.SHUT_WR)
+        self._process.wait()
+        self._orders.close()
+
+    def _listen(self) -> None:
+        with self._orders.makefile("rb") as lines:
+            for line in lines:
+                said: dict[str, Any] = json.loads(line)
+                with self._lock:
+                    answers = self._runs[said.pop("number")]
+                answers.said.update(said)
+                answers.pid.set()
+                if "status" in said:
+                    answers.end.set()
+        with self._lock:
+            self._is_over = True
+            for answers in self._runs:
+                _give_up(answers)
+
+
+def _give_up(answers: _Answers) -> None:
+    answers.pid.set()
+    answers.end.set()
+
+
+@contextmanager
+def start_warm(program: UserProgram, environment: Mapping[str, str]) -> Iterator[WarmProcess]:
+    """Starts the process; it imports torch while the caller goes on.
+
+    environment: from `launch.make_environment`; what differs between runs is given with each.
+
+    Raises:
+        EnvironmentProblem: the interpreter cannot be started.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        process = subprocess.Popen(
+            [program.python, *program.arguments],
+            env={**environment, "ULLAGE_WARM": str(theirs.fileno())},
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError as error:
+        ours.close()
+        raise EnvironmentProblem(
+            f"{program.python!r} cannot be started: {error.strerror or error}"
+        ) from None
+    finally:
+        theirs.close()
+    warm = WarmProcess(process, ours)
+    try:
+        yield warm
+    finally:
+        warm.close()

@@ -1,0 +1,62 @@
+"""What every report on a terminal is made of: tables without lines, bars, and their printing."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterable
+
+from rich.console import Console, JustifyMethod, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ullage.report.palette import Look
+
+BAR_WIDTH = 32
+_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+_PADDING = re.compile(r" +$", re.MULTILINE)
+
+
+def render(show: Callable[[Console], None], width: int) -> str:
+    """What `show` prints, as a text without colour, `width` columns wide."""
+    file = io.StringIO()
+    show(Console(file=file, width=width, color_system=None, legacy_windows=False))
+    return file.getvalue()
+
+
+def print_parts(parts: Iterable[RenderableType], console: Console) -> None:
+    """Prints the parts of a report, in ASCII where the console has nothing else."""
+    with console.capture() as capture:
+        for part in parts:
+            # print() takes these from its own arguments alone.
+            own = part if isinstance(part, Text) else Text()
+            console.print(
+                part, highlight=False, crop=False, no_wrap=own.no_wrap, overflow=own.overflow
+            )
+    text = _PADDING.sub("", capture.get())
+    if console.options.ascii_only:
+        text = text.replace("±", "+-").encode("ascii", "replace").decode("ascii")
+    console.file.write(text)
+
+
+def bar_mark(console: Console) -> str:
+    """What bars are drawn with."""
+    return "#" if console.options.ascii_only else "█"
+
+
+def make_grid(*justify: JustifyMethod) -> Table:
+    """A table without lines, its columns as wide as what is in them."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for side in justify:
+        table.add_column(justify=side)
+    return table
+
+
+def draw_bar(look: Look, size: int, scale: int, bar: str, width: int = BAR_WIDTH) -> Text:
+    """A bar in proportion, in eighths of a column where the terminal has them."""
+    eighths = round(8 * width * max(size, 0) / max(scale, 1))
+    if eighths > 8 * width:
+        return Text(bar * width + ("…" if bar == "█" else ">"), style=look.color)
+    whole, rest = divmod(max(eighths, 1), 8)
+    end = _EIGHTHS[rest] if bar == "█" else bar * (rest > 3 or not whole)
+    return Text((bar * whole + end) * (size > 0), style=look.color)
