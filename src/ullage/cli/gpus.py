@@ -7,7 +7,7 @@ import json
 import click
 from rich.console import Console
 
-from ullage.gpus import find_gpu, load_catalog
+from ullage.gpus import Gpu, find_entry, find_group
 from ullage.report.gpus import gpus_document, print_gpu, print_gpus
 
 
@@ -17,12 +17,16 @@ from ullage.report.gpus import gpus_document, print_gpu, print_gpus
 def gpus_command(name: str | None, *, as_json: bool) -> None:
     """List the GPUs that ullage knows, or show everything about one.
 
-    NAME is a slug such as h100-80gb, an alias, or the name that CUDA gives the GPU.
+    NAME is a slug such as h100-80gb, an alias, or the name that CUDA gives the GPU; or a group to
+    list: a generation (hopper), a compute capability (8.9), a market (workstation), a maker (amd).
     """
-    gpus = load_catalog() if name is None else (find_gpu(name),)
+    gpus, others = find_group(name)
+    found = None if gpus or others or name is None else find_entry(name)
+    if found is not None:
+        gpus, others = ((found,), ()) if isinstance(found, Gpu) else ((), (found,))
     if as_json:
-        click.echo(json.dumps(gpus_document(gpus), indent=2, ensure_ascii=False))
-    elif name is None:
-        print_gpus(gpus, Console())
+        click.echo(json.dumps(gpus_document(gpus, others), indent=2, ensure_ascii=False))
+    elif found is None:
+        print_gpus(gpus, others, Console())
     else:
-        print_gpu(gpus[0], Console())
+        print_gpu(found, Console())

@@ -4,6 +4,30 @@
 'h100-80gb'
 """
 
-from ullage.gpus.catalog import Gpu, Source, find_gpu, load_catalog, sources_of
+from ullage.gpus.catalog import (
+    EstimateOnlyGpu,
+    Gpu,
+    Segment,
+    Source,
+    TensorRates,
+    find_entry,
+    find_gpu,
+    find_group,
+    load_catalog,
+    load_estimate_only,
+    sources_of,
+)
 
-__all__ = ["Gpu", "Source", "find_gpu", "load_catalog", "sources_of"]
+__all__ = [
+    "EstimateOnlyGpu",
+    "Gpu",
+    "Segment",
+    "Source",
+    "TensorRates",
+    "find_entry",
+    "find_gpu",
+    "find_group",
+    "load_catalog",
+    "load_estimate_only",
+    "sources_of",
+]

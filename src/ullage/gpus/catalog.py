@@ -1,4 +1,4 @@
-"""The GPUs that ullage knows, read from catalog.toml.
+"""The GPUs that ullage knows, read from catalog.toml and the tables beside it.
 
 A GPU is found by its slug, an alias or the name CUDA gives it; each of its figures has a source
 that can be looked up:
@@ -6,8 +6,10 @@ that can be looked up:
     >>> gpu = find_gpu("NVIDIA H100 80GB HBM3")
     >>> gpu.slug, gpu.total_bytes
     ('h100-80gb', 85028896768)
-    >>> [source.id for source in sources_of(gpu)["bandwidth_bytes_per_s"]]
-    ['nvidia-h100']
+    >>> [source.id for source in sources_of(gpu)["clock_khz"]]
+    ['thamada-h100']
+
+catalog.toml states the rules by which a row becomes a GPU; rows.py carries them out.
 """
 
 from __future__ import annotations
@@ -15,155 +17,158 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote
 
 from ullage.errors import SpecError
+from ullage.gpus.gpu import EstimateOnlyGpu, Gpu, Segment, Source, TensorRates
+from ullage.gpus.rows import GROUPS, make_estimate_only_gpu, make_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Gpu", "Source", "find_gpu", "load_catalog", "sources_of"]
+__all__ = [
+    "EstimateOnlyGpu",
+    "Gpu",
+    "Segment",
+    "Source",
+    "TensorRates",
+    "find_entry",
+    "find_gpu",
+    "find_group",
+    "load_catalog",
+    "load_estimate_only",
+    "sources_of",
+]
 
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One model of GPU, as CUDA describes it to a program.
-
-    Attributes:
-        slug: the stable name, such as "h100-80gb".
-        name: as CUDA's device properties have it, such as "NVIDIA H100 80GB HBM3".
-        aliases: other names that find it.
-        architecture: NVIDIA's name for the generation.
-        compute_capability: (major, minor).
-        memory_type: such as "HBM3".
-        nominal_size: the size on the box, such as "80 GB"; CUDA reports less.
-        form: such as "SXM5".
-        host_link: how it is connected to the host.
-        total_bytes: the device's memory as CUDA reports it.
-        total_low_bytes: the least that a reading found allows; drivers differ a little.
-        total_high_bytes: the most that a reading found allows.
-        is_total_exact: total_bytes was read to the byte; otherwise it is assumed, between the two.
-        total_note: under what driver, and what others gave.
-        context_low_bytes: the least that the driver holds for one PyTorch process. This and the
-            next two are assumed.
-        context_bytes: what it holds with the kernels of an ordinary job loaded.
-        context_high_bytes: the most.
-        num_multiprocessors: SMs.
-        registers_per_multiprocessor: 32-bit registers of one SM.
-        threads_per_multiprocessor: the most that can be resident on one SM.
-        blocks_per_multiprocessor: the most that can be resident on one SM.
-        shared_bytes_per_multiprocessor: shared memory of one SM.
-        shared_bytes_per_block_optin: the most shared memory that one block can ask for.
-        l2_bytes: L2 cache.
-        memory_bus_bits: width of the memory bus.
-        bandwidth_bytes_per_s: of the memory, as the maker states it.
-        memory_clock_khz: half the data rate.
-        clock_khz: the highest of the SMs.
-    """
-
-    slug: str
-    name: str
-    aliases: tuple[str, ...]
-    architecture: str
-    compute_capability: tuple[int, int]
-    memory_type: str
-    nominal_size: str
-    form: str
-    host_link: str
-    total_bytes: int
-    total_low_bytes: int
-    total_high_bytes: int
-    is_total_exact: bool
-    total_note: str
-    context_low_bytes: int
-    context_bytes: int
-    context_high_bytes: int
-    num_multiprocessors: int
-    registers_per_multiprocessor: int
-    threads_per_multiprocessor: int
-    blocks_per_multiprocessor: int
-    shared_bytes_per_multiprocessor: int
-    shared_bytes_per_block_optin: int
-    l2_bytes: int
-    memory_bus_bits: int
-    bandwidth_bytes_per_s: int
-    memory_clock_khz: int
-    clock_khz: int
-
-
-class Source(NamedTuple):
-    """Where a figure comes from."""
-
-    id: str
-    title: str
-    url: str
-
-
-class _Catalog(NamedTuple):
-    gpus: tuple[Gpu, ...]
-    sources_by_slug: Mapping[str, Mapping[str, tuple[Source, ...]]]
-
-
-# Figures that share the source of another: the ends of an interval that of its middle, and so on.
-_SOURCED_AS: Final = {
-    "total_low_bytes": "total_bytes",
-    "total_high_bytes": "total_bytes",
-    "is_total_exact": "total_bytes",
-    "total_note": "total_bytes",
-    "context_low_bytes": "context_bytes",
-    "context_high_bytes": "context_bytes",
+_SEGMENT_OF_FILE: Final = {
+    "data_center.toml": Segment.DATA_CENTER,
+    "workstation.toml": Segment.WORKSTATION,
+    "consumer.toml": Segment.CONSUMER,
+    "embedded.toml": Segment.EMBEDDED,
 }
+_TOTALS: Final = (
+    "total_bytes",
+    "total_low_bytes",
+    "total_high_bytes",
+    "is_total_exact",
+    "total_note",
+)
+_CONTEXTS: Final = ("context_bytes", "context_low_bytes", "context_high_bytes")
 _HOW_TO_GO_ON: Final = (
     "`ullage gpus` lists all; for another GPU give --memory 24GiB --capability 8.9"
 )
 
 
+class _Catalog(NamedTuple):
+    rules: Mapping[str, Any]
+    # slug -> its row, with the segment of its file.
+    rows: Mapping[str, Mapping[str, Any]]
+    gpus: tuple[Gpu, ...]
+    estimate_only_rows: Mapping[str, Mapping[str, Any]]
+    estimate_only: tuple[EstimateOnlyGpu, ...]
+
+
 def load_catalog() -> tuple[Gpu, ...]:
-    """Gives every GPU of the catalogue, in the order of its file."""
+    """Gives every GPU that runs CUDA, in the order of the files."""
     return _read_catalog().gpus
 
 
-def sources_of(gpu: Gpu) -> Mapping[str, tuple[Source, ...]]:
+def load_estimate_only() -> tuple[EstimateOnlyGpu, ...]:
+    """Gives every GPU that is listed for estimates alone, in the order of the file."""
+    return _read_catalog().estimate_only
+
+
+def sources_of(gpu: Gpu | EstimateOnlyGpu) -> Mapping[str, tuple[Source, ...]]:
     """Gives the sources of each figure of a GPU, by the figure's name.
 
     Raises:
         SpecError: if the GPU is not of the catalogue.
     """
-    try:
-        return _read_catalog().sources_by_slug[gpu.slug]
-    except KeyError:
-        raise SpecError(
-            f"{gpu.slug!r} is not in the catalogue, so its figures have no sources"
-        ) from None
+    catalog = _read_catalog()
+    if gpu.slug in catalog.rows:
+        ids = _source_ids(catalog.rows[gpu.slug], catalog)
+    elif gpu.slug in catalog.estimate_only_rows:
+        row = catalog.estimate_only_rows[gpu.slug]
+        fields = (name for name in EstimateOnlyGpu.__slots__ if name not in {"slug", "aliases"})
+        ids = dict.fromkeys(fields, _listed(row["source"]))
+    else:
+        raise SpecError(f"{gpu.slug!r} is not in the catalogue, so its figures have no sources")
+    return {figure: tuple(map(_source, dict.fromkeys(found))) for figure, found in ids.items()}
 
 
 def find_gpu(name: str) -> Gpu:
-    """Finds a GPU by its slug, an alias, or the name that CUDA gives it.
+    """Finds a GPU that runs CUDA by its slug, an alias, or the name that CUDA gives it.
 
     Args:
         name: upper and lower case are the same, as are spaces, hyphens and underscores; "NVIDIA"
             may be left out.
 
     Raises:
-        SpecError: if there is none; the message offers the nearest names.
+        SpecError: if there is none, and the message offers the nearest names; if it is the name of
+            several; or if that GPU is listed for estimates only.
     """
-    gpus_by_key = _gpus_by_key()
+    entry = find_entry(name)
+    if isinstance(entry, EstimateOnlyGpu):
+        raise SpecError(
+            f"{entry.name} is in the catalogue for estimates only: the phantom stands in for CUDA, "
+            f"which does not run on a GPU of {entry.vendor}'s"
+        )
+    return entry
+
+
+def find_entry(name: str) -> Gpu | EstimateOnlyGpu:
+    """Finds a GPU by any of its names, those for estimates only among them.
+
+    Raises:
+        SpecError: as find_gpu, for a name that is unknown or that of several.
+    """
+    entries_by_key = _entries_by_key()
     key = _key(name)
-    if key in gpus_by_key:
-        return gpus_by_key[key]
-    offers = _nearest_slugs(key, gpus_by_key)
+    found = entries_by_key.get(key, ())
+    if len(found) == 1:
+        return found[0]
+    if found:
+        slugs = " and ".join(entry.slug for entry in found)
+        raise SpecError(f"{name!r} is the name of {slugs}; give one of these")
+    offers = _nearest_slugs(key, entries_by_key)
     did_you_mean = f"; did you mean {' or '.join(offers)}?" if offers else "."
     raise SpecError(f"unknown GPU {name!r}{did_you_mean} {_HOW_TO_GO_ON}")
 
 
-def _nearest_slugs(key: str, gpus_by_key: Mapping[str, Gpu]) -> list[str]:
+def find_group(
+    name: str | None,
+) -> tuple[tuple[Gpu, ...], tuple[EstimateOnlyGpu, ...]]:
+    """Finds the GPUs of a group: those that run CUDA, and those for estimates only.
+
+    Args:
+        name: an architecture, a compute capability, a segment or a maker, such as "hopper", "8.9",
+            "data center" or "amd"; None is all. Of an unknown name there are none.
+    """
+    if name is None:
+        return load_catalog(), load_estimate_only()
+    key = _key(name) or name.strip().lower()
+    gpus = tuple(gpu for gpu in load_catalog() if key in _groups_of(gpu))
+    others = tuple(other for other in load_estimate_only() if key in _groups_of(other))
+    return gpus, others
+
+
+def _groups_of(entry: Gpu | EstimateOnlyGpu) -> set[str]:
+    if isinstance(entry, Gpu):
+        capability = ".".join(map(str, entry.compute_capability))
+        return {_key(entry.architecture), _key(entry.segment.value), capability, "nvidia"}
+    return {_key(entry.architecture), _key(entry.segment.value), _key(entry.vendor)}
+
+
+def _nearest_slugs(
+    key: str, entries_by_key: Mapping[str, tuple[Gpu | EstimateOnlyGpu, ...]]
+) -> list[str]:
     """Slugs of GPUs one of whose names begins with the key, or failing that looks like it."""
-    begins = [known for known in gpus_by_key if key and known.startswith(f"{key}-")]
-    like = begins or difflib.get_close_matches(key, gpus_by_key, n=6, cutoff=0.6)
-    return list(dict.fromkeys(gpus_by_key[known].slug for known in like))[:3]
+    begins = [known for known in entries_by_key if key and known.startswith(f"{key}-")]
+    like = begins or difflib.get_close_matches(key, entries_by_key, n=6, cutoff=0.6)
+    return list(dict.fromkeys(entry.slug for known in like for entry in entries_by_key[known]))[:4]
 
 
 def _key(name: str) -> str:
@@ -171,43 +176,83 @@ def _key(name: str) -> str:
 
 
 @cache
-def _gpus_by_key() -> dict[str, Gpu]:
-    return {
-        _key(name): gpu for gpu in load_catalog() for name in (gpu.slug, gpu.name, *gpu.aliases)
-    }
+def _entries_by_key() -> dict[str, tuple[Gpu | EstimateOnlyGpu, ...]]:
+    entries: dict[str, tuple[Gpu | EstimateOnlyGpu, ...]] = {}
+    every: list[Gpu | EstimateOnlyGpu] = [*load_catalog(), *load_estimate_only()]
+    for entry in every:
+        for key in dict.fromkeys(map(_key, (entry.slug, entry.name, *entry.aliases))):
+            entries[key] = (*entries.get(key, ()), entry)
+    return entries
 
 
 @cache
 def _read_catalog() -> _Catalog:
-    text = resources.files("ullage.gpus").joinpath("catalog.toml").read_text(encoding="utf-8")
-    document = tomllib.loads(text)
-    sources = {key: Source(key, **entry) for key, entry in document["sources"].items()}
-    entries = [(entry, document["capability"][entry["capability"]]) for entry in document["gpu"]]
+    rules = _read_toml("catalog.toml")
+    rows = {
+        row["slug"]: {**row, "segment": segment}
+        for file, segment in _SEGMENT_OF_FILE.items()
+        for row in _read_toml(file)["gpu"]
+    }
+    others = {row["slug"]: row for row in _read_toml("estimate_only.toml")["gpu"]}
     return _Catalog(
-        gpus=tuple(_gpu(entry, limits) for entry, limits in entries),
-        sources_by_slug={
-            entry["slug"]: _sources(entry, limits, sources) for entry, limits in entries
-        },
+        rules=rules,
+        rows=rows,
+        gpus=tuple(make_gpu(row, rows, rules) for row in rows.values()),
+        estimate_only_rows=others,
+        estimate_only=tuple(map(make_estimate_only_gpu, others.values())),
     )
 
 
-def _gpu(entry: Mapping[str, Any], limits: Mapping[str, Any]) -> Gpu:
-    figures = {**limits, **entry}
-    major, minor = figures.pop("capability").split(".")
-    figures.update(compute_capability=(int(major), int(minor)), aliases=tuple(figures["aliases"]))
-    del figures["source"]
-    return Gpu(**figures)
+def _read_toml(file: str) -> dict[str, Any]:
+    return tomllib.loads(resources.files("ullage.gpus").joinpath(file).read_text(encoding="utf-8"))
 
 
-def _sources(
-    entry: Mapping[str, Any], limits: Mapping[str, Any], sources: Mapping[str, Source]
-) -> dict[str, tuple[Source, ...]]:
-    ids = dict.fromkeys((figure for figure in limits if figure != "source"), limits["source"])
-    ids.update(entry["source"])
-    ids["compute_capability"] = ids.pop("capability")
-    ids.update((figure, ids[shared]) for figure, shared in _SOURCED_AS.items())
-    # One id is written as a string, several as a list.
-    return {
-        figure: tuple(sources[key] for key in ([written] if isinstance(written, str) else written))
-        for figure, written in ids.items()
+def _source_ids(row: Mapping[str, Any], catalog: _Catalog) -> dict[str, list[str]]:
+    """The ids of the sources of each figure, by the rules that catalog.toml states."""
+    limits = catalog.rules["capability"][row["capability"]]
+    siblings = [catalog.rows[slug] for slug in row["total"].get("as", ())]
+    total = [key for one in siblings or [row] for key in _total_ids(one["total"])]
+    context = catalog.rules["context"]["source"] + _listed(row.get("context", []))
+    tensor = row.get("tensor", {})
+    if "per_clock" in tensor:
+        tensor = {"source": catalog.rules["tensor"][tensor["per_clock"]]["source"]}
+    ids = {field: _listed(limits["source"]) for field in limits if field != "source"}
+    for group, figures in GROUPS.items():
+        ids.update((field, _group_ids(row, group)) for field, _ in figures.values())
+    ids.update(dict.fromkeys(_TOTALS, total))
+    ids.update(dict.fromkeys(_CONTEXTS, context))
+    return ids | {
+        "name": _group_ids(row, "chip"),
+        "segment": _group_ids(row, "memory"),
+        "compute_capability": _listed(catalog.rules["compute_capability"]["source"]),
+        "tensor_ops_per_s": _listed(tensor.get("source", limits["source"])),
     }
+
+
+def _group_ids(row: Mapping[str, Any], group: str) -> list[str]:
+    return _listed(row[group].get("source", row.get("source", [])))
+
+
+def _total_ids(total: Mapping[str, Any]) -> list[str]:
+    # A number of so many digits finds its file by itself.
+    return _listed(total.get("source", [f"github:{reading}" for reading in total.get("read", ())]))
+
+
+def _listed(ids: str | list[str]) -> list[str]:
+    return [ids] if isinstance(ids, str) else list(ids)
+
+
+def _source(key: str) -> Source:
+    sources = _read_sources()
+    prefix, found, rest = key.partition(":")
+    entry = sources["prefix" if found else "source"][prefix]
+    if not found:
+        return Source(key, entry["title"], entry["url"], entry["opened"])
+    title = entry["title"].replace("{}", rest)
+    return Source(key, title, entry["url"].replace("{}", quote(rest, safe="")), entry["opened"])
+
+
+@cache
+def _read_sources() -> dict[str, Any]:
+    # Apart from the rest: a run needs the figures and not their sources.
+    return _read_toml("sources.toml")

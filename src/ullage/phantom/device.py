@@ -49,7 +49,9 @@ class PhantomDevice:
             "clock_khz": gpu.clock_khz,
             "memory_clock_khz": gpu.memory_clock_khz,
         }
-        return ";".join(f"{key}={value}" for key, value in fields.items())
+        # What nobody states is left to the library, which takes an H100's.
+        known = {key: value for key, value in fields.items() if value is not None}
+        return ";".join(f"{key}={value}" for key, value in known.items())
 
 
 def choose_device(
@@ -66,7 +68,7 @@ def choose_device(
     Without any of them the device never runs out.
 
     Raises:
-        SpecError: an unknown GPU, or a malformed size or capability.
+        SpecError: an unknown GPU, one without CUDA, or a malformed size or capability.
     """
     is_unlimited = gpu is None and memory is None and capability is None
     entry = find_gpu(DEFAULT_GPU if gpu is None else gpu)

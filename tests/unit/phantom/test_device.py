@@ -29,7 +29,7 @@ def test_every_catalogued_gpu_becomes_a_whole_device(gpu: object) -> None:
     device = choose_device(slug)
     fields = fields_of(device.environment_text())
     assert not device.is_unlimited and fields["unlimited"] == "0"
-    assert all(fields.values())
+    assert all(fields.values()) and "None" not in fields.values()
     assert int(fields["total_bytes"]) == find_gpu(slug).total_bytes
 
 
@@ -57,6 +57,19 @@ def test_a_malformed_capability_is_refused_with_an_example(capability: str) -> N
 def test_an_impossible_memory_is_refused(memory: str | int) -> None:
     with pytest.raises(SpecError):
         choose_device(memory=memory)
+
+
+def test_what_nobody_states_of_a_gpu_is_left_to_the_library() -> None:
+    fields = fields_of(choose_device("b300").environment_text())
+    assert not fields.keys() & {"l2_bytes", "bus_bits", "clock_khz", "memory_clock_khz"}
+    assert fields["multiprocessors"] == "148"
+
+
+@pytest.mark.parametrize("gpu", ["mi300x", "Apple M4 Max", "strix-halo"])
+def test_a_gpu_without_cuda_is_refused_in_one_sentence(gpu: str) -> None:
+    with pytest.raises(SpecError, match="the phantom stands in for CUDA") as refusal:
+        choose_device(gpu)
+    assert str(refusal.value).count(". ") == 0
 
 
 def test_an_unknown_gpu_is_refused() -> None:

@@ -1,0 +1,191 @@
+"""How a row of the tables becomes a GPU: the rules that catalog.toml states, carried out.
+
+The figures of a row are written compactly and in the units that makers use. A total is kept as
+the readings that were found, each as precise as it was printed; the interval that encloses them is
+reckoned here, and so are the contexts and those rates that follow from clock and SMs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ullage.gpus.gpu import EstimateOnlyGpu, Gpu, Segment, TensorRates
+from ullage.units import GB, GIB, KIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["GROUPS", "make_estimate_only_gpu", "make_gpu"]
+
+# A row's groups: how a figure is called in the file, the field, and what makes the field's unit.
+GROUPS: Final = {
+    "memory": {
+        "type": ("memory_type", None),
+        "size": ("nominal_size", None),
+        "bus_bits": ("memory_bus_bits", None),
+        "bandwidth_gb": ("bandwidth_bytes_per_s", GB),
+    },
+    "chip": {
+        "sms": ("num_multiprocessors", None),
+        "clock_mhz": ("clock_khz", 1000),
+        "memory_clock_mhz": ("memory_clock_khz", 1000),
+        "l2_kib": ("l2_bytes", KIB),
+        "l2_bytes_per_clock": ("l2_bytes_per_clock", None),
+    },
+    "link": {
+        "form": ("form", None),
+        "host": ("host_link", None),
+        "nvlink_gb": ("nvlink_bytes_per_s", GB),
+    },
+}
+
+
+class _Reading(NamedTuple):
+    """What one program said that CUDA reports: the value, and what its rounding allows."""
+
+    value: int
+    low: int
+    high: int
+
+
+def make_gpu(
+    row: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]], rules: Mapping[str, Any]
+) -> Gpu:
+    """The GPU of a row.
+
+    Args:
+        row: one of the tables, with the segment of its file.
+        rows: all of them by slug, for a total that is taken from others.
+        rules: catalog.toml.
+    """
+    limits = {k: v for k, v in rules["capability"][row["capability"]].items() if k != "source"}
+    major, minor = row["capability"].split(".")
+    figures = {field: value for group in GROUPS for field, value in _figures(row, group)}
+    if figures["memory_clock_khz"] is None and figures["memory_bus_bits"] is not None:
+        bits_per_s = 8 * figures["bandwidth_bytes_per_s"]
+        figures["memory_clock_khz"] = bits_per_s // figures["memory_bus_bits"] // 2000
+    resident = limits["threads_per_multiprocessor"] * figures["num_multiprocessors"]
+    return Gpu(
+        slug=row["slug"],
+        name=row["name"],
+        aliases=tuple(row["aliases"]),
+        segment=row["segment"],
+        compute_capability=(int(major), int(minor)),
+        tensor_ops_per_s=_tensor_rates(row, figures, rules),
+        **limits,
+        **figures,
+        **_total(row, rows),
+        **_context(resident, rules["context"]),
+    )
+
+
+def _figures(row: Mapping[str, Any], group: str) -> Iterable[tuple[str, Any]]:
+    for key, (field, unit) in GROUPS[group].items():
+        value = row[group].get(key)
+        yield field, value if value is None or unit is None else round(value * unit)
+
+
+def _context(resident_threads: int, rule: Mapping[str, Any]) -> dict[str, Any]:
+    bare = rule["bytes_per_resident_thread"] * resident_threads
+    return {
+        "context_low_bytes": bare * rule["low_sixteenths"] // 16 // MIB * MIB,
+        "context_bytes": bare + rule["kernels_mib"] * MIB,
+        "context_high_bytes": bare + rule["kernels_high_mib"] * MIB,
+    }
+
+
+def _total(row: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    total = row["total"]
+    siblings = total.get("as", [])
+    readings = _sibling_readings(row, rows) if siblings else _readings(total)
+    value = min(reading.value for reading in readings) // MIB * MIB
+    return {
+        "total_bytes": value if siblings else readings[0].value,
+        "total_low_bytes": min(reading.low for reading in readings),
+        "total_high_bytes": max(reading.high for reading in readings),
+        "is_total_exact": next(iter(total)) == "read",
+        "total_note": f"no reading found; from {' and '.join(siblings)}, whose memory is alike"
+        if siblings
+        else total["note"],
+    }
+
+
+def _sibling_readings(
+    row: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]
+) -> list[_Reading]:
+    """The readings of a row's siblings, scaled to its size, and 1 % of that wider."""
+    size = _nominal_bytes(row)
+    return [
+        _Reading(
+            reading.value * size // _nominal_bytes(rows[slug]),
+            reading.low * size // _nominal_bytes(rows[slug]) - size // 100,
+            min(reading.high * size // _nominal_bytes(rows[slug]) + size // 100, size),
+        )
+        for slug in row["total"]["as"]
+        for reading in _readings(rows[slug]["total"])
+    ]
+
+
+def _nominal_bytes(row: Mapping[str, Any]) -> int:
+    # What a box calls GB is GiB for memory.
+    return int(row["memory"]["size"].removesuffix(" GB")) * GIB
+
+
+def _readings(total: Mapping[str, Any]) -> list[_Reading]:
+    """Each reading with what its rounding allows, in the order of the row."""
+    return [
+        _reading(kind, value)
+        for kind, values in total.items()
+        if kind in {"read", "mib", "mib_rounded", "gib"}
+        for value in values
+    ]
+
+
+def _reading(kind: str, value: float) -> _Reading:
+    if kind == "read":
+        return _Reading(int(value), int(value), int(value))
+    if kind == "gib":
+        halves = 2 * round(100 * value)  # in 200ths of a GiB
+        low, high = -(-(halves - 1) * GIB // 200), (halves + 1) * GIB // 200
+        return _Reading(round(100 * value) * GIB // 100 // MIB * MIB, low, high)
+    start = int(value) * MIB
+    if kind == "mib":
+        return _Reading(start, start, start + MIB - 1)
+    return _Reading(start, start - MIB // 2, start + MIB // 2)
+
+
+def _tensor_rates(
+    row: Mapping[str, Any], figures: Mapping[str, Any], rules: Mapping[str, Any]
+) -> TensorRates:
+    tensor = row.get("tensor", {})
+    if "per_clock" in tensor:
+        per_clock = rules["tensor"][tensor["per_clock"]]
+        clocks = figures["num_multiprocessors"] * figures["clock_khz"] * 1000
+        return TensorRates(**{k: ops * clocks for k, ops in per_clock.items() if k != "source"})
+    return _stated_rates(tensor)
+
+
+def _stated_rates(tensor: Mapping[str, Any]) -> TensorRates:
+    """Rates that the maker states, in 10^12 operations a second."""
+    return TensorRates(
+        **{k: round(tera * 1000) * GB for k, tera in tensor.items() if k != "source"}
+    )
+
+
+def make_estimate_only_gpu(row: Mapping[str, Any]) -> EstimateOnlyGpu:
+    """The GPU of a row of estimate_only.toml."""
+    made, memory = row["made"], row["memory"]
+    return EstimateOnlyGpu(
+        slug=row["slug"],
+        name=row["name"],
+        aliases=tuple(row["aliases"]),
+        vendor=made["vendor"],
+        segment=Segment(made["segment"]),
+        architecture=made["architecture"],
+        memory_type=memory["type"],
+        memory_sizes_gb=tuple(memory["sizes_gb"]),
+        is_memory_unified=memory["type"].startswith("LPDDR"),
+        bandwidth_bytes_per_s=round(memory["bandwidth_gb"] * GB),
+        num_cores=made.get("cores"),
+        tensor_ops_per_s=_stated_rates(row.get("tensor", {})),
+    )
