@@ -45,7 +45,7 @@ class PhantomBuildHook(BuildHookInterface):
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{_platform_tag(target)}"
         if version != "editable":
-            names = (builder.LIBRARY, *builder.read_sonames())
+            names = (builder.LIBRARY, builder.READER, *builder.read_sonames())
             build_data["force_include"].update(
                 {str(out / name): f"ullage/phantom/lib/{name}" for name in names}
             )

@@ -1,4 +1,5 @@
-"""Builds the phantom: one library that answers, and a tiny stub for each of NVIDIA's sonames.
+"""Builds the native parts: the phantom, one library that answers and a tiny stub for each of
+NVIDIA's sonames; and the reader of snapshots (trace/csrc).
 
 The stubs hold no code. Each carries a soname, such as libcublas.so.13, and needs
 libullage_phantom.so beside it: a loader that looks for the soname finds the phantom's functions.
@@ -27,6 +28,8 @@ from pathlib import Path
 SOURCES = Path(__file__).parent / "csrc"
 DEFAULT_OUT = Path(__file__).parent / "lib"
 LIBRARY = "libullage_phantom.so"
+READER_SOURCES = Path(__file__).parent.parent / "trace" / "csrc"
+READER = "libullage_reader.so"
 STAMP = "build.stamp"
 
 COMPILE_FLAGS = (
@@ -41,7 +44,7 @@ COMPILE_FLAGS = (
     "-Wextra",
 )
 # A function that nobody defines is an error here, not in the user's program.
-LINK_FLAGS = ("-shared", "-s", "-pthread", "-Wl,-z,defs", f"-Wl,-soname,{LIBRARY}")
+LINK_FLAGS = ("-shared", "-s", "-pthread", "-Wl,-z,defs")
 # The stubs reference nothing, so a linker that drops what is not referenced must be told to keep
 # the phantom. They hold no function either: torch asks for cudaMalloc of version libcudart.so.13,
 # and glibc takes an unversioned answer from any library but the one of that very name.
@@ -76,7 +79,7 @@ def build(out: Path = DEFAULT_OUT, *, target: str | None = None, cc: str | None 
     with tempfile.TemporaryDirectory(dir=out, prefix=".build-") as aside:
         _compile(compiler, sonames, Path(aside))
         (out / STAMP).unlink(missing_ok=True)
-        for name in (LIBRARY, *sonames):
+        for name in (LIBRARY, READER, *sonames):
             (Path(aside) / name).replace(out / name)
         (out / STAMP).write_text(stamp, encoding="ascii")
     return out
@@ -122,15 +125,16 @@ def _stamp(compiler: tuple[str, ...]) -> str:
     # Not where Python is: a build in a throw-away environment must not look like another.
     command = [word for word in compiler if word != sys.executable]
     digest = hashlib.sha256(repr(command).encode())
-    files = [path for path in SOURCES.rglob("*") if path.suffix in {".c", ".h", ".inc", ".txt"}]
-    for path in (Path(__file__), *sorted(files)):
+    files = [*SOURCES.rglob("*"), *READER_SOURCES.rglob("*")]
+    sources = [path for path in files if path.suffix in {".c", ".h", ".inc", ".txt"}]
+    for path in (Path(__file__), *sorted(sources)):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
 def _is_current(out: Path, sonames: tuple[str, ...], stamp: str) -> bool:
-    if not all((out / name).is_file() for name in (LIBRARY, *sonames)):
+    if not all((out / name).is_file() for name in (LIBRARY, READER, *sonames)):
         return False
     built = out / STAMP
     return built.is_file() and built.read_text(encoding="ascii") == stamp
@@ -138,21 +142,17 @@ def _is_current(out: Path, sonames: tuple[str, ...], stamp: str) -> bool:
 
 def _compile(compiler: tuple[str, ...], sonames: tuple[str, ...], aside: Path) -> None:
     """Compiles everything into the directory `aside`."""
-    sources = sorted(SOURCES.glob("*.c"))
-    if not sources:
-        raise BuildError(f"no C sources found in {str(SOURCES)!r}; the installation is incomplete")
-    objects = [aside / f"{source.stem}.o" for source in sources]
     library = aside / LIBRARY
     stub = aside / "stub.c"
     stub.write_text("typedef int nothing_here;\n", encoding="ascii")
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for done in [
-            pool.submit(_call, compiler, *COMPILE_FLAGS, "-c", str(source), "-o", str(obj))
-            for source, obj in zip(sources, objects, strict=True)
-        ]:
-            done.result()
-        output = ("-o", str(library))
-        _call(compiler, *LINK_FLAGS, *output, *map(str, objects), "-ldl")
+        links = [
+            _compile_objects(pool, compiler, sources, aside / name)
+            for sources, name in ((SOURCES, LIBRARY), (READER_SOURCES, READER))
+        ]
+        for name, objects in zip((LIBRARY, READER), links, strict=True):
+            output = (f"-Wl,-soname,{name}", "-o", str(aside / name))
+            _call(compiler, *LINK_FLAGS, *output, *map(str, objects), "-ldl")
         for done in [
             pool.submit(
                 _call,
@@ -167,6 +167,22 @@ def _compile(compiler: tuple[str, ...], sonames: tuple[str, ...], aside: Path) -
             for soname in sonames
         ]:
             done.result()
+
+
+def _compile_objects(
+    pool: ThreadPoolExecutor, compiler: tuple[str, ...], sources: Path, name: Path
+) -> list[Path]:
+    """Compiles each source of a library into an object that is named after both."""
+    found = sorted(sources.glob("*.c"))
+    if not found:
+        raise BuildError(f"no C sources found in {str(sources)!r}; the installation is incomplete")
+    objects = [name.with_name(f"{name.stem}-{source.stem}.o") for source in found]
+    for done in [
+        pool.submit(_call, compiler, *COMPILE_FLAGS, "-c", str(source), "-o", str(object_))
+        for source, object_ in zip(found, objects, strict=True)
+    ]:
+        done.result()
+    return objects
 
 
 def _call(compiler: tuple[str, ...], *arguments: str) -> None:

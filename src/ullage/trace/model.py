@@ -232,6 +232,7 @@ class Record:
     not_initialised_bytes: int = 0
     ooms: tuple[OutOfMemory, ...] = ()
     host_peak_bytes: int = 0
+    host_needed_bytes: int = 0
     pinned_peak_bytes: int = 0
     warnings: tuple[str, ...] = ()
     changed_variables: tuple[str, ...] = ()

@@ -115,6 +115,7 @@ def _parse_record(value: object) -> Record:
         not_initialised_bytes=_number(not_initialised, "bytes", 0),
         ooms=_parse_rows(fields, "ooms", _parse_oom),
         host_peak_bytes=_number(fields, "host_peak_bytes", 0),
+        host_needed_bytes=_number(fields, "host_needed_bytes", 0),
         pinned_peak_bytes=_number(fields, "pinned_peak_bytes", 0),
         warnings=_parse_texts(fields, "warnings"),
         changed_variables=_parse_texts(fields, "changed_variables"),

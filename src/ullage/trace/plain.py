@@ -1,0 +1,244 @@
+"""Pickles of plain values, read by the native reader in csrc: no class is ever loaded, equal stacks
+of frames are kept once, and what a hostile file can make it allocate is bounded.
+
+    with read_plain(path) as file:
+        traces = file.get(file.root, "device_traces")
+        addresses = file.column(traces, "addr")
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ullage.errors import SnapshotError
+
+Value: TypeAlias = int
+Values: TypeAlias = NDArray[np.uint64]
+
+# Built from csrc together with the phantom.
+LIBRARY = Path(__file__).parent.parent / "phantom" / "lib" / "libullage_reader.so"
+# The least that is allowed, and how many times a file's own size.
+_MIN_BYTES, _MAX_GROWTH = 256 << 20, 8
+_MAX_MESSAGE = 512
+_MAX_DEPTH = 32
+_NO_SHAPE = 2**32 - 1
+INT, CONST, TEXT, BYTES, LIST, DICT, WIDE, FLOAT = range(8)
+_CONSTANTS = (None, False, True)
+ABSENT: Value = 3 << 3 | CONST
+
+
+@cache
+def load_library() -> ctypes.CDLL:
+    """The native part of this package.
+
+    Raises:
+        SnapshotError: it was not built.
+    """
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+    except OSError as error:
+        raise SnapshotError(
+            f"the native reader {LIBRARY.name} is missing ({error}); "
+            "build it with `python -m ullage.phantom.build`"
+        ) from None
+    pointer, value, size = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64
+    signatures: dict[str, tuple[Any, Sequence[Any]]] = {
+        "plain_read": (pointer, (ctypes.c_int, size, ctypes.c_char_p)),
+        "plain_free": (None, (pointer,)),
+        "plain_root": (value, (pointer,)),
+        "plain_used_bytes": (size, (pointer,)),
+        "plain_text": (pointer, (pointer, value, ctypes.POINTER(size))),
+        "plain_float": (ctypes.c_double, (pointer, value)),
+        "plain_length": (size, (pointer, value)),
+        "plain_is_tuple": (ctypes.c_int, (pointer, value)),
+        "plain_items": (None, (pointer, value, pointer)),
+        "plain_keys": (None, (pointer, value, pointer)),
+        "plain_column": (None, (pointer, value, ctypes.c_char_p, pointer)),
+        "plain_stacks": (None, (pointer, pointer, size, pointer)),
+        "plain_num_stacks": (size, (pointer,)),
+        "plain_stack": (size, (pointer, ctypes.c_uint32, pointer)),
+        "plain_shapes": (size, (pointer, value, pointer)),
+        "plain_shape": (size, (pointer, ctypes.c_uint32, pointer)),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, list(arguments)
+    return library
+
+
+def read_plain(path: Path) -> PlainFile:
+    """Reads a file.
+
+    Raises:
+        SnapshotError: it is missing, not a pickle, damaged, cut off, names a class, or unfolds to
+            more memory than a snapshot of its size does.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise SnapshotError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
+    message = ctypes.create_string_buffer(_MAX_MESSAGE)
+    try:
+        limit = max(_MIN_BYTES, _MAX_GROWTH * os.fstat(descriptor).st_size)
+        handle = load_library().plain_read(descriptor, limit, message)
+    finally:
+        os.close(descriptor)
+    if not handle:
+        text = message.value.decode(errors="replace")
+        raise SnapshotError(f"cannot read {str(path)!r}: {text}")
+    return PlainFile(handle)
+
+
+class PlainFile:
+    """The values of a file. A value is a number that means something to this file alone."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._library = load_library()
+        self._texts: dict[Value, str] = {}
+        self.root: Value = self._library.plain_root(handle)
+
+    def __enter__(self) -> PlainFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives the memory back; no value may be asked for after that."""
+        if self._handle:
+            self._library.plain_free(self._handle)
+            self._handle = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """What the values take."""
+        return int(self._library.plain_used_bytes(self._handle))
+
+    def length(self, value: Value) -> int:
+        """The number of items of a list, tuple or dict; 0 of anything else."""
+        return int(self._library.plain_length(self._handle, value))
+
+    def items(self, value: Value) -> Values:
+        """The items of a list or tuple, or the values of a dict; none of anything else."""
+        found = np.empty(self.length(value), dtype=np.uint64)
+        if len(found):
+            self._library.plain_items(self._handle, value, found.ctypes.data)
+        return found
+
+    def keys(self, value: Value) -> Values:
+        """The keys of a dict, in the order of its items."""
+        found = np.empty(self.length(value) if value & 7 == DICT else 0, dtype=np.uint64)
+        if len(found):
+            self._library.plain_keys(self._handle, value, found.ctypes.data)
+        return found
+
+    def get(self, value: Value, key: str) -> Value:
+        """What a dict has under a key; ABSENT where it has nothing, or is no dict."""
+        for name, item in zip(self.keys(value).tolist(), self.items(value).tolist(), strict=False):
+            if name & 7 == TEXT and self.text(name) == key:
+                return int(item)
+        return ABSENT
+
+    def text(self, value: Value) -> str:
+        """A text, or bytes as text; what is not UTF-8 in it is replaced."""
+        if value not in self._texts:
+            self._texts[value] = self.raw(value).decode(errors="replace")
+        return self._texts[value]
+
+    def raw(self, value: Value) -> bytes:
+        """The bytes of a text or of bytes."""
+        length = ctypes.c_uint64()
+        at = self._library.plain_text(self._handle, value, ctypes.byref(length))
+        return ctypes.string_at(at, length.value)
+
+    def column(self, value: Value, key: str) -> Values:
+        """What each dict of a list has under a key; ABSENT where it has nothing."""
+        found = np.full(self.length(value), ABSENT, dtype=np.uint64)
+        if len(found) and value & 7 == LIST:
+            self._library.plain_column(self._handle, value, key.encode(), found.ctypes.data)
+        return found
+
+    def stacks_of(self, column: Values) -> NDArray[np.uint32]:
+        """The number of the stack that each value of a column is, from 1; 0 where it is none."""
+        found = np.empty(len(column), dtype=np.uint32)
+        column = np.ascontiguousarray(column)
+        self._library.plain_stacks(self._handle, column.ctypes.data, len(column), found.ctypes.data)
+        return found
+
+    @property
+    def num_stacks(self) -> int:
+        """How many different stacks there are; they are numbered from 1."""
+        return int(self._library.plain_num_stacks(self._handle))
+
+    def stack(self, number: int) -> Values:
+        """The dicts of a stack."""
+        length = self._library.plain_stack(self._handle, number, None)
+        found = np.empty(length, dtype=np.uint64)
+        if length:
+            self._library.plain_stack(self._handle, number, found.ctypes.data)
+        return found
+
+    def count_keys(self, value: Value) -> dict[str, int]:
+        """How many of the dicts of a list have each key."""
+        shapes = np.empty(self.length(value) if value & 7 == LIST else 0, dtype=np.uint32)
+        if len(shapes):
+            self._library.plain_shapes(self._handle, value, shapes.ctypes.data)
+        counts: dict[str, int] = {}
+        for shape, count in zip(*np.unique(shapes, return_counts=True), strict=True):
+            if shape == _NO_SHAPE:
+                continue
+            keys = np.empty(self._library.plain_shape(self._handle, shape, None), dtype=np.uint64)
+            if len(keys):
+                self._library.plain_shape(self._handle, shape, keys.ctypes.data)
+            for key in keys.tolist():
+                name = self.text(key) if key & 7 == TEXT else repr(self.python(key))
+                counts[name] = counts.get(name, 0) + int(count)
+        return counts
+
+    def python(self, value: Value, depth: int = _MAX_DEPTH) -> Any:  # noqa: ANN401 - what it holds
+        """A value as Python has it: for the small parts of a file.
+
+        Raises:
+            SnapshotError: it is nested deeper than anything in a snapshot.
+        """
+        if depth == 0:
+            raise SnapshotError(f"it nests values more than {_MAX_DEPTH} deep")
+        kind = value & 7
+        if kind == INT:
+            return value >> 3 if value < 1 << 63 else (value >> 3) - (1 << 61)
+        if kind == CONST:
+            return _CONSTANTS[value >> 3] if value != ABSENT else None
+        if kind == TEXT:
+            return self.text(value)
+        if kind == BYTES:
+            return self.raw(value)
+        if kind in (WIDE, FLOAT):
+            number = float(self._library.plain_float(self._handle, value))
+            return int(number) if kind == WIDE else number
+        items = [self.python(item, depth - 1) for item in self.items(value).tolist()]
+        if kind == DICT:
+            keys = [self.python(key, depth - 1) for key in self.keys(value).tolist()]
+            return dict(zip(keys, items, strict=True))
+        return tuple(items) if self._library.plain_is_tuple(self._handle, value) else items
+
+
+def integers(column: Values, fallback: int = 0) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The whole numbers of a column, and where there are any; `fallback` elsewhere."""
+    is_integer = (column & np.uint64(7)) == INT
+    numbers = column.view(np.int64) >> 3
+    return np.where(is_integer, numbers, fallback), is_integer

@@ -1,0 +1,334 @@
+"""The life of every block of a snapshot: what a trace, which starts anywhere, says together with
+the segments at its end.
+
+The state before the first event is rebuilt backwards: a block that is there at the end and was not
+allocated in the trace was there before it; so was one that is freed in the trace without having
+been allocated in it. From there the trace is replayed by the allocator's rules (see csrc/replay.c),
+which gives each block the size that it really got, and shows where a file contradicts itself.
+
+    lives = replay(snapshot, device=0)
+    lives.size_bytes[lives.is_live(event)]
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ullage.trace.plain import load_library
+from ullage.trace.segments import SegmentLives, find_segments
+from ullage.trace.snapshot import (
+    Action,
+    BlockState,
+    EventTable,
+    Int64Array,
+    Snapshot,
+    UInt8Array,
+    UInt32Array,
+)
+from ullage.units import MIB
+
+BoolArray = NDArray[np.bool_]
+
+# The allocator's constants; `c10/core/AllocatorConfig.h`.
+_MIN_BLOCK_BYTES = 512
+_SMALL_SEGMENT_BYTES = 2 * MIB
+_NO_LIMIT = 2**63 - 1
+_PROBLEMS = {
+    1: "there is no memory left for its replay",
+    2: "a block is allocated at {address:#x}, where there is no free range",
+    3: "a block of {size} bytes is allocated at {address:#x}, where the free range is smaller",
+    4: "a block is freed at {address:#x}, where none is live",
+    5: "a segment is given back at {address:#x}, where there is no free one of {size} bytes",
+    6: "a segment is added at {address:#x}, where there is one already",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """Every block of one device, in the order of their births; those from before come first.
+
+    Attributes:
+        address, size_bytes: of the block; the size with rounding.
+        requested_bytes: what was asked for.
+        birth: the event that allocated it; -1 where it was there before the first.
+        death: the event that ended it; the number of events where it is there at the end.
+        stack: of the allocation; 0 where it is not known.
+        stream: the CUDA stream's handle; of a block from before the trace, that of its segment.
+        is_exact: whether the size is; of a block from before that is gone at the end, and of those
+            after a contradiction, it is the least that the rounding gives.
+    """
+
+    address: Int64Array
+    size_bytes: Int64Array
+    requested_bytes: Int64Array
+    birth: Int64Array
+    death: Int64Array
+    stack: UInt32Array
+    stream: Int64Array
+    is_exact: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    def is_live(self, event: int) -> BoolArray:
+        """Which blocks are live right after an event; -1 is before the first."""
+        return (self.birth <= event) & (event < self.death)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a trace comes to.
+
+    Attributes:
+        num_events: of the trace.
+        blocks: the life of every block.
+        segments: the life of every reserved range; in an expandable segment each mapping is one.
+        contradictions: where the file does not agree with itself, in words; empty if it does.
+    """
+
+    num_events: int
+    blocks: Lives
+    segments: SegmentLives
+    contradictions: tuple[str, ...]
+
+
+# Address, size, whether it is live, whether it is split to the last block, and its segment.
+_Ranges: TypeAlias = tuple[Int64Array, Int64Array, UInt8Array, UInt8Array, Int64Array]
+
+
+def replay(snapshot: Snapshot, device: int = 0) -> Replay:
+    """Replays the trace of one device; without one, all blocks are there from -1 to 0."""
+    events = snapshot.events_of(device)
+    found: list[str] = []
+    lives = _match(snapshot, events, device, found)
+    segments = find_segments(snapshot, device, found)
+    ranges = _lay_out(snapshot, device, lives, segments, found)
+    sizes, num_done = _replay_sizes(snapshot, events, ranges, found)
+    blocks = _with_sizes(lives, sizes, num_done)
+    found += _compare_with_end(snapshot, blocks, len(events), device)
+    return Replay(len(events), blocks, segments, tuple(found))
+
+
+def round_sizes(requested: Int64Array, settings: Mapping[str, Any]) -> Int64Array:
+    """What the allocator rounds sizes up to: multiples of 512, or of a part of a power of two where
+    roundup_power2_divisions says so.
+    """
+    unit = _MIN_BLOCK_BYTES
+    rounded = np.maximum((requested + unit - 1) // unit * unit, unit)
+    divisions = settings.get("roundup_power2_divisions")
+    if not isinstance(divisions, dict):
+        return rounded
+    for name, number in divisions.items():
+        if not (str(name).isdigit() and isinstance(number, int) and number > 1):
+            continue
+        # "1" is for all up to 2 MiB; the last for all above it.
+        low = int(name) * MIB if int(name) > 1 else 0
+        high = _NO_LIMIT if int(name) >= _LAST_DIVISION else 2 * int(name) * MIB
+        is_here = (requested >= low) & (requested < high) & (requested > unit * number)
+        power = 2 ** np.floor(np.log2(np.maximum(requested, 1))).astype(np.int64)
+        part = np.maximum(power // number, 1)
+        up = power + (requested - power + part - 1) // part * part
+        rounded = np.where(is_here, up, rounded)
+    return rounded
+
+
+_LAST_DIVISION = 32768
+
+
+def _match(snapshot: Snapshot, events: EventTable, device: int, found: list[str]) -> Lives:
+    """Pairs each allocation with the free that ends it; sizes are those that were asked for."""
+    is_here = np.isin(events.action, (Action.ALLOC, Action.FREE_COMPLETED))
+    numbers = np.flatnonzero(is_here)
+    order = numbers[np.argsort(events.address[numbers], kind="stable")]
+    address, is_alloc = events.address[order], events.action[order] == Action.ALLOC
+    same = np.append(address[1:] == address[:-1], False)
+    ends = same & is_alloc & ~np.append(is_alloc[1:], True)
+    begins_before = ~is_alloc & ~np.insert(ends[:-1], 0, False) if len(order) else is_alloc
+    lost = is_alloc & same & np.append(is_alloc[1:], False)
+    if lost.any():
+        found.append(f"{lost.sum()} blocks are allocated where the block before was never freed")
+    birth = np.where(is_alloc, order, -1)[is_alloc | begins_before]
+    follower = np.append(order[1:], len(events)) if len(order) else order
+    death = np.where(is_alloc, np.where(ends | lost, follower, len(events)), order)
+    death = death[is_alloc | begins_before]
+    which = np.where(birth >= 0, birth, death)
+    stayed = _blocks_that_stayed(snapshot, events, device)
+    blocks = snapshot.blocks
+    join = np.concatenate
+    lives = Lives(
+        address=join([blocks.address[stayed], events.address[which]]),
+        size_bytes=join([blocks.size_bytes[stayed], events.size_bytes[which]]),
+        requested_bytes=join([blocks.requested_bytes[stayed], events.size_bytes[which]]),
+        birth=join([np.full(len(stayed), -1), birth]),
+        death=join([np.full(len(stayed), len(events)), death]),
+        stack=join([blocks.stack[stayed], np.where(birth >= 0, events.stack[which], 0)]).astype(
+            np.uint32
+        ),
+        stream=join([snapshot.segments.stream[blocks.segment[stayed]], events.stream[which]]),
+        is_exact=join([np.ones(len(stayed), bool), np.zeros(len(which), bool)]),
+    )
+    return _take(lives, np.argsort(lives.birth, kind="stable"))
+
+
+def _blocks_that_stayed(snapshot: Snapshot, events: EventTable, device: int) -> Int64Array:
+    """The blocks at the end that no event of the trace allocated."""
+    blocks = snapshot.blocks
+    is_live = np.isin(blocks.state, (BlockState.ACTIVE, BlockState.PENDING))
+    is_live &= snapshot.segments.device[blocks.segment] == device
+    numbers = np.flatnonzero(is_live)
+    # The last event at an address says whether what is there came in the trace.
+    is_event = np.isin(events.action, (Action.ALLOC, Action.FREE_COMPLETED))
+    at = np.flatnonzero(is_event)[::-1]
+    addresses, first = np.unique(events.address[at], return_index=True)
+    allocated = addresses[events.action[at[first]] == Action.ALLOC]
+    return numbers[~np.isin(blocks.address[numbers], allocated)]
+
+
+def _take(lives: Lives, order: NDArray[Any]) -> Lives:
+    return Lives(*(getattr(lives, name)[order] for name in Lives.__slots__))
+
+
+def _replay_sizes(
+    snapshot: Snapshot, events: EventTable, ranges: _Ranges, found: list[str]
+) -> tuple[Int64Array, int]:
+    """The size of the block of each event, and how many events could be replayed."""
+    rounded = round_sizes(events.size_bytes, snapshot.settings)
+    is_small = (events.size_bytes == _SMALL_SEGMENT_BYTES).astype(np.uint8)
+    limit = snapshot.settings.get("max_split_size")
+    max_split = limit if isinstance(limit, int) and limit > 0 else _NO_LIMIT
+    sizes, problem = np.zeros(len(events), dtype=np.int64), ctypes.c_int(0)
+    columns = [
+        np.ascontiguousarray(column)
+        for column in (events.action, events.address, events.size_bytes, rounded, is_small)
+    ]
+    done = _replay_trace()(
+        len(ranges[0]),
+        *(column.ctypes.data for column in ranges),
+        len(events),
+        *(column.ctypes.data for column in columns),
+        max_split,
+        sizes.ctypes.data,
+        ctypes.byref(problem),
+    )
+    if problem.value:
+        text = _PROBLEMS[problem.value].format(
+            address=int(events.address[done]), size=int(events.size_bytes[done])
+        )
+        found.append(f"event {done}: {text}")
+    return sizes, int(done)
+
+
+@cache
+def _replay_trace() -> Any:  # noqa: ANN401 - a foreign function
+    function = load_library().replay_trace
+    pointer, size = ctypes.c_void_p, ctypes.c_uint64
+    function.restype = size
+    function.argtypes = [
+        size, *[pointer] * 5, size, *[pointer] * 5, ctypes.c_int64, pointer,
+        ctypes.POINTER(ctypes.c_int),
+    ]  # fmt: skip
+    return function
+
+
+def _lay_out(
+    snapshot: Snapshot, device: int, lives: Lives, segments: SegmentLives, found: list[str]
+) -> _Ranges:
+    """The ranges before the first event: (address, size, is live, splits all, segment) of each."""
+    was_there = segments.birth == -1
+    order = np.argsort(segments.address[was_there])
+    begins, lengths = segments.address[was_there][order], segments.size_bytes[was_there][order]
+    splits = _splits_all(snapshot, device, begins, lengths)
+    before = np.flatnonzero(lives.birth == -1)
+    before = before[np.argsort(lives.address[before])]
+    rounded = round_sizes(lives.size_bytes[before], snapshot.settings)
+    sizes = np.where(lives.is_exact[before], lives.size_bytes[before], rounded)
+    starts = lives.address[before]
+    owner = np.searchsorted(begins, starts, side="right") - 1
+    rows: list[tuple[int, int, int, int, int]] = []
+    at = 0
+    for number, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
+        place, end = begin, begin + length
+        while at < len(before) and owner[at] <= number:
+            start, size = int(starts[at]), int(sizes[at])
+            at += 1
+            if start < place or start + size > end:
+                found.append(f"the block at {start:#x} overlaps another, or is in no segment")
+                continue
+            if start > place:
+                rows.append((place, start - place, 0, splits[number], number))
+            rows.append((start, size, 1, splits[number], number))
+            place = start + size
+        if place < end:
+            rows.append((place, end - place, 0, splits[number], number))
+    table = np.array(rows, dtype=np.int64).reshape(-1, 5)
+    address_column, size_column, live, split, segment = map(np.ascontiguousarray, table.T)
+    return (
+        address_column, size_column, live.astype(np.uint8), split.astype(np.uint8), segment
+    )  # fmt: skip
+
+
+def _splits_all(
+    snapshot: Snapshot, device: int, begins: Int64Array, lengths: Int64Array
+) -> list[int]:
+    """Whether the ranges of a segment are split down to the last 512 bytes: of a small or an
+    expandable one they are.
+    """
+    table = snapshot.segments
+    here = table.device == device
+    small = (table.is_large == 0) | (table.is_expandable == 1)
+    known = dict(zip(table.address[here].tolist(), small[here].tolist(), strict=True))
+    return [
+        int(known.get(begin, length == _SMALL_SEGMENT_BYTES))
+        for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True)
+    ]
+
+
+def _with_sizes(lives: Lives, sizes: Int64Array, num_done: int) -> Lives:
+    """The blocks with the sizes that the replay gave them."""
+    event = np.where(lives.birth >= 0, lives.birth, lives.death)
+    is_replayed = (event < num_done) & ~lives.is_exact
+    given = sizes[np.minimum(event, len(sizes) - 1)] if len(sizes) else lives.size_bytes
+    return Lives(
+        address=lives.address,
+        size_bytes=np.where(is_replayed, given, lives.size_bytes),
+        requested_bytes=lives.requested_bytes,
+        birth=lives.birth,
+        death=lives.death,
+        stack=lives.stack,
+        stream=lives.stream,
+        is_exact=lives.is_exact | (is_replayed & (lives.birth >= 0)),
+    )
+
+
+def _compare_with_end(snapshot: Snapshot, lives: Lives, num_events: int, device: int) -> list[str]:
+    """Where the blocks at the end are not those that the trace leads to."""
+    blocks = snapshot.blocks
+    is_live = np.isin(blocks.state, (BlockState.ACTIVE, BlockState.PENDING))
+    is_live &= snapshot.segments.device[blocks.segment] == device
+    expected = dict(
+        zip(blocks.address[is_live].tolist(), blocks.size_bytes[is_live].tolist(), strict=True)
+    )
+    at_end = lives.death == num_events
+    got = dict(zip(lives.address[at_end].tolist(), lives.size_bytes[at_end].tolist(), strict=True))
+    found = []
+    missing = [address for address in got if address not in expected]
+    if missing:
+        found.append(
+            f"{len(missing)} blocks that are allocated and never freed are not in the segments at "
+            f"the end, such as that at {missing[0]:#x}"
+        )
+    other = [address for address in got if got[address] != expected.get(address, got[address])]
+    if other:
+        first = other[0]
+        found.append(
+            f"{len(other)} blocks have another size at the end than the trace leads to, such as "
+            f"that at {first:#x}: {expected[first]} bytes, by the trace {got[first]}"
+        )
+    return found

@@ -1,0 +1,180 @@
+"""Memory snapshots of every version: read into columns that say what the file says."""
+
+from __future__ import annotations
+
+import lzma
+import pickle
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from ullage.errors import SnapshotError
+from ullage.trace.snapshot import Action, BlockState, Snapshot
+from ullage.trace.snapshot_reader import read_snapshot
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "snapshots"
+NAMES = sorted(path.name.partition(".")[0] for path in GOLDEN.glob("*.pickle.xz"))
+STATES = {
+    "inactive": BlockState.INACTIVE,
+    "active_allocated": BlockState.ACTIVE,
+    "active_pending_free": BlockState.PENDING,
+    "active_awaiting_free": BlockState.PENDING,
+}
+Write = Callable[[Any], Path]
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"the snapshot names {module}.{name}")
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """A file with a value, pickled."""
+
+    def make(value: Any) -> Path:
+        path = tmp_path / "snapshot.pickle"
+        path.write_bytes(pickle.dumps(value))
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def golden(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Snapshot]:
+    """A recording as pickle reads it, and as ullage does."""
+    path = tmp_path_factory.mktemp("golden") / "snapshot.pickle"
+    path.write_bytes(lzma.decompress((GOLDEN / f"{request.param}.pickle.xz").read_bytes()))
+    with path.open("rb") as file:
+        return _PlainUnpickler(file).load(), read_snapshot(path)
+
+
+def test_every_event_is_what_the_file_says(golden: tuple[Any, Snapshot]) -> None:
+    raw, snapshot = golden
+    assert len(snapshot.events) == len(raw["device_traces"])
+    for events, entries in zip(snapshot.events, raw["device_traces"], strict=True):
+        assert len(events) == len(entries)
+        assert events.action.tolist() == [Action[entry["action"].upper()] for entry in entries]
+        assert events.address.tolist() == [entry.get("addr", 0) for entry in entries]
+        assert events.size_bytes.tolist() == [entry["size"] for entry in entries]
+        assert events.stream.tolist() == [entry.get("stream", 0) for entry in entries]
+        assert events.time_us.tolist() == [entry.get("time_us", 0) for entry in entries]
+        for number in {0, len(entries) // 2, len(entries) - 1} & set(range(len(entries))):
+            expected = [
+                (frame["filename"], frame["line"], frame["name"])
+                for frame in entries[number].get("frames", [])
+            ]
+            assert snapshot.stacks.of(int(events.stack[number])) == expected
+
+
+def test_every_segment_and_block_is_what_the_file_says(golden: tuple[Any, Snapshot]) -> None:
+    raw, snapshot = golden
+    segments, blocks = snapshot.segments, snapshot.blocks
+    assert segments.total_bytes.tolist() == [s["total_size"] for s in raw["segments"]]
+    assert segments.allocated_bytes.tolist() == [s["allocated_size"] for s in raw["segments"]]
+    assert segments.address.tolist() == [s["address"] for s in raw["segments"]]
+    assert segments.is_large.tolist() == [s["segment_type"] == "large" for s in raw["segments"]]
+    rows = [(number, b) for number, s in enumerate(raw["segments"]) for b in s["blocks"]]
+    assert blocks.segment.tolist() == [number for number, _ in rows]
+    assert blocks.size_bytes.tolist() == [block["size"] for _, block in rows]
+    assert blocks.state.tolist() == [STATES[block["state"]] for _, block in rows]
+    assert blocks.requested_bytes.tolist() == [block.get("requested_size", 0) for _, block in rows]
+    for number, address in enumerate(segments.address.tolist()):
+        first, last = segments.first_block[number], segments.first_block[number + 1]
+        if first < last:
+            assert blocks.address[first] == address
+    assert snapshot.unknown == {}
+
+
+def test_the_settings_are_as_they_are_written(golden: tuple[Any, Snapshot]) -> None:
+    raw, snapshot = golden
+    assert snapshot.settings == raw.get("allocator_settings", {})
+    assert len(snapshot.annotations) == len(raw.get("external_annotations", []))
+    assert snapshot.record is None
+
+
+def event(action: str, **fields: Any) -> dict[str, Any]:
+    return {"action": action, "addr": 2**40, "size": 512, "stream": 0, **fields}
+
+
+def test_what_is_not_known_is_counted_and_the_rest_is_read(write: Write) -> None:
+    trace = [event("alloc", colour="red"), event("teleport"), event("alloc"), {"addr": 1}]
+    block = {"size": 512, "state": "haunted", "owner": "me"}
+    segment = {"address": 4096, "total_size": 512, "blocks": [block], "shape": "round"}
+    snapshot = read_snapshot(
+        write({"segments": [segment], "device_traces": [trace], "weather": "fine"})
+    )
+    assert snapshot.unknown == Counter(
+        {"weather": 1, "event key colour": 1, "action teleport": 1, "action (none)": 1,
+         "block key owner": 1, "state haunted": 1, "segment key shape": 1}
+    )  # fmt: skip
+    assert snapshot.events[0].action.tolist() == [0, 255, 0, 255]
+    assert snapshot.blocks.state.tolist() == [BlockState.UNKNOWN]
+
+
+def test_pools_contexts_and_metadata_are_kept(write: Write) -> None:
+    trace = [
+        event("alloc", pool_id=(0, 1), compile_context="N/A", user_metadata="step 3"),
+        event("alloc", pool_id=(0, 0), compile_context="graph 0", user_metadata=""),
+        event("alloc"),
+        event("annotate", internal_metadata="weight"),
+        {"action": "oom", "device_free": 77, "size": 4096, "stream": 5},
+    ]
+    snapshot = read_snapshot(write({"segments": [], "device_traces": [trace, []]}))
+    events, empty = snapshot.events
+    assert len(empty) == 0
+    assert [snapshot.pools[number] for number in events.pool] == [(0, 1)] + [(0, 0)] * 4
+    texts = [snapshot.texts[number] for number in events.context]
+    assert texts == ["step 3", "graph 0", "", "weight", ""]
+    assert (events.address[-1], events.action[-1]) == (77, Action.OOM)
+
+
+def test_pinned_host_memory_is_kept_apart(write: Write) -> None:
+    segment = {"address": 4096, "total_size": 512, "blocks": []}
+    raw = {"segments": [], "device_traces": [], "host_segments": [segment],
+           "host_traces": [[event("alloc")]]}  # fmt: skip
+    snapshot = read_snapshot(write(raw))
+    assert (len(snapshot.segments), len(snapshot.host_segments)) == (0, 1)
+    assert len(snapshot.host_events[0]) == 1 and snapshot.events == ()
+
+
+def test_the_oldest_forms_are_read(write: Write) -> None:
+    frames = [{"filename": "a.py", "line": 7, "name": "f"}]
+    history = [{"addr": 4096, "real_size": 400, "frames": frames}]
+    block = {"size": 512, "state": "active_allocated", "history": history}
+    segments = [{"address": 4096, "total_size": 1024,
+                 "blocks": [block, {"size": 512, "state": "inactive"}]}]  # fmt: skip
+    snapshot = read_snapshot(write(segments))
+    assert snapshot.blocks.address.tolist() == [4096, 4608]
+    assert snapshot.blocks.requested_bytes.tolist() == [400, 0]
+    assert snapshot.stacks.of(int(snapshot.blocks.stack[0])) == [("a.py", 7, "f")]
+    assert snapshot.settings == {} and snapshot.events == ()
+
+
+@pytest.mark.parametrize("value", [{"weights": 1}, 5, "segments", None, {}])
+def test_another_pickle_is_refused_with_what_was_expected(write: Write, value: Any) -> None:
+    message = r"not a memory snapshot: it has no \"segments\"; expected what torch\.cuda\.memory"
+    with pytest.raises(SnapshotError, match=message):
+        read_snapshot(write(value))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"segments": 5, "device_traces": 7},
+        {"segments": [5, {"blocks": 3}, {"blocks": [4]}], "device_traces": [6, [8]]},
+        {"segments": [], "device_traces": [[{"action": 3, "addr": "x", "frames": 5}]]},
+        {"segments": [], "device_traces": [[{"frames": [{"filename": 3, "line": "x"}, {}]}]]},
+        {"segments": [], "allocator_settings": [1], "external_annotations": [3, {"name": 4}]},
+        {"segments": [], "device_traces": [[{"pool_id": (1,)}, {"pool_id": ("a", "b")}]]},
+        {"segments": [{"address": 2**70, "total_size": -1, "blocks": [{"size": -5}]}]},
+    ],
+)
+def test_values_of_the_wrong_kind_count_as_missing(write: Write, raw: Any) -> None:
+    snapshot = read_snapshot(write(raw))
+    assert all(size <= 0 for size in snapshot.segments.total_bytes.tolist())
