@@ -14,7 +14,7 @@ from ullage.explain.run import Program, explain_run
 from ullage.explain.sweep import Point, Setting, SweepReport, explain_sweep, parse_number
 from ullage.gpus.catalog import Gpu, find_gpu
 from ullage.trace.model import Record
-from ullage.trace.reader import _parse_record
+from ullage.trace.reader import parse_record
 
 _MARKS = {
     "F": ("forward_begin", {"grad": True}),
@@ -128,7 +128,7 @@ def make_fields() -> Callable[..., dict[str, Any]]:
 @pytest.fixture(scope="session")
 def make_record() -> Callable[..., Record]:
     """A record from a line of text (see `build_fields`)."""
-    return lambda script, **changes: _parse_record(build_fields(script, **changes))
+    return lambda script, **changes: parse_record(build_fields(script, **changes))
 
 
 @pytest.fixture(scope="session")

@@ -69,7 +69,7 @@ def read_record(path: Path) -> Record:
             )
         with path.open("rb") as file:
             value = _PlainUnpickler(file).load()
-        return _parse_record(value)
+        return parse_record(value)
     except SnapshotError as error:
         raise SnapshotError(f"cannot read {str(path)!r}: {error}") from None
     except OSError as error:
@@ -81,7 +81,12 @@ def read_record(path: Path) -> Record:
         ) from None
 
 
-def _parse_record(value: object) -> Record:
+def parse_record(value: object) -> Record:
+    """Checks what a watched process wrote, as plain values, and takes it apart.
+
+    Raises:
+        SnapshotError: it is not a record, of another schema, or damaged.
+    """
     fields = _as(value, dict, "the file")
     if "schema" not in fields and "ullage" in fields:
         fields = _as(fields["ullage"], dict, "ullage")

@@ -1,0 +1,134 @@
+"""What is reserved and not allocated: how it lies, which blocks keep it from being given back, and
+what a request would find.
+
+Free memory inside a segment is of use only to a request that fits into one of its holes; a segment
+goes back to the driver only when no block is left in it. So the price of fragmentation is in bytes,
+and it is paid for by few blocks, which have owners.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ullage.trace.replay import Replay
+from ullage.trace.snapshot import Int64Array
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A segment that is kept by fewer bytes than it has free.
+
+    Attributes:
+        address, size_bytes: of the segment.
+        live_bytes: of the blocks in it.
+        largest_free_bytes: the largest hole.
+        blocks: numbers of its blocks in `Replay.blocks`, the largest first.
+    """
+
+    address: int
+    size_bytes: int
+    live_bytes: int
+    largest_free_bytes: int
+    blocks: tuple[int, ...]
+
+    @property
+    def free_bytes(self) -> int:
+        """What would be given back if the blocks were not there."""
+        return self.size_bytes - self.live_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fragmentation:
+    """How the reserved memory of a device lay after an event.
+
+    Attributes:
+        reserved_bytes, allocated_bytes: of all segments and live blocks.
+        empty_bytes: of segments without any live block: the cache can give these back.
+        hole_bytes: free inside segments that hold live blocks.
+        holes: sizes of the holes, largest first; those of empty segments are among them.
+        pinned: the segments with holes, that with the most free bytes first.
+    """
+
+    event: int
+    reserved_bytes: int
+    allocated_bytes: int
+    empty_bytes: int
+    hole_bytes: int
+    holes: Int64Array
+    pinned: tuple[Pinned, ...]
+
+    @property
+    def largest_free_bytes(self) -> int:
+        """The largest request that would find room without new memory."""
+        return int(self.holes[0]) if len(self.holes) else 0
+
+    def room_for(self, num_bytes: int) -> int:
+        """How many requests of a size would find room in the holes as they lie."""
+        rounded = max(-(-num_bytes // 512) * 512, 512)
+        return int((self.holes // rounded).sum())
+
+
+def find_fragmentation(replay: Replay, event: int) -> Fragmentation:
+    """How the reserved memory lay right after an event; -1 is before the first."""
+    there = (replay.segments.birth <= event) & (event < replay.segments.death)
+    order = np.argsort(replay.segments.address[there])
+    begins = replay.segments.address[there][order]
+    sizes = replay.segments.size_bytes[there][order]
+    numbers = np.flatnonzero(replay.blocks.is_live(event))
+    numbers = numbers[np.argsort(replay.blocks.address[numbers])]
+    addresses, lengths = replay.blocks.address[numbers], replay.blocks.size_bytes[numbers]
+    owner = np.searchsorted(begins, addresses, side="right") - 1
+    live = np.zeros(len(begins), dtype=np.int64)
+    np.add.at(live, owner[owner >= 0], lengths[owner >= 0])
+    holes, hole_owner = _find_holes(begins, sizes, addresses, lengths, owner)
+    largest = np.zeros(len(begins), dtype=np.int64)
+    np.maximum.at(largest, hole_owner, holes)
+    pinned = [
+        Pinned(
+            address=int(begins[i]),
+            size_bytes=int(sizes[i]),
+            live_bytes=int(live[i]),
+            largest_free_bytes=int(largest[i]),
+            blocks=_largest_first(numbers[owner == i], replay),
+        )
+        for i in np.flatnonzero((live > 0) & (live < sizes))
+    ]
+    return Fragmentation(
+        event=event,
+        reserved_bytes=int(sizes.sum()),
+        allocated_bytes=int(lengths.sum()),
+        empty_bytes=int(sizes[live == 0].sum()),
+        hole_bytes=int((sizes - live)[live > 0].sum()),
+        holes=np.sort(holes)[::-1],
+        pinned=tuple(sorted(pinned, key=lambda one: -one.free_bytes)),
+    )
+
+
+def _find_holes(
+    begins: Int64Array,
+    sizes: Int64Array,
+    addresses: Int64Array,
+    lengths: Int64Array,
+    owner: Int64Array,
+) -> tuple[Int64Array, Int64Array]:
+    """The sizes of the free ranges, and the segment of each.
+
+    A free range begins where a segment begins or a block ends, and goes on to the next block of the
+    segment or to its end.
+    """
+    inside = owner >= 0
+    starts = np.concatenate([begins, (addresses + lengths)[inside]])
+    segment = np.concatenate([np.arange(len(begins)), owner[inside]])
+    # The next block at or after the start, if it is in the same segment.
+    place = np.searchsorted(addresses, starts, side="left")
+    next_block = np.append(addresses, np.iinfo(np.int64).max)[place]
+    stops = np.minimum(next_block, (begins + sizes)[segment]) if len(begins) else starts
+    found = stops - starts
+    return found[found > 0], segment[found > 0]
+
+
+def _largest_first(numbers: Int64Array, replay: Replay) -> tuple[int, ...]:
+    order = np.argsort(-replay.blocks.size_bytes[numbers], kind="stable")
+    return tuple(int(number) for number in numbers[order])
