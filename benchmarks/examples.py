@@ -5,11 +5,14 @@ python -m benchmarks.examples --python env-2.15/bin/python --python env-2.11/bin
 
 import argparse
 import datetime
+import itertools
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +27,24 @@ EXAMPLES = (
     "gpt2/train.py",
     "llama_trainer/train.py",
     "resnet50/train.py",
+    "vit_lightning/train.py",
+    "bert_accelerate/train.py",
+    "unet_diffusers/train.py",
+    "generate/generate.py",
+    "lstm/train.py",
+    "moe/train.py",
+    "mlp_phases/train.py",
+    "residual_net/train.py",
+    "residual_net/train.py --checkpoint",
+    "massive_mimo/simulate.py",
+    "massive_mimo/simulate.py --precoder mmse",
+    "growing_losses/train.py",
     "out_of_memory/train.py",
     "out_of_memory/halve_batch.py",
 )
+"""A program of examples/ and its flags."""
 GPUS = ("h100-80gb", "a100-80gb", "rtx-4090", "t4")
+AT_ONCE = 2
 VERDICTS = {"fits": "fits", "out_of_memory": "does not fit", "failed": "failed"}
 
 
@@ -55,23 +72,36 @@ class Result:
         return f"| `{self.example}` | {self.gpu} | {verdict} | {' | '.join(figures)} | {seconds} |"
 
 
-def run_examples(python: Path, examples: Sequence[str], gpus: Sequence[str]) -> Iterator[Result]:
-    """Run each example on each GPU under one interpreter."""
+def run_example(python: Path, example: str, gpu: str) -> Result:
+    """Run one example on one GPU under an interpreter.
+
+    Raises:
+        SystemExit: the run left no document.
+    """
+    name, *flags = shlex.split(example)
     with tempfile.TemporaryDirectory(prefix="ullage-examples-") as directory:
-        for example in examples:
-            for gpu in gpus:
-                options = ("--gpu", gpu, "--python", str(python), "--json", "--force")
-                snapshot = ("--snapshot", str(Path(directory) / "snapshot.pickle"))
-                command = (sys.executable, "-c", "from ullage.cli.main import main; main()", "run")
-                done = subprocess.run(
-                    [*command, *options, *snapshot, "--", str(ROOT / "examples" / example)],
-                    cwd=directory, capture_output=True, text=True, check=False,
-                )  # fmt: skip
-                if not done.stdout:
-                    raise SystemExit(f"{example} on {gpu} gave no document:\n{done.stderr[-2000:]}")
-                result = Result(example, gpu, json.loads(done.stdout))
-                print(result.row(), file=sys.stderr, flush=True)
-                yield result
+        options = ("--gpu", gpu, "--python", str(python), "--json")
+        snapshot = ("--snapshot", str(Path(directory) / "snapshot.pickle"))
+        command = (sys.executable, "-c", "from ullage.cli.main import main; main()", "run")
+        done = subprocess.run(
+            [*command, *options, *snapshot, "--", str(ROOT / "examples" / name), *flags],
+            cwd=directory, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    if not done.stdout:
+        raise SystemExit(f"{example} on {gpu} gave no document:\n{done.stderr[-2000:]}")
+    result = Result(example, gpu, json.loads(done.stdout))
+    print(result.row(), file=sys.stderr, flush=True)
+    if result.document["verdict"] == "failed":
+        print(done.stderr[-2000:], file=sys.stderr, flush=True)
+    return result
+
+
+def run_examples(python: Path, examples: Sequence[str], gpus: Sequence[str]) -> Iterator[Result]:
+    """Run each example on each GPU under one interpreter, AT_ONCE at a time; results in order."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield from pool.map(
+            lambda pair: run_example(python, *pair), itertools.product(examples, gpus)
+        )
 
 
 def render(results_by_torch: dict[str, list[Result]]) -> str:
@@ -85,7 +115,8 @@ def render(results_by_torch: dict[str, list[Result]]) -> str:
     today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     return f"""# The examples on GPUs that are not there
 
-Written by `python -m benchmarks.examples`. Every program of `examples/` with its default flags.
+Written by `python -m benchmarks.examples`. Every program of `examples/` with the flags shown, with
+the libraries of `examples/requirements.txt` in the same versions beside every torch.
 *allocated* and *reserved* are the peaks of PyTorch's allocator; *headroom* is what the highest peak
 leaves of the device with the driver's context at the upper end of its interval; *s* is the wall
 time of the whole run, start-up included, beside whatever else the machine did. Where an example
@@ -113,6 +144,14 @@ def main() -> None:
     args.page.parent.mkdir(exist_ok=True)
     args.page.write_text(render(results_by_torch), encoding="utf-8")
     print(f"Wrote {args.page}")
+    failed = [
+        f"{result.example} on {result.gpu}, torch {torch}"
+        for torch, results in results_by_torch.items()
+        for result in results
+        if result.document["verdict"] == "failed"
+    ]
+    if failed:
+        raise SystemExit("failed:\n" + "\n".join(failed))
 
 
 if __name__ == "__main__":

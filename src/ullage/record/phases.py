@@ -6,6 +6,7 @@ without an optimizer steps with its root module's forward.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -51,6 +52,7 @@ class Phases:
         self._num_backward = 0
         self._num_optimizer = 0
         self._num_failed = 0
+        self._is_updating = False
 
     def install(self) -> None:
         """Registers the hooks; nothing is undone, the process ends with them."""
@@ -135,23 +137,53 @@ class Phases:
             self._claims.claim_gradients()
             self._values.resume()
 
-    def _before_optimizer(self, optimizer: Any, _arguments: Any, _named: Any) -> None:
+    def _before_optimizer(self, optimizer: Any, arguments: Any, named: Any) -> Any:
         self._num_optimizer += 1
         if self._num_optimizer > 1:
-            return
+            return None
         self.has_optimizer = True
         self._claims.claim_optimizer(optimizer)
         self._values.forget_optimizer(optimizer)
+        if len(arguments) > 1 and callable(arguments[1]):
+            closure, rest = self._around_closure(arguments[1]), arguments[2:]
+            return (arguments[0], closure, *rest), named
+        if callable(named.get("closure")):
+            return arguments, named | {"closure": self._around_closure(named["closure"])}
+        self._begin_update()
+        return None
+
+    def _begin_update(self) -> None:
+        self._is_updating = True
         self._values.pause()
         self._mark("optimizer_begin")
+
+    def _end_update(self) -> None:
+        self._is_updating = False
+        self._mark("optimizer_end")
+        self._values.resume()
+
+    def _around_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Forward and backward that the optimizer calls in its step: the update comes after."""
+
+        @functools.wraps(closure)
+        def run_closure() -> Any:
+            self._num_optimizer -= 1
+            if self._is_updating:
+                self._end_update()
+            # Not undone after an exception: that ends the optimizer's step too.
+            loss = closure()
+            self._num_optimizer += 1
+            self._begin_update()
+            return loss
+
+        return run_closure
 
     def _after_optimizer(self, optimizer: Any, _arguments: Any, _named: Any) -> None:
         self._num_optimizer -= 1
         if self._num_optimizer:
             return
-        self._mark("optimizer_end")
+        self._end_update()
         self._claims.claim_optimizer(optimizer)
-        self._values.resume()
         self._end_step()
 
     def _end_step(self) -> None:
