@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ullage.api import Run, run
+    from ullage.diffs import Diff, diff
     from ullage.errors import (
         BudgetExceeded,
         DeviceError,
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BudgetExceeded",
     "DeviceError",
+    "Diff",
     "EnvironmentProblem",
     "PlanError",
     "Run",
@@ -40,6 +42,7 @@ __all__ = [
     "Sweep",
     "UllageError",
     "__version__",
+    "diff",
     "run",
     "sweep",
 ]
@@ -47,6 +50,7 @@ __all__ = [
 _MODULES = {
     "BudgetExceeded": "ullage.errors",
     "DeviceError": "ullage.errors",
+    "Diff": "ullage.diffs",
     "EnvironmentProblem": "ullage.errors",
     "PlanError": "ullage.errors",
     "Run": "ullage.api",
@@ -54,6 +58,7 @@ _MODULES = {
     "SpecError": "ullage.errors",
     "Sweep": "ullage.sweeps",
     "UllageError": "ullage.errors",
+    "diff": "ullage.diffs",
     "run": "ullage.api",
     "sweep": "ullage.sweeps",
 }
