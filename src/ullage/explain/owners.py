@@ -12,14 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ullage.errors import SnapshotError
+from ullage.explain.matching import Match
 from ullage.explain.ownership import CATEGORIES, attribute, code_of
 from ullage.explain.phases import find_regions
-from ullage.trace.lifetime import find_lifetimes
-from ullage.trace.model import Category, Record, UInt8Array
-from ullage.trace.reader import parse_record
-from ullage.trace.replay import Replay
-from ullage.trace.snapshot import Snapshot, Stacks
+from ullage.trace.model import Category, UInt8Array
+from ullage.trace.replay import BoolArray, Replay
+from ullage.trace.snapshot import Int64Array, Stacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,75 +27,47 @@ class Owners:
     Attributes:
         category: (num_blocks,).
         is_known: whether ullage recorded them; else they are guesses.
-        remark: why what was recorded could not be used; empty where it was, or there was nothing.
     """
 
     category: UInt8Array
     is_known: bool
-    remark: str = ""
 
 
-def find_owners(snapshot: Snapshot, replay: Replay, device: int = 0) -> Owners:
-    """The owner of each block."""
-    remark = ""
-    if snapshot.record is not None:
-        try:
-            known = _known_owners(parse_record(snapshot.record), replay, device)
-        except SnapshotError as error:
-            known, remark = None, f"what ullage recorded in it cannot be used: {error}"
-        if known is not None:
-            return Owners(known, is_known=True)
-        remark = remark or "what ullage recorded in it is not of these events"
-    return Owners(_guess(snapshot.stacks, replay), is_known=False, remark=remark)
+def find_owners(stacks: Stacks, replay: Replay, match: Match | None) -> Owners:
+    """The owner of each block; `match` where ullage recorded the run."""
+    if match is not None:
+        return Owners(_known_owners(match), is_known=True)
+    return Owners(_guess(stacks, replay), is_known=False)
 
 
-def _known_owners(record: Record, replay: Replay, device: int) -> UInt8Array | None:
-    """The categories of the record, brought to the blocks of the trace; None where the two do not
-    tell of the same allocations.
-
-    The record knows every allocation of the process; the trace may have begun later or have lost
-    its oldest events, but both end together: the last allocations of one are those of the other.
-    """
-    lives = find_lifetimes(record.events, record.first_position)
+def _known_owners(match: Match) -> UInt8Array:
+    """The categories of the record, brought to the blocks of the trace."""
+    record = match.record
     categories = attribute(
-        lives,
+        match.lifetimes,
         record.claims,
         record.workspaces,
         find_regions(record.marks, record.first_position),
         oom_positions=[oom.position for oom in record.ooms],
     )
-    mine = np.flatnonzero(lives.device == device)
-    mine = mine[np.argsort(lives.birth[mine], kind="stable")]
-    theirs = np.flatnonzero(replay.blocks.birth >= 0)
-    found = np.full(len(replay.blocks), code_of(Category.UNATTRIBUTED), dtype=np.uint8)
-    num_before = len(mine) - len(theirs)
-    if num_before < 0:
-        return None
-    same = lives.size_bytes[mine[num_before:]] == replay.blocks.size_bytes[theirs]
-    if not same.all():
-        return None
-    found[theirs] = categories[mine[num_before:]]
-    # Of those from before the trace: the last at their address before it began.
-    last_at = {int(lives.address[row]): int(row) for row in mine[:num_before]}
-    for block in np.flatnonzero(replay.blocks.birth < 0):
-        row = last_at.get(int(replay.blocks.address[block]))
-        if row is not None:
-            found[block] = categories[row]
-    return found
+    return np.append(categories, np.uint8(code_of(Category.UNATTRIBUTED)))[match.row]
 
 
 # The functions that say what an allocation is for, most telling first; of a stack the first rule
-# that any of its frames meets decides.
+# that any of its frames meets decides. Paths may have been shortened by whoever shared the file.
 _RULES: tuple[tuple[re.Pattern[str], Category], ...] = (
-    (re.compile(r"torch/optim/.*\b(_init_group|step|_single_tensor|_multi_tensor|_fused)"),
+    (re.compile(r"torch/optim/.*\b(_init_group|step|_single_tensor|_multi_tensor|_fused)"
+                r"|\S*optim\S*\.py (step|_init_group|_single_tensor\w*|_multi_tensor\w*)$"
+                r"|\S+ profile_hook_step|torch/optim/optimizer\.py wrapper$"),
      Category.OPTIMIZER_STATE),
     (re.compile(r"torch/(autograd/(__init__|graph)|_tensor)\.py \S*backward"
                 r"| torch::autograd::(Engine|Node)"), Category.GRADIENT),
     (re.compile(r"torch/distributed/"), Category.COMMUNICATION),
-    (re.compile(r"cache_utils\.py|\S*[kK][vV]_?[cC]ache"), Category.KV_CACHE),
-    (re.compile(r"torch/nn/modules/module\.py (_apply|convert|to|cuda)\b|\S+ from_pretrained$"
+    (re.compile(r"\bcache_utils\w*\.py|\S*[kK][vV]_?[cC]ache"), Category.KV_CACHE),
+    (re.compile(r"\bnn/modules/module\.py (_apply|convert|to|cuda)\b"
+                r"|^modules/module\.py (_apply|convert|to|cuda)\b|\S+ from_pretrained$"
                 r"|\S+ load_state_dict$|\S+ reset_parameters$"), Category.PARAMETER),
-    (re.compile(r"torch/nn/modules/module\.py _(wrapped_)?call_impl|\S+ forward$"),
+    (re.compile(r"\bmodules/module\.py _(wrapped_)?call_impl|\S+ forward$"),
      Category.ACTIVATION),
     (re.compile(r"torch/utils/data/|\S+ \w*(collate|get_batch|load_batch|make_batch)\w*$"),
      Category.INPUT),
@@ -111,9 +81,10 @@ def _guess(stacks: Stacks, replay: Replay) -> UInt8Array:
     rules = np.array(of_frame, dtype=np.uint8)
     of_stack = np.array([_strongest(rules, stacks, stack) for stack in range(len(stacks))])
     codes = np.array(
-        [*(code_of(category) for _, category in _RULES), code_of(Category.UNATTRIBUTED)],
+        [*(code_of(category) for _, category in _RULES),
+         code_of(Category.UNATTRIBUTED)],
         dtype=np.uint8,
-    )
+    )  # fmt: skip
     found = codes[of_stack[replay.blocks.stack]]
     return _tell_temporaries(found, replay)
 
@@ -130,7 +101,8 @@ def _strongest(rules: UInt8Array, stacks: Stacks, stack: int) -> int:
 def _tell_temporaries(categories: UInt8Array, replay: Replay) -> UInt8Array:
     """What backward, the optimizer or a forward pass frees again almost at once was scratch."""
     blocks = replay.blocks
-    is_brief = (blocks.death - blocks.birth <= _BRIEF_EVENTS) & (blocks.birth >= 0)
+    is_gone = (blocks.birth >= 0) & (blocks.death < replay.num_events)
+    is_brief = is_gone & (blocks.death - blocks.birth <= _BRIEF_EVENTS)
     may_be = np.isin(categories, [code_of(category) for category in _BRIEF_ARE_TEMPORARY])
     return np.where(is_brief & may_be, np.uint8(code_of(Category.TEMPORARY)), categories)
 
@@ -142,7 +114,7 @@ _BRIEF_ARE_TEMPORARY: Sequence[Category] = (
 )  # fmt: skip
 
 
-def sum_by_category(owners: Owners, sizes: np.ndarray, live: np.ndarray) -> dict[Category, int]:
+def sum_by_category(owners: Owners, sizes: Int64Array, live: BoolArray) -> dict[Category, int]:
     """The bytes of each category among live blocks, in the order of CATEGORIES, without zeros."""
     sums = np.zeros(len(CATEGORIES), dtype=np.int64)
     np.add.at(sums, owners.category[live], sizes[live])
