@@ -23,13 +23,13 @@ SOURCE = ROOT / "src" / "ullage"
 # A package imports itself and the rows above its own; those of one row do not import each other.
 LAYERS = (
     ("units", "errors"),
-    ("gpus", "models", "trace"),
+    ("gpus", "models", "trace", "files"),
     ("estimate", "record", "runtime"),
     ("phantom", "explain", "techniques", "watch"),
     ("plan", "gate", "serve"),
     ("report", "ui"),
     ("api",),
-    ("parallel",),
+    ("parallel", "diffs"),
     ("sweeps",),
     ("cli", "pytest_plugin"),
 )
@@ -59,6 +59,7 @@ FLAGS = {
         "--quiet",
     },
     "gpus": {"name", "--json"},
+    "diff": {"before", "after", "--json", "-o", "--output", "--force", "--quiet"},
     "env": {
         "directory", "--torch", "-r", "--requirement", "--with-triton", "--python", "--force",
     },

@@ -10,8 +10,6 @@ The child is started before anything heavy is imported, so that its start-up and
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
+from ullage.files import is_stream
 from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.launch import (
     LIBRARY_DIR,
@@ -27,6 +26,7 @@ from ullage.phantom.launch import (
     RunOptions,
     check_platform,
     make_environment,
+    run_directory,
     start,
 )
 from ullage.phantom.program import UserProgram, resolve_program
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from ullage.explain.device import DeviceReport
     from ullage.explain.run import RunReport
     from ullage.explain.verdict import Verdict
-    from ullage.trace.model import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +152,9 @@ def run(
             alloc_conf, steps, has_snapshot=kept is not None, has_real_init=real_init
         ),
     )
-    return run_job(job, kept, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress)
+    return run_job(
+        job, kept, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress, force=force
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,33 +188,40 @@ def run_job(
     *,
     stdout_to_stderr: bool,
     on_progress: Callable[[str], None] | None = None,
+    force: bool = False,
 ) -> Run:
     """Runs a job in a process of its own, and explains it; its snapshot goes to `kept`."""
-    with tempfile.TemporaryDirectory(prefix="ullage-") as directory:
-        run_dir = Path(directory)
+    with run_directory() as run_dir:
         environment = make_environment(run_dir, job.device, job.build, job.options)
         with start(job.program, environment, stdout_to_stderr=stdout_to_stderr) as child:
             from ullage.explain.run import explain_run  # noqa: F401 - while the child runs
             from ullage.report import text as _text  # noqa: F401 - likewise
 
             ended = child.wait(_watch(run_dir / PROGRESS_FILE, on_progress))
-        return explain_job(job, run_dir, child.pid, ended, kept)
+        return explain_job(job, run_dir, child.pid, ended, kept, force=force)
 
 
-def explain_job(job: Job, run_dir: Path, pid: int, ended: Ended, kept: Path | None) -> Run:
+def explain_job(
+    job: Job, run_dir: Path, pid: int, ended: Ended, kept: Path | None, *, force: bool = False
+) -> Run:
     """Explains what the process `pid` of a job and its children left in `run_dir`."""
     from ullage.explain.run import Program, explain_run
     from ullage.gpus.catalog import load_catalog
+    from ullage.phantom.remains import collect
 
+    remains = collect(run_dir, pid, kept, force=force)
     return Run(
         explain_run(
-            _collect(run_dir, pid, kept),
+            remains.records,
             program=Program(
                 argv=job.program.argv,
                 pid=pid,
                 exit_code=ended.exit_code,
                 wall_s=ended.wall_s,
                 was_interrupted=ended.was_interrupted,
+                unrecorded=remains.unrecorded,
+                left_running=ended.left_running,
+                not_kept=remains.warnings,
             ),
             torch=job.build.version,
             gpu=job.device.gpu,
@@ -227,7 +235,9 @@ def check_writable(path: Path, *, force: bool) -> None:
     """Raises SpecError where a named file cannot be written: before a run, not after it."""
     if path.is_dir():
         raise SpecError(f"{str(path)!r} is a directory; give the name of a file")
-    if path.exists() and not force:
+    if is_stream(path):
+        return
+    if os.path.lexists(path) and not force:
         raise SpecError(f"{str(path)!r} exists; give another name, or --force to overwrite it")
     if not path.parent.is_dir():
         raise SpecError(
@@ -246,7 +256,7 @@ def default_snapshot(program: Sequence[str], python: str | None = None) -> Path:
     name = resolve_program(program, python).name
     stem = f"ullage-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, number = Path(f"{stem}.pickle"), 2
-    while path.exists():
+    while os.path.lexists(path):
         path, number = Path(f"{stem}-{number}.pickle"), number + 1
     return path
 
@@ -271,26 +281,6 @@ def _watch(path: Path, on_progress: Callable[[str], None] | None) -> Callable[[]
             on_progress(whole.rpartition("\n")[2])
 
     return look
-
-
-def _collect(run_dir: Path, pid: int, kept: Path | None) -> list[tuple[Record, str | None]]:
-    """Reads the records of a run and moves the snapshots to where they are kept; the started
-    process's has the bare name.
-    """
-    from ullage.trace.reader import read_record
-
-    found = []
-    paths = sorted(run_dir.glob("*.record"), key=lambda path: (path.stem != str(pid), path.stem))
-    for path in paths:
-        record = read_record(path)
-        snapshot = path.with_suffix(".snapshot.pickle")
-        place = None
-        if kept is not None and snapshot.exists():
-            which = f"-rank{record.rank}" if record.rank is not None else f"-{record.pid}"
-            place = kept if path is paths[0] else kept.with_stem(kept.stem + which)
-            shutil.move(snapshot, place)
-        found.append((record, None if place is None else str(place)))
-    return found
 
 
 __all__ = [

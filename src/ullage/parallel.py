@@ -15,17 +15,18 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from ullage.api import Job, Run, explain_job
 from ullage.errors import EnvironmentProblem
-from ullage.phantom.launch import Child, Ended, make_environment, start
+from ullage.phantom.launch import Child, Ended, make_environment, run_directory, start
+from ullage.phantom.strays import end_strays
 from ullage.phantom.warm import WarmChild, WarmProcess, start_warm
 
 # A run needs as much host memory as the first one did; this much of what is free is given to them.
@@ -63,7 +64,9 @@ class ParallelRuns:
         """Runs everything; an interruption leaves what is done."""
         with ExitStack() as stack:
             stack.enter_context(_terminated_as_interrupted())
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ullage-")))
+            directory = stack.enter_context(run_directory())
+            # Last of all, when the warm process has ended too: what its forks have left.
+            stack.callback(end_strays, directory)
             try:
                 # Two runs are over before a warm process is of use.
                 if len(self._jobs) > 2 and not self.fresh_because:
@@ -90,7 +93,7 @@ class ParallelRuns:
     def _num_workers(self) -> int:
         """As many runs at once as there are processors, and host memory for."""
         first = self.results[0]
-        needed = first.report.host_peak_bytes if first is not None else 0
+        needed = first.report.host.peak_bytes if first is not None else 0
         by_memory = int(_HOST_SHARE * _available_host_bytes() / needed) if needed else 1
         return max(1, min(len(os.sched_getaffinity(0)), by_memory))
 
@@ -146,10 +149,11 @@ class ParallelRuns:
         changes = dict(environment.items() - self._warm_environment.items())
         child = warm.fork(_arguments(job), changes, output)
         try:
-            return self._wait(child)
+            pid, ended = self._wait(child)
         except EnvironmentProblem:
             self.fresh_because = "torch could not be imported ahead of the program"
             return None
+        return pid, replace(ended, left_running=end_strays(run_dir))
 
     def _wait(self, child: Child | WarmChild) -> tuple[int, Ended]:
         """Waits for a run's end; from its start on it can be stopped."""
@@ -186,7 +190,8 @@ def _terminated_as_interrupted() -> Iterator[None]:
         yield
         return
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the clean-up
         raise KeyboardInterrupt
 
     before = {

@@ -12,6 +12,7 @@ import itertools
 import math
 import os
 import re
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.api import Job, Run, make_job
 from ullage.errors import SpecError
+from ullage.files import keep_file
 from ullage.parallel import ParallelRuns
 from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.launch import RunOptions
@@ -79,7 +81,10 @@ class Sweep:
 
         check_plot(Path(path))
         check_writable(Path(path), force=force)
-        plot_sweep(self.report, Path(path))
+        with tempfile.TemporaryDirectory(prefix="ullage-") as directory:
+            drawn = Path(directory, Path(path).name)
+            plot_sweep(self.report, drawn)
+            keep_file(drawn, Path(path), force=force)
 
 
 def sweep(

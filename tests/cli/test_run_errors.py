@@ -7,99 +7,18 @@ version beside it, enough for `ullage run` to start a program that does not impo
 from __future__ import annotations
 
 import os
-import subprocess
+import re
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ullage.phantom.build import BuildError, find_compiler
-
 MAIN = "from ullage.cli.main import main; main()"
-PROGRAM = "import pathlib, sys\npathlib.Path(sys.argv[1]).touch()\n"
-TIMEOUT_S = 120
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A directory to run in, an interpreter with a made-up torch, and a place for what it marks."""
-
-    directory: Path
-    python: Path
-    marker: Path
-    temporary: Path
-
-    def run(self, *words: str, main: str = MAIN, **env: str) -> subprocess.CompletedProcess[str]:
-        """`ullage WORDS`, as typed in the directory."""
-        mine = ("ULLAGE_", "PYTORCH_", "LD_PRELOAD")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
-        return subprocess.run(
-            [sys.executable, "-c", main, *words],
-            cwd=self.directory, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-            env={**kept, "TMPDIR": str(self.temporary), "NO_COLOR": "1", "COLUMNS": "80", **env},
-        )  # fmt: skip
-
-    def refuse(self, *words: str, main: str = MAIN) -> str:
-        """The one message with which `ullage WORDS` is refused."""
-        before = self.files()
-        done = self.run(*words, main=main)
-        assert done.returncode == 2, done.stderr
-        assert done.stdout == ""
-        assert done.stderr.startswith("ullage: ") and done.stderr.count("\n") == 1, done.stderr
-        assert not self.marker.exists(), "the program was started"
-        assert self.files() == before
-        return done.stderr
-
-    def files(self) -> set[str]:
-        """All that lies in the directory, and what a run keeps for itself."""
-        return {str(path) for place in (self.directory, self.temporary) for path in place.iterdir()}
-
-
-def compile_library(path: Path, source: str, *options: str) -> None:
-    try:
-        compiler = find_compiler()
-    except BuildError as error:
-        pytest.skip(str(error))
-    command = [*compiler, "-shared", "-fPIC", "-nostdlib", "-x", "c", "-", "-o", str(path)]
-    subprocess.run([*command, "-x", "none", *options], input=source, text=True, check=True)
-
-
-def make_python(directory: Path, version: str, cuda: str | None) -> Path:
-    """An interpreter that would import a torch which consists of its version alone."""
-    torch = directory / "site" / "torch"
-    (torch / "lib").mkdir(parents=True)
-    (torch / "__init__.py").touch()
-    (torch / "version.py").write_text(f"__version__ = '{version}'\ncuda = {cuda!r}\n")
-    info = directory / "site" / f"torch-{version.partition('+')[0]}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.4\nName: torch\nVersion: {version}\n")
-    python = directory / "python"
-    path = f"{directory / 'site'}${{PYTHONPATH:+:$PYTHONPATH}}"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
-    return python
-
-
-@pytest.fixture(scope="session")
-def cuda_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("cuda")
-    python = make_python(directory, "2.15.0+cu132", "13.2")
-    compile_library(directory / "site/torch/lib/libtorch_cuda.so", "int nothing;")
-    return python
-
-
-@pytest.fixture
-def place(cuda_python: Path, tmp_path: Path) -> Iterator[Place]:
-    directory, temporary = tmp_path / "here", tmp_path / "temporary"
-    directory.mkdir()
-    temporary.mkdir()
-    (directory / "train.py").write_text(PROGRAM)
-    yield Place(directory, cuda_python, tmp_path / "marker", temporary)
-
-
+Place = Any
 Refuse = Callable[..., str]
+Make = Callable[..., Any]
 
 
 @pytest.fixture
@@ -249,7 +168,9 @@ def test_an_interpreter_without_torch_is_sent_to_ullage_env(place: Place, tmp_pa
     assert "no torch is installed for" in message and "`ullage env DIR`" in message
 
 
-def test_a_cpu_only_torch_is_sent_to_ullage_env(place: Place, tmp_path: Path) -> None:
+def test_a_cpu_only_torch_is_sent_to_ullage_env(
+    place: Place, tmp_path: Path, make_python: Make
+) -> None:
     python = make_python(tmp_path / "cpu", "2.13.0+cpu", None)
     message = place.refuse("run", "--python", str(python), "--", "train.py", str(place.marker))
     assert "torch 2.13.0+cpu in " in message and "is a CPU-only build" in message
@@ -258,7 +179,7 @@ def test_a_cpu_only_torch_is_sent_to_ullage_env(place: Place, tmp_path: Path) ->
 
 
 def test_a_torch_with_functions_that_nobody_answers_is_refused(
-    place: Place, tmp_path: Path
+    place: Place, tmp_path: Path, make_python: Make, compile_library: Make
 ) -> None:
     python = make_python(tmp_path / "future", "9.9.0+cu200", "20.0")
     stub = tmp_path / "libstub.so"
@@ -285,21 +206,23 @@ def test_elsewhere_than_on_linux_the_ways_out_are_named(
 
 @pytest.mark.phantom
 @pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("no_such_setting:1", "Unrecognized key 'no_such_setting'"),
-        ("max_split_size_mb:1", "max_split_size_mb too small"),
-        ("expandable_segments:maybe", "'maybe'"),
+    ("setting", "messages"),
+    [  # torch's own words, the newest first
+        ("no_such_setting:1", ("Unrecognized key 'no_such_setting'", "option: no_such_setting")),
+        ("max_split_size_mb:1", ("max_split_size_mb too small", "max_split_size too small")),
+        ("expandable_segments:maybe", ("'maybe'", "Expected a single True/False argument")),
     ],
 )
 def test_a_wrong_allocator_setting_ends_the_program_with_torchs_own_message(
-    place: Place, thin_python: Path, setting: str, message: str
+    place: Place, thin_python: Path, setting: str, messages: tuple[str, ...]
 ) -> None:
     (place.directory / "uses_gpu.py").write_text("import torch\ntorch.zeros(1, device='cuda')\n")
     options = ("--python", str(thin_python), "--alloc-conf", setting)
     done = place.run("run", *options, "--", "uses_gpu.py")
     assert done.returncode == 3
-    assert message in done.stderr.splitlines()[-1]
+    errors = [line for line in done.stderr.splitlines() if "Error: " in line]
+    assert any(message in errors[0] for message in messages)
     assert str(Path(__file__).parents[2] / "src") not in done.stderr, "a frame of ours"
-    assert "failed: the program exited with code 1" in done.stdout
+    # torch 2.9 reads the setting again at the end of the process, and aborts it.
+    assert re.search(r"failed: the program (exited with code 1|was ended by signal 6)", done.stdout)
     assert not list(place.directory.glob("*.pickle"))

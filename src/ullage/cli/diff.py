@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from ullage.cli.output import UNWRITABLE, Output, write_result
 from ullage.diffs import diff
 
 FILE = click.Path(path_type=Path)
@@ -21,7 +21,7 @@ FILE = click.Path(path_type=Path)
 @click.option("--quiet", is_flag=True, help="Print the first line alone.")
 def diff_command(
     before: Path, after: Path, *, as_json: bool, output: Path | None, force: bool, quiet: bool
-) -> None:
+) -> int:
     """Compare two memory snapshots at their peaks: what grew, what shrank, and why.
 
     \b
@@ -30,21 +30,19 @@ def diff_command(
     Of any version of PyTorch, from a GPU or from `ullage run`.
     """
     from ullage.api import check_writable
+    from ullage.report.diff import diff_line, print_diff
 
+    shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     if output is not None:
         check_writable(output, force=force)
-    found = diff(before, after)
-    document = json.dumps(found.document, indent=2)
-    if as_json:
-        click.echo(document)
-    elif quiet:
-        click.echo(found.text().partition("\n")[0])
-    else:
-        from rich.console import Console
+    report = diff(before, after)
 
-        from ullage.report.diff import print_diff
+    def show() -> None:
+        if quiet:
+            click.echo(diff_line(report.report))
+        else:
+            from rich.console import Console
 
-        print_diff(found.report, Console())
-    if output is not None:
-        output.write_text(document + "\n", encoding="utf-8")
-        click.echo(f"Wrote {output}", err=as_json or quiet)
+            print_diff(report.report, Console())
+
+    return 0 if write_result(shown, report.document, show, [], []) else UNWRITABLE

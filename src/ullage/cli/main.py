@@ -6,10 +6,15 @@ failed, 130 interrupted.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib import import_module
+from types import FrameType
 
 import click
 
@@ -19,6 +24,8 @@ from ullage.errors import BudgetExceeded, UllageError
 ANSWER_IS_NO = 1
 WRONG_USE = 2
 INTERRUPTED = 130
+_MAX_SIGNALS = 3
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 # verb -> (where its command is, what --help says). Help must not load what a verb needs.
 VERBS = {
@@ -26,6 +33,7 @@ VERBS = {
         "ullage.cli.run:run_command",
         "Run a program on a GPU that is not there; say whether it fits.",
     ),
+    "diff": ("ullage.cli.diff:diff_command", "Say what changed between two snapshots, by owner."),
     "gpus": ("ullage.cli.gpus:gpus_command", "List the GPUs that ullage knows, or show one."),
     "env": ("ullage.cli.env:env_command", "Make a thin environment with PyTorch's CUDA build."),
 }
@@ -76,7 +84,13 @@ def cli() -> None:
 
 def main() -> None:
     """Runs the command line and exits."""
-    sys.exit(run_cli(sys.argv[1:]))
+    _open_missing_streams()
+    try:
+        with _stopping():
+            code = run_cli(sys.argv[1:])
+    except KeyboardInterrupt:  # between two of these lines
+        code = INTERRUPTED
+    sys.exit(code)
 
 
 def run_cli(arguments: list[str]) -> int:
@@ -91,14 +105,63 @@ def run_cli(arguments: list[str]) -> int:
         _show_wrong_use(error)
         return WRONG_USE
     except (KeyboardInterrupt, click.Abort):
-        click.echo("ullage: interrupted", err=True)
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            click.echo("ullage: interrupted", err=True)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has left (`ullage gpus | head`): it has what it wanted.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_stdout()
         return 0
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        drop_stdout()
+        click.echo(f"ullage: the result could not be printed: {error.strerror}", err=True)
+        return WRONG_USE
     # A verb returns its exit code, or None for 0.
     return code if isinstance(code, int) else 0
+
+
+def drop_stdout() -> None:
+    """What is still to be printed goes nowhere, without another error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _open_missing_streams() -> None:
+    """Where a stream was closed (`ullage run ... >&-`), what goes there goes nowhere."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number, which is the closed one
+            setattr(sys, name, open(number, "w" if number else "r"))  # noqa: PTH123, SIM115
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[None]:
+    """SIGTERM and the like end ullage as Ctrl-C does: it cleans up, undisturbed by a second one.
+    The third ends it where it is.
+    """
+    num_signals = 0
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal num_signals
+        del number, frame
+        num_signals += 1
+        if num_signals == 1:
+            raise KeyboardInterrupt
+        if num_signals >= _MAX_SIGNALS:
+            os._exit(INTERRUPTED)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)  # all is done
 
 
 def _show_wrong_use(error: click.ClickException) -> None:

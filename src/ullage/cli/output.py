@@ -7,20 +7,24 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ullage.api import Run
+from ullage.cli.main import WRONG_USE, drop_stdout
+from ullage.files import write_text
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
     from ullage.sweeps import Sweep
 
+# What ullage exits with where a result could not be written, whatever the result is.
+UNWRITABLE = WRONG_USE
 # Covers what an earlier, longer line left.
 _PROGRESS_WIDTH = 32
 
@@ -32,6 +36,7 @@ class Output:
     is_json: bool
     is_quiet: bool
     path: Path | None
+    force: bool = False
 
     @contextmanager
     def progress(self) -> Iterator[Callable[[str], None] | None]:
@@ -42,7 +47,7 @@ class Output:
         try:
             yield _show_progress
         finally:
-            click.echo("\x1b[K", nl=False, err=True)
+            _echo_aside("\x1b[K")
 
 
 def _show_progress(line: str) -> None:
@@ -54,48 +59,97 @@ def _show_progress(line: str) -> None:
     width = shutil.get_terminal_size().columns
     shown = f"{text:>{_PROGRESS_WIDTH}}"[-width:]
     column = width - len(shown) + 1
-    click.echo(f"\x1b7\x1b[{column}G\x1b[2m{shown}\x1b[0m\x1b8", nl=False, err=True)
+    _echo_aside(f"\x1b7\x1b[{column}G\x1b[2m{shown}\x1b[0m\x1b8")
 
 
-def write_run(run: Run, output: Output) -> None:
-    """Writes the result of a run; the last lines name the files."""
+def _echo_aside(text: str) -> None:
+    """To stderr; a terminal that is gone is no reason to end the run."""
+    with suppress(OSError):
+        click.echo(text, nl=False, err=True)
+
+
+def write_run(run: Run, output: Output, named: Path | None) -> bool:
+    """Writes the result of a run; the last lines name the files.
+
+    named: what the snapshot was to be called, if the user said so.
+
+    Returns whether everything that was asked for is written; what is not is told.
+    """
     # Loaded by now: the run has imported them while the program was running.
     from rich.console import Console
 
     from ullage.report.text import print_run, verdict_line
 
-    text = json.dumps(run.document, indent=2)
-    if output.is_json:
-        click.echo(text)
-    elif output.is_quiet:
-        click.echo(verdict_line(run.report))
-    else:
-        click.echo()  # the program's own output ends here
-        print_run(run.report, Console())
+    def show() -> None:
+        if output.is_quiet:
+            click.echo(verdict_line(run.report))
+        else:
+            click.echo()  # the program's own output ends here
+            print_run(run.report, Console())
+
+    snapshots = [process.snapshot for process in run.report.processes]
+    problems = list(run.report.program.not_kept)
+    if named is not None and snapshots and snapshots[0] not in {None, str(named)}:
+        problems.append(_moved(named, snapshots[0]))
+    return write_result(output, run.document, show, snapshots, problems)
+
+
+def write_result(
+    output: Output,
+    document: Mapping[str, Any],
+    show: Callable[[], None],
+    files: Sequence[object],
+    problems: list[str],
+) -> bool:
+    """Writes the document, shows the result, and names the files; False: something is not written.
+
+    A reader that has left (`ullage run ... | head`) has what it wanted; any other failure is told.
+    """
+    text = json.dumps(document, indent=2)
+    named = list(files)
     if output.path is not None:
-        output.path.write_text(text + "\n", encoding="utf-8")
-    written = [*(process.snapshot for process in run.report.processes), output.path]
-    for path in written:
-        if path is not None:
-            click.echo(f"Wrote {path}", err=output.is_json or output.is_quiet)
+        try:
+            written = write_text(text + "\n", output.path, force=output.force)
+        except OSError as error:
+            problems.append(f"{str(output.path)!r} could not be written: {error.strerror or error}")
+        else:
+            named.append(written)
+            if written != output.path:
+                problems.append(_moved(output.path, written))
+    try:
+        if output.is_json:
+            click.echo(text)
+        else:
+            show()
+        for path in named:
+            if path is not None:
+                click.echo(f"Wrote {path}", err=output.is_json or output.is_quiet)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_stdout()
+    except OSError as error:
+        drop_stdout()
+        problems.append(f"the result could not be printed: {error.strerror or error}")
+    for problem in problems:
+        _echo_aside(f"ullage: {problem}\n")
+    return not problems
 
 
-def write_sweep(sweep: Sweep, output: Output, plot: Path | None) -> None:
-    """Writes the result of a sweep; the last lines name the files."""
+def _moved(path: Path, written: object) -> str:
+    return f"{str(path)!r} was made by another while this ran; what was to go there is in {written}"
+
+
+def write_sweep(sweep: Sweep, output: Output, plot: Path | None) -> bool:
+    """Writes the result of a sweep; the last lines name the files. Returns as `write_run` does."""
     from rich.console import Console
 
     from ullage.report.sweep import print_sweep, sweep_lines
 
-    text = json.dumps(sweep.document, indent=2)
-    if output.is_json:
-        click.echo(text)
-    elif output.is_quiet:
-        for line in sweep_lines(sweep.report):
-            click.echo(line)
-    else:
-        print_sweep(sweep.report, Console())
-    if output.path is not None:
-        output.path.write_text(text + "\n", encoding="utf-8")
-    for path in (plot, output.path):
-        if path is not None:
-            click.echo(f"Wrote {path}", err=output.is_json or output.is_quiet)
+    def show() -> None:
+        if output.is_quiet:
+            for line in sweep_lines(sweep.report):
+                click.echo(line)
+        else:
+            print_sweep(sweep.report, Console())
+
+    return write_result(output, sweep.document, show, [plot], [])

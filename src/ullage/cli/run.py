@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ullage import api
-from ullage.cli.output import Output, write_run, write_sweep
+from ullage.cli.output import UNWRITABLE, Output, write_run, write_sweep
 from ullage.errors import SpecError
 
 FILE = click.Path(path_type=Path)
@@ -63,7 +63,7 @@ def run_command(
 
     Exits with 0 if it fits, 1 if it does not, 3 if the program failed for a reason of its own.
     """
-    shown = Output(is_json=as_json, is_quiet=quiet, path=output)
+    shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     if output is not None:
         api.check_writable(output, force=force)
         if snapshot is not None and output.absolute() == snapshot.absolute():
@@ -81,8 +81,7 @@ def run_command(
         result = api.run(
             program, force=force, stdout_to_stderr=as_json, on_progress=on_progress, **options
         )
-    write_run(result, shown)
-    return result.exit_code
+    return result.exit_code if write_run(result, shown, snapshot) else UNWRITABLE
 
 
 def _default_snapshot(program: tuple[str, ...], options: dict[str, Any]) -> Path:
@@ -114,9 +113,8 @@ def _sweep(
             **options,
         )
     if plot is not None:
-        result.plot(plot, force=True)
-    write_sweep(result, shown, plot)
-    return result.exit_code
+        result.plot(plot, force=force)
+    return result.exit_code if write_sweep(result, shown, plot) else UNWRITABLE
 
 
 def _parse_variables(texts: tuple[str, ...]) -> dict[str, list[str]]:

@@ -237,7 +237,7 @@ def _factor(before: int, after: int) -> str:
     """A ratio as people say it: 2x, 1/2, 1.37x."""
     ratio = Fraction(after, before).limit_denominator(16)
     is_close = abs(float(ratio) * before - after) <= _SAME_FACTOR * after
-    if is_close and ratio.denominator == 1:
+    if is_close and ratio.denominator == 1 and ratio != 1:
         return f"{ratio.numerator}x"
     if is_close and ratio.numerator == 1:
         return f"1/{ratio.denominator}"

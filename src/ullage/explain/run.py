@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from ullage import __version__
 from ullage.explain.basis import Basis, allocator_basis, device_basis
 from ullage.explain.device import DeviceReport, explain_devices
+from ullage.explain.host import HostMemory, host_memory
+from ullage.explain.losses import describe_end, find_gap, find_losses, settle_exit
 from ullage.explain.verdict import (
     ExitCode,
     Verdict,
@@ -39,6 +41,10 @@ class Program:
         exit_code: of that process; 128 + the number of the signal that ended it.
         wall_s: from its start to its end.
         was_interrupted: the user asked the run to stop.
+        unrecorded: the processes that used a device and left no record of it, each with the reason
+            where it gave one.
+        left_running: the processes that had to be ended after the program, with their commands.
+        not_kept: what of the run could not be written, and why.
     """
 
     argv: tuple[str, ...]
@@ -46,6 +52,9 @@ class Program:
     exit_code: int
     wall_s: float
     was_interrupted: bool = False
+    unrecorded: tuple[tuple[int, str], ...] = ()
+    left_running: tuple[tuple[int, str], ...] = ()
+    not_kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +83,7 @@ class RunReport:
     is_unlimited: bool
     torch: str
     ullage: str
-    host_peak_bytes: int
-    pinned_peak_bytes: int
+    host: HostMemory
     processes: tuple[Process, ...]
     devices: tuple[DeviceReport, ...]
     allocator_basis: Basis
@@ -103,7 +111,8 @@ def explain_run(
         is_unlimited: whether that device could not run out.
         catalogued: the GPUs to look among for those that the peak fits on.
     """
-    processes = _order_processes(records, program)
+    settled = [(settle_exit(record, program), snapshot) for record, snapshot in records]
+    processes = _order_processes(settled, program)
     devices = tuple(
         device
         for process in processes
@@ -124,15 +133,15 @@ def explain_run(
         is_unlimited=is_unlimited,
         torch=torch,
         ullage=__version__,
-        host_peak_bytes=max((record.host_peak_bytes for record in all_records), default=0),
-        pinned_peak_bytes=max((record.pinned_peak_bytes for record in all_records), default=0),
+        host=host_memory(all_records),
         processes=processes,
         devices=devices,
         allocator_basis=allocator_basis(all_records),
         device_basis=device_basis(gpu),
         # The peak of a program that was cut short is not what it needs.
         fits_on=_find_fitting(devices, catalogued) if verdict is Verdict.FITS else (),
-        warnings=find_warnings(
+        warnings=find_losses(program)
+        + find_warnings(
             all_records,
             [device.steps for device in devices],
             lowest_headroom_bytes=min(
@@ -192,7 +201,8 @@ def _judge(
 ) -> tuple[Verdict, str, ExitCode]:
     """The verdict, its reason, and what ullage exits with."""
     oom = next((process.oom for process in processes if process.oom is not None), None)
-    if program.was_interrupted or (own is not None and was_interrupted(own)):
+    stopped = own is not None and was_interrupted(own)
+    if program.was_interrupted or stopped or program.exit_code == ExitCode.INTERRUPTED:
         return Verdict.FAILED, "interrupted", ExitCode.INTERRUPTED
     if oom is not None and program.exit_code != 0:
         asked = f" for {format_bytes(oom.requested_bytes)}" if oom.requested_bytes else ""
@@ -200,6 +210,9 @@ def _judge(
         return Verdict.OUT_OF_MEMORY, f"no room{asked}{where}", ExitCode.ANSWER_IS_NO
     if program.exit_code != 0:
         return Verdict.FAILED, _failure(program, own), ExitCode.PROGRAM_FAILED
+    gap = find_gap(program, [process.record for process in processes])
+    if gap is not None:
+        return Verdict.FAILED, gap, ExitCode.PROGRAM_FAILED
     limited = [device for device in devices if not device.is_unlimited]
     tightest = min(limited, key=lambda device: device.headroom_bytes, default=None)
     if tightest is not None and tightest.headroom_bytes < 0:
@@ -217,13 +230,7 @@ def _judge(
 def _failure(program: Program, own: ProgramExit | None) -> str:
     """Why a program failed, in one line."""
     if own is None or own.exception is None:
-        signal = program.exit_code - 128
-        how = (
-            f"was ended by signal {signal}"
-            if 0 < signal < 65
-            else f"exited with code {program.exit_code}"
-        )
-        return f"the program {how}"
+        return describe_end(program, has_record=own is not None)
     message = (own.message or "").partition("\n")[0]
     where = f" at {own.where}" if own.where else ""
     name = own.exception.removeprefix("builtins.")

@@ -9,18 +9,20 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import importlib.machinery
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from ullage.record.place import is_ours
 
 _OPS = f"torch{os.sep}_ops.py"
+_PR_SET_PDEATHSIG = 1
 
 
 class _TorchFinder:
@@ -36,19 +38,20 @@ class _TorchFinder:
         if name != "torch" or path is not None:
             return None
         sys.meta_path.remove(self)
-        changed = _changed_variables(self._environment)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _WatchedLoader(spec.loader, changed)  # type: ignore[assignment]
+            watched = _WatchedLoader(spec.loader, self._environment)
+            spec.loader = watched  # type: ignore[assignment]
         return spec
 
 
 class _WatchedLoader:
     """torch's own loader, then `watch`; the module keeps the loader it would have had."""
 
-    def __init__(self, loader: Any, changed: list[str]) -> None:
+    def __init__(self, loader: Any, environment: dict[str, str]) -> None:
         self._loader = loader
-        self._changed = changed
+        self._environment = environment
+        self._changed = _changed_variables(environment)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         created: ModuleType | None = self._loader.create_module(spec)
@@ -60,7 +63,7 @@ class _WatchedLoader:
             module.__spec__.loader = self._loader
         with stubs_for_libraries():
             self._loader.exec_module(module)
-        watch(module, self._changed)
+        watch(module, self._changed, self._environment)
 
 
 def _changed_variables(before: dict[str, str]) -> list[str]:
@@ -91,26 +94,57 @@ def stubs_for_libraries() -> Iterator[None]:
         ctypes.CDLL = original  # type: ignore[misc]
 
 
+def end_with_parent() -> None:
+    """Has the kernel end this process when the one that ULLAGE_PARENT names ends, even if killed.
+
+    Only the process that `ullage run` started is told: it takes the variable out.
+    """
+    named = os.environ.pop("ULLAGE_PARENT", "")
+    if named.isdecimal():
+        end_with(int(named))
+
+
+def end_with(parent: int) -> None:
+    """Has the kernel end this process when its parent ends, even if killed."""
+    if os.getppid() == parent:  # else a wrapper stands between
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        os.kill(parent, 0)
+    except ProcessLookupError:  # it had ended before the kernel was told
+        os.kill(os.getpid(), signal.SIGKILL)
+    except PermissionError:
+        return
+
+
 def start() -> None:
     """Arranges for torch to be watched in this process, when and if it is imported."""
     sys.meta_path.insert(0, _TorchFinder(dict(os.environ)))
 
 
-def watch(torch: ModuleType, changed_variables: Sequence[str] = ()) -> None:
+def watch(
+    torch: ModuleType,
+    changed_variables: Sequence[str] = (),
+    environment: Mapping[str, str] = os.environ,
+) -> None:
     """Switches the recording on; the record is written however the process ends.
 
-    changed_variables: those that the program had changed before torch was imported.
+    Args:
+        torch: the module, imported.
+        changed_variables: those that the program had changed before that.
+        environment: what the process was started with; the program may have emptied its own.
     """
     from ullage.record import library
     from ullage.record.session import Session, Settings
 
     if not library.is_present or not hasattr(torch._C, "_cuda_record_memory_history"):
         return
-    session = Session(torch, Settings.from_environment(), changed_variables)
+    session = Session(torch, Settings.from_environment(environment), changed_variables)
     session.install()
     atexit.register(session.finish)
     _watch_exceptions(session)
-    _watch_sigterm(session)
+    _watch_exit(session)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        _watch_signal(session, number)
 
 
 def _watch_exceptions(session: Any) -> None:
@@ -162,9 +196,24 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
     return kept[0] if kept else None
 
 
-def _watch_sigterm(session: Any) -> None:
-    """A program that leaves SIGTERM to its default still writes its record before it dies."""
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+def _watch_exit(session: Any) -> None:
+    """A program that leaves without Python's own end still writes its record. Forked processes of
+    multiprocessing all end so.
+    """
+    leave = os._exit
+
+    @functools.wraps(leave)
+    def finish_and_leave(status: int) -> NoReturn:
+        session.note_exit(status)
+        session.finish()
+        leave(status)
+
+    os._exit = finish_and_leave
+
+
+def _watch_signal(session: Any, number: int) -> None:
+    """A program that leaves a signal to its default still writes its record before it dies."""
+    if signal.getsignal(number) is not signal.SIG_DFL:
         return
 
     def finish_and_die(number: int, _frame: FrameType | None) -> None:
@@ -174,6 +223,6 @@ def _watch_sigterm(session: Any) -> None:
         os.kill(os.getpid(), number)
 
     try:
-        signal.signal(signal.SIGTERM, finish_and_die)
+        signal.signal(number, finish_and_die)
     except ValueError:  # torch was imported in a thread that may not set handlers
         return

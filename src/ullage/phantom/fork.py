@@ -19,7 +19,7 @@ import socket
 import sys
 from typing import Any
 
-from ullage.phantom.bootstrap import stubs_for_libraries, watch
+from ullage.phantom.bootstrap import end_with, stubs_for_libraries, watch
 
 _POLL_S = 0.02
 
@@ -36,8 +36,10 @@ def become_a_run() -> None:
     except BaseException:
         # The interpreter must not go on to the program; who gives orders sees the socket close.
         os._exit(1)
+    warm = os.getpid()
     order = _Orders(orders).wait()
     signal.signal(signal.SIGINT, interrupt)
+    end_with(warm)
     _take_on(order)
     watch(torch)
 

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,14 +30,16 @@ from types import FrameType
 from ullage.errors import EnvironmentProblem, SpecError
 from ullage.phantom.device import PhantomDevice
 from ullage.phantom.program import UserProgram
+from ullage.phantom.strays import end_strays
 from ullage.phantom.torch_build import TorchBuild
 
 LIBRARY_DIR = Path(__file__).parent / "lib"
 SITE_DIR = Path(__file__).parent / "site"
 PROGRESS_FILE = "progress"
 _POLL_S = 0.1
-# A program that hangs in its own handler of Ctrl-C is ended by the third.
-_MAX_INTERRUPTS = 3
+# A program that hangs in its own handler of Ctrl-C, or ignores SIGTERM, is ended by the third.
+_MAX_SIGNALS = 3
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +61,14 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the child ended: its exit code (128 + the signal that ended it), how long it ran, and
-    whether the user stopped it.
+    """How the child ended: its exit code (128 + the signal that ended it), how long it ran,
+    whether the user stopped it, and the processes that it left running, which were ended.
     """
 
     exit_code: int
     wall_s: float
     was_interrupted: bool
+    left_running: tuple[tuple[int, str], ...] = ()
 
 
 def check_platform() -> None:
@@ -99,6 +104,7 @@ def make_environment(
     environment |= {
         "ULLAGE_PHANTOM": "1",
         "ULLAGE_RUN_DIR": str(run_dir),
+        "ULLAGE_PARENT": str(os.getpid()),
         "ULLAGE_DEVICE": device.environment_text(),
         "ULLAGE_NUM_DEVICES": "1",
         "ULLAGE_LIBRARIES": build.libraries_text(),
@@ -124,45 +130,55 @@ def make_environment(
 class Child:
     """A started program."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.pid = process.pid
-        self._process = process
+    def __init__(self, run_dir: Path) -> None:
+        self.pid = 0
+        self._run_dir = run_dir
+        self._process: subprocess.Popen[bytes] | None = None
         self._started_s = time.monotonic()
-        self._num_interrupts = 0
+        self._signals: list[int] = []
+
+    def start(self, process: subprocess.Popen[bytes]) -> None:
+        """The process is there: it gets the signals that came before it."""
+        self.pid, self._process = process.pid, process
+        for number in self._signals:
+            process.send_signal(number)
 
     def wait(self, on_poll: Callable[[], None] | None = None) -> Ended:
         """Waits for the end; `on_poll` is called about ten times a second."""
-        if on_poll is None:
-            code = self._process.wait()
-        else:
-            while True:
-                try:
-                    code = self._process.wait(_POLL_S)
-                    break
-                except subprocess.TimeoutExpired:
+        if self._process is None:
+            raise RuntimeError("there is no process to wait for")
+        while True:
+            try:
+                code = self._process.wait(_POLL_S if on_poll else None)
+                break
+            except subprocess.TimeoutExpired:
+                if on_poll:
                     on_poll()
         return Ended(
             exit_code=128 - code if code < 0 else code,
             wall_s=time.monotonic() - self._started_s,
-            was_interrupted=self._num_interrupts > 0,
+            was_interrupted=signal.SIGINT in self._signals,
+            left_running=end_strays(self._run_dir),
         )
 
     def forward(self, number: int, frame: FrameType | None) -> None:
         """A signal handler: the child gets the signal, and decides."""
         del frame
-        if number == signal.SIGINT:
-            self._num_interrupts += 1
-            if self._num_interrupts >= _MAX_INTERRUPTS:
-                self._process.kill()
-            if _is_in_foreground():
-                return  # the terminal has sent it to the child too
+        self._signals.append(number)
+        if self._process is None:
+            return
+        if len(self._signals) >= _MAX_SIGNALS:
+            self._process.kill()
+        if number == signal.SIGINT and _is_in_foreground():
+            return  # the terminal has sent it to the child too
         self._process.send_signal(number)
 
     def stop(self) -> None:
-        """Ends the child, if it still runs."""
-        if self._process.poll() is None:
+        """Ends the child and what it started, if they still run."""
+        if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+            end_strays(self._run_dir)
 
 
 @contextmanager
@@ -187,22 +203,23 @@ def start(
     """
     command = [program.python, *program.arguments]
     sys.stdout.flush()
-    try:
-        with ExitStack() as stack:
-            file = None if output is None else stack.enter_context(output.open("ab"))
-            process = subprocess.Popen(
-                command,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL if file else None,
-                stdout=file or (2 if stdout_to_stderr else None),
-                stderr=file,
-            )
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"{program.python!r} cannot be started: {error.strerror or error}"
-        ) from None
-    child = Child(process)
-    with _forwarding(child):
+    child = Child(Path(environment["ULLAGE_RUN_DIR"]))
+    with _handling(child.forward):  # from before there is a process: no signal finds it unattended
+        try:
+            with ExitStack() as stack:
+                file = None if output is None else stack.enter_context(output.open("ab"))
+                process = subprocess.Popen(
+                    command,
+                    env=dict(environment),
+                    stdin=subprocess.DEVNULL if file else None,
+                    stdout=file or (2 if stdout_to_stderr else None),
+                    stderr=file,
+                )
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"{program.python!r} cannot be started: {error.strerror or error}"
+            ) from None
+        child.start(process)
         try:
             yield child
         finally:
@@ -210,26 +227,67 @@ def start(
 
 
 @contextmanager
-def _forwarding(child: Child) -> Iterator[None]:
-    """Signals go to the child; only a main thread can do that."""
+def run_directory() -> Iterator[Path]:
+    """A directory for what a run leaves, which is gone afterwards.
+
+    Raises:
+        EnvironmentProblem: no temporary directory can be made.
+    """
+    try:
+        directory = tempfile.mkdtemp(prefix="ullage-")
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"no temporary directory can be made ({error.strerror or error}); set TMPDIR to a "
+            "directory that can be written to"
+        ) from None
+    try:
+        yield Path(directory)
+    finally:
+        with _held():
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _held() -> Iterator[None]:
+    """Signals wait until this is done."""
+    came: list[int] = []
+    with _handling(lambda number, _frame: came.append(number)):
+        yield
+    for number in came:
+        signal.raise_signal(number)
+
+
+@contextmanager
+def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Signals that end a process go to the handler; only a main thread can do that."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, child.forward) for number in numbers}
+    before = {
+        number: signal.signal(number, handler)
+        for number in _SIGNALS
+        # What is ignored already, as under nohup, stays so, in the child as well.
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def _is_in_foreground() -> bool:
     """Whether Ctrl-C at the terminal reaches this process's whole group."""
     try:
-        return os.tcgetpgrp(0) == os.getpgrp()
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:
         return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 def _put_before(environment: dict[str, str], name: str, value: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import string
 import subprocess
@@ -55,9 +56,22 @@ _PIN = re.compile(
 )
 _MAX_NAMED = 8
 
-_FIND = (
-    "import importlib.util as u, json; s = u.find_spec('torch'); print(json.dumps(s and s.origin))"
-)
+OLDEST = (2, 6)
+"""The oldest torch whose hooks and memory history the record knows."""
+
+# In Python 2 too, so that what it says of itself is known.
+_FIND = """
+import json, sys
+version = list(sys.version_info[:2])
+origin = None
+if version >= [3, 4]:
+    import importlib.util
+    spec = importlib.util.find_spec("torch")
+    origin = spec and spec.origin
+print(json.dumps([version, origin]))
+"""
+# The recorder runs in the program's interpreter.
+_OLDEST_PYTHON = (3, 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +143,14 @@ def check_torch(build: TorchBuild, library_dir: Path) -> TorchBuild:
     """The build itself, if the phantom in `library_dir` answers all that it asks for.
 
     Raises:
-        EnvironmentProblem: the phantom is not there, or lacks a library or a function that this
-        torch needs.
+        EnvironmentProblem: this torch is older than OLDEST, or the phantom is not there, or lacks a
+        library or a function that this torch needs.
     """
+    if _numbers(build.version.partition("+")[0])[:2] < OLDEST:
+        raise EnvironmentProblem(
+            f"torch {build.version} is older than {'.'.join(map(str, OLDEST))}, the oldest that "
+            "this ullage runs; use a newer one (`ullage env DIR` installs the newest)"
+        )
     phantom = library_dir / "libullage_phantom.so"
     if not phantom.exists():
         raise EnvironmentProblem(
@@ -165,11 +184,22 @@ def _package_directory(python: str) -> Path:
     is_own = Path(python).absolute() == Path(sys.executable).absolute()
     origin = _own_torch() if is_own else _ask_for_torch(python)
     if origin is None:
+        active = _active_environment() if is_own else None
+        remedy = f"to run in the one that is active, add `--python {active}`; or " if active else ""
         raise EnvironmentProblem(
-            f"no torch is installed for {python}; make an environment with it: `ullage env DIR`, "
-            "then `ullage run --python DIR/bin/python ...`"
+            f"no torch is installed for {python}; {remedy}make an environment with it: "
+            "`ullage env DIR`, then `ullage run --python DIR/bin/python ...`"
         )
     return Path(origin).parent
+
+
+def _active_environment() -> str | None:
+    """The interpreter of an activated environment that ullage itself is not in."""
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        prefix = os.environ.get(name)
+        if prefix and Path(prefix) != Path(sys.prefix) and (Path(prefix) / "bin/python").exists():
+            return str(Path(prefix) / "bin/python")
+    return None
 
 
 def _own_torch() -> str | None:
@@ -184,12 +214,19 @@ def _ask_for_torch(python: str) -> str | None:
         answer = subprocess.run(
             [python, "-c", _FIND], capture_output=True, text=True, timeout=60, check=True
         )
-        origin = json.loads(answer.stdout.splitlines()[-1])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        version, origin = json.loads(answer.stdout.splitlines()[-1])
+        is_too_old = tuple(version) < _OLDEST_PYTHON
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError) as error:
         raise EnvironmentProblem(
             f"{python!r} does not run as a Python interpreter ({_reason(error)}); expected a path "
             "such as DIR/bin/python"
         ) from None
+    if is_too_old:
+        raise EnvironmentProblem(
+            f"{python!r} is Python {'.'.join(map(str, version))}, and a program needs Python "
+            f"{'.'.join(map(str, _OLDEST_PYTHON))} or newer to be run; make it an environment with "
+            "one: `ullage env DIR --python PATH`"
+        )
     return origin if isinstance(origin, str) else None
 
 

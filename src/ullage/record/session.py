@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import mmap
 import os
 import pickle
 import platform
 import resource
+import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ullage import __version__
-from ullage.record import library, place
+from ullage.record import host, library, place
 from ullage.record.compiler import defer_import
 from ullage.record.history import History
 from ullage.record.ownership import Claims
@@ -23,6 +28,12 @@ from ullage.record.peaks import Peaks
 from ullage.record.phases import Phases
 from ullage.record.values import Values
 from ullage.record.weights import SkippedWeights
+
+# A reason for there being no record has to fit.
+_MARK_BYTES = 512
+# Address space, no memory: given back for the record of a program that has used up all it may have.
+_RESERVE_BYTES = 64 << 20
+_STDERR = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +48,15 @@ class Settings:
     progress: Path | None
 
     @classmethod
-    def from_environment(cls) -> Settings:
+    def from_environment(cls, environment: Mapping[str, str]) -> Settings:
         """Settings from the ULLAGE_* variables."""
-        steps, progress = os.environ.get("ULLAGE_STEPS"), os.environ.get("ULLAGE_PROGRESS")
+        steps, progress = environment.get("ULLAGE_STEPS"), environment.get("ULLAGE_PROGRESS")
         return cls(
-            run_dir=Path(os.environ["ULLAGE_RUN_DIR"]),
+            run_dir=Path(environment["ULLAGE_RUN_DIR"]),
             max_steps=int(steps) if steps else None,
-            has_snapshot=os.environ.get("ULLAGE_SNAPSHOT", "1") == "1",
-            has_real_init=os.environ.get("ULLAGE_REAL_INIT") == "1",
-            has_values=os.environ.get("ULLAGE_VALUES", "1") == "1",
+            has_snapshot=environment.get("ULLAGE_SNAPSHOT", "1") == "1",
+            has_real_init=environment.get("ULLAGE_REAL_INIT") == "1",
+            has_values=environment.get("ULLAGE_VALUES", "1") == "1",
             progress=Path(progress) if progress else None,
         )
 
@@ -68,9 +79,11 @@ class Session:
         self._changed_variables = tuple(changed_variables)
         self._pid = os.getpid()
         self._started_s = time.time()
+        self._is_forked = False
         self._has_device = False
         self._has_history = False
         self._is_written = False
+        self._reserve: mmap.mmap | None = None
         self._reads: dict[str | None, list[int]] = {}
         self._ooms: list[dict[str, Any]] = []
         self._warnings: list[str] = []
@@ -105,6 +118,11 @@ class Session:
         if os.getpid() != self._pid:
             return
         self._has_device = True
+        if self._is_forked:
+            self._values.resume()  # it was let alone until it turned to a device
+        self._mark(b" " * _MARK_BYTES)
+        with contextlib.suppress(OSError, ValueError):
+            self._reserve = mmap.mmap(-1, _RESERVE_BYTES)
         backend = self._torch.cuda.get_allocator_backend()
         if backend == "native":
             try:
@@ -121,9 +139,14 @@ class Session:
         library.on_host_read(self._note_read)
 
     def _leave(self) -> None:
-        """In a forked child: it does its own work, and what it does is not this process's."""
+        """In a forked child: what it does is not this process's. It may turn to a device itself
+        where this process has not.
+        """
         self._values.pause()
-        self._is_written = True
+        if self._has_device:
+            self._is_written = True
+        else:
+            self._pid, self._started_s, self._is_forked = os.getpid(), time.time(), True
 
     def _note_read(self, num_bytes: int) -> None:
         row = self._reads.setdefault(place.here(), [0, 0])
@@ -147,7 +170,8 @@ class Session:
             self.exit["kind"] = "steps_reached"
         if self._settings.progress is not None:
             allocated = self._torch.cuda.memory_allocated() if self._has_device else 0
-            with self._settings.progress.open("a") as progress:
+            # A disk that is full, or no file allowed any more, is not to end the program.
+            with contextlib.suppress(OSError), self._settings.progress.open("a") as progress:
                 progress.write(f"step {num_steps} allocated {allocated}\n")
 
     def note_exception(self, error: BaseException) -> None:
@@ -168,11 +192,30 @@ class Session:
         """A signal that ends the program."""
         self.exit = self.exit | {"kind": "signal", "code": 128 + number}
 
+    def note_exit(self, code: int) -> None:
+        """A call that ends the program at once."""
+        if self.exit["kind"] == "returned":
+            self.exit = self.exit | {"kind": "system_exit", "code": code}
+
     def finish(self) -> None:
-        """Writes the record, and the snapshot; once, and only where the device was used."""
+        """Writes the record, and the snapshot; once, and only where the device was used. Where that
+        fails, the reason is left in its stead.
+        """
         if self._is_written or not self._has_device or os.getpid() != self._pid:
             return
         self._is_written = True
+        if self._reserve is not None:
+            self._reserve.close()
+        _lift_limits()
+        try:
+            with _undisturbed():
+                self._write()
+        except Exception as error:  # the program may be in any state
+            text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            why = f"{type(error).__name__}: {text}" if text else type(error).__name__
+            self._mark(why.encode(errors="replace")[:_MARK_BYTES].ljust(_MARK_BYTES))
+
+    def _write(self) -> None:
         self._values.pause()
         self._claims.claim_everything()
         record = self._record()
@@ -183,6 +226,14 @@ class Session:
             snapshot = self._history.snapshot() if self._has_history else empty
             snapshot["ullage"] = record
             _write(self._settings.run_dir / f"{self._pid}.snapshot.pickle", snapshot)
+
+    def _mark(self, text: bytes) -> None:
+        """Notes that a device is used, with room for a reason: the disk may be full by then."""
+        with contextlib.suppress(OSError):
+            flags = os.O_WRONLY | os.O_CREAT
+            mark = os.open(self._settings.run_dir / f"{self._pid}.begun", flags, 0o600)
+            os.pwrite(mark, text, 0)
+            os.close(mark)
 
     def _record(self) -> dict[str, Any]:
         torch = self._torch
@@ -207,7 +258,8 @@ class Session:
             "workspaces": library.workspaces(),
             **self._basis(),
             "ooms": self._ooms,
-            "host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "host_peak_bytes": host.peak_bytes(),
+            "host_needed_bytes": host.needed_bytes(),
             "pinned_peak_bytes": library.pinned_peak_bytes(),
             "warnings": self._warnings,
             "changed_variables": list(self._changed_variables),
@@ -266,8 +318,47 @@ class Session:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all."""
+    """Whole or not at all, whatever the program did to its own files."""
+    path.parent.mkdir(parents=True, exist_ok=True)  # it may have emptied the temporary directory
     aside = path.with_suffix(path.suffix + ".part")
-    with aside.open("wb") as file:
+    with os.fdopen(_open_high(aside), "wb") as file:
+        os.fchmod(file.fileno(), 0o600)  # whatever its umask
         pickle.dump(content, file, protocol=pickle.HIGHEST_PROTOCOL)
     aside.replace(path)
+
+
+def _open_high(path: Path) -> int:
+    """Opens a file above the numbers of stdin, stdout and stderr: where those are closed, what
+    others print would land in it.
+    """
+    low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    if low > _STDERR:
+        return low
+    try:
+        return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
+    finally:
+        os.close(low)
+
+
+def _lift_limits() -> None:
+    """Takes back what limits the program has set itself: they are not for its record."""
+    for name in ("AS", "DATA", "FSIZE", "NOFILE"):
+        limit = getattr(resource, f"RLIMIT_{name}")
+        with contextlib.suppress(OSError, ValueError):
+            _soft, hard = resource.getrlimit(limit)
+            resource.setrlimit(limit, (hard, hard))
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals that end a process wait for nothing here: they are ignored, as it is ending."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            before[number] = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # one that is not Python's cannot be put back
+                signal.signal(number, handler)

@@ -16,6 +16,7 @@ from ullage.phantom.launch import LIBRARY_DIR, SITE_DIR, RunOptions, make_enviro
 from ullage.phantom.program import UserProgram
 from ullage.phantom.torch_build import TorchBuild
 
+RUN = os.environ | {"ULLAGE_RUN_DIR": "no such directory"}
 BUILD = TorchBuild("2.15.0", "13.2", Path("torch"), {}, frozenset(), frozenset())
 
 
@@ -53,13 +54,13 @@ def test_fewer_than_one_step_is_refused() -> None:
     [("", 0), ("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)],
 )
 def test_the_exit_code_is_the_programs_or_128_and_the_signal(code: str, expected: int) -> None:
-    with start(run_code(code), os.environ, stdout_to_stderr=False) as child:
+    with start(run_code(code), RUN, stdout_to_stderr=False) as child:
         ended = child.wait()
     assert (ended.exit_code, ended.was_interrupted) == (expected, False)
 
 
 def test_its_output_can_leave_stdout_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    with start(run_code("print('hello')"), os.environ, stdout_to_stderr=True) as child:
+    with start(run_code("print('hello')"), RUN, stdout_to_stderr=True) as child:
         child.wait()
     assert capfd.readouterr() == ("", "hello\n")
 
@@ -87,7 +88,7 @@ def test_a_signal_reaches_the_program_which_ends_in_its_own_way(
             os.kill(os.getpid(), number)
 
     before = signal.getsignal(number)
-    with start(run_code(code), os.environ, stdout_to_stderr=False) as child:
+    with start(run_code(code), RUN, stdout_to_stderr=False) as child:
         ended = child.wait(send)
     assert ended.exit_code == expected
     assert ended.was_interrupted is (number == signal.SIGINT)
@@ -97,7 +98,7 @@ def test_a_signal_reaches_the_program_which_ends_in_its_own_way(
 def test_a_child_does_not_outlive_an_error_of_ours() -> None:
     with (
         pytest.raises(ZeroDivisionError),
-        start(run_code("import time; time.sleep(60)"), os.environ, stdout_to_stderr=False) as child,
+        start(run_code("import time; time.sleep(60)"), RUN, stdout_to_stderr=False) as child,
     ):
         raise ZeroDivisionError
     with pytest.raises(ProcessLookupError):

@@ -6,6 +6,7 @@
  * to a position in the event sequence at the cost of reading a counter.
  */
 #include "blocks.h"
+#include "host.h"
 #include "phantom.h"
 
 #include <dlfcn.h>
@@ -69,7 +70,7 @@ static void note_event(struct event e) {
 uint64_t event_position(void) { return __atomic_load_n(&position, __ATOMIC_RELAXED); }
 
 /* libc10's own function of this name. It was loaded by Python's import, out of reach of RTLD_NEXT. */
-static void *in_libc10(const char *name) {
+void *in_libc10(const char *name) {
   void *handle = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
   return handle ? dlsym(handle, name) : NULL;
 }

@@ -4,18 +4,23 @@
  * device. Physical memory is counted in pages of 2 MiB, as the driver hands it out; allocations below 1 MiB share pages.
  * The virtual-memory calls (expandable segments) count physical handles, not addresses.
  */
+#include "host.h"
 #include "phantom.h"
 #include "memory.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <search.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static const size_t SMALL = 1 << 20;
 static const uintptr_t BASE_HINT = 0x100000000000; /* below where executables and libraries are mapped */
+static const uintptr_t UNMAPPABLE = (uintptr_t)1 << 48; /* above all that x86-64 and aarch64 give out unasked */
 
 struct allocation {
   uintptr_t start;
@@ -46,7 +51,7 @@ struct books {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_once_t once = PTHREAD_ONCE_INIT, marked = PTHREAD_ONCE_INIT;
 static struct books books[64];
 static uintptr_t range_start, range_end;
 static size_t bytes_per_device;
@@ -69,7 +74,8 @@ static struct allocation *holder(void *tree, uintptr_t address) {
   return found ? *found : NULL;
 }
 
-/* 64 TiB where the machine allows it, less where it does not (39-bit address spaces, ulimit -v). */
+/* 64 TiB where the machine allows it, less where it does not (39-bit address spaces). Under a limit on address space
+ * (ulimit -v), numbers that no process can have as addresses, which fault just the same. */
 static void reserve_addresses(void) {
   int count = num_devices() ? num_devices() : 1;
   for (size_t bytes = (size_t)1 << 46; bytes >= (size_t)1 << 36; bytes >>= 1) {
@@ -77,9 +83,13 @@ static void reserve_addresses(void) {
     if (p == MAP_FAILED) continue;
     range_start = ((uintptr_t)p + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     range_end = (uintptr_t)p + bytes;
-    bytes_per_device = (range_end - range_start) / (size_t)count / PAGE_BYTES * PAGE_BYTES;
     break;
   }
+  if (!range_start) {
+    range_start = UNMAPPABLE;
+    range_end = range_start + ((size_t)1 << 46);
+  }
+  bytes_per_device = (range_end - range_start) / (size_t)count / PAGE_BYTES * PAGE_BYTES;
   for (int i = 0; i < count; i++) {
     books[i].bottom = books[i].top = range_start + (size_t)i * bytes_per_device;
     books[i].limit = books[i].bottom + bytes_per_device;
@@ -88,6 +98,15 @@ static void reserve_addresses(void) {
 }
 
 static void ready(void) { pthread_once(&once, reserve_addresses); }
+
+/* Tells `ullage run` that this process uses device memory, whatever becomes of its record. */
+static void mark_use(void) {
+  const char *directory = getenv("ULLAGE_RUN_DIR");
+  char path[4096];
+  if (!directory || snprintf(path, sizeof path, "%s/%d.begun", directory, (int)getpid()) >= (int)sizeof path) return;
+  int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (file >= 0) close(file);
+}
 
 bool is_device_address(const void *p) { return (uintptr_t)p >= range_start && (uintptr_t)p < range_end; }
 
@@ -183,6 +202,7 @@ static void *allocate_small(int index, size_t bytes) {
 
 void *allocate(int index, size_t bytes) {
   ready();
+  pthread_once(&marked, mark_use);
   if (!bytes) bytes = 1;
   pthread_mutex_lock(&lock);
   void *p = bytes < SMALL ? allocate_small(index, bytes) : allocate_pages(index, bytes);
@@ -243,6 +263,7 @@ void *reserve_address_range(int index, size_t bytes) {
 
 bool charge(int index, size_t bytes) {
   ready();
+  pthread_once(&marked, mark_use);
   pthread_mutex_lock(&lock);
   bool room = has_room(index, bytes);
   if (room) books[index].used += bytes;
@@ -282,6 +303,7 @@ static void remember_pinned(void *p, size_t bytes, bool owned) {
   pinned_now += bytes;
   if (pinned_now > pinned_peak) pinned_peak = pinned_now;
   pthread_mutex_unlock(&lock);
+  host_pinned(p, bytes);
 }
 
 static struct allocation *forget_pinned(void *p) {
@@ -308,6 +330,7 @@ void *allocate_pinned(size_t bytes) {
 bool deallocate_pinned(void *p) {
   struct allocation *a = forget_pinned(p);
   if (!a) return false;
+  host_unpinned(p);
   if (a->device) munmap(p, a->bytes);
   free(a);
   return true;

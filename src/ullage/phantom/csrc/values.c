@@ -9,6 +9,7 @@
  * the recorder answers for: it knows from each operation's schema what is written, and says so itself.
  */
 #include "blocks.h"
+#include "host.h"
 #include "phantom.h"
 
 #include <pthread.h>
@@ -173,7 +174,8 @@ static bool read_values(uintptr_t p, void *dst, size_t bytes) {
   if (b) {
     const unsigned char *known = b->known + (p - b->start), *data = b->data + (p - b->start);
     is_known = !memchr(known, 0, bytes);
-    for (size_t i = 0; i < bytes; i++) ((unsigned char *)dst)[i] = known[i] ? data[i] : 0;
+    if (is_known) memcpy(dst, data, bytes);
+    else for (size_t i = 0; i < bytes; i++) ((unsigned char *)dst)[i] = known[i] ? data[i] : 0;
   }
   pthread_mutex_unlock(&lock);
   return is_known;
@@ -189,6 +191,7 @@ static void fill_zeros(void *dst, size_t bytes) {
   }
   memset(dst, 0, first - start);
   memset((void *)last, 0, end - last);
+  host_filled((void *)first, last - first);
 }
 
 static void read_to_host(void *dst, uintptr_t src, size_t bytes) {

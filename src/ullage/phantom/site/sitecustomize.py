@@ -38,6 +38,9 @@ def _run_next() -> None:
 
 if os.environ.get("ULLAGE_PHANTOM") == "1" and os.environ.get("ULLAGE_RECORD", "1") == "1":
     _load_ullage()
+    from ullage.phantom.bootstrap import end_with_parent
+
+    end_with_parent()
     if "ULLAGE_WARM" in os.environ:
         from ullage.phantom.fork import become_a_run
 

@@ -1,0 +1,89 @@
+"""What a run does not know: processes without a record, processes cut short, files not kept."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ullage.trace.model import ExitKind, ProgramExit, Record
+
+if TYPE_CHECKING:
+    from ullage.explain.run import Program
+
+_MAX_SIGNAL = 64
+
+
+def find_losses(program: Program) -> tuple[str, ...]:
+    """Warnings about what is missing from the report of a run."""
+    found = list(program.not_kept)
+    for _pid, text in program.left_running:
+        found.append(f"the program left {text} running; it was ended")
+    for pid, why in program.unrecorded:
+        if pid != program.pid:  # the verdict is about that one
+            found.append(
+                f"process {pid} used the GPU and left no record{_because(why)}: its memory is not "
+                "counted"
+            )
+    return tuple(found)
+
+
+def find_gap(program: Program, records: Sequence[Record]) -> str | None:
+    """Why a program that ended well cannot be judged all the same; None: it can be."""
+    unrecorded = dict(program.unrecorded)
+    if program.pid in unrecorded:
+        why = unrecorded[program.pid] or "it left without Python's own end"
+        return f"the program used the GPU and left no record of it ({why})"
+    used = unrecorded.keys() | {record.pid for record in records}
+    cut_short = [pid for pid, _ in program.left_running if pid in used]
+    if cut_short:
+        return (
+            f"the program ended, and process {cut_short[0]} that it had started was still using "
+            "the GPU"
+        )
+    if unrecorded and not records:
+        return f"process {min(unrecorded)} used the GPU and left no record of it"
+    if program.left_running and not records:
+        return "the program ended before the processes that it had started"
+    return None
+
+
+def describe_end(program: Program, *, has_record: bool) -> str:
+    """How a program that raised nothing failed, and whether what it used is known."""
+    number = program.exit_code - 128
+    if 0 < number <= _MAX_SIGNAL:
+        how = f"was ended by signal {number}{_name(number)}"
+    else:
+        how = f"exited with code {program.exit_code}"
+    if has_record:
+        return f"the program {how}"
+    unrecorded = dict(program.unrecorded)
+    if program.pid in unrecorded:
+        why = _because(unrecorded[program.pid])
+        return f"the program {how}; it left no record of its use of the GPU{why}"
+    return f"the program {how} before it used the GPU"
+
+
+def settle_exit(record: Record, program: Program) -> Record:
+    """The program's own record with the exit that only its parent saw."""
+    if record.pid != program.pid or record.exit.kind is not ExitKind.RETURNED:
+        return record
+    if program.exit_code == 0:
+        return record
+    return replace(
+        record, exit=ProgramExit(ExitKind.SYSTEM_EXIT, None, None, None, program.exit_code)
+    )
+
+
+def _because(why: str) -> str:
+    return f" ({why})" if why else ""
+
+
+def _name(number: int) -> str:
+    if number == signal.SIGKILL:
+        return " (SIGKILL, which the system sends when host memory runs out)"
+    try:
+        return f" ({signal.Signals(number).name})"
+    except ValueError:  # a real-time signal
+        return ""

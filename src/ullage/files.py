@@ -1,0 +1,117 @@
+"""Files that appear whole or not at all, and never in the place of another by chance.
+
+A file is written beside where it goes and then linked to its name, which fails where the name is
+taken: of any number of processes that want one name, each gets one of its own.
+
+    written = keep_file(source, Path("run.pickle"), force=False)     # run.pickle, or run-2.pickle
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_HAS_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+def keep_file(source: Path, target: Path, *, force: bool) -> Path:
+    """Moves a file to `target`; without `force`, to the next free name where that is taken.
+
+    Returns where it is.
+
+    Raises:
+        OSError: it cannot be written there; nothing is left of the attempt.
+    """
+    if is_stream(target):
+        with source.open("rb") as read, target.open("wb") as written:
+            shutil.copyfileobj(read, written)
+        return target
+    source.chmod(0o666 & ~_umask())
+    try:
+        return _publish(source, target, force=force)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+    with _beside(target) as aside:
+        shutil.copyfile(source, aside)
+        return _publish(aside, target, force=force)
+
+
+def write_text(text: str, target: Path, *, force: bool) -> Path:
+    """Writes a text; as `keep_file` does, and with the same errors."""
+    if is_stream(target):
+        target.write_text(text, encoding="utf-8")
+        return target
+    with _beside(target) as aside:
+        aside.write_text(text, encoding="utf-8")
+        return _publish(aside, target, force=force)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether this is a device or a pipe, which is written into and cannot be overwritten."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+@contextlib.contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """An empty file in the target's directory, which is gone afterwards."""
+    number, name = tempfile.mkstemp(prefix=f".{target.name[:100]}-", dir=target.parent)
+    aside = Path(name)
+    try:
+        os.fchmod(number, 0o666 & ~_umask())
+        os.close(number)
+        yield aside
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _publish(source: Path, target: Path, *, force: bool) -> Path:
+    """Gives a file of the same file system its name."""
+    if force:
+        source.replace(target.resolve())  # what a link points to is overwritten, not the link
+        return target
+    for path in _names(target):
+        try:
+            _name(source, path)
+        except FileExistsError:
+            continue
+        return path
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+
+
+def _names(target: Path) -> Iterator[Path]:
+    """x.pickle, x-2.pickle, x-3.pickle, ..."""
+    yield target
+    for number in itertools.count(2):
+        yield target.with_stem(f"{target.stem}-{number}")
+
+
+def _name(source: Path, path: Path) -> None:
+    try:
+        os.link(source, path)
+    except OSError as error:
+        if error.errno not in _HAS_NO_LINKS:
+            raise
+        # A file system without links: the name is taken first, by an empty file of ours.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        source.replace(path)
+        return
+    source.unlink()
+
+
+def _umask() -> int:
+    """What the user's files are not to allow; to be read, it has to be set."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

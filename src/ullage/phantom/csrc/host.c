@@ -1,0 +1,191 @@
+/* Host memory: what this process takes here, and what it would take at least on a machine with the GPU.
+ *
+ * Three kinds of pages stay untouched here that would be filled there: weights whose random numbers nobody reads, large
+ * copies from the device (they arrive as untouched pages of zeros), and pinned memory. The blocks they lie in are known:
+ * those of PyTorch's CPU allocator from its two functions in libc10, which the phantom stands in front of, and pinned
+ * ones from memory.c. At any moment
+ *
+ *     at least = resident memory + pages of such ranges that are not resident
+ *
+ * is what a machine with the GPU holds, without what its driver takes for itself. It is looked at when a range is added
+ * and before one goes, so its peak is met unless resident memory has one in between; then it is too low, never too high.
+ */
+#include "host.h"
+#include "phantom.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <search.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static const size_t LARGE = 1 << 20;
+enum { PAGES_PER_LOOK = 1 << 16 };
+
+struct host_block {
+  uintptr_t start;
+  size_t bytes;
+  uintptr_t low, high; /* the range that would be filled; empty: none */
+  bool is_pinned;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void *host_blocks; /* tsearch tree; overlapping ranges compare as equal */
+static uint64_t absent;   /* bytes of all ranges, less what was resident at the last look: never too low */
+static uint64_t needed_peak;
+static size_t page;
+
+static int by_address(const void *a, const void *b) {
+  const struct host_block *x = a, *y = b;
+  if (x->start + x->bytes <= y->start) return -1;
+  return x->start >= y->start + y->bytes;
+}
+
+static struct host_block *block_at(uintptr_t address) {
+  struct host_block key = {.start = address, .bytes = 1};
+  struct host_block **found = tfind(&key, &host_blocks, by_address);
+  return found ? *found : NULL;
+}
+
+static uint64_t resident_bytes(void) {
+  char text[128] = "";
+  unsigned long pages = 0;
+  int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  ssize_t got = read(file, text, sizeof text - 1);
+  close(file);
+  return got > 0 && sscanf(text, "%*u %lu", &pages) == 1 ? pages * page : 0;
+}
+
+/* Bytes of whole pages of a range that are not resident. */
+static uint64_t absent_bytes(uintptr_t low, uintptr_t high) {
+  static unsigned char is_resident[PAGES_PER_LOOK];
+  uint64_t count = 0;
+  low = (low + page - 1) / page * page;
+  high = high / page * page;
+  while (low < high) {
+    size_t pages = (high - low) / page < PAGES_PER_LOOK ? (high - low) / page : PAGES_PER_LOOK;
+    if (mincore((void *)low, pages * page, is_resident)) return count * page;
+    for (size_t i = 0; i < pages; i++) count += !(is_resident[i] & 1);
+    low += pages * page;
+  }
+  return count * page;
+}
+
+static uint64_t counted;
+
+static void count_absent(const void *node, VISIT visit, int depth) {
+  (void)depth;
+  if (visit != postorder && visit != leaf) return;
+  const struct host_block *b = *(struct host_block *const *)node;
+  if (b->low < b->high) counted += absent_bytes(b->low, b->high);
+}
+
+/* Under the lock. A look costs a walk over page tables, so only where the peak may have grown by so many bytes. */
+static void look(uint64_t growth) {
+  if (!absent || resident_bytes() + absent <= needed_peak + growth) return;
+  counted = 0;
+  twalk(host_blocks, count_absent);
+  absent = counted;
+  uint64_t needed = resident_bytes() + absent;
+  if (needed > needed_peak) needed_peak = needed;
+}
+
+static void hold(void) { pthread_mutex_lock(&lock); }
+static void let_go(void) { pthread_mutex_unlock(&lock); }
+
+static void get_ready(void) {
+  page = (size_t)sysconf(_SC_PAGESIZE);
+  pthread_atfork(hold, let_go, let_go); /* another thread may be in here while the program forks */
+}
+
+/* False: the addresses lie in a block that is known. */
+static bool add_block(uintptr_t start, size_t bytes, bool is_pinned) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  struct host_block *b = calloc(1, sizeof *b);
+  if (!b) return false;
+  pthread_once(&once, get_ready);
+  *b = (struct host_block){start, bytes, start, start, is_pinned};
+  pthread_mutex_lock(&lock);
+  struct host_block **kept = tsearch(b, &host_blocks, by_address);
+  bool is_new = kept && *kept == b;
+  pthread_mutex_unlock(&lock);
+  if (!is_new) free(b);
+  return is_new;
+}
+
+static void remove_block(uintptr_t start, bool is_pinned) {
+  pthread_mutex_lock(&lock);
+  struct host_block *b = block_at(start);
+  if (b && b->start == start && b->is_pinned == is_pinned) {
+    if (b->low < b->high) {
+      look(0);
+      uint64_t gone = absent_bytes(b->low, b->high);
+      absent -= gone < absent ? gone : absent;
+    }
+    tdelete(b, &host_blocks, by_address);
+    free(b);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+void host_filled(const void *p, size_t bytes) {
+  uintptr_t low = (uintptr_t)p, high = low + bytes;
+  if (bytes < LARGE) return;
+  pthread_mutex_lock(&lock);
+  struct host_block *b = block_at(low);
+  if (b && high <= b->start + b->bytes) {
+    uint64_t before = b->high - b->low;
+    bool touches = low <= b->high && high >= b->low;
+    if (touches) {
+      if (low < b->low) b->low = low;
+      if (high > b->high) b->high = high;
+    } else if (bytes > before) { /* of two ranges the larger: too few bytes, never too many */
+      b->low = low;
+      b->high = high;
+    }
+    absent += b->high - b->low > before ? b->high - b->low - before : bytes;
+    look(needed_peak / 64);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+void host_pinned(const void *p, size_t bytes) {
+  if (bytes >= LARGE) add_block((uintptr_t)p, bytes, true);
+  host_filled(p, bytes);
+}
+
+void host_unpinned(const void *p) { remove_block((uintptr_t)p, true); }
+
+/* ---- PyTorch's CPU allocator: c10::alloc_cpu(size_t), c10::free_cpu(void *) ----------------------------------------- */
+
+API void *_ZN3c109alloc_cpuEm(size_t bytes) {
+  static void *(*next)(size_t);
+  if (!next) next = (void *(*)(size_t))in_libc10("_ZN3c109alloc_cpuEm");
+  void *p = next(bytes);
+  if (p && bytes >= LARGE) add_block((uintptr_t)p, bytes, false);
+  return p;
+}
+
+API void _ZN3c108free_cpuEPv(void *p) {
+  static void (*next)(void *);
+  if (!next) next = (void (*)(void *))in_libc10("_ZN3c108free_cpuEPv");
+  if (p && host_blocks) remove_block((uintptr_t)p, false);
+  next(p);
+}
+
+/* ---- For the recorder -------------------------------------------------------------------------------------------- */
+
+/* The program has filled these bytes, and the filling was put off. */
+API void ullage_host_filled(const void *p, uint64_t bytes) { host_filled(p, bytes); }
+
+/* Peak of host memory on a machine with the GPU, at least; 0: no more than here. */
+API uint64_t ullage_host_needed_bytes(void) {
+  pthread_mutex_lock(&lock);
+  look(0);
+  pthread_mutex_unlock(&lock);
+  return needed_peak;
+}
