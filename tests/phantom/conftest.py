@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -66,7 +67,8 @@ class Outcome:
         """The program's last line of JSON (with --json its stdout goes to stderr)."""
         for line in reversed(self.stderr.splitlines()):
             if line.startswith(("{", "[")):
-                return json.loads(line)
+                with contextlib.suppress(json.JSONDecodeError):  # torch's warnings: "[W1121 ..."
+                    return json.loads(line)
         pytest.fail(f"the program printed no JSON:\n{self.stderr}")
 
     @property

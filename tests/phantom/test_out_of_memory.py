@@ -236,5 +236,7 @@ def test_a_limit_per_process_is_kept_and_lifted(run_program: RunProgram) -> None
     assert said["message_under_fraction"] is None
     assert said["message_after_lifting"] is None
     beyond = parse_message(said["message_over_device"])
-    assert beyond["allowed"] is None and is_shown_as(beyond["requested"], 2 * total)
+    # Up to torch 2.9 the message names a limit that has been lifted, too: all of the device.
+    assert beyond["allowed"] is None or is_shown_as(beyond["allowed"], total)
+    assert is_shown_as(beyond["requested"], 2 * total)
     assert said["stats"]["num_ooms"] == 2

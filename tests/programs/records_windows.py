@@ -6,12 +6,14 @@ many blocks and segments of the snapshot have.
 
 import json
 from collections import Counter
+from inspect import signature
 from pathlib import Path
 
 import torch
 
 KIB = 2**10
 record = torch.cuda.memory._record_memory_history
+CAN_CLEAR = "clear_history" in signature(record).parameters  # newer than torch 2.6
 
 
 def work(num_blocks: int) -> list[torch.Tensor]:
@@ -47,7 +49,7 @@ def look() -> dict:
 
 
 def main() -> None:
-    """Seven windows over the same kind of work."""
+    """Nine windows over the same kind of work."""
     found, held = {}, [work(8)]
     found["before"] = look()
     record()
@@ -61,7 +63,11 @@ def main() -> None:
     found["again"] = look()
     held += [work(20) for _ in range(8)]
     found["capped"] = look()
-    record(clear_history=True)
+    if CAN_CLEAR:
+        record(clear_history=True)
+    else:
+        record(enabled=None)
+        record()
     held.append(work(4))
     found["cleared"] = look()
     record(enabled=None)
@@ -77,6 +83,14 @@ def main() -> None:
     held.append(work(7))
     found["stacks_of_allocations"] = look()
     record(enabled=None)
+    record(True, trace_alloc_max_entries=6, trace_alloc_record_context=True)
+    held.append(work(9))
+    found["flags_of_old"] = look()
+    record(False)
+    record(True)
+    held.append(work(3))
+    found["flags_by_default"] = look()
+    record(False)
     del held
     found["after"] = look()
     torch.cuda.empty_cache()

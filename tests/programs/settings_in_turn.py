@@ -113,7 +113,9 @@ def pinned() -> object:
     torch.cuda.init()
 
     def held() -> float:
-        return torch.cuda.host_memory_stats()["allocated_bytes.current"] / MIB
+        stats = torch.cuda.host_memory_stats()
+        # Cached blocks included: torch 2.7 to 2.9 has them under a name of their own.
+        return stats.get("reserved_bytes.current", stats["allocated_bytes.current"]) / MIB
 
     found = []
     block = empty(3.001, pin_memory=True)
@@ -126,13 +128,19 @@ def pinned() -> object:
     return found
 
 
+def set_settings(settings: str) -> None:
+    """torch's own call for all accelerators, or its older one for CUDA."""
+    set_for_all = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    (set_for_all or torch.cuda.memory._set_allocator_settings)(settings)
+
+
 def run(case: str, settings: str) -> object:
     """What a case found, or the error that its settings met."""
     try:
         if settings:
-            torch._C._accelerator_setAllocatorSettings(settings)
+            set_settings(settings)
         return globals()[case]()
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"
 
 

@@ -150,6 +150,14 @@ class Beside:
         for device_tensor, cpu_tensor in zip(outputs, self.tensors((true,)), strict=False):
             self._store(device_tensor, cpu_tensor)
 
+    def take_over(self, tensor: Any) -> None:
+        """Answers from now on for what a copy has brought to the device: it is seen who writes it.
+
+        Until then a launch that leaves its address on the stack by chance makes it unknown.
+        """
+        if self.is_small(tensor):
+            self._read(tensor)
+
     def count(self, func: Any, flags: list[Any]) -> int:
         """How many elements nonzero (or an index by flags), unique or repeat_interleave finds."""
         if "unique" in str(func):

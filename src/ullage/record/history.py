@@ -7,8 +7,9 @@ it been alone. All private names of torch's memory history are in this module.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -54,10 +55,12 @@ class History:
         self._windows: list[Window] = []
         self._record: Callable[..., None] = self._c._cuda_record_memory_history
         self._snapshot: Callable[..., Snapshot] = self._c._cuda_memorySnapshot
+        self._take_snapshot: Callable[[], Snapshot] = self._memory._snapshot
 
     def install(self) -> None:
         """Puts the program's calls behind the view."""
         self._c._cuda_record_memory_history = self._record_for_program
+        self._c._cuda_record_memory_history_legacy = self._record_as_of_old
         self._c._cuda_memorySnapshot = self._snapshot_for_program
 
     def begin(self) -> None:
@@ -67,17 +70,24 @@ class History:
         function takes. Stacks are taken where memory is allocated, not where it is freed: torch
         2.11 loses an exception that is on its way while it takes the stack of a free.
         """
-        self._is_ours = True
-        try:
+        with self._ours():
             self._memory._record_memory_history(
                 "all", context="alloc", stacks="python", max_entries=MAX_ENTRIES
             )
-        finally:
-            self._is_ours = False
 
     def snapshot(self) -> Snapshot:
-        """Everything since `begin`."""
-        return self._look(None)
+        """Everything since `begin`; by way of torch's Python function, as `begin`."""
+        with self._ours():
+            return self._take_snapshot()
+
+    @contextlib.contextmanager
+    def _ours(self) -> Iterator[None]:
+        """While ullage itself calls torch's Python functions."""
+        self._is_ours = True
+        try:
+            yield
+        finally:
+            self._is_ours = False
 
     def _look(self, *arguments: Any) -> Snapshot:
         """A snapshot, without importing the compiler.
@@ -120,24 +130,36 @@ class History:
         start = now if view is None else view.start
         # torch keeps one entry where the program asks for the state alone.
         kept = max_entries if enabled == "all" else 1
-        self._view = View(start, kept, skipped, has_frames=context is not None)
+        self._view = View(start, kept, skipped, has_frames=context in ("alloc", "all"))
         if context is None:
             self._close_window()
         elif opens:
             self._windows.append(Window(now))
 
+    def _record_as_of_old(
+        self,
+        enabled: bool,  # noqa: FBT001 - torch calls it by position
+        *wanted: Any,
+    ) -> None:
+        """torch's older call, with flags in place of names; what follows them is the same."""
+        stacks_of_live, max_entries, stacks_of_entries, has_cpp_stacks, *options = wanted
+        context = "alloc" if stacks_of_entries else "state" if stacks_of_live else None
+        stacks = "all" if has_cpp_stacks else "python"
+        self._record_for_program("all" if enabled else None, context, stacks, max_entries, *options)
+
     def _has_open_window(self) -> bool:
         return bool(self._windows) and self._windows[-1].end is None
 
     def _lengths(self) -> tuple[int, ...]:
-        return tuple(len(trace) for trace in self._look(None)["device_traces"])
+        return tuple(len(trace) for trace in self.snapshot()["device_traces"])
 
     def _close_window(self) -> None:
         if self._has_open_window():
             self._windows[-1] = replace(self._windows[-1], end=self._lengths())
 
     def _snapshot_for_program(self, *arguments: Any) -> Snapshot:
-        return visible(self._look(*arguments), self._view, self._windows)
+        snapshot = self._look(*arguments)
+        return snapshot if self._is_ours else visible(snapshot, self._view, self._windows)
 
 
 def visible(snapshot: Snapshot, view: View | None, windows: Sequence[Window] = ()) -> Snapshot:

@@ -38,6 +38,9 @@ forget = _bind("ullage_forget", None, c_void_p)
 follow_thread = _bind("ullage_follow_thread", None, c_int)
 expect_count = _bind("ullage_expect_count", None, c_int64)
 expect_nothing = _bind("ullage_expect_nothing", None)
+skip_random = _bind("ullage_skip_random", None, c_void_p, c_uint64)
+host_filled = _bind("ullage_host_filled", None, c_void_p, c_uint64)
+host_needed_bytes = _bind("ullage_host_needed_bytes", c_uint64)
 pinned_peak_bytes = _bind("ullage_pinned_peak_bytes", c_uint64)
 non_torch_peak_bytes = _bind("ullage_non_torch_peak", c_uint64, c_int)
 _num_events = _bind("ullage_num_events", c_uint64)
@@ -109,6 +112,8 @@ __all__ = [
     "expect_nothing",
     "follow_thread",
     "forget",
+    "host_filled",
+    "host_needed_bytes",
     "is_present",
     "non_torch_peak_bytes",
     "on_host_read",
@@ -116,6 +121,7 @@ __all__ = [
     "position",
     "read_bytes",
     "refused",
+    "skip_random",
     "workspaces",
     "write_bytes",
 ]

@@ -53,6 +53,7 @@ class Values:
         self._include = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
         self._is_installed = self._is_active = False
         aten = torch.ops.aten
+        self._copies = {aten._to_copy.default, aten.copy_.default}
         self._equal, self._repeat = aten.equal.default, aten.repeat_interleave.Tensor
         self._finds = {
             aten.nonzero.default: None,
@@ -115,7 +116,7 @@ class Values:
                 library.forget(tensor.data_ptr())
 
     def _follow(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        if op in self._weights.fills and self._weights.is_skipped(args[0]):
+        if op in self._weights.fills and self._weights.put_off(op, args, kwargs):
             return args[0]
         if op is self._equal and self._beside.are_comparable(*args):
             # What it does on a GPU, step by step, so that each step is seen.
@@ -134,6 +135,8 @@ class Values:
                     library.expect_nothing()
             if known is not None:
                 self._beside.follow(op, args, kwargs, known, result)
+            if op in self._copies:
+                self._beside.take_over(result)
             return result
         finally:
             library.follow_thread(int(not self._is_active))

@@ -156,6 +156,27 @@ def test_a_library_that_nobody_answers_for_is_named(site: Path, tmp_path: Path) 
 
 
 @needs_compiler
+@pytest.mark.parametrize("version", ["2.5.1+cu124", "1.13.1+cu117", "2.5.0a0+gitabc"])
+def test_a_torch_that_is_too_old_is_refused_in_a_sentence(
+    site: Path, tmp_path: Path, version: str
+) -> None:
+    (site / "torch" / "version.py").write_text(f"__version__ = '{version}'\ncuda: str = '12.4'\n")
+    with pytest.raises(EnvironmentProblem, match=r"older than 2\.6, .*ullage env DIR") as caught:
+        check_torch(found_torch(), tmp_path)
+    assert version in str(caught.value)
+
+
+@needs_compiler
+@pytest.mark.parametrize("version", ["2.6.0+cu124", "2.10.1", "3.0.0.dev20270101+cu140"])
+def test_a_newer_torch_is_judged_by_what_it_calls(site: Path, tmp_path: Path, version: str) -> None:
+    (site / "torch" / "version.py").write_text(f"__version__ = '{version}'\ncuda: str = '12.4'\n")
+    phantom = make_phantom(
+        tmp_path / "lib", "int cudaMalloc(void) {return 0;} int ncclSend(void) {return 0;}"
+    )
+    assert check_torch(found_torch(), phantom).version == version
+
+
+@needs_compiler
 def test_a_missing_phantom_says_how_to_get_it(site: Path, tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match=r"ullage\.phantom\.build"):
         check_torch(found_torch(), tmp_path)
