@@ -211,8 +211,8 @@ def _name(point: Point) -> str:
 def _basis(report: SweepReport) -> Sequence[str]:
     """What the answers rest on, over all runs."""
     bases = [b for p in report.points for b in (p.report.allocator_basis, p.report.device_basis)]
-    whats = dict.fromkeys(made.what for basis in bases for made in basis.assumptions)
-    if not whats:
+    named = dict.fromkeys(made.what for basis in bases for made in basis.assumptions)
+    if not named:
         return ["Basis: exact"]
     margin = max(
         (d.headroom.context_margin_bytes for p in report.points for d in p.report.devices),
@@ -220,8 +220,8 @@ def _basis(report: SweepReport) -> Sequence[str]:
     )
     return [
         f"Basis: assumed; left is with the context at its upper end, ±{format_bytes(margin)}",
-        *(f"  {what}" for what in list(whats)[:6]),
-        *([f"  and {len(whats) - 6} more; each run's own are in --json"] if len(whats) > 6 else []),
+        *(f"  {what}" for what in list(named)[:6]),
+        *([f"  and {len(named) - 6} more; each run's own are in --json"] if len(named) > 6 else []),
     ]
 
 
