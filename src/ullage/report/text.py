@@ -17,6 +17,7 @@ from rich.text import Text
 
 from ullage.explain.basis import Assumption
 from ullage.explain.device import DeviceReport
+from ullage.explain.host import HostMemory
 from ullage.explain.ledger import Ledger
 from ullage.explain.run import RunReport
 from ullage.explain.steps import StepPeak
@@ -31,6 +32,7 @@ from ullage.report.palette import (
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.units import format_bytes
 
+_NAMED_GPUS = 8
 _PLACE_WIDTH = 24
 _MAX_ROWS = 8
 _VERDICT_STYLES = {
@@ -75,10 +77,13 @@ def _parts(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
     if len(report.devices) > 1:
         yield from _all_devices(report.devices)
     if report.devices:
+        yield Text("\nHost memory", style="bold")
+        yield _host_table(report.host)
         yield from _basis_parts(report)
     if report.is_unlimited and fullest is not None:
-        named = ", ".join(report.fits_on) or "none of the catalogued GPUs"
-        yield Text(f"\nThe peak fits on: {named}")
+        named = ", ".join(report.fits_on[:_NAMED_GPUS]) or "none of the catalogued GPUs"
+        more = len(report.fits_on) - _NAMED_GPUS
+        yield Text(f"\nThe peak fits on: {named}{f' and {more} larger ones' if more > 0 else ''}")
 
 
 def _verdict(report: RunReport) -> Text:
@@ -220,6 +225,20 @@ def _all_devices(devices: Sequence[DeviceReport]) -> Iterator[RenderableType]:
 def _device_name(device: DeviceReport) -> str:
     name = f"device {device.totals.index}"
     return name if device.rank is None else f"rank {device.rank}, {name}"
+
+
+def _host_table(host: HostMemory) -> Table:
+    """One line; what would be different with the GPU only where it is."""
+    columns = [("peak here", format_bytes(host.peak_bytes, 2))]
+    if host.needed_bytes > host.peak_bytes:
+        columns.append(("with a GPU at least", format_bytes(host.needed_bytes, 2)))
+    if host.pinned_peak_bytes:
+        columns.append(("pinned", format_bytes(host.pinned_peak_bytes, 2)))
+    table = make_grid("right", "right", "right")
+    names, sizes = zip(*columns, strict=True)
+    table.add_row(f"  {names[0]}", *names[1:], style="dim")
+    table.add_row(f"  {sizes[0]}", *sizes[1:])
+    return table
 
 
 def _basis_parts(report: RunReport) -> Iterator[RenderableType]:

@@ -15,7 +15,7 @@ Make = Callable[..., Record]
 
 FIELDS = """
     schema verdict program exit_code torch ullage wall_s warnings basis host_peak_bytes
-    pinned_peak_bytes processes devices oom snapshot
+    host_needed_bytes pinned_peak_bytes processes devices oom snapshot
 """
 DEVICE_FIELDS = """
     index rank gpu total_bytes context_bytes context_low_bytes context_high_bytes non_torch_bytes

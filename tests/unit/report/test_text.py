@@ -52,7 +52,8 @@ def explain(
 
 @pytest.fixture
 def reports(make_record: Make, program: Program, small_gpu: Gpu) -> dict[str, RunReport]:
-    training = make_record(TRAINING, reads=READS, assumed=[SIZES])
+    host = {"host_needed_bytes": 5000, "pinned_peak_bytes": 64}
+    training = make_record(TRAINING, reads=READS, assumed=[SIZES], **host)
     failed = make_record("+700 =parameter S F +30 !300", exit=OOM)
     return {
         "fits": explain(training, program, small_gpu),
