@@ -40,6 +40,7 @@ PAGE = ROOT / "docs" / "speed.md"
 GPT2 = str(ROOT / "examples" / "gpt2" / "train.py")
 GIB = 2**30
 STEPS = 3
+SWEPT = (1, 2, 4, 8, 16, 24, 32, 48)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,12 @@ class Bench:
         kept = ("--snapshot", str(self.scratch / "snapshot.pickle"))
         words = (ullage_script, "run", *options, *kept, "--", *program)
         return Command(words, os.environ)
+
+    def sweep_under_ullage(self, variable: str, *program: str) -> Command:
+        """`ullage run --sweep` as a user types it."""
+        ullage_script = str(Path(sys.executable).with_name("ullage"))
+        options = ("--gpu", self.gpu, "--python", self.python, "--quiet", "--sweep", variable)
+        return Command((ullage_script, "run", *options, "--", *program), os.environ)
 
     def on_phantom(self, *program: str, is_recorded: bool, has_real_init: bool = False) -> Command:
         """The program on the phantom without `ullage run` around it."""
@@ -124,6 +131,27 @@ def measure_gpt2(bench: Bench) -> list[Row]:
             "",
         ),
     ]
+
+
+def measure_sweep(bench: Bench) -> Row:
+    """A sweep of eight batch sizes of GPT-2, against one run of it."""
+    timings = interleave(
+        {
+            "run": bench.under_ullage(GPT2, "--batch-size", "8"),
+            "sweep": bench.sweep_under_ullage(
+                f"batch={','.join(map(str, SWEPT))}", GPT2, "--batch-size", "{batch}"
+            ),
+        },
+        bench.scratch,
+        bench.num_repeats,
+    )
+    wall = {name: median_wall_s(rows) for name, rows in timings.items()}
+    return Row(
+        f"`ullage run --sweep` of {len(SWEPT)} batch sizes of GPT-2, against one run",
+        f"**{wall['sweep'] / wall['run']:.2f}x** ({wall['sweep']:.2f} s against "
+        f"{wall['run']:.2f} s; {spread(timings['sweep'])})",
+        "at most 2.5x",
+    )
 
 
 def spread(timings: Sequence[Timing]) -> str:
@@ -230,6 +258,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ullage-speed-") as directory:
         bench = Bench(args, Path(directory))
         rows = measure_gpt2(bench)
+        rows.append(measure_sweep(bench))
         rows.append(measure_llama(bench))
         rows += measure_host_memory(bench)
         rows += measure_mem_tracker(bench)
