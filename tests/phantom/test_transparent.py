@@ -148,3 +148,12 @@ def test_frames_of_torch_differ_at_most_where_hooks_are_called(
 
     watched = run_program("fails_within.py", place)
     assert others(watched.stderr) == others(run_program("fails_within.py", place, env=BARE).stderr)
+
+
+def test_no_stack_of_a_snapshot_shows_ullage(run_program: RunProgram) -> None:
+    snapshot = run_program("peaks.py").snapshot
+    holders = [entry for trace in snapshot["device_traces"] for entry in trace]
+    holders += [block for segment in snapshot["segments"] for block in segment["blocks"]]
+    files = {frame["filename"] for holder in holders for frame in holder.get("frames", [])}
+    assert any(file.endswith("peaks.py") for file in files), "there are stacks"
+    assert not [file for file in files if "/ullage/" in file or file.endswith("torch/_ops.py")]

@@ -8,13 +8,17 @@ it been alone. All private names of torch's memory history are in this module.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
+from ullage.record import place
+
 Snapshot = dict[str, Any]
+_OPS = f"torch{os.sep}_ops.py"
 _ENABLED, _CONTEXTS, _STACKS = ("state", "all"), (None, "state", "alloc", "all"), ("python", "all")
 MAX_ENTRIES = 2_000_000
 """Trace entries that ullage lets torch keep: some hundred bytes of host memory each."""
@@ -96,10 +100,10 @@ class History:
         generated nothing, and an empty stand-in says the same without the seconds of its import.
         """
         if "torch._inductor" in sys.modules:
-            return self._snapshot(*arguments)
+            return without_ours(self._snapshot(*arguments))
         self._torch._inductor = ModuleType("torch._inductor")
         try:
-            return self._snapshot(*arguments)
+            return without_ours(self._snapshot(*arguments))
         finally:
             del self._torch._inductor
 
@@ -182,6 +186,29 @@ def visible(snapshot: Snapshot, view: View | None, windows: Sequence[Window] = (
         for trace in snapshot["device_traces"]:
             for entry in trace:
                 entry["frames"] = []
+    return snapshot
+
+
+def without_ours(snapshot: Snapshot) -> Snapshot:
+    """Takes ullage out of every stack: its own frames, and those of torch's that it called."""
+    holders = [entry for trace in snapshot["device_traces"] for entry in trace]
+    holders += snapshot["segments"]
+    holders += [block for segment in snapshot["segments"] for block in segment["blocks"]]
+    stacks = [holder["frames"] for holder in holders if holder.get("frames")]
+    # torch makes one dict of each place, so most of them are looked at once.
+    places = {id(frame): frame["filename"] for stack in stacks for frame in stack}
+    ours = {number for number, filename in places.items() if place.is_ours(filename)}
+    for stack in stacks if ours else ():
+        if ours.isdisjoint(map(id, stack)):
+            continue
+        kept: list[dict[str, Any]] = []
+        for frame in stack:  # innermost first: what ullage called comes before it
+            if id(frame) in ours:
+                while kept and kept[-1]["filename"].endswith(_OPS):
+                    kept.pop()
+            else:
+                kept.append(frame)
+        stack[:] = kept
     return snapshot
 
 
