@@ -94,7 +94,15 @@ def run_tests(python: Path) -> Tests:
             continue
         with tempfile.TemporaryDirectory(prefix="ullage-versions-") as directory:
             report = Path(directory) / "report.xml"
-            command = [sys.executable, "-m", "pytest", "-q", "-m", "phantom", str(path)]
+            command = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-m",
+                "phantom and not nightly",
+                str(path),
+            ]
             try:
                 subprocess.run(
                     [*command, f"--junitxml={report}", "-p", "no:cacheprovider"],

@@ -42,7 +42,8 @@ SHORT_LLAMA = ("llama_trainer/train.py", "--seq-len", "256")
 ENDS = {"out_of_memory": "out_of_memory"}
 # Where a few MiB decide: the program ends well, or runs out of memory.
 CLOSE = {("halve_batch", "t4"), ("gpt2", "t4")}
-TOO_LARGE = {("llama_trainer", "t4")}
+# On a T4 attention in bfloat16 has no kernel of its own: it writes its scores out.
+TOO_LARGE = {("llama_trainer", "t4"), ("unet_diffusers", "t4")}
 
 
 def check_whole(outcome: Any) -> None:

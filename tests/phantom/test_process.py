@@ -90,7 +90,7 @@ def test_a_signal_ends_the_program_and_leaves_a_record(
                     break
             assert process.poll() is None, before
             process.send_signal(number)
-            stdout, _ = process.communicate(timeout=30)
+            stdout, _ = process.communicate(timeout=TIMEOUT_S)
         finally:
             process.kill()
     assert process.returncode == expected
