@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from ullage.phantom.placeholders import (
     requirement_name,
     write_placeholder,
 )
+from ullage.phantom.torch_build import OLDEST
 
 # Written last: an environment without it is not finished.
 STAMP = "ullage-env.json"
@@ -80,11 +82,11 @@ def make_environment(
 
     force: remake an environment that holds something else.
     progress: is told each step in one line.
-    Raises: EnvironmentProblem: not Linux; something else is in the directory; no Python venv
-    module; pip failed; the torch that
-        pip finds is not a CUDA build.
+    Raises: EnvironmentProblem: not Linux; a torch that is too old; something else is in the
+        directory; no Python venv module; pip failed; the torch that pip finds is not a CUDA build.
     """
     _require_linux()
+    _require_new_enough(spec.torch)
     stamp = _stamp(spec)
     python = directory / "bin" / "python"
     present = _read_stamp(directory)
@@ -307,6 +309,16 @@ def _read_stamp(directory: Path) -> dict[str, object] | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def _require_new_enough(torch: str | None) -> None:
+    numbers = re.match(r"(\d+)\.(\d+)", torch or "")
+    if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise EnvironmentProblem(
+            f"torch {torch} is older than {oldest}, the oldest that this ullage runs; ask for "
+            f"--torch {oldest}.0 or a newer one"
+        )
 
 
 def _require_linux() -> None:

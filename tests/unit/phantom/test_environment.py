@@ -247,3 +247,11 @@ def test_outside_a_run_torch_imports_and_sees_no_gpu(thin_python: Path) -> None:
         [str(thin_python), "-c", code], check=True, capture_output=True, text=True
     )
     assert done.stdout.split() == ["False", "0"]
+
+
+def test_a_torch_that_is_too_old_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"torch 2\.5\.1 is older than 2\.6, the oldest"):
+        environment.make_environment(
+            tmp_path / "thin", environment.EnvironmentSpec(torch="2.5.1"), progress=print
+        )
+    assert not (tmp_path / "thin").exists()
