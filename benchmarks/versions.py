@@ -32,6 +32,11 @@ NEWEST = "newest"
 VERSIONS = ("2.6.0", "2.8.0", "2.9.1", "2.11.0", NEWEST)
 GPU = "h100-80gb"
 FILE_TIMEOUT_S = 1800
+# The tests that hang on what torch does; the others, on how programs are started and ended.
+FIGURES = (
+    "test_exact.py", "test_document.py", "test_values.py", "test_owners.py", "test_transparent.py",
+    "test_out_of_memory.py", "test_allocator_settings.py", "test_real_gpus.py", "test_closure.py",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +89,15 @@ def is_failure(said: str) -> bool:
     return said not in (VERDICTS["fits"], VERDICTS["out_of_memory"])
 
 
-def run_tests(python: Path) -> Tests:
-    """Run every test that needs PyTorch's CUDA build, file by file."""
+def run_tests(python: Path, *, is_quick: bool) -> Tests:
+    """Run every test that needs PyTorch's CUDA build, file by file; or those of FIGURES alone."""
     found: list[ElementTree.Element] = []
     failed: list[str] = []
     environment = os.environ | {"ULLAGE_TEST_PYTHON": str(python)}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         if "pytest.mark.phantom" not in path.read_text(encoding="utf-8"):
+            continue
+        if is_quick and path.name not in FIGURES:
             continue
         with tempfile.TemporaryDirectory(prefix="ullage-versions-") as directory:
             report = Path(directory) / "report.xml"
@@ -158,31 +165,33 @@ def environment_of(version: str) -> Path:
     ).python
 
 
-def try_version(python: Path) -> Version:
+def try_version(python: Path, *, is_quick: bool) -> Version:
     """Everything with one interpreter."""
     code = "import platform; print(platform.python_version())"
     said = subprocess.run([str(python), "-c", code], check=True, capture_output=True, text=True)
     return Version(
         build=find_torch(str(python)),
         python=said.stdout.strip(),
-        tests=run_tests(python),
+        tests=run_tests(python, is_quick=is_quick),
         examples=run_examples(python),
     )
 
 
-def render(versions: list[Version]) -> str:
+def render(versions: list[Version], *, is_quick: bool) -> str:
     """The page."""
     columns = ("torch", "CUDA", "cuDNN", "Python", "passed", "failed", "skipped", "examples")
     head = f"| {' | '.join(columns)} |\n|---|---|---|---|--:|--:|--:|--:|"
     today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+    names = ", ".join(name.removeprefix("test_").removesuffix(".py") for name in FIGURES)
+    which = f"the tests (quick: {names})" if is_quick else "all tests"
     return "\n".join(
         [
             f"""# Versions of PyTorch that were checked
 
 Written by `python -m benchmarks.versions`. One installed ullage, a thin environment (`ullage env`)
-for each version of torch. *passed*, *failed* and *skipped* are the tests that run programs on the
-phantom (`pytest -m phantom`), *examples* the programs of `examples/` that ran on an {GPU}, those
-included that run out of memory as they should. cuDNN is the version that torch asks for.
+for each version of torch. *passed*, *failed* and *skipped* are {which}
+that run programs on the phantom, *examples* the programs of `examples/` that ran on an {GPU},
+those included that run out of memory as they should. cuDNN is the version that torch asks for.
 
 Machine: {machine()}. ullage {ullage.__version__}, {today}.
 
@@ -203,6 +212,9 @@ def main() -> None:
     parser.add_argument(
         "--python", type=Path, action="append", help="an interpreter with torch, as it is"
     )
+    parser.add_argument(
+        "--quick", action="store_true", help="the tests that hang on what torch does, and no others"
+    )
     parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
     args = parser.parse_args()
     chosen = args.torch or (() if args.python else VERSIONS)
@@ -212,8 +224,8 @@ def main() -> None:
     args.page.parent.mkdir(exist_ok=True)
     versions: list[Version] = []
     for python in pythons:
-        versions.append(try_version(python))
-        args.page.write_text(render(versions), encoding="utf-8")
+        versions.append(try_version(python, is_quick=args.quick))
+        args.page.write_text(render(versions, is_quick=args.quick), encoding="utf-8")
     print(f"Wrote {args.page}")
     failed = [f"torch {one.build.version}: {what}" for one in versions for what in one.failed]
     if failed:

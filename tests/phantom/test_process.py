@@ -93,7 +93,7 @@ def test_a_signal_ends_the_program_and_leaves_a_record(
             stdout, _ = process.communicate(timeout=TIMEOUT_S)
         finally:
             process.kill()
-    assert process.returncode == expected
+    assert process.returncode == expected, stdout
     document = json.loads(stdout)
     assert document["verdict"] == "failed"
     (device,) = document["devices"]
