@@ -1,0 +1,397 @@
+// The page: its views, its tools, the keyboard, and the frames in which it draws.
+
+const TABS = ["map", "timeline", "peak", "segments", "findings"];
+const THEME_COLORS = ["ground", "segment", "text", "muted", "line", "accent"];
+const FRAME_MS = 2.4; // of script; what is not done by then goes on in the next frame
+const byId = (id) => document.getElementById(id);
+
+function fillSelect(id, options) {
+  const elements = options.map(([value, label]) => makeElement("option", { value }, label));
+  byId(id).replaceChildren(...elements);
+}
+
+class Page {
+  constructor(runs) {
+    this.axis = "events";
+    this.tab = "map";
+    const mayBeSlow = location.hash.includes("webgl");
+    this.panels = runs.map((run) => {
+      const gl = location.hash.includes("pixels") ? null : GlCanvas.create({ mayBeSlow });
+      return new Panel(run, { page: this, renderer: gl ?? new PixelCanvas() });
+    });
+    this.active = this.panels[0];
+    for (const panel of this.panels) {
+      panel.parts.name.textContent = runs.length > 1 ? panel.run.header.title : "";
+      byId("panels").append(panel.element);
+    }
+    this.linkLevels();
+    this.fitView();
+    this._fillTools();
+    this._makeRunViews();
+    this._listen();
+    this.applyTheme();
+    this.showTab("map");
+    this.showMoment(this.active, this.active.run.header.peak_event);
+  }
+
+  // What is in view.
+
+  /** One scale of bytes for the timelines of all runs. */
+  linkLevels() {
+    const top = Math.max(...this.panels.map(({ timeline }) => timeline.highest));
+    for (const { timeline } of this.panels) timeline.topBytes = 1.05 * top;
+  }
+
+  fitView() {
+    const extents = this.panels.map((panel) => extentOf(panel.run, this.axis));
+    const low = Math.min(...extents.map(([begin]) => begin));
+    const high = Math.max(...extents.map(([, end]) => end), low + (this.axis === "seconds" ? 1e-6 : 1));
+    const margin = 0.01 * (high - low);
+    this.domain = { x0: low - margin, x1: high + margin };
+    this.view = { ...this.domain };
+  }
+
+  fit() {
+    this.fitView();
+    for (const panel of this.panels) panel.moveHeights(0, Infinity);
+    this.invalidate();
+  }
+
+  /** Moves the view by a share of its width. */
+  pan(share) {
+    const span = this.view.x1 - this.view.x0;
+    this.setView(this.view.x0 + share * span, span);
+  }
+
+  /** Zooms time around a share of the width. */
+  zoom(factor, around = 0.5) {
+    const span = this.view.x1 - this.view.x0;
+    const full = this.domain.x1 - this.domain.x0;
+    const least = this.axis === "seconds" ? full * 1e-7 : Math.min(MIN_EVENTS, full);
+    const newSpan = Math.max(least, Math.min(full, span * factor));
+    this.setView(this.view.x0 + around * (span - newSpan), newSpan);
+  }
+
+  setView(x0, span) {
+    const low = Math.max(this.domain.x0, Math.min(this.domain.x1 - span, x0));
+    this.view = { x0: low, x1: low + span };
+    this.invalidate();
+  }
+
+  setAxis(axis) {
+    const { run, map } = this.active;
+    const events = [this.view.x0, this.view.x1].map((x) => map.eventAt(x));
+    this.axis = axis;
+    for (const panel of this.panels) panel.setAxis(axis);
+    this.fitView();
+    const isWhole = events[0] < 0 && events[1] >= run.numEvents - 1;
+    const [begin, end] = events.map((event) => map.xOf(event));
+    if (!isWhole) this.setView(begin, Math.max(end - begin, 1e-6));
+    this._markAll();
+  }
+
+  // What is chosen.
+
+  select(panel, block) {
+    for (const one of this.panels) one.selection = one === panel ? block : null;
+    this.active = panel;
+    byId("details").replaceChildren(...blockDetails(panel.run, block));
+    byId("details").scrollTop = 0;
+    this.invalidate();
+  }
+
+  /** Brings a block into view. */
+  reveal(panel, block) {
+    const { map, run } = panel;
+    const [begin, end] = [map.xOf(run.birth[block]), map.xOf(run.death[block])];
+    const least = this.axis === "seconds" ? 1e-5 : 40;
+    const span = Math.max(Math.min(3 * (end - begin), this.view.x1 - this.view.x0), least);
+    if (begin > this.view.x1 || end < this.view.x0) this.setView((begin + end - span) / 2, span);
+    const { y0, y1 } = map.heights;
+    const y = run.columns.y[block];
+    if (y < y0 || y > y1) panel.moveHeights(y - (y1 - y0) / 2, y1 - y0);
+    this.select(panel, block);
+  }
+
+  showMoment(panel, event) {
+    this.active = panel;
+    this.moment = event;
+    byId("run").value = this.panels.indexOf(panel);
+    this._showFacts();
+    byId("legend").replaceChildren(...legendOf(panel.run, panel.timeline.levels, event));
+    const isPeak = event === panel.run.header.peak_event;
+    byId("moment").hidden = isPeak;
+    if (this.tab === "peak") this.showTab("peak");
+  }
+
+  hover(place) {
+    for (const panel of this.panels) panel.parts.cursor.hidden = place === null;
+    if (place === null) {
+      byId("status").textContent = byId("status").dataset.idle;
+      return;
+    }
+    const { panel, event, share, block } = place;
+    const left = `calc(var(--gutter) + (100% - var(--gutter)) * ${share})`;
+    for (const one of this.panels) one.parts.cursor.style.left = left;
+    const { run, timeline } = panel;
+    const live = timeline.levels.after(event).reduce((sum, bytes) => sum + bytes, 0);
+    const parts = [event < 0 ? "before the first event" : `event ${formatCount(event)}`];
+    if (run.hasTimes) parts.push(formatSeconds(run.seconds(event), 1e-4));
+    parts.push(`${formatBytes(live)} live`, `${formatBytes(timeline.levels.reservedAfter(event))} reserved`);
+    if (block !== null) parts.push(`block of ${formatBytes(run.bytes(block))}: ${run.site(block)}`);
+    byId("status").textContent = parts.join("  ·  ");
+  }
+
+  search(text) {
+    this.searchText = text;
+    this.found = null;
+    for (const panel of this.panels) {
+      const found = findBlocks(panel.run, text);
+      if (found) found.blocks.sort((a, b) => panel.run.bytes(b) - panel.run.bytes(a));
+      if (panel === this.active) this.found = found;
+      panel.map.restyle();
+    }
+    this.foundPlace = -1;
+    byId("details").replaceChildren(
+      ...(this.found ? searchDetails(text, this.found, (by) => this.stepFound(by)) : []),
+    );
+    this.invalidate();
+  }
+
+  stepFound(by) {
+    const blocks = this.found?.blocks ?? [];
+    if (blocks.length === 0) return;
+    this.foundPlace = (this.foundPlace + by + blocks.length) % blocks.length;
+    this.reveal(this.active, blocks[this.foundPlace]);
+  }
+
+  // Views and tools.
+
+  showTab(tab) {
+    this.tab = tab;
+    document.body.dataset.tab = tab;
+    for (const button of document.querySelectorAll("[role=tab]")) {
+      button.setAttribute("aria-selected", String(button.dataset.tab === tab));
+      button.tabIndex = button.dataset.tab === tab ? 0 : -1;
+    }
+    for (const panel of this.panels) panel.resize();
+    if (tab === "peak") this.activeViews.treemap.show({ event: this.moment });
+    if (tab === "segments") this.activeViews.segments.show(byId("segment-by").value);
+    if (tab === "findings") byId("findings").replaceChildren(...findingsOf(this.active.run));
+    this._markAll();
+  }
+
+  get activeViews() {
+    return this.views.get(this.active);
+  }
+
+  _makeRunViews() {
+    const onPick = (block) => this.select(this.active, block);
+    this.views = new Map(this.panels.map((panel) => {
+      const places = { container: byId("tiles"), crumbs: byId("crumbs") };
+      const treemap = new TreemapView(panel.run, { ...places, onPick });
+      const segments = new SegmentsView(panel.run, {
+        scroller: byId("segment-scroll"), canvas: byId("segment-rows"), filler: byId("segment-filler"),
+        summary: byId("segment-summary"),
+      });
+      return [panel, { treemap, segments }];
+    }));
+    const { run } = this.active;
+    const options = [["stack", "call stack"], ["group", "colour"]];
+    if (run.columns.module) options.unshift(["module", "module"]);
+    fillSelect("tile-by", options);
+    byId("tile-by").value = this.activeViews.treemap.by;
+  }
+
+  _fillTools() {
+    const { run } = this.panels[0];
+    fillSelect("color-by", run.header.groupings.map((grouping, i) => [i, grouping.label]));
+    fillSelect("run", this.panels.map((panel, i) => [i, panel.run.header.title]));
+    const hasTimes = this.panels.every((panel) => panel.run.hasTimes);
+    byId("axis").querySelector("[value=seconds]").disabled = !hasTimes;
+    byId("run").parentElement.hidden = this.panels.length < 2;
+    byId("title").textContent = this.panels.map((panel) => panel.run.header.title).join(" and ");
+    const count = this.panels.reduce((sum, panel) => sum + panel.run.header.findings.length, 0);
+    byId("finding-count").textContent = count > 0 ? ` (${count})` : "";
+    const warnings = this.panels.flatMap((panel) => panel.run.header.contradictions);
+    byId("warning").hidden = warnings.length === 0;
+    byId("warning").textContent =
+      `The file does not agree with itself, so parts of this page are wrong: ${warnings[0]}` +
+      (warnings.length > 1 ? `; and ${formatNumberOf(warnings.length - 1, "more place")}.` : ".");
+  }
+
+  /** The line beside the title: the run that is looked at. */
+  _showFacts() {
+    const { run, timeline } = this.active;
+    const { numBlocks, numEvents, header, columns } = run;
+    byId("facts").textContent = [
+      `peak ${formatBytes(timeline.levels.peakBytes)} live`,
+      `${formatBytes(timeline.levels.reserved.highest)} reserved`,
+      formatNumberOf(numEvents, "event"), formatNumberOf(numBlocks, "block"),
+      `${formatNumberOf(columns.end_bytes.length, "segment")} at the end`, `device ${header.device}`,
+    ].join("  ·  ");
+  }
+
+  colorBy(number) {
+    for (const panel of this.panels) {
+      const { groupings } = panel.run.header;
+      panel.run.setGrouping(groupings[Math.min(number, groupings.length - 1)]);
+      panel.regroup();
+    }
+    this.linkLevels();
+    this.showMoment(this.active, this.moment);
+    this.showTab(this.tab);
+  }
+
+  applyTheme() {
+    const style = getComputedStyle(document.documentElement);
+    const theme = Object.fromEntries(
+      THEME_COLORS.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]),
+    );
+    for (const panel of this.panels) panel.setTheme(theme);
+    for (const { segments } of this.views.values()) segments.setTheme(theme);
+    this._markAll();
+    if (this.tab === "segments") this.activeViews.segments.draw();
+  }
+
+  _listen() {
+    const on = (id, kind, act) => byId(id).addEventListener(kind, act);
+    for (const button of document.querySelectorAll("[role=tab]")) {
+      button.addEventListener("click", () => this.showTab(button.dataset.tab));
+    }
+    on("axis", "change", (event) => this.setAxis(event.target.value));
+    on("color-by", "change", (event) => this.colorBy(Number(event.target.value)));
+    on("tile-by", "change", (event) => this.activeViews.treemap.show({ by: event.target.value }));
+    on("run", "change", (event) => {
+      this.active = this.panels[Number(event.target.value)];
+      this.showMoment(this.active, this.active.run.header.peak_event);
+      this.showTab(this.tab);
+    });
+    on("segment-by", "change", () => this.showTab("segments"));
+    on("segment-scroll", "scroll", () => this.activeViews.segments.draw());
+    on("segment-rows", "click", (event) => {
+      const found = this.activeViews.segments.at(event);
+      if (found && found.block !== null) this.select(this.active, found.block);
+    });
+    on("segment-rows", "mousemove", (event) => {
+      const { segments } = this.activeViews;
+      const found = segments.at(event);
+      event.target.title = found ? segments.describe(found) : "";
+    });
+    on("moment-map", "click", () => this.showTab("peak"));
+    on("to-peak", "click", () => this.showMoment(this.active, this.active.run.header.peak_event));
+    on("fit", "click", () => this.fit());
+    on("help", "click", () => byId("help-text").showModal());
+    on("theme", "click", () => {
+      setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+      this.applyTheme();
+    });
+    let timer = 0;
+    on("search", "input", (event) => {
+      clearTimeout(timer);
+      timer = setTimeout(() => this.search(event.target.value), 150);
+    });
+    document.addEventListener("keydown", (event) => this._key(event));
+    new ResizeObserver(() => this.showTab(this.tab)).observe(byId("views"));
+  }
+
+  _key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || byId("help-text").open) return;
+    const isTyping = event.target.matches("input, select");
+    if (event.key === "Escape" && isTyping) event.target.blur();
+    if (event.key === "Enter" && event.target.id === "search") this.stepFound(1);
+    if (isTyping) return;
+    const { active } = this;
+    const step = event.shiftKey ? 0.5 : 0.12;
+    const actions = {
+      a: () => this.pan(-step), d: () => this.pan(step), w: () => active.panHeights(step), s: () => active.panHeights(-step),
+      ArrowLeft: () => this.pan(-step), ArrowRight: () => this.pan(step),
+      ArrowUp: () => active.panHeights(step), ArrowDown: () => active.panHeights(-step),
+      "+": () => this.zoom(0.7), "=": () => this.zoom(0.7), "-": () => this.zoom(1 / 0.7),
+      "]": () => active.zoomHeights(0.7), "[": () => active.zoomHeights(1 / 0.7),
+      0: () => this.fit(), n: () => this.stepFound(1), p: () => this.stepFound(-1),
+      x: () => active.run.hasTimes && this._toggleAxis(), t: () => byId("theme").click(),
+      "/": () => byId("search").focus(), "?": () => byId("help").click(), Escape: () => this.clear(),
+    };
+    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    const isScrolled = event.target.matches("#segment-scroll, #details, #findings");
+    const isTab = event.target.matches("[role=tab]") && key.startsWith("Arrow");
+    if (/^[1-5]$/.test(key)) this.showTab(TABS[Number(key) - 1]);
+    else if (isTab) this._stepTab(key === "ArrowLeft" ? -1 : 1);
+    else if (actions[key] && !(isScrolled && key.startsWith("Arrow"))) actions[key]();
+    else return;
+    event.preventDefault();
+  }
+
+  _stepTab(by) {
+    const next = TABS[(TABS.indexOf(this.tab) + by + TABS.length) % TABS.length];
+    this.showTab(next);
+    document.querySelector(`[role=tab][data-tab=${next}]`).focus();
+  }
+
+  _toggleAxis() {
+    byId("axis").value = this.axis === "events" ? "seconds" : "events";
+    this.setAxis(byId("axis").value);
+  }
+
+  clear() {
+    for (const panel of this.panels) panel.selection = null;
+    byId("search").value = "";
+    this.search("");
+  }
+
+  // Frames.
+
+  _markAll() {
+    for (const panel of this.panels) panel.isStale = true;
+    this.invalidate();
+  }
+
+  /** Draws some views that are not shown: the browser compiles what has run a few times, and the
+   * first movement is as quick as those after it. */
+  warmUp() {
+    for (const share of [0.5, 0.1, 0.02, 0.004, 0.0008, 0.1, 0.004]) {
+      this.zoom(share);
+      this.draw();
+      this.fitView();
+    }
+    this._markAll();
+  }
+
+  /** Draws soon. */
+  invalidate() {
+    if (this.frame) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = 0;
+      if (this.draw()) this.invalidate();
+    });
+  }
+
+  /** Draws a frame; true if there is more to draw. */
+  draw(milliseconds = FRAME_MS) {
+    if (this.tab !== "map" && this.tab !== "timeline") return false;
+    const deadline = performance.now() + milliseconds;
+    let isUnfinished = false;
+    for (const panel of this.panels) {
+      isUnfinished = panel.draw(this.view, this.axis, deadline) || isUnfinished;
+    }
+    return isUnfinished;
+  }
+}
+
+async function openPage() {
+  const texts = [...document.querySelectorAll("script.run")].map((script) => script.textContent);
+  const runs = (await Promise.all(texts.map(unpackRun))).map((run) => new Run(run));
+  const page = new Page(runs);
+  window.ullage = page; // for whoever looks at it from the console
+  page.warmUp();
+  page.draw(Infinity); // all of it at once, the first time
+  document.body.dataset.state = "ready";
+  performance.mark("drawn");
+}
+
+openPage().catch((error) => {
+  document.body.dataset.state = "failed";
+  byId("facts").textContent = `This page could not be shown: ${error.message}`;
+  throw error;
+});

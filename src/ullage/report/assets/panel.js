@@ -1,0 +1,213 @@
+// One run over time: the timeline, the map below it on the same axis, their scales, the pointer.
+
+const MIN_EVENTS = 8;
+const OUT_OF_MEMORY_COLOR = "#d11f2a";
+
+class Panel {
+  constructor(run, { page, renderer }) {
+    this.run = run;
+    this.page = page;
+    this.element = document.getElementById("panel").content.firstElementChild.cloneNode(true);
+    const part = (name) => this.element.querySelector(`.${name}`);
+    this.parts = {
+      strip: part("strip"), map: part("map"), stripScale: part("strip-scale"),
+      mapScale: part("map-scale"), axis: part("axis"), cursor: part("cursor"), name: part("run-name"),
+    };
+    this.timeline = new TimelineView(run, this.parts.strip);
+    this.map = new MapView(run, { canvas: this.parts.map, renderer });
+    this.selection = null;
+    this._listen();
+  }
+
+  setTheme(theme) {
+    this.theme = theme;
+    this.map.setTheme(theme);
+    this.timeline.setTheme(theme);
+  }
+
+  regroup() {
+    this.timeline.regroup();
+    this.map.restyle();
+    this.setTheme(this.theme);
+  }
+
+  setAxis(axis) {
+    this.map.setAxis(axis);
+  }
+
+  resize() {
+    this.timeline.resize();
+    this.map.resize();
+    this.isStale = true;
+  }
+
+  /** Draws a frame; true if there is more to draw. */
+  draw(view, axis, deadline) {
+    const isMoved = !this.drawnView || this.drawnView.x0 !== view.x0 || this.drawnView.x1 !== view.x1;
+    if (isMoved || this.isStale) {
+      if (this.parts.strip.clientHeight > 0) this.timeline.draw(view, axis);
+      this._drawAxis(view, axis);
+      this.drawnView = { ...view };
+    }
+    if (this.isStale) drawScale(this.parts.stripScale, 0, this.timeline.topBytes, this.theme);
+    if (this.isStale) this.drawnHeights = null;
+    this.isStale = false;
+    if (this.parts.map.clientHeight === 0) return false;
+    this._drawHeights();
+    return this.map.draw(view, { selection: this.selection, deadline });
+  }
+
+  _drawHeights() {
+    const { heights } = this.map;
+    if (this.drawnHeights === heights) return;
+    const unit = this.run.header.unit_bytes;
+    drawScale(this.parts.mapScale, heights.y0 * unit, heights.y1 * unit, this.theme);
+    this.drawnHeights = heights;
+  }
+
+  _drawAxis(view, axis) {
+    const { context, width, height } = clearScale(this.parts.axis, this.theme);
+    const isSeconds = axis === "seconds";
+    const ticks = makeTicks(view.x0, view.x1, width / 130, { isWhole: !isSeconds });
+    context.textAlign = "center";
+    for (const tick of ticks) {
+      const x = ((tick - view.x0) / (view.x1 - view.x0)) * width;
+      context.fillStyle = this.theme.line;
+      context.fillRect(Math.round(x), 0, 1, 5);
+      context.fillStyle = this.theme.muted;
+      const text = isSeconds ? formatSeconds(tick, ticks[1] - ticks[0]) : formatCount(tick);
+      const half = context.measureText(text).width / 2;
+      context.fillText(text, Math.max(half, Math.min(width - half, x)), height / 2 + 3);
+    }
+    const mark = (event, color) => {
+      const at = ((this.map.xOf(event) - view.x0) / (view.x1 - view.x0)) * width;
+      context.fillStyle = color;
+      context.beginPath();
+      context.moveTo(at - 5, 0);
+      context.lineTo(at + 5, 0);
+      context.lineTo(at, 7);
+      context.fill();
+    };
+    mark(this.run.header.peak_event, this.theme.accent);
+    for (const [event] of this.run.header.out_of_memory) mark(event, OUT_OF_MEMORY_COLOR);
+  }
+
+  _listen() {
+    for (const canvas of [this.parts.strip, this.parts.map]) {
+      const isMap = canvas === this.parts.map;
+      canvas.addEventListener("wheel", (event) => this._zoomByWheel(event, isMap), { passive: false });
+      canvas.addEventListener("pointerdown", (event) => this._startDrag(event, isMap));
+      canvas.addEventListener("pointermove", (event) => this._hover(event, isMap));
+      canvas.addEventListener("pointerleave", () => this.page.hover(null));
+      canvas.addEventListener("dblclick", () => this.page.fit());
+    }
+  }
+
+  _zoomByWheel(event, isMap) {
+    event.preventDefault();
+    const { page, parts } = this;
+    const width = parts.axis.clientWidth;
+    const amount = event.deltaMode === 1 ? 30 : 1;
+    const factor = Math.exp((event.deltaY || event.deltaX) * amount * 0.0015);
+    const isSideways = Math.abs(event.deltaX) > Math.abs(event.deltaY);
+    if (isMap && event.shiftKey) this.zoomHeights(factor, 1 - event.offsetY / parts.map.clientHeight);
+    else if (isSideways) page.pan((event.deltaX * amount) / width);
+    else page.zoom(factor, event.offsetX / width);
+  }
+
+  /** Zooms addresses around a share of the height, from the bottom. */
+  zoomHeights(factor, around = 0.5) {
+    const { heights } = this.map;
+    const span = heights.y1 - heights.y0;
+    const limit = this.run.header.total_height * HEADROOM;
+    const newSpan = Math.max(16, Math.min(limit, span * factor));
+    const y0 = heights.y0 + around * (span - newSpan);
+    this.moveHeights(y0, newSpan);
+  }
+
+  panHeights(share) {
+    const { y0, y1 } = this.map.heights;
+    this.moveHeights(y0 + share * (y1 - y0), y1 - y0);
+  }
+
+  moveHeights(y0, span) {
+    const limit = Math.max(this.run.header.total_height * HEADROOM, 1);
+    const shown = Math.min(span, limit);
+    const low = Math.max(0, Math.min(limit - shown, y0));
+    this.map.heights = { y0: low, y1: low + shown };
+    this.page.invalidate();
+  }
+
+  _startDrag(event, isMap) {
+    if (event.button !== 0) return;
+    const canvas = event.currentTarget;
+    let [lastX, lastY, moved] = [event.clientX, event.clientY, 0];
+    canvas.setPointerCapture(event.pointerId);
+    const move = (next) => {
+      moved += Math.abs(next.clientX - lastX) + Math.abs(next.clientY - lastY);
+      if (moved > 3) {
+        this.page.pan((lastX - next.clientX) / canvas.clientWidth);
+        if (isMap) this.panHeights((next.clientY - lastY) / canvas.clientHeight);
+      }
+      [lastX, lastY] = [next.clientX, next.clientY];
+    };
+    const stop = (last) => {
+      canvas.removeEventListener("pointermove", move);
+      canvas.removeEventListener("pointerup", stop);
+      canvas.removeEventListener("pointercancel", stop);
+      if (moved <= 3 && last.type === "pointerup") this._click(last, isMap);
+    };
+    canvas.addEventListener("pointermove", move);
+    canvas.addEventListener("pointerup", stop);
+    canvas.addEventListener("pointercancel", stop);
+  }
+
+  _click(event, isMap) {
+    const block = isMap ? this.map.pick(this.page.view, event.offsetX, event.offsetY) : null;
+    if (block !== null) this.page.select(this, block);
+    else this.page.showMoment(this, this._eventAt(event));
+  }
+
+  _eventAt(event) {
+    const { x0, x1 } = this.page.view;
+    const x = x0 + (event.offsetX / event.currentTarget.clientWidth) * (x1 - x0);
+    return Math.max(-1, Math.min(this.run.numEvents - 1, this.map.eventAt(x)));
+  }
+
+  _hover(event, isMap) {
+    if (event.buttons) return;
+    this.page.hover({
+      panel: this, event: this._eventAt(event), share: event.offsetX / event.currentTarget.clientWidth,
+      block: isMap ? this.map.pick(this.page.view, event.offsetX, event.offsetY) : null,
+    });
+  }
+}
+
+/** An empty scale canvas of its own size. */
+function clearScale(canvas, theme) {
+  const ratio = window.devicePixelRatio || 1;
+  const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+  const size = { width: Math.round(width * ratio), height: Math.round(height * ratio) };
+  if (canvas.width !== size.width || canvas.height !== size.height) Object.assign(canvas, size);
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  context.font = "11px system-ui, sans-serif";
+  context.textBaseline = "middle";
+  context.fillStyle = theme.muted;
+  return { context, width, height };
+}
+
+/** Bytes upward, from low to high. */
+function drawScale(canvas, low, high, theme) {
+  const { context, width, height } = clearScale(canvas, theme);
+  context.textAlign = "right";
+  for (const tick of makeTicks(low, high, Math.max(3, height / 45), { isBinary: true })) {
+    const y = height - ((tick - low) / (high - low)) * height;
+    if (y < 8) continue;
+    context.fillStyle = theme.line;
+    context.fillRect(width - 5, Math.round(y) - 1, 5, 1);
+    context.fillStyle = theme.muted;
+    context.fillText(formatTick(tick), width - 8, Math.min(height - 6, y));
+  }
+}

@@ -1,0 +1,54 @@
+"""Columns of integers packed for a web page: differences, bytes of equal weight side by side,
+deflate, base64. A browser undoes it with its own DecompressionStream.
+
+    packed = Packing()
+    packed.add("birth", births, is_sorted=True)
+    packed.text({"title": "train.py"})
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Of zlib's levels the last that is worth its time: 9 takes three times as long for 2 % less.
+_LEVEL = 7
+
+
+class Packing:
+    """Named columns, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._specs: list[dict[str, Any]] = []
+        self._bodies: list[bytes] = []
+
+    def add(self, name: str, values: NDArray[Any], *, is_sorted: bool = False) -> None:
+        """Adds a column of integers; of a sorted one the differences are kept."""
+        wide = np.asarray(values).astype(np.int64)
+        is_wide = bool(len(wide) and np.abs(wide).max() >= 2**31)
+        spec: dict[str, Any] = {"name": name, "count": len(wide), "is_wide": is_wide}
+        if is_sorted and len(wide):
+            spec["first"] = int(wide[0])
+            wide = np.diff(wide)
+        base = int(wide.min()) if len(wide) else 0
+        span = int(wide.max()) - base if len(wide) else 0
+        width = next(width for width in (1, 2, 4, 8) if span < 1 << (8 * width))
+        spec |= {"width": width, "base": base}
+        narrow = np.ascontiguousarray((wide - base).astype(f"<u{width}"))
+        self._specs.append(spec)
+        self._bodies.append(narrow.view(np.uint8).reshape(-1, width).T.tobytes())
+
+    def text(self, header: Mapping[str, Any]) -> str:
+        """All of it: the length of the header, the header as JSON with the columns described in
+        it, then the columns.
+        """
+        encoded = json.dumps({**header, "columns": self._specs}, separators=(",", ":")).encode()
+        body = b"".join([struct.pack("<I", len(encoded)), encoded, *self._bodies])
+        return base64.b64encode(zlib.compress(body, _LEVEL)).decode("ascii")
