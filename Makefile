@@ -4,6 +4,7 @@
 #   make test      every check and test
 #   make check     lint, types, spelling
 #   make nightly   the slow tests too, on five versions of PyTorch; writes docs/torch-versions.md and docs/examples.md
+#   make fuzz      the readers of snapshots against a million inputs and more each; needs clang
 #   make wheel     wheels for x86-64 and aarch64 Linux
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -14,7 +15,7 @@ NEWEST := .envs/torch-newest
 OLDEST := .envs/torch-$(OLDEST_TORCH)
 REQUIREMENTS := examples/requirements.txt
 
-.PHONY: demo test check nightly wheel clean phantom
+.PHONY: demo test check nightly fuzz wheel clean phantom
 .DELETE_ON_ERROR:
 
 demo: $(NEWEST)/ullage-env.json phantom
@@ -34,6 +35,10 @@ nightly: check $(NEWEST)/ullage-env.json phantom
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(BIN)/python -m pytest -m "not phantom"
 	$(BIN)/python -m benchmarks.versions
 	$(BIN)/python -m benchmarks.examples --python $(NEWEST)/bin/python --python $(OLDEST)/bin/python
+
+fuzz: phantom
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	$(BIN)/python tests/fuzz/run.py --runs 1200000 --seconds 3600
 
 wheel: .venv/done
 	for machine in x86_64 aarch64; do \

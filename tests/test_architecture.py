@@ -26,10 +26,10 @@ LAYERS = (
     ("gpus", "models", "trace", "files"),
     ("estimate", "record", "runtime"),
     ("phantom", "explain", "techniques", "watch"),
-    ("plan", "gate", "serve"),
+    ("plan", "gate", "serve", "whatif"),
     ("report", "ui"),
     ("api",),
-    ("parallel", "diffs"),
+    ("parallel", "diffs", "explanations", "what_ifs"),
     ("sweeps",),
     ("cli", "pytest_plugin"),
 )
@@ -45,6 +45,7 @@ MAY_IMPORT_TORCH = (
     "phantom/bootstrap.py",
     "phantom/fork.py",
     "phantom/site",
+    "whatif/replayer.py",
 )
 
 FILE_LINES = 400
@@ -58,7 +59,12 @@ FLAGS = {
         "--steps", "--python", "--real-init", "--snapshot", "-o", "--output", "--json", "--force",
         "--quiet",
     },
+    "scrub": {"file", "-o", "--output", "--word", "--key", "--force"},
     "gpus": {"name", "--json"},
+    "explain": {
+        "file", "--request", "--what-if", "--gpu", "--memory", "--python", "--rule", "--html",
+        "--json", "-o", "--output", "--force", "--quiet",
+    },
     "diff": {"before", "after", "--json", "-o", "--output", "--force", "--quiet"},
     "env": {
         "directory", "--torch", "-r", "--requirement", "--with-triton", "--python", "--force",

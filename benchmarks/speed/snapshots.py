@@ -149,8 +149,8 @@ def measure_viewer(bench: Bench, python: Path) -> list[str]:
     return rows
 
 
-def render(rows: Sequence[str], num_repeats: int) -> str:
-    """The page."""
+def render(rows: Sequence[str], num_repeats: int, load: float) -> str:
+    """The page; load: how many other processes wanted a core."""
     today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     table = "\n".join(rows)
     return f"""# Speed of reading snapshots
@@ -162,7 +162,8 @@ as it is and in sizes of the pickle. The files are in the page cache. *At most* 
 at beforehand.
 
 Machine: {machine()}. ullage {ullage.__version__}, Python
-{platform.python_version()}, {today}.
+{platform.python_version()}, {today}. Load by other work before the first measurement: {load:.1f}
+processes.
 
 | what | time | memory | at most |
 |---|---|---|---|
@@ -182,9 +183,10 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
     args: Any = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ullage-speed-") as directory:
+        load = os.getloadavg()[0]
         bench = Bench(Path(directory), args.repeats)
         rows = [*bench.rows(LARGE), *bench.rows(SMALL), *measure_viewer(bench, args.python)]
-    args.page.write_text(render(rows, args.repeats), encoding="utf-8")
+    args.page.write_text(render(rows, args.repeats, load), encoding="utf-8")
     print(f"Wrote {args.page}")
 
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
         SpecError,
         UllageError,
     )
+    from ullage.explanations import Explanation, explain_file
     from ullage.sweeps import Sweep, sweep
+    from ullage.what_ifs import WhatIf, what_if
 
 __version__ = "0.1.0"
 
@@ -35,16 +37,20 @@ __all__ = [
     "DeviceError",
     "Diff",
     "EnvironmentProblem",
+    "Explanation",
     "PlanError",
     "Run",
     "SnapshotError",
     "SpecError",
     "Sweep",
     "UllageError",
+    "WhatIf",
     "__version__",
     "diff",
+    "explain_file",
     "run",
     "sweep",
+    "what_if",
 ]
 
 _MODULES = {
@@ -52,15 +58,19 @@ _MODULES = {
     "DeviceError": "ullage.errors",
     "Diff": "ullage.diffs",
     "EnvironmentProblem": "ullage.errors",
+    "Explanation": "ullage.explanations",
     "PlanError": "ullage.errors",
     "Run": "ullage.api",
     "SnapshotError": "ullage.errors",
     "SpecError": "ullage.errors",
     "Sweep": "ullage.sweeps",
     "UllageError": "ullage.errors",
+    "WhatIf": "ullage.what_ifs",
     "diff": "ullage.diffs",
+    "explain_file": "ullage.explanations",
     "run": "ullage.api",
     "sweep": "ullage.sweeps",
+    "what_if": "ullage.what_ifs",
 }
 
 

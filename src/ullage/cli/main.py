@@ -33,7 +33,15 @@ VERBS = {
         "ullage.cli.run:run_command",
         "Run a program on a GPU that is not there; say whether it fits.",
     ),
+    "explain": (
+        "ullage.cli.explain:explain_command",
+        "Explain a memory snapshot: who owned the peak, what leaks, what to do.",
+    ),
     "diff": ("ullage.cli.diff:diff_command", "Say what changed between two snapshots, by owner."),
+    "scrub": (
+        "ullage.cli.scrub:scrub_command",
+        "Remove paths and names from a snapshot before it is shared.",
+    ),
     "gpus": ("ullage.cli.gpus:gpus_command", "List the GPUs that ullage knows, or show one."),
     "env": ("ullage.cli.env:env_command", "Make a thin environment with PyTorch's CUDA build."),
 }

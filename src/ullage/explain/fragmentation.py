@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ullage.trace.replay import Replay
-from ullage.trace.snapshot import Int64Array
+from ullage.trace.replay import BoolArray, Replay
+from ullage.trace.snapshot import Int64Array, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,12 @@ class Fragmentation:
 
     Attributes:
         reserved_bytes, allocated_bytes: of all segments and live blocks.
+        requested_bytes: what was asked for of the live blocks.
         empty_bytes: of segments without any live block: the cache can give these back.
         hole_bytes: free inside segments that hold live blocks.
+        private_free_bytes: free in segments of private pools (CUDA graphs, MemPool), which nothing
+            else can use; the four sum to the reserved bytes.
+        private_bytes: of all segments of private pools.
         holes: sizes of the holes, largest first; those of empty segments are among them.
         pinned: the segments with holes, that with the most free bytes first.
     """
@@ -54,8 +58,11 @@ class Fragmentation:
     event: int
     reserved_bytes: int
     allocated_bytes: int
+    requested_bytes: int
     empty_bytes: int
     hole_bytes: int
+    private_free_bytes: int
+    private_bytes: int
     holes: Int64Array
     pinned: tuple[Pinned, ...]
 
@@ -70,15 +77,36 @@ class Fragmentation:
         return int((self.holes // rounded).sum())
 
 
-def find_fragmentation(replay: Replay, event: int) -> Fragmentation:
-    """How the reserved memory lay right after an event; -1 is before the first."""
+def find_private(snapshot: Snapshot, replay: Replay, device: int) -> BoolArray:
+    """(num_segments,) which ranges of `Replay.segments` belong to a private pool."""
+    table, events, lives = snapshot.segments, snapshot.events_of(device), replay.segments
+    here = np.flatnonzero(table.device == device)
+    here = here[np.argsort(table.address[here])]
+    place = np.searchsorted(table.address[here], lives.address, side="right") - 1
+    at_end = np.append(table.pool[here], 0)[place]
+    came = np.append(events.pool, 0)[lives.birth] if len(events) else np.zeros(len(lives), int)
+    pool = np.where(lives.death < replay.num_events, 0, at_end)
+    pool = np.where((lives.birth >= 0) & (came > 0), came, pool)
+    is_private = [number > 0 and pair != (0, 0) for number, pair in enumerate(snapshot.pools)]
+    return np.array(is_private, dtype=np.bool_)[pool]
+
+
+def find_fragmentation(
+    replay: Replay, event: int, private: BoolArray | None = None
+) -> Fragmentation:
+    """How the reserved memory lay right after an event; -1 is before the first. `private` tells
+    the segments of private pools (see `find_private`).
+    """
     there = (replay.segments.birth <= event) & (event < replay.segments.death)
-    order = np.argsort(replay.segments.address[there])
-    begins = replay.segments.address[there][order]
-    sizes = replay.segments.size_bytes[there][order]
+    order = np.flatnonzero(there)[np.argsort(replay.segments.address[there])]
+    begins, sizes = replay.segments.address[order], replay.segments.size_bytes[order]
+    is_private = np.zeros(len(order), bool) if private is None else private[order]
     numbers = np.flatnonzero(replay.blocks.is_live(event))
     numbers = numbers[np.argsort(replay.blocks.address[numbers])]
     addresses, lengths = replay.blocks.address[numbers], replay.blocks.size_bytes[numbers]
+    firsts = _join_spanned(begins, sizes, addresses, lengths)
+    begins, is_private = begins[firsts], is_private[firsts]
+    sizes = np.add.reduceat(sizes, firsts) if len(firsts) else sizes
     owner = np.searchsorted(begins, addresses, side="right") - 1
     live = np.zeros(len(begins), dtype=np.int64)
     np.add.at(live, owner[owner >= 0], lengths[owner >= 0])
@@ -93,17 +121,38 @@ def find_fragmentation(replay: Replay, event: int) -> Fragmentation:
             largest_free_bytes=int(largest[i]),
             blocks=_largest_first(numbers[owner == i], replay),
         )
-        for i in np.flatnonzero((live > 0) & (live < sizes))
+        for i in np.flatnonzero((live > 0) & (live < sizes) & ~is_private)
     ]
     return Fragmentation(
         event=event,
         reserved_bytes=int(sizes.sum()),
         allocated_bytes=int(lengths.sum()),
-        empty_bytes=int(sizes[live == 0].sum()),
-        hole_bytes=int((sizes - live)[live > 0].sum()),
-        holes=np.sort(holes)[::-1],
+        requested_bytes=int(replay.blocks.requested_bytes[numbers].sum()),
+        empty_bytes=int(sizes[(live == 0) & ~is_private].sum()),
+        hole_bytes=int((sizes - live)[(live > 0) & ~is_private].sum()),
+        private_free_bytes=int((sizes - live)[is_private].sum()),
+        private_bytes=int(sizes[is_private].sum()),
+        holes=np.sort(holes[~is_private[hole_owner]])[::-1],
         pinned=tuple(sorted(pinned, key=lambda one: -one.free_bytes)),
     )
+
+
+def _join_spanned(
+    begins: Int64Array, sizes: Int64Array, addresses: Int64Array, lengths: Int64Array
+) -> Int64Array:
+    """The first of each group of ranges that blocks hold together: in an expandable segment a block
+    may reach over several mappings.
+    """
+    if not len(begins):
+        return np.empty(0, dtype=np.int64)
+    first = np.maximum(np.searchsorted(begins, addresses, side="right") - 1, 0)
+    last = np.searchsorted(begins, addresses + lengths - 1, side="right") - 1
+    depth = np.zeros(len(begins) + 1, dtype=np.int64)
+    spans = last > first
+    np.add.at(depth, first[spans] + 1, 1)
+    np.subtract.at(depth, last[spans] + 1, 1)
+    is_adjacent = np.append(False, begins[1:] == (begins + sizes)[:-1])
+    return np.flatnonzero(~((np.cumsum(depth)[:-1] > 0) & is_adjacent))
 
 
 def _find_holes(

@@ -57,19 +57,19 @@ def _known_owners(match: Match) -> UInt8Array:
 # that any of its frames meets decides. Paths may have been shortened by whoever shared the file.
 _RULES: tuple[tuple[re.Pattern[str], Category], ...] = (
     (re.compile(r"torch/optim/.*\b(_init_group|step|_single_tensor|_multi_tensor|_fused)"
-                r"|\S*optim\S*\.py (step|_init_group|_single_tensor\w*|_multi_tensor\w*)$"
-                r"|\S+ profile_hook_step|torch/optim/optimizer\.py wrapper$"),
+                r"|optim[^/]*\.py (step|_init_group|_single_tensor\w*|_multi_tensor\w*)$"
+                r"| profile_hook_step|torch/optim/optimizer\.py wrapper$"),
      Category.OPTIMIZER_STATE),
-    (re.compile(r"torch/(autograd/(__init__|graph)|_tensor)\.py \S*backward"
+    (re.compile(r"torch/(autograd/(__init__|graph)|_tensor)\.py \w*backward"
                 r"| torch::autograd::(Engine|Node)"), Category.GRADIENT),
     (re.compile(r"torch/distributed/"), Category.COMMUNICATION),
-    (re.compile(r"\bcache_utils\w*\.py|\S*[kK][vV]_?[cC]ache"), Category.KV_CACHE),
+    (re.compile(r"\bcache_utils\w*\.py|[kK][vV]_?[cC]ache"), Category.KV_CACHE),
     (re.compile(r"\bnn/modules/module\.py (_apply|convert|to|cuda)\b"
-                r"|^modules/module\.py (_apply|convert|to|cuda)\b|\S+ from_pretrained$"
-                r"|\S+ load_state_dict$|\S+ reset_parameters$"), Category.PARAMETER),
-    (re.compile(r"\bmodules/module\.py _(wrapped_)?call_impl|\S+ forward$"),
+                r"|^modules/module\.py (_apply|convert|to|cuda)\b| from_pretrained$"
+                r"| load_state_dict$| reset_parameters$"), Category.PARAMETER),
+    (re.compile(r"\bmodules/module\.py _(wrapped_)?call_impl| forward$"),
      Category.ACTIVATION),
-    (re.compile(r"torch/utils/data/|\S+ \w*(collate|get_batch|load_batch|make_batch)\w*$"),
+    (re.compile(r"torch/utils/data/| \w*(collate|get_batch|load_batch|make_batch)\w*$"),
      Category.INPUT),
 )  # fmt: skip
 

@@ -1,7 +1,9 @@
-"""Where in the code an allocation was made: the frame of a stack that says most to its reader.
+"""Where in the code an allocation was made: the frames of a stack that say most to its reader.
 
-The innermost frame of the user's own code; where a stack has none, the innermost that is not of
-torch or Python itself; else the innermost at all. C++ frames are passed over.
+The *site* is the innermost frame that is not of torch or Python itself: the line that needed the
+memory. The *caller* is the innermost frame of the user's own code: the line that the user can
+change. Often they are the same. In a stack without Python frames, as backward has on its own
+thread, the operator says most.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from ullage.trace.snapshot import Stacks, UInt8Array, UInt32Array
 UNKNOWN_SITE = "no stack was recorded"
 
 # Frames of torch's own Python, of the interpreter, and of C++ (which have no Python file).
-_TORCH = re.compile(r"(^|/)torch/|(^|/)torch$")
+_TORCH = re.compile(r"(^|/)torch/|(^|/)torch$|(^|/)modules/module\.py$")
 _LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages)/")
 _PYTHON = re.compile(
     r"(^|/)lib/python3(\.\d+)?/(?!site-packages|dist-packages)|^<frozen|(^|/)runpy\.py$|"
@@ -25,8 +27,11 @@ _PYTHON = re.compile(
 _NO_FILE = frozenset({"", "??", ":0", "<string>", "<stdin>"})
 _COMPILED = (".cpp", ".cc", ".cu", ".c", ".h", ".hpp", ".o", ".so", ".S")
 # What watches a run that ullage records calls torch's operations itself.
-_ULLAGE = re.compile(r"(^|/)ullage/record/")
+_ULLAGE = re.compile(r"(^|/)ullage/(record|phantom)/|(^|/)torch/_ops\.py$")
 _KEPT_PARTS = 2
+OPERATOR = re.compile(r"\bat::_ops::(\w+)::")
+_BACKWARD = re.compile(r"\btorch::autograd::generated::(\w+Backward\w*?)\d*::apply")
+_USERS, _LIBRARYS, _CPP, _WATCHING = 0, 1, 4, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +41,15 @@ class Sites:
     Attributes:
         names: every different site once, such as "train.py:31 in main"; name 0 is UNKNOWN_SITE.
         of_stack: (num_stacks,) numbers of names.
+        caller: (num_stacks,) numbers of names: the user's own line; 0 where there is none.
+        call: (num_stacks,) the same number for stacks of the same frames: a file may hold one many
+            times over.
     """
 
     names: tuple[str, ...]
     of_stack: UInt32Array
+    caller: UInt32Array
+    call: UInt32Array
 
 
 def find_sites(stacks: Stacks) -> Sites:
@@ -47,19 +57,34 @@ def find_sites(stacks: Stacks) -> Sites:
     ranks = rank_frames(stacks)
     numbers: dict[str, int] = {UNKNOWN_SITE: 0}
     of_stack = np.zeros(len(stacks), dtype=np.uint32)
+    caller = np.zeros(len(stacks), dtype=np.uint32)
+    call, calls = np.zeros(len(stacks), dtype=np.uint32), dict[bytes, int]()
     for stack in range(len(stacks)):
         frames = stacks.frame[stacks.start[stack] : stacks.start[stack + 1]]
+        call[stack] = calls.setdefault(frames.tobytes(), len(calls))
+        frames = frames[ranks[frames] != _WATCHING]
         if not len(frames):
             continue
-        best = frames[np.argmin(ranks[frames])]  # argmin takes the first, which is the innermost
-        name = describe_frame(stacks, int(best))
+        rank = ranks[frames]  # argmin takes the first, which is the innermost
+        told = int(frames[np.argmin(np.maximum(rank, _LIBRARYS))])
+        is_told = rank.min() < _CPP
+        name = describe_frame(stacks, told) if is_told else _describe_cpp(stacks, stack)
         of_stack[stack] = numbers.setdefault(name, len(numbers))
-    return Sites(tuple(numbers), of_stack)
+        if rank.min() == _USERS:
+            own = describe_frame(stacks, int(frames[np.argmin(rank)]))
+            caller[stack] = numbers.setdefault(own, len(numbers))
+    return Sites(tuple(numbers), of_stack, caller, call)
 
 
 def rank_frames(stacks: Stacks) -> UInt8Array:
-    """How little each frame says: 0 the user's code, 1 a library, 2 torch, 3 Python, 4 C++."""
+    """How little each frame says: 0 the user's code, 1 a library, 2 torch, 3 Python, 4 C++, 5 what
+    watches the run."""
     return np.array([_rank(file) for file in stacks.frames.file], dtype=np.uint8)
+
+
+def has_python_file(file: str) -> bool:
+    """Whether a frame's file is one of Python's."""
+    return file not in _NO_FILE and not file.endswith(_COMPILED)
 
 
 def describe_frame(stacks: Stacks, frame: int) -> str:
@@ -72,13 +97,24 @@ def describe_frame(stacks: Stacks, frame: int) -> str:
     return f"{where} in {function}" if where and function else where or function
 
 
+def _describe_cpp(stacks: Stacks, stack: int) -> str:
+    """A stack of C++ frames alone: the operator, and the node of the graph that it ran for."""
+    names = [stacks.frames.function[n] for n in
+             stacks.frame[stacks.start[stack] : stacks.start[stack + 1]]]  # fmt: skip
+    operator = next((found[1] for name in names if (found := OPERATOR.search(name))), "")
+    node = next((found[1] for name in names if (found := _BACKWARD.search(name))), "")
+    if node:
+        return f"{operator or 'an operation'} in backward ({node})"
+    return f"{operator}, called from C++" if operator else names[0][:60]
+
+
 def _rank(file: str) -> int:
-    if file in _NO_FILE or file.endswith(_COMPILED):
-        return 4
+    if not has_python_file(file):
+        return _CPP
     if _ULLAGE.search(file):
-        return 3
+        return _WATCHING
     if _TORCH.search(file):
         return 2
     if _LIBRARY.search(file):
-        return 1
-    return 3 if _PYTHON.search(file) else 0
+        return _LIBRARYS
+    return 3 if _PYTHON.search(file) else _USERS

@@ -1,5 +1,5 @@
-"""A memory snapshot explained: the peak and who owned it, what is reserved and not used, and what
-grows.
+"""A memory snapshot explained: the peak and who owned it, what is reserved and not used, what
+grows, why it ran out, and what to do.
 
 report = explain_snapshot(read_snapshot(path))
 report.devices[0].owners_at_peak
@@ -12,12 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ullage.explain.fragmentation import Fragmentation, find_fragmentation
-from ullage.explain.growth import Growth, find_growth
+from ullage.errors import SnapshotError
+from ullage.explain.course import Course, find_course
+from ullage.explain.fragmentation import Fragmentation, find_fragmentation, find_private
+from ullage.explain.growth import Growth, StepLevels, find_growth, find_step_levels
 from ullage.explain.levels import Levels, find_levels
+from ullage.explain.matching import Match, match_record
+from ullage.explain.oom import Shortage, find_shortage
 from ullage.explain.owners import Owners, find_owners, sum_by_category
 from ullage.explain.sites import Sites, find_sites
-from ullage.trace.model import Category
+from ullage.explain.spikes import Spike, find_spike
+from ullage.trace.model import Category, DeviceTotals, Record
+from ullage.trace.reader import parse_record
 from ullage.trace.replay import Replay, replay
 from ullage.trace.snapshot import Action, Snapshot
 
@@ -33,17 +39,6 @@ class SiteShare:
 
 
 @dataclass(frozen=True, slots=True)
-class OutOfMemoryEvent:
-    """A request that the device could not serve: after which event, how many bytes, and what the
-    device had free then.
-    """
-
-    event: int
-    requested_bytes: int
-    device_free_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceSnapshot:
     """One device of a snapshot.
 
@@ -55,9 +50,13 @@ class DeviceSnapshot:
         owners: of every block; guessed, unless ullage recorded the run.
         owners_at_peak: bytes by category; they sum to the allocated bytes there.
         sites_at_peak: the largest first.
-        fragmentation: at the end of the trace, or where it ran out of memory.
+        fragmentation: when the most was reserved, or where it ran out of memory.
+        course: what the program was doing when.
+        step_levels: what each site held after each step.
         growth: what piles up.
-        out_of_memory: the last request that failed; None where none did.
+        spike: what lives briefly and lifts the peak.
+        shortage: the last request that failed, and why; None where none did.
+        totals: what ullage recorded of the device itself; None where it did not.
     """
 
     index: int
@@ -68,17 +67,37 @@ class DeviceSnapshot:
     owners_at_peak: Mapping[Category, int]
     sites_at_peak: tuple[SiteShare, ...]
     fragmentation: Fragmentation
+    course: Course
+    step_levels: StepLevels
     growth: tuple[Growth, ...]
-    out_of_memory: OutOfMemoryEvent | None
+    spike: Spike | None
+    shortage: Shortage | None
+    totals: DeviceTotals | None
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """The most bytes in live blocks at once."""
+        return int(self.levels.allocated_bytes.max())
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The most bytes in segments at once."""
+        return int(self.levels.reserved_bytes.max())
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReport:
-    """What a snapshot says: its devices, those that hold nothing left out."""
+    """What a snapshot says: its devices, those that hold nothing left out.
+
+    `record_remark` is why what ullage recorded in it could not be used; empty where it was, or
+    where there is nothing.
+    """
 
     snapshot: Snapshot
     sites: Sites
     devices: tuple[DeviceSnapshot, ...]
+    record: Record | None = None
+    record_remark: str = ""
 
     @property
     def contradictions(self) -> tuple[str, ...]:
@@ -89,32 +108,59 @@ class SnapshotReport:
 def explain_snapshot(snapshot: Snapshot) -> SnapshotReport:
     """Explains a snapshot."""
     sites = find_sites(snapshot.stacks)
+    record, remark = None, ""
+    if snapshot.record is not None:
+        try:
+            record = parse_record(snapshot.record)
+        except SnapshotError as error:
+            remark = f"what ullage recorded in it cannot be used: {error}"
     indices = {index for index, events in enumerate(snapshot.events) if len(events)}
     indices |= set(np.unique(snapshot.segments.device).tolist())
-    devices = tuple(_explain_device(snapshot, sites, index) for index in sorted(indices))
-    return SnapshotReport(snapshot, sites, devices)
+    devices = tuple(_explain_device(snapshot, sites, index, record) for index in sorted(indices))
+    if record is not None and not all(device.owners.is_known for device in devices):
+        remark = "what ullage recorded in it is not of these events"
+    return SnapshotReport(snapshot, sites, devices, record, remark)
 
 
-def _explain_device(snapshot: Snapshot, sites: Sites, index: int) -> DeviceSnapshot:
+def _explain_device(
+    snapshot: Snapshot, sites: Sites, index: int, record: Record | None
+) -> DeviceSnapshot:
     replayed = replay(snapshot, index)
+    match = None if record is None else match_record(record, replayed, index)
     levels = find_levels(replayed)
-    owners = find_owners(snapshot, replayed, index)
+    owners = find_owners(snapshot.stacks, replayed, match)
     peak = levels.peak_event
-    live = replayed.blocks.is_live(peak)
     oom = _find_out_of_memory(snapshot, index)
-    moment = replayed.num_events - 1 if oom is None else oom.event
+    moment = levels.peak_reserved_event if oom is None else oom[0]
+    course = find_course(snapshot, replayed, index, match)
+    step_levels = find_step_levels(replayed, sites, course)
+    lay = find_fragmentation(replayed, moment, find_private(snapshot, replayed, index))
+    growth = find_growth(replayed, sites, course, step_levels)
+    totals = _totals_of(match, index)
     return DeviceSnapshot(
         index=index,
         replay=replayed,
         levels=levels,
         peak_event=peak,
         owners=owners,
-        owners_at_peak=sum_by_category(owners, replayed.blocks.size_bytes, live),
+        owners_at_peak=sum_by_category(
+            owners, replayed.blocks.size_bytes, replayed.blocks.is_live(peak)
+        ),
         sites_at_peak=share_sites(replayed, owners, sites, peak),
-        fragmentation=find_fragmentation(replayed, moment),
-        growth=find_growth(replayed, sites),
-        out_of_memory=oom,
+        fragmentation=find_fragmentation(replayed, moment, find_private(snapshot, replayed, index)),
+        course=course,
+        step_levels=step_levels,
+        growth=growth,
+        spike=find_spike(replayed, levels),
+        shortage=None if oom is None else find_shortage(oom, replayed, lay, growth, totals),
+        totals=totals,
     )
+
+
+def _totals_of(match: Match | None, device: int) -> DeviceTotals | None:
+    if match is None:
+        return None
+    return next((one for one in match.record.devices if one.index == device), None)
 
 
 def share_sites(
@@ -137,10 +183,11 @@ def share_sites(
     return tuple(sorted(rows, key=lambda row: -row.size_bytes))
 
 
-def _find_out_of_memory(snapshot: Snapshot, device: int) -> OutOfMemoryEvent | None:
+def _find_out_of_memory(snapshot: Snapshot, device: int) -> tuple[int, int, int] | None:
+    """The last request that failed: its event, what it asked for, what the device had free."""
     events = snapshot.events_of(device)
     numbers = np.flatnonzero(events.action == Action.OOM)
     if not len(numbers):
         return None
     last = int(numbers[-1])
-    return OutOfMemoryEvent(last, int(events.size_bytes[last]), int(events.address[last]))
+    return last, int(events.size_bytes[last]), int(events.address[last])

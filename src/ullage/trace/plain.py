@@ -2,8 +2,8 @@
 of frames are kept once, and what a hostile file can make it allocate is bounded.
 
     with read_plain(path) as file:
-        traces = file.get(file.root, "device_traces")
-        addresses = file.column(traces, "addr")
+        segments = file.items(file.get(file.root, "segments"))
+        addresses = file.column(segments, "address")
 """
 
 from __future__ import annotations
@@ -20,19 +20,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullage.errors import SnapshotError
+from ullage.trace.formats import NUM_BYTES, describe_format
 
 Value: TypeAlias = int
 Values: TypeAlias = NDArray[np.uint64]
 
 # Built from csrc together with the phantom.
 LIBRARY = Path(__file__).parent.parent / "phantom" / "lib" / "libullage_reader.so"
-# The least that is allowed, and how many times a file's own size.
+# What a file may take: at least this, or so many times its own size. A value of Python counts as so
+# many bytes of it.
 _MIN_BYTES, _MAX_GROWTH = 256 << 20, 8
+_VALUE_BYTES = 64
 _MAX_MESSAGE = 512
+_NO_FILE = -1
+_MAX_NAME = 100
 _MAX_DEPTH = 32
 _NO_SHAPE = 2**32 - 1
 INT, CONST, TEXT, BYTES, LIST, DICT, WIDE, FLOAT = range(8)
 _CONSTANTS = (None, False, True)
+TRUE: Value = 2 << 3 | CONST
 ABSENT: Value = 3 << 3 | CONST
 
 
@@ -52,7 +58,9 @@ def load_library() -> ctypes.CDLL:
         ) from None
     pointer, value, size = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64
     signatures: dict[str, tuple[Any, Sequence[Any]]] = {
-        "plain_read": (pointer, (ctypes.c_int, size, ctypes.c_char_p)),
+        "plain_read": (
+            pointer, (ctypes.c_int, ctypes.c_char_p, size, size, ctypes.c_int, ctypes.c_char_p)
+        ),
         "plain_free": (None, (pointer,)),
         "plain_root": (value, (pointer,)),
         "plain_used_bytes": (size, (pointer,)),
@@ -62,21 +70,25 @@ def load_library() -> ctypes.CDLL:
         "plain_is_tuple": (ctypes.c_int, (pointer, value)),
         "plain_items": (None, (pointer, value, pointer)),
         "plain_keys": (None, (pointer, value, pointer)),
-        "plain_column": (None, (pointer, value, ctypes.c_char_p, pointer)),
+        "plain_flatten": (size, (pointer, pointer, size, pointer, pointer)),
+        "plain_item": (None, (pointer, pointer, size, ctypes.c_uint32, pointer)),
+        "plain_column": (None, (pointer, pointer, size, ctypes.c_char_p, pointer)),
+        "plain_spots": (size, (pointer, pointer, pointer, pointer)),
+        "plain_num_dicts": (size, (pointer,)),
         "plain_stacks": (None, (pointer, pointer, size, pointer)),
         "plain_num_stacks": (size, (pointer,)),
         "plain_stack": (size, (pointer, ctypes.c_uint32, pointer)),
-        "plain_shapes": (size, (pointer, value, pointer)),
+        "plain_shapes": (None, (pointer, pointer, size, pointer)),
         "plain_shape": (size, (pointer, ctypes.c_uint32, pointer)),
-    }
+    }  # fmt: skip
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, list(arguments)
     return library
 
 
-def read_plain(path: Path) -> PlainFile:
-    """Reads a file.
+def read_plain(path: Path, *, keeps_spots: bool = False) -> PlainFile:
+    """Reads a file; keeps_spots: also where its texts are (see `PlainFile.spots`).
 
     Raises:
         SnapshotError: it is missing, not a pickle, damaged, cut off, names a class, or unfolds to
@@ -86,26 +98,46 @@ def read_plain(path: Path) -> PlainFile:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise SnapshotError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
-    message = ctypes.create_string_buffer(_MAX_MESSAGE)
     try:
+        if other := describe_format(_first_bytes(descriptor)):
+            raise SnapshotError(other)
         limit = max(_MIN_BYTES, _MAX_GROWTH * os.fstat(descriptor).st_size)
-        handle = load_library().plain_read(descriptor, limit, message)
+        return PlainFile(descriptor, b"", limit, keeps_spots=keeps_spots)
+    except SnapshotError as error:
+        raise SnapshotError(f"cannot read {str(path)!r}: {error}") from None
     finally:
         os.close(descriptor)
-    if not handle:
-        text = message.value.decode(errors="replace")
-        raise SnapshotError(f"cannot read {str(path)!r}: {text}")
-    return PlainFile(handle)
+
+
+def _first_bytes(descriptor: int) -> bytes:
+    try:
+        return os.pread(descriptor, NUM_BYTES, 0)
+    except OSError:  # a pipe, or nothing that can be read, as the reader will say
+        return b""
+
+
+def parse_plain(content: bytes) -> PlainFile:
+    """Reads bytes; raises as `read_plain` does."""
+    return PlainFile(_NO_FILE, content, max(_MIN_BYTES, _MAX_GROWTH * len(content)))
 
 
 class PlainFile:
     """The values of a file. A value is a number that means something to this file alone."""
 
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
+    def __init__(
+        self, descriptor: int, content: bytes, limit: int, *, keeps_spots: bool = False
+    ) -> None:
         self._library = load_library()
+        message = ctypes.create_string_buffer(_MAX_MESSAGE)
+        self._handle = self._library.plain_read(
+            descriptor, content, len(content), limit, keeps_spots, message
+        )
+        if not self._handle:
+            raise SnapshotError(message.value.decode(errors="replace"))
         self._texts: dict[Value, str] = {}
-        self.root: Value = self._library.plain_root(handle)
+        self._bytes: dict[Value, bytes] = {}
+        self._values_left = limit // _VALUE_BYTES
+        self.root: Value = self._library.plain_root(self._handle)
 
     def __enter__(self) -> PlainFile:
         return self
@@ -162,21 +194,47 @@ class PlainFile:
 
     def raw(self, value: Value) -> bytes:
         """The bytes of a text or of bytes."""
-        length = ctypes.c_uint64()
-        at = self._library.plain_text(self._handle, value, ctypes.byref(length))
-        return ctypes.string_at(at, length.value)
+        if value not in self._bytes:
+            length = ctypes.c_uint64()
+            at = self._library.plain_text(self._handle, value, ctypes.byref(length))
+            self._bytes[value] = ctypes.string_at(at, length.value)
+        return self._bytes[value]
 
-    def column(self, value: Value, key: str) -> Values:
-        """What each dict of a list has under a key; ABSENT where it has nothing."""
-        found = np.full(self.length(value), ABSENT, dtype=np.uint64)
-        if len(found) and value & 7 == LIST:
-            self._library.plain_column(self._handle, value, key.encode(), found.ctypes.data)
+    def flatten(self, column: Values) -> tuple[Values, NDArray[np.int64]]:
+        """The items of all lists of a column in one, and where those of each begin: one entry more
+        than there are lists. What is no list has no items.
+
+        Raises:
+            SnapshotError: these are more than the file has dicts, since lists are in it repeatedly.
+        """
+        starts = np.empty(len(column) + 1, dtype=np.int64)
+        arguments = (self._handle, column.ctypes.data, len(column), starts.ctypes.data)
+        starts[-1] = length = self._library.plain_flatten(*arguments, None)
+        if length > self._library.plain_num_dicts(self._handle):
+            raise SnapshotError(f"it has {length} rows by referring to the same ones repeatedly")
+        items = np.empty(length, dtype=np.uint64)
+        self._library.plain_flatten(*arguments, items.ctypes.data)
+        return items, starts
+
+    def item(self, column: Values, number: int) -> Values:
+        """The item with a number, from 0, of each list of a column; ABSENT where it has none."""
+        found = np.empty(len(column), dtype=np.uint64)
+        self._library.plain_item(
+            self._handle, column.ctypes.data, len(column), number, found.ctypes.data
+        )
+        return found
+
+    def column(self, dicts: Values, key: str) -> Values:
+        """What each dict of a column has under a key; ABSENT where it has nothing."""
+        found = np.empty(len(dicts), dtype=np.uint64)
+        self._library.plain_column(
+            self._handle, dicts.ctypes.data, len(dicts), key.encode(), found.ctypes.data
+        )
         return found
 
     def stacks_of(self, column: Values) -> NDArray[np.uint32]:
         """The number of the stack that each value of a column is, from 1; 0 where it is none."""
         found = np.empty(len(column), dtype=np.uint32)
-        column = np.ascontiguousarray(column)
         self._library.plain_stacks(self._handle, column.ctypes.data, len(column), found.ctypes.data)
         return found
 
@@ -193,11 +251,19 @@ class PlainFile:
             self._library.plain_stack(self._handle, number, found.ctypes.data)
         return found
 
-    def count_keys(self, value: Value) -> dict[str, int]:
-        """How many of the dicts of a list have each key."""
-        shapes = np.empty(self.length(value) if value & 7 == LIST else 0, dtype=np.uint32)
-        if len(shapes):
-            self._library.plain_shapes(self._handle, value, shapes.ctypes.data)
+    def spots(self) -> tuple[Values, Values, Values]:
+        """Where in the file each text is written, opcode and all: where it begins, where it ends,
+        and which it is; a frame of protocol 4 as ABSENT. Without keeps_spots there are none.
+        """
+        length = self._library.plain_spots(self._handle, None, None, None)
+        found = tuple(np.empty(length, dtype=np.uint64) for _ in range(3))
+        self._library.plain_spots(self._handle, *(column.ctypes.data for column in found))
+        return found[0], found[1], found[2]
+
+    def count_keys(self, dicts: Values) -> dict[str, int]:
+        """How many of the dicts of a column have each key."""
+        shapes = np.empty(len(dicts), dtype=np.uint32)
+        self._library.plain_shapes(self._handle, dicts.ctypes.data, len(dicts), shapes.ctypes.data)
         counts: dict[str, int] = {}
         for shape, count in zip(*np.unique(shapes, return_counts=True), strict=True):
             if shape == _NO_SHAPE:
@@ -206,18 +272,26 @@ class PlainFile:
             if len(keys):
                 self._library.plain_shape(self._handle, shape, keys.ctypes.data)
             for key in keys.tolist():
-                name = self.text(key) if key & 7 == TEXT else repr(self.python(key))
+                name = self.name(key)
                 counts[name] = counts.get(name, 0) + int(count)
         return counts
+
+    def name(self, key: Value) -> str:
+        """A key as it is shown to people."""
+        text = self.text(key) if key & 7 == TEXT else repr(self.python(key))
+        return text if len(text) <= _MAX_NAME else f"{text[:_MAX_NAME]}..."
 
     def python(self, value: Value, depth: int = _MAX_DEPTH) -> Any:  # noqa: ANN401 - what it holds
         """A value as Python has it: for the small parts of a file.
 
         Raises:
-            SnapshotError: it is nested deeper than anything in a snapshot.
+            SnapshotError: it is nested deeper than anything in a snapshot, or unfolds to more.
         """
         if depth == 0:
             raise SnapshotError(f"it nests values more than {_MAX_DEPTH} deep")
+        self._values_left -= 1
+        if self._values_left < 0:
+            raise SnapshotError("it unfolds to more values than any snapshot of its size has")
         kind = value & 7
         if kind == INT:
             return value >> 3 if value < 1 << 63 else (value >> 3) - (1 << 61)

@@ -47,6 +47,8 @@ _PROBLEMS = {
     4: "a block is freed at {address:#x}, where none is live",
     5: "a segment is given back at {address:#x}, where there is no free one of {size} bytes",
     6: "a segment is added at {address:#x}, where there is one already",
+    7: "a segment is given back at {address:#x}, amid a free range: too often to be followed",
+    8: "it is of {size} bytes, at {address:#x}",
 }
 
 
@@ -126,7 +128,7 @@ def round_sizes(requested: Int64Array, settings: Mapping[str, Any]) -> Int64Arra
     if not isinstance(divisions, dict):
         return rounded
     for name, number in divisions.items():
-        if not (str(name).isdigit() and isinstance(number, int) and number > 1):
+        if name not in _DIVISIONS or not isinstance(number, int) or not 1 < number < _LAST_DIVISION:
             continue
         # "1" is for all up to 2 MiB; the last for all above it.
         low = int(name) * MIB if int(name) > 1 else 0
@@ -140,6 +142,7 @@ def round_sizes(requested: Int64Array, settings: Mapping[str, Any]) -> Int64Arra
 
 
 _LAST_DIVISION = 32768
+_DIVISIONS = frozenset(str(2**power) for power in range(16))
 
 
 def _match(snapshot: Snapshot, events: EventTable, device: int, found: list[str]) -> Lives:
@@ -202,7 +205,7 @@ def _replay_sizes(
     rounded = round_sizes(events.size_bytes, snapshot.settings)
     is_small = (events.size_bytes == _SMALL_SEGMENT_BYTES).astype(np.uint8)
     limit = snapshot.settings.get("max_split_size")
-    max_split = limit if isinstance(limit, int) and limit > 0 else _NO_LIMIT
+    max_split = limit if isinstance(limit, int) and 0 < limit < _NO_LIMIT else _NO_LIMIT
     sizes, problem = np.zeros(len(events), dtype=np.int64), ctypes.c_int(0)
     columns = [
         np.ascontiguousarray(column)
@@ -252,14 +255,14 @@ def _lay_out(
     starts = lives.address[before]
     owner = np.searchsorted(begins, starts, side="right") - 1
     rows: list[tuple[int, int, int, int, int]] = []
-    at = 0
+    at, odd = 0, []
     for number, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
         place, end = begin, begin + length
         while at < len(before) and owner[at] <= number:
             start, size = int(starts[at]), int(sizes[at])
             at += 1
-            if start < place or start + size > end:
-                found.append(f"the block at {start:#x} overlaps another, or is in no segment")
+            if size <= 0 or start < place or start + size > end:
+                odd.append(start)
                 continue
             if start > place:
                 rows.append((place, start - place, 0, splits[number], number))
@@ -267,6 +270,10 @@ def _lay_out(
             place = start + size
         if place < end:
             rows.append((place, end - place, 0, splits[number], number))
+    if odd:
+        found.append(
+            f"{len(odd)} blocks overlap another, or are in no segment, such as that at {odd[0]:#x}"
+        )
     table = np.array(rows, dtype=np.int64).reshape(-1, 5)
     address_column, size_column, live, split, segment = map(np.ascontiguousarray, table.T)
     return (

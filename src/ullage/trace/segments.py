@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,39 +29,79 @@ def find_segments(snapshot: Snapshot, device: int, found: list[str]) -> SegmentL
     are added to `found`.
     """
     table, events = snapshot.segments, snapshot.events_of(device)
-    here = np.flatnonzero(table.device == device)
+    here = table.device == device
     end = len(events)
-    living = {int(table.address[i]): (int(table.total_bytes[i]), end) for i in here}
+    living = _Ranges()
+    for begin, size in zip(
+        table.address[here].tolist(), table.total_bytes[here].tolist(), strict=True
+    ):
+        living.add(begin, size, end)
     rows: list[tuple[int, int, int, int]] = []
-    kinds = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
-    for number in np.flatnonzero(np.isin(events.action, kinds))[::-1].tolist():
-        action = events.action[number]
-        address, size = int(events.address[number]), int(events.size_bytes[number])
-        if action in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP):
-            living[address] = (size, number)
+    missing: list[tuple[int, int]] = []
+    numbers = np.flatnonzero(np.isin(events.action, (*_COMES, *_GOES)))[::-1]
+    for number, is_gone, address, size in zip(
+        numbers.tolist(),
+        np.isin(events.action[numbers], _GOES).tolist(),
+        events.address[numbers].tolist(),
+        events.size_bytes[numbers].tolist(),
+        strict=True,
+    ):
+        if is_gone:
+            living.add(address, size, number)
             continue
-        cut = _cut_out(living, address, size)
-        if cut is None:
-            found.append(f"a segment of {size} bytes comes at {address:#x} and is not there later")
-        rows += [(begin, length, number, death) for begin, length, death in cut or ()]
-    rows += [(begin, size, -1, death) for begin, (size, death) in living.items()]
+        parts = living.cut_out(address, size)
+        if sum(length for _, length, _ in parts) == size:
+            rows += [(begin, length, number, death) for begin, length, death in parts]
+        else:
+            missing.append((address, size))
+    if missing:
+        address, size = missing[-1]
+        found.append(
+            f"{len(missing)} segments come and are not there later, such as that of {size} bytes "
+            f"at {address:#x}"
+        )
+    rows += [(begin, size, -1, death) for begin, size, death in living.all()]
     columns = np.array(sorted(rows, key=lambda row: row[2]), dtype=np.int64).reshape(-1, 4)
     return SegmentLives(*columns.T)
 
 
-def _cut_out(
-    living: dict[int, tuple[int, int]], address: int, size: int
-) -> list[tuple[int, int, int]] | None:
-    """Takes a range out of those that are there; (address, size, death) of each of its parts."""
-    parts, end = [], address + size
-    for begin, (length, death) in list(living.items()):
-        low, high = max(begin, address), min(begin + length, end)
-        if low >= high:
-            continue
-        del living[begin]
-        if begin < low:
-            living[begin] = (low - begin, death)
-        if high < begin + length:
-            living[high] = (begin + length - high, death)
-        parts.append((low, high - low, death))
-    return parts if sum(length for _, length, _ in parts) == size else None
+_COMES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+_GOES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+
+
+class _Ranges:
+    """Ranges that do not overlap, in the order of their addresses, and when each goes."""
+
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._rest: dict[int, tuple[int, int]] = {}  # size and death of each
+
+    def add(self, begin: int, size: int, death: int) -> None:
+        """Adds a range; it takes the place of one that begins where it does."""
+        if begin not in self._rest:
+            insort(self._begins, begin)
+        self._rest[begin] = (size, death)
+
+    def cut_out(self, address: int, size: int) -> list[tuple[int, int, int]]:
+        """Takes a range out; (begin, size, death) of each of its parts that was there."""
+        parts, end = [], address + size
+        place = max(bisect_right(self._begins, address) - 1, 0)
+        while place < len(self._begins) and self._begins[place] < end:
+            begin = self._begins[place]
+            length, death = self._rest[begin]
+            low, high = max(begin, address), min(begin + length, end)
+            if low >= high:
+                place += 1
+                continue
+            del self._begins[place], self._rest[begin]
+            if begin < low:
+                self.add(begin, low - begin, death)
+                place += 1
+            if high < begin + length:
+                self.add(high, begin + length - high, death)
+            parts.append((low, high - low, death))
+        return parts
+
+    def all(self) -> Iterator[tuple[int, int, int]]:
+        """(begin, size, death) of each."""
+        return ((begin, *self._rest[begin]) for begin in self._begins)

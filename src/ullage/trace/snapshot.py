@@ -189,7 +189,7 @@ class Snapshot:
 
     def events_of(self, device: int) -> EventTable:
         """The trace of a device; an empty one where the file has none."""
-        return self.events[device] if device < len(self.events) else no_events()
+        return self.events[device] if 0 <= device < len(self.events) else no_events()
 
 
 def no_events() -> EventTable:

@@ -7,7 +7,8 @@ snapshot.events[0].size_bytes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullage.errors import SnapshotError
+from ullage.trace.compact import is_compact, read_compact
 from ullage.trace.plain import (
     ABSENT,
     DICT,
     LIST,
     TEXT,
+    TRUE,
     PlainFile,
     Value,
     Values,
@@ -43,7 +46,7 @@ from ullage.trace.snapshot import (
 
 T = TypeVar("T", bound=np.generic)
 
-_TOP_KEYS = frozenset(
+TOP_KEYS = frozenset(
     {"segments", "device_traces", "allocator_settings", "external_annotations", "host_segments",
      "host_traces", "ullage"}
 )  # fmt: skip
@@ -64,20 +67,31 @@ _STATES = {
     "active_pending_free": BlockState.PENDING,
     "active_awaiting_free": BlockState.PENDING,
 }
+_NOT_MET = 2**32 - 1
+# PyTorch is built for 120 at most.
+_MAX_DEVICES = 1024
 _NO_CONTEXT = frozenset({"", "N/A"})
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Reads a file.
+    """Reads a file, a pickle of PyTorch's or a compact file of ours.
 
     Raises:
-        SnapshotError: it cannot be read (see `read_plain`), or is not a memory snapshot.
+        SnapshotError: it cannot be read (see `read_plain`, `read_compact`), or is not a memory
+            snapshot.
     """
+    if is_compact(path):
+        return read_compact(path)
     with read_plain(path) as file:
         try:
-            return _Reading(file).snapshot()
+            return parse_snapshot(file)
         except SnapshotError as error:
             raise SnapshotError(f"cannot read {str(path)!r}: {error}") from None
+
+
+def parse_snapshot(file: PlainFile) -> Snapshot:
+    """The snapshot that these values are; raises as `read_snapshot` does, without a path."""
+    return _Reading(file).snapshot()
 
 
 class _Reading:
@@ -86,7 +100,9 @@ class _Reading:
     def __init__(self, file: PlainFile) -> None:
         self.file = file
         self.unknown: Counter[str] = Counter()
-        self._stacks: dict[int, int] = {0: 0}
+        # The number of each of the file's stacks; 0 is none.
+        self._stacks = np.full(file.num_stacks + 1, _NOT_MET, dtype=np.uint32)
+        self._stacks[0], self._num_stacks = 0, 1
         self._pools: dict[tuple[int, int], int] = {(0, 0): 0}
         self._texts: dict[str, int] = {"": 0}
 
@@ -96,9 +112,8 @@ class _Reading:
         if root & 7 == LIST:  # the segments alone, as versions before 2.0 had it
             segments: Value = root
         elif root & 7 == DICT and (segments := file.get(root, "segments")) != ABSENT:
-            for key in file.keys(root).tolist():
-                name = file.text(key) if key & 7 == TEXT else repr(file.python(key))
-                if name not in _TOP_KEYS:
+            for name in map(file.name, file.keys(root).tolist()):
+                if name not in TOP_KEYS:
                     self.unknown[name] += 1
         else:
             raise SnapshotError(
@@ -110,7 +125,7 @@ class _Reading:
         tables = self._segment_tables(segments)
         host_tables = self._segment_tables(file.get(root, "host_segments"))
         settings = file.python(file.get(root, "allocator_settings"))
-        record = file.get(root, "ullage")
+        record = file.python(file.get(root, "ullage"))
         return Snapshot(
             events=events,
             segments=tables[0],
@@ -123,87 +138,90 @@ class _Reading:
             texts=tuple(self._texts),
             settings=settings if isinstance(settings, dict) else {},
             annotations=tuple(self._annotations(file.get(root, "external_annotations"))),
-            record=file.python(record) if record != ABSENT else None,
+            record=record if isinstance(record, dict) else None,
             unknown=dict(self.unknown),
         )
 
     def _event_tables(self, traces: Value) -> tuple[EventTable, ...]:
-        return tuple(self._event_table(trace) for trace in self.file.items(traces).tolist())
+        """The events of all devices are read as one table, which is then cut."""
+        lists = self.file.items(traces)
+        if len(lists) > _MAX_DEVICES:
+            raise SnapshotError(f"it has traces of {len(lists)} devices; up to {_MAX_DEVICES} are")
+        rows, starts = self.file.flatten(lists)
+        table = self._event_table(rows)
+        return tuple(
+            EventTable(*(getattr(table, name)[begin:end] for name in EventTable.__slots__))
+            for begin, end in pairwise(starts.tolist())
+        )
 
-    def _event_table(self, trace: Value) -> EventTable:
+    def _event_table(self, rows: Values) -> EventTable:
         file = self.file
-        self._count_unknown("event", file.count_keys(trace), _EVENT_KEYS)
-        address, has_address = integers(file.column(trace, "addr"))
-        free, _ = integers(file.column(trace, "device_free"))
+        self._count_unknown("event", file.count_keys(rows), _EVENT_KEYS)
+        address, has_address = integers(file.column(rows, "addr"))
+        free, _ = integers(file.column(rows, "device_free"))
         return EventTable(
-            action=self._codes(file.column(trace, "action"), _ACTIONS, "action"),
+            action=self._codes(file.column(rows, "action"), _ACTIONS, "action"),
             address=np.where(has_address, address, free),
-            size_bytes=self._numbers(trace, "size"),
-            stream=self._numbers(trace, "stream"),
-            time_us=self._numbers(trace, "time_us"),
-            stack=self._stack_column(file.column(trace, "frames")),
-            forward_stack=self._stack_column(file.column(trace, "forward_frames")),
-            pool=self._pool_column(file.column(trace, "pool_id")),
-            context=self._context_column(trace),
+            size_bytes=self._numbers(rows, "size"),
+            stream=self._numbers(rows, "stream"),
+            time_us=self._numbers(rows, "time_us"),
+            stack=self._stack_column(file.column(rows, "frames")),
+            forward_stack=self._stack_column(file.column(rows, "forward_frames")),
+            pool=self._pool_column(file.column(rows, "pool_id")),
+            context=self._context_column(rows),
         )
 
     def _segment_tables(self, segments: Value) -> tuple[SegmentTable, BlockTable]:
-        file = self.file
-        self._count_unknown("segment", file.count_keys(segments), _SEGMENT_KEYS)
-        lists = file.column(segments, "blocks").tolist()
-        addresses = self._numbers(segments, "address")
-        tables = [
-            self._block_table(blocks, number, int(addresses[number]))
-            for number, blocks in enumerate(lists)
-        ]
-        kinds = file.column(segments, "segment_type").tolist()
-        expandable = file.column(segments, "is_expandable").tolist()
+        file, rows = self.file, self.file.items(segments)
+        self._count_unknown("segment", file.count_keys(rows), _SEGMENT_KEYS)
+        blocks, first_block = file.flatten(file.column(rows, "blocks"))
         table = SegmentTable(
-            device=self._numbers(segments, "device"),
-            address=addresses,
-            total_bytes=self._numbers(segments, "total_size"),
-            allocated_bytes=self._numbers(segments, "allocated_size"),
-            active_bytes=self._numbers(segments, "active_size"),
-            requested_bytes=self._numbers(segments, "requested_size"),
-            stream=self._numbers(segments, "stream"),
-            is_large=np.array([self._is_text(kind, "large") for kind in kinds], dtype=np.uint8),
-            is_expandable=np.array([file.python(v) is True for v in expandable], dtype=np.uint8),
-            pool=self._pool_column(file.column(segments, "segment_pool_id")),
-            stack=self._stack_column(file.column(segments, "frames")),
-            first_block=np.cumsum([0, *(len(one) for one in tables)], dtype=np.int64),
+            device=self._numbers(rows, "device"),
+            address=self._numbers(rows, "address"),
+            total_bytes=self._numbers(rows, "total_size"),
+            allocated_bytes=self._numbers(rows, "allocated_size"),
+            active_bytes=self._numbers(rows, "active_size"),
+            requested_bytes=self._numbers(rows, "requested_size"),
+            stream=self._numbers(rows, "stream"),
+            is_large=self._equals(rows, "segment_type", "large"),
+            is_expandable=(file.column(rows, "is_expandable") == TRUE).astype(np.uint8),
+            pool=self._pool_column(file.column(rows, "segment_pool_id")),
+            stack=self._stack_column(file.column(rows, "frames")),
+            first_block=first_block,
         )
-        return table, _join_blocks(tables)
+        segment = np.repeat(np.arange(len(rows)), np.diff(first_block))
+        return table, self._block_table(blocks, segment, table)
 
-    def _block_table(self, blocks: Value, segment: int, address: int) -> BlockTable:
+    def _block_table(self, rows: Values, segment: Int64Array, segments: SegmentTable) -> BlockTable:
         file = self.file
-        self._count_unknown("block", file.count_keys(blocks), _BLOCK_KEYS)
-        sizes = self._numbers(blocks, "size")
-        begins = address + np.concatenate([[0], np.cumsum(sizes)[:-1]]) if len(sizes) else sizes
-        own, has_own = integers(file.column(blocks, "address"))
-        requested, has_requested = integers(file.column(blocks, "requested_size"))
-        stacks = self._stack_column(file.column(blocks, "frames"))
-        for number, history in enumerate(file.column(blocks, "history").tolist()):
-            newest = next(iter(file.items(history).tolist()), ABSENT)
-            if newest != ABSENT:  # version 2.0: what the block holds is the newest of its history
-                frames = np.array([file.get(newest, "frames")], dtype=np.uint64)
-                stacks[number] = self._stack_column(frames)[0]
-                real = file.get(newest, "real_size")
-                if not has_requested[number] and real & 7 == 0:
-                    requested[number] = real >> 3
+        self._count_unknown("block", file.count_keys(rows), _BLOCK_KEYS)
+        sizes = self._numbers(rows, "size")
+        before = np.cumsum(sizes) - sizes  # of all segments
+        first = np.minimum(segments.first_block[:-1], max(len(sizes) - 1, 0))[segment]
+        begins = segments.address[segment] + before - before[first]
+        own, has_own = integers(file.column(rows, "address"))
+        requested, has_requested = integers(file.column(rows, "requested_size"))
+        frames, histories = file.column(rows, "frames"), file.column(rows, "history")
+        if (histories != ABSENT).any():  # version 2.0: what a block holds is the newest of these
+            newest = file.item(histories, 0)
+            frames = np.where(newest != ABSENT, file.column(newest, "frames"), frames)
+            requested = np.where(has_requested, requested, self._numbers(newest, "real_size"))
         return BlockTable(
-            segment=np.full(len(sizes), segment, dtype=np.int64),
-            address=np.where(has_own, own, begins).astype(np.int64),
+            segment=segment,
+            address=np.where(has_own, own, begins),
             size_bytes=sizes,
             requested_bytes=requested,
-            state=self._codes(file.column(blocks, "state"), _STATES, "state"),
-            stack=stacks,
+            state=self._codes(file.column(rows, "state"), _STATES, "state"),
+            stack=self._stack_column(frames),
         )
 
-    def _numbers(self, rows: Value, key: str) -> Int64Array:
+    def _numbers(self, rows: Values, key: str) -> Int64Array:
         return integers(self.file.column(rows, key))[0]
 
-    def _is_text(self, value: Value, text: str) -> bool:
-        return value & 7 == TEXT and self.file.text(value) == text
+    def _equals(self, rows: Values, key: str, text: str) -> UInt8Array:
+        found, place = _distinct(self.file.column(rows, key))
+        is_it = [value & 7 == TEXT and self.file.text(value) == text for value in found.tolist()]
+        return np.array(is_it, dtype=np.uint8)[place]
 
     def _codes(self, column: Values, known: Mapping[str, int], what: str) -> UInt8Array:
         """The code of each name of a column; names that are not known are counted."""
@@ -211,7 +229,7 @@ class _Reading:
         counts = np.bincount(place, minlength=len(names))
         codes = np.full(len(names), 255, dtype=np.uint8)
         for number, (name, count) in enumerate(zip(names.tolist(), counts.tolist(), strict=True)):
-            text = self.file.text(name) if name & 7 == TEXT else "(none)"
+            text = self.file.name(name) if name & 7 == TEXT else "(none)"
             if text in known:
                 codes[number] = known[text]
             else:
@@ -219,25 +237,37 @@ class _Reading:
         return codes[place]
 
     def _stack_column(self, column: Values) -> UInt32Array:
-        """Dense numbers of the stacks of a column."""
-        found, place = _distinct(self.file.stacks_of(column))
-        numbers = [self._stacks.setdefault(int(stack), len(self._stacks)) for stack in found]
-        return np.array(numbers, dtype=np.uint32)[place]
+        """Dense numbers of the stacks of a column, in the order in which they are met."""
+        found = self.file.stacks_of(column)
+        is_used = np.zeros(len(self._stacks), dtype=bool)
+        is_used[found] = True
+        new = np.flatnonzero(is_used & (self._stacks == _NOT_MET))
+        self._stacks[new] = np.arange(self._num_stacks, self._num_stacks + len(new))
+        self._num_stacks += len(new)
+        return self._stacks[found]
 
     def _pool_column(self, column: Values) -> UInt32Array:
-        found, place = _distinct(column)
-        numbers = []
-        for value in found.tolist():
-            pair = self.file.python(value) if value & 7 == LIST else None
-            is_pool = isinstance(pair, list | tuple) and [type(part) for part in pair] == [int, int]
-            key = (pair[0], pair[1]) if pair and is_pool else (0, 0)
-            numbers.append(self._pools.setdefault(key, len(self._pools)))
-        return np.array(numbers, dtype=np.uint32)[place]
+        """A pool is a pair of whole numbers; whatever else stands for the default one."""
+        first, is_first = integers(self.file.item(column, 0))
+        second, is_second = integers(self.file.item(column, 1))
+        is_pair = is_first & is_second & (self.file.item(column, 2) == ABSENT)
+        owners, owner = _distinct(np.where(is_pair, first, 0))
+        numbers, number = _distinct(np.where(is_pair, second, 0))
+        found, place = _distinct(owner * len(numbers) + number)
+        known = [
+            self._pools.setdefault((pair[0], pair[1]), len(self._pools))
+            for pair in zip(
+                owners[found // max(len(numbers), 1)].tolist(),
+                numbers[found % max(len(numbers), 1)].tolist(),
+                strict=True,
+            )
+        ]
+        return np.array(known, dtype=np.uint32)[place]
 
-    def _context_column(self, trace: Value) -> UInt32Array:
-        context = np.zeros(self.file.length(trace), dtype=np.uint32)
+    def _context_column(self, rows: Values) -> UInt32Array:
+        context = np.zeros(len(rows), dtype=np.uint32)
         for key in _CONTEXT_KEYS:
-            found, place = _distinct(self.file.column(trace, key))
+            found, place = _distinct(self.file.column(rows, key))
             texts = [self.file.text(v) if v & 7 == TEXT else "" for v in found.tolist()]
             numbers = [
                 0 if text in _NO_CONTEXT else self._texts.setdefault(text, len(self._texts))
@@ -248,11 +278,18 @@ class _Reading:
 
     def _stack_table(self) -> Stacks:
         """The stacks that were met, their frames made equal by what they say."""
-        rows = [self.file.stack(stack) if stack else _NOTHING for stack in self._stacks]
-        flat = np.concatenate(rows)
-        dicts, place = np.unique(flat, return_inverse=True)
+        file = self.file
+        met = np.flatnonzero(self._stacks != _NOT_MET)
+        rows = [file.stack(stack) for stack in met[np.argsort(self._stacks[met])].tolist()]
+        dicts, place = np.unique(np.concatenate(rows), return_inverse=True)
+        keys = zip(
+            self._names(dicts, "filename"),
+            self._numbers(dicts, "line").tolist(),
+            self._names(dicts, "name"),
+            strict=True,
+        )
         places: dict[tuple[str, int, str], int] = {}
-        numbers = [places.setdefault(self._frame(value), len(places)) for value in dicts.tolist()]
+        numbers = [places.setdefault(key, len(places)) for key in keys]
         frames = Frames(
             file=tuple(file for file, _, _ in places),
             line=np.array([line for _, line, _ in places], dtype=np.int64),
@@ -264,24 +301,19 @@ class _Reading:
             frame=np.array(numbers, dtype=np.uint32)[place],
         )
 
-    def _frame(self, value: Value) -> tuple[str, int, str]:
-        file, line, name = (self.file.get(value, key) for key in ("filename", "line", "name"))
-        return (
-            self.file.text(file) if file & 7 == TEXT else "",
-            line >> 3 if line & 7 == 0 else 0,
-            self.file.text(name) if name & 7 == TEXT else "",
-        )
+    def _names(self, rows: Values, key: str) -> list[str]:
+        texts = self.file.column(rows, key).tolist()
+        return [self.file.text(text) if text & 7 == TEXT else "" for text in texts]
 
-    def _annotations(self, rows: Value) -> Iterable[Annotation]:
-        for row in self.file.items(rows).tolist():
-            found = self.file.python(row)
-            if isinstance(found, dict):
-                yield Annotation(
-                    name=str(found.get("name", "")),
-                    stage=str(found.get("stage", "")),
-                    time_us=_whole(found.get("time_us")),
-                    device=_whole(found.get("device")),
-                )
+    def _annotations(self, annotations: Value) -> Iterable[Annotation]:
+        rows = self.file.items(annotations)
+        columns = (
+            self._names(rows, "name"),
+            self._names(rows, "stage"),
+            self._numbers(rows, "time_us").tolist(),
+            self._numbers(rows, "device").tolist(),
+        )
+        return map(Annotation, *columns)
 
     def _count_unknown(self, what: str, counts: dict[str, int], known: frozenset[str]) -> None:
         for key, count in counts.items():
@@ -290,7 +322,11 @@ class _Reading:
 
 
 _ACTIONS = {action.name.lower(): action for action in Action if action is not Action.UNKNOWN}
-_NOTHING: Values = np.empty(0, dtype=np.uint64)
+# Every text that means something to a reader of snapshots.
+FORMAT_TEXTS = TOP_KEYS.union(
+    _EVENT_KEYS, _SEGMENT_KEYS, _BLOCK_KEYS, _ACTIONS, _STATES, _NO_CONTEXT,
+    ("filename", "line", "name", "stage", "START", "END", "small", "large", "real_size"),
+)  # fmt: skip
 
 
 def _distinct(column: NDArray[T]) -> tuple[NDArray[T], NDArray[np.intp]]:
@@ -301,21 +337,3 @@ def _distinct(column: NDArray[T]) -> tuple[NDArray[T], NDArray[np.intp]]:
         return column[:1], np.zeros(len(column), dtype=np.intp)
     found, place = np.unique(column, return_inverse=True)
     return found, place
-
-
-def _join_blocks(tables: Sequence[BlockTable]) -> BlockTable:
-    def join(column: Callable[[BlockTable], NDArray[T]], dtype: type[T]) -> NDArray[T]:
-        return np.concatenate([np.empty(0, dtype), *map(column, tables)])
-
-    return BlockTable(
-        segment=join(lambda one: one.segment, np.int64),
-        address=join(lambda one: one.address, np.int64),
-        size_bytes=join(lambda one: one.size_bytes, np.int64),
-        requested_bytes=join(lambda one: one.requested_bytes, np.int64),
-        state=join(lambda one: one.state, np.uint8),
-        stack=join(lambda one: one.stack, np.uint32),
-    )
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0

@@ -8,6 +8,7 @@ import pickle
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ullage.errors import SnapshotError
-from ullage.trace.plain import ABSENT, integers, read_plain
+from ullage.trace import plain
+from ullage.trace.plain import ABSENT, integers, parse_plain, read_plain
+from ullage.trace.plain import TEXT as TEXT_TAG
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 ATOMS = (
@@ -35,7 +38,9 @@ PLAIN = st.recursive(
     ),
     max_leaves=40,
 )
-ONE_TEST_DIRECTORY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+ONE_TEST_DIRECTORY = settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 Write = Callable[[bytes], Path]
 
 
@@ -79,7 +84,7 @@ def test_a_value_that_is_referred_to_again_is_the_same(write: Write) -> None:
     rows = [{"frames": [shared, shared], "n": i} for i in range(3)]
     rows += [{"frames": [shared], "n": 3}]
     with read_plain(write(pickle.dumps({"rows": rows, "again": rows[0]}))) as file:
-        column = file.column(file.get(file.root, "rows"), "frames")
+        column = file.column(file.items(file.get(file.root, "rows")), "frames")
         assert file.stacks_of(column).tolist() == [1, 1, 1, 2]
         assert [len(file.stack(number)) for number in (1, 2)] == [2, 1]
         assert file.python(file.get(file.root, "again")) == rows[0]
@@ -98,13 +103,13 @@ def test_a_list_that_grows_after_it_was_shared_is_not_shared_any_more(write: Wri
 def test_columns_are_taken_from_dicts_of_several_shapes(write: Write) -> None:
     rows = [{"a": 1, "b": "x"}, {"b": "y", "a": -(2**40)}, {"b": "z"}, 5, {"a": None}]
     with read_plain(write(pickle.dumps(rows))) as file:
-        column = file.column(file.root, "a")
+        column = file.column(file.items(file.root), "a")
         numbers, is_there = integers(column, fallback=-1)
         assert numbers.tolist() == [1, -(2**40), -1, -1, -1]
         assert is_there.tolist() == [True, True, False, False, False]
         assert (column[2:4] == ABSENT).all()
-        assert file.count_keys(file.root) == {"a": 3, "b": 3}
-        assert file.column(file.root, "missing").tolist() == [ABSENT] * 5
+        assert file.count_keys(file.items(file.root)) == {"a": 3, "b": 3}
+        assert file.column(file.items(file.root), "missing").tolist() == [ABSENT] * 5
         assert file.get(file.root, "a") == ABSENT, "a list has no keys"
 
 
@@ -256,3 +261,97 @@ def test_pickles_written_in_parts_are_read(write: Write) -> None:
     buffer = io.BytesIO()
     pickle.Pickler(buffer, 4).dump(rows)
     assert load(write(buffer.getvalue())) == rows
+
+
+def test_bytes_are_read_as_a_file_is() -> None:
+    value = {"a": [1, "é", b"x"], "b": (None, True)}
+    with parse_plain(pickle.dumps(value)) as file:
+        assert file.python(file.root) == value
+    with pytest.raises(SnapshotError, match=r"^it ends in the middle"):
+        parse_plain(pickle.dumps(value)[:-3])
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
+def test_it_knows_where_the_texts_are(write: Write, protocol: int) -> None:
+    # Longer than the reader's buffer, so that places are counted across its end.
+    texts = [
+        "first",
+        "é" * 300,
+        *(f"{i} " * (1000 if protocol == 0 else 20_000) for i in range(40)),
+    ]
+    content = pickle.dumps([1, *texts, 2.5], protocol)
+    with read_plain(write(content), keeps_spots=True) as file:
+        found = list(zip(*(column.tolist() for column in file.spots()), strict=True))
+        frames = [begin for begin, _, value in found if value == ABSENT]
+        assert all(content[begin] == 0x95 for begin in frames)
+        assert bool(frames) == (protocol >= 4)
+        spots = [one for one in found if one[2] & 7 == TEXT_TAG]
+        for text, (begin, end, value) in zip(texts, spots, strict=True):
+            # Taken out alone, the place is that text.
+            assert pickle.loads(content[begin:end] + b".") == text
+            assert protocol == 0 or file.text(value) == text
+
+
+def test_items_and_lists_of_a_column(write: Write) -> None:
+    with read_plain(write(pickle.dumps([[{}, 2], (), 5, [3], {"a": 1}]))) as file:
+        rows = file.items(file.root)
+        numbers, is_there = integers(file.item(rows, 0))
+        assert is_there.tolist() == [False, False, False, True, False]
+        assert numbers[3] == 3
+        assert integers(file.item(rows, 1))[0].tolist() == [2, 0, 0, 0, 0]
+    with read_plain(write(pickle.dumps([[{}, {}], [], 5, [{}]]))) as file:
+        items, starts = file.flatten(file.items(file.root))
+        assert starts.tolist() == [0, 2, 2, 2, 3]
+        assert len(items) == 3
+
+
+def test_lists_that_hold_one_another_are_not_unfolded(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain, "_MIN_BYTES", 4 << 20)  # so that it takes no time
+    value: Any = ["lol"]
+    for _ in range(20):
+        value = [value] * 10
+    path = write(pickle.dumps(value))
+    with read_plain(path) as file, pytest.raises(SnapshotError, match="unfolds to more values"):
+        file.python(file.root)
+
+
+def test_bytes_that_are_referred_to_again_are_there_once(write: Write) -> None:
+    with read_plain(write(pickle.dumps([b"x" * (1 << 20)] * 10_000))) as file:
+        found = file.python(file.root)
+    assert all(one is found[0] for one in found)
+
+
+def test_rows_that_are_referred_to_again_are_not_read_again(write: Write) -> None:
+    rows: list[Any] = [{} for _ in range(1000)]
+    with read_plain(write(pickle.dumps([rows] * 1000))) as file:
+        lists = file.items(file.root)
+        with pytest.raises(SnapshotError, match="has 1000000 rows by referring to the same ones"):
+            file.flatten(lists)
+
+
+def test_tuples_that_say_the_same_are_kept_once(write: Write) -> None:
+    # The number of a pool: a tuple of its own in each event.
+    def used(*, has_pool: bool) -> int:
+        rows = [{"a": i, "b": (0, int("3")) if has_pool else 5} for i in range(10_000)]
+        with read_plain(write(pickle.dumps(rows, 2))) as file:
+            assert file.python(file.root) == rows
+            return file.used_bytes
+
+    # A list without items of its own, and no more.
+    assert used(has_pool=True) - used(has_pool=False) < 10_000 * 48
+
+
+def test_texts_of_equal_hash_do_not_make_it_slow(write: Write) -> None:
+    # Words whose differences cancel, two by two, in a hash without a seed such as FNV-1a.
+    top, carried = 1 << 63, 1 << 63 | 1 << 34
+    texts = [
+        b"".join(struct.pack("<QQ", (i >> j & 1) * top, (i >> j & 1) * carried) for j in range(16))
+        for i in range(1 << 16)
+    ]
+    path = write(pickle.dumps(texts))
+    started = time.perf_counter()
+    with read_plain(path) as file:
+        assert file.length(file.root) == len(texts)
+    assert time.perf_counter() - started < 3

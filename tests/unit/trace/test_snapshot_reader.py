@@ -178,3 +178,29 @@ def test_another_pickle_is_refused_with_what_was_expected(write: Write, value: A
 def test_values_of_the_wrong_kind_count_as_missing(write: Write, raw: Any) -> None:
     snapshot = read_snapshot(write(raw))
     assert all(size <= 0 for size in snapshot.segments.total_bytes.tolist())
+
+
+def test_hostile_tables_are_one_clear_error_at_once(write: Write) -> None:
+    events = [event("alloc") for _ in range(1000)]
+    with pytest.raises(SnapshotError, match="rows by referring to the same ones repeatedly"):
+        read_snapshot(write({"segments": [], "device_traces": [events] * 500}))
+    with pytest.raises(SnapshotError, match="traces of 100000 devices; up to 1024 are"):
+        read_snapshot(write({"segments": [], "device_traces": [[] for _ in range(100_000)]}))
+
+
+def test_a_million_segments_are_read_in_a_moment(write: Write) -> None:
+    snapshot = read_snapshot(write({"segments": [{} for _ in range(1_000_000)]}))
+    assert len(snapshot.segments) == 1_000_000
+    assert len(snapshot.blocks) == 0
+
+
+def test_every_pool_is_told_from_every_other(write: Write) -> None:
+    pools: list[Any] = [(0, 0), (0, 1), (7, 0), [7, 0], (1, 2, 3), (1,), None, "x", (0, None)]
+    trace = [event("alloc", pool_id=pool) for pool in pools] + [event("alloc")]
+    snapshot = read_snapshot(write({"segments": [], "device_traces": [trace]}))
+    expected = [(0, 0), (0, 1), (7, 0), (7, 0), *[(0, 0)] * 6]
+    assert [snapshot.pools[number] for number in snapshot.events[0].pool] == expected
+
+
+def test_a_record_that_is_none_is_left_out(write: Write) -> None:
+    assert read_snapshot(write({"segments": [], "ullage": [1]})).record is None

@@ -10,11 +10,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BUFFER_BYTES = 1 << 20, MAX_LINE = 4096, MAX_PROTOCOL = 5 };
+#ifndef BUFFER_BYTES
+#define BUFFER_BYTES (1 << 20)
+#endif
+enum { MAX_LINE = 4096, MAX_PROTOCOL = 5, MAX_INT_BYTES = 120 };
 
 static void refill(struct plain *p, uint64_t num_bytes) {
   uint64_t held = p->end - p->begin;
   memmove(p->buffer, p->buffer + p->begin, held);
+  p->num_passed += p->begin;
   p->begin = 0;
   p->end = held;
   if (num_bytes > p->room) p->buffer = reserve(p, p->buffer, num_bytes, &p->room, 1);
@@ -59,9 +63,15 @@ static uint64_t take_line(struct plain *p, char line[MAX_LINE]) {
   fail(p, "it holds a line that is longer than any in a snapshot");
 }
 
+/* What goes wrong at once was no pickle before. */
+static _Noreturn void fail_damaged(struct plain *p, const char *what) {
+  if (p->num_opcodes < 2) fail(p, "it is not a pickle; expected what torch.cuda.memory._dump_snapshot writes");
+  fail(p, "it is damaged: %s", what);
+}
+
 static value pop(struct plain *p) {
   uint64_t bottom = p->marks.length ? p->marks.at[p->marks.length - 1] : 0;
-  if (p->stack.length <= bottom) fail(p, "it is damaged: it takes a value where there is none");
+  if (p->stack.length <= bottom) fail_damaged(p, "it takes a value where there is none");
   return p->stack.at[--p->stack.length];
 }
 
@@ -75,7 +85,7 @@ static void push(struct plain *p, value v) { PUSH(p, p->stack, v); }
 
 /* The values above the last mark, which are taken from the stack; they are there until the next push. */
 static value *pop_to_mark(struct plain *p, uint64_t *num_items) {
-  if (!p->marks.length) fail(p, "it is damaged: it looks for a mark where there is none");
+  if (!p->marks.length) fail_damaged(p, "it looks for a mark where there is none");
   uint64_t bottom = p->marks.at[--p->marks.length];
   *num_items = p->stack.length - bottom;
   p->stack.length = bottom;
@@ -96,7 +106,7 @@ static void remember(struct plain *p, uint64_t number) {
 
 static void recall(struct plain *p, uint64_t number) {
   if (number >= p->memo.length || p->memo.at[number] == make(TAG_CONST, ABSENT))
-    fail(p, "it is damaged: it refers to value %llu, which there is not", (unsigned long long)number);
+    fail_damaged(p, "it refers to a value that there is not");
   push(p, p->memo.at[number]);
 }
 
@@ -104,8 +114,9 @@ static value take_text(struct plain *p, enum tag tag, uint64_t length) {
   return make_text(p, tag, (const char *)take(p, length), length);
 }
 
-/* A whole number of any length, little-endian; what is wider than 64 bits is cut to the nearest double. */
+/* A whole number, little-endian; what is wider than 64 bits is cut to the nearest double. */
 static value take_long(struct plain *p, uint64_t length) {
+  if (length > MAX_INT_BYTES) fail(p, "it holds a number of %llu bytes, more than any in a snapshot", (unsigned long long)length);
   const unsigned char *bytes = take(p, length);
   if (length <= 8) {
     uint64_t number = length && bytes[length - 1] & 0x80 ? ~(uint64_t)0 : 0;
@@ -126,7 +137,7 @@ static value take_written_number(struct plain *p, bool is_float) {
   if (length && line[length - 1] == 'L') line[--length] = 0;
   errno = 0;
   value v = is_float ? make_float(p, strtod(line, &end)) : make_int(p, strtoll(line, &end, 10));
-  if (!length || *end) fail(p, "it is damaged: %.40s is not a number", line);
+  if (!length || *end) fail_damaged(p, "it has letters where a number is to be");
   return errno ? make_float(p, strtod(line, &end)) : v;
 }
 
@@ -151,7 +162,7 @@ static uint64_t take_memo_number(struct plain *p) {
   char line[MAX_LINE], *end;
   take_line(p, line);
   uint64_t number = strtoull(line, &end, 10);
-  if (end == line || *end) fail(p, "it is damaged: %.40s is not a number", line);
+  if (end == line || *end) fail_damaged(p, "it has letters where a number is to be");
   return number;
 }
 
@@ -278,23 +289,33 @@ static bool read_reference(struct plain *p, unsigned char opcode) {
   }
 }
 
+/* The opcodes that are one value, and where texts are, if that is asked for. */
+static bool read_noted_atom(struct plain *p, unsigned char opcode) {
+  uint64_t begin = p->num_passed + p->begin - 1;
+  if (!read_atom(p, opcode)) return false;
+  if (p->keeps_spots && tag_of(top(p)) == TAG_TEXT)
+    PUSH(p, p->spots, ((struct spot){begin, p->num_passed + p->begin, top(p)}));
+  return true;
+}
+
 void read_pickle(struct plain *p) {
-  p->buffer = reserve(p, NULL, BUFFER_BYTES, &p->room, 1);
+  if (!p->buffer) p->buffer = reserve(p, NULL, BUFFER_BYTES, &p->room, 1);
+  p->stack.at = reserve(p, NULL, 1, &p->stack.room, sizeof *p->stack.at); /* there, even while it is empty */
   for (;; p->num_opcodes++) {
     unsigned char opcode = *take(p, 1);
     if (opcode == '.') break;
-    if (read_reference(p, opcode) || read_atom(p, opcode) || read_container(p, opcode)) continue;
+    if (read_reference(p, opcode) || read_noted_atom(p, opcode) || read_container(p, opcode)) continue;
     if (opcode == 0x80) {
       uint64_t protocol = take_number(p, 1);
       if (protocol > MAX_PROTOCOL) fail(p, "it is a pickle of protocol %d; up to %d are read", (int)protocol, MAX_PROTOCOL);
     } else if (opcode == 0x95) {
       take(p, 8); /* a frame: the values are in it as they would be without */
+      uint64_t end = p->num_passed + p->begin;
+      if (p->keeps_spots) PUSH(p, p->spots, ((struct spot){end - 9, end, make(TAG_CONST, ABSENT)}));
     } else if (opcode == 'c' || opcode == 'i' || opcode == 0x93) {
       refuse_class(p, opcode == 0x93);
-    } else if (p->num_opcodes < 2) {
-      fail(p, "it is not a pickle");
     } else {
-      fail(p, "it is damaged, or not a memory snapshot: opcode %#x at value %llu", opcode, (unsigned long long)p->num_opcodes);
+      fail_damaged(p, "it has an opcode that no memory snapshot has");
     }
   }
   p->root = pop(p);

@@ -3,7 +3,8 @@
  * A value is 64 bits: the lowest three say what it is, the rest is the value itself or a number of what it is.
  * Texts are kept once each, so that equal texts are equal values. A dict is the list of its values and a shape, which is
  * its keys in order; dicts with the same keys share one. A list of dicts that becomes a value of a dict (a stack of
- * frames) is kept once for all that are equal. The memory of all is counted, and bounded by whoever opens the file.
+ * frames) is kept once for all that are equal. The memory of all is counted, and bounded by whoever opens the file. The
+ * time is too: hashes are seeded, so that no file can be made to collide, and the keys of a dict are few.
  */
 #ifndef ULLAGE_PLAIN_H
 #define ULLAGE_PLAIN_H
@@ -17,7 +18,7 @@ typedef uint64_t value;
 
 enum tag { TAG_INT, TAG_CONST, TAG_TEXT, TAG_BYTES, TAG_LIST, TAG_DICT, TAG_WIDE, TAG_FLOAT };
 enum { NONE = 0, FALSE = 1, TRUE = 2, ABSENT = 3 };
-enum { MAX_KEYS = 1 << 14, MAX_MESSAGE = 512 };
+enum { MAX_KEYS = 1 << 10, MAX_MESSAGE = 512 };
 
 /* Of a list the items; of a tuple too. content is the number of a stack, 0 where the items are the list's own. */
 struct list {
@@ -48,10 +49,16 @@ struct table {
   uint32_t num_places, num_used;
 };
 
+/* Where in the file something was written that may be rewritten: a text, or, as ABSENT, the begin of a frame. */
+struct spot {
+  uint64_t begin, end;
+  value what;
+};
+
 #define VECTOR(type) struct { type *at; uint64_t length, room; }
 
 struct plain {
-  uint64_t used_bytes, max_bytes;
+  uint64_t used_bytes, max_bytes, seed;
   jmp_buf escape;
   char message[MAX_MESSAGE];
 
@@ -65,12 +72,14 @@ struct plain {
   VECTOR(value) memo;
   VECTOR(value) stack;
   VECTOR(uint64_t) marks;
+  VECTOR(struct spot) spots;
   struct table text_table, shape_table, stack_table;
   value root;
 
-  int file;
+  int file; /* -1: the buffer holds all, and is the caller's */
   unsigned char *buffer;
-  uint64_t begin, end, room, num_left, num_opcodes;
+  uint64_t begin, end, room, num_left, num_opcodes, num_passed; /* bytes before the buffer */
+  bool keeps_spots;
 };
 
 static inline enum tag tag_of(value v) { return (enum tag)(v & 7); }
@@ -84,6 +93,7 @@ void *reserve(struct plain *p, void *at, uint64_t length, uint64_t *room, size_t
 value make_int(struct plain *p, int64_t number);
 value make_float(struct plain *p, double number);
 value make_text(struct plain *p, enum tag tag, const char *letters, uint64_t length);
+value find_text(struct plain *p, const char *letters, uint64_t length);
 value make_list(struct plain *p, bool is_tuple);
 value make_dict(struct plain *p);
 const struct list *read_list(struct plain *p, value v);

@@ -8,12 +8,16 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
 enum action { ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP };
-enum problem { FINE, NO_MEMORY, NOT_FREE, TOO_SMALL, NOT_LIVE, NO_SEGMENT, OVERLAP };
-enum { MIN_SPLIT_SMALL = 512, MAX_KEPT_LARGE = 1 << 20, NOBODY = 0 };
+enum problem { FINE, NO_MEMORY, NOT_FREE, TOO_SMALL, NOT_LIVE, NO_SEGMENT, OVERLAP, TOO_SCATTERED, NO_SIZE };
+enum { MIN_SPLIT_SMALL = 512, MAX_KEPT_LARGE = 1 << 20 };
+#define NOBODY 0u
+#define GONE UINT32_MAX
+#define MAX_SEARCHED ((uint64_t)1 << 32)
 
 /* Of the ranges that are free and of the blocks that are not. Number 0 is nobody. */
 struct range {
@@ -22,11 +26,12 @@ struct range {
   bool is_live, splits_all;
 };
 
-/* Numbers of ranges by a place in memory; a place that was taken away is left as a gap. */
+/* Numbers of ranges by a place in memory. NOBODY is an empty entry, GONE one that was taken away. The hash is seeded, so
+ * that no file can be made to collide. */
 struct index {
   int64_t *places;
   uint32_t *numbers;
-  uint64_t room, used;
+  uint64_t room, used, seed;
 };
 
 struct replay {
@@ -35,29 +40,29 @@ struct replay {
   uint32_t unused; /* a list of ranges that are no more, by `after` */
   struct index by_begin, by_end;
   int64_t max_split_bytes;
+  uint64_t num_searched;
   bool has_memory;
 };
 
-static uint64_t spread(int64_t place) {
-  uint64_t hash = (uint64_t)place * 0x9e3779b97f4a7c15u;
-  return hash ^ hash >> 32;
-}
+static int64_t end_of(int64_t address, int64_t size) { return (int64_t)((uint64_t)address + (uint64_t)size); }
 
-/* Where a place is, or the first gap or end where it could be. */
+/* Where a place is, or else the first entry where it could be. */
 static uint64_t seek(const struct index *index, int64_t place) {
-  uint64_t i = spread(place) & (index->room - 1), gap = UINT64_MAX;
-  for (; index->places[i] != -1; i = (i + 1) & (index->room - 1)) {
-    if (index->places[i] != place) continue;
-    if (index->numbers[i] != NOBODY) return i;
-    gap = i;
+  unsigned __int128 product = (unsigned __int128)((uint64_t)place ^ index->seed) * 0x9e3779b97f4a7c15u;
+  uint64_t i = ((uint64_t)product ^ (uint64_t)(product >> 64)) & (index->room - 1), gone = UINT64_MAX;
+  for (; index->numbers[i] != NOBODY; i = (i + 1) & (index->room - 1)) {
+    if (index->numbers[i] == GONE)
+      gone = gone == UINT64_MAX ? i : gone;
+    else if (index->places[i] == place)
+      return i;
   }
-  return gap == UINT64_MAX ? i : gap;
+  return gone == UINT64_MAX ? i : gone;
 }
 
 static bool grow(struct index *index) {
   uint64_t live = 0;
-  for (uint64_t i = 0; i < index->room; i++) live += index->places[i] != -1 && index->numbers[i] != NOBODY;
-  struct index larger = {NULL, NULL, 1024, 0};
+  for (uint64_t i = 0; i < index->room; i++) live += index->numbers[i] != NOBODY && index->numbers[i] != GONE;
+  struct index larger = {NULL, NULL, 1024, 0, index->seed};
   while (larger.room < live * 4) larger.room *= 2;
   larger.places = malloc(larger.room * sizeof *larger.places);
   larger.numbers = calloc(larger.room, sizeof *larger.numbers);
@@ -66,9 +71,8 @@ static bool grow(struct index *index) {
     free(larger.numbers);
     return false;
   }
-  memset(larger.places, 0xff, larger.room * sizeof *larger.places);
   for (uint64_t i = 0; i < index->room; i++) {
-    if (index->places[i] == -1 || index->numbers[i] == NOBODY) continue;
+    if (index->numbers[i] == NOBODY || index->numbers[i] == GONE) continue;
     uint64_t to = seek(&larger, index->places[i]);
     larger.places[to] = index->places[i];
     larger.numbers[to] = index->numbers[i];
@@ -86,20 +90,19 @@ static void enter(struct replay *r, struct index *index, int64_t place, uint32_t
     return;
   }
   uint64_t i = seek(index, place);
-  index->used += index->places[i] == -1;
+  index->used += index->numbers[i] == NOBODY;
   index->places[i] = place;
   index->numbers[i] = number;
 }
 
 static uint32_t look_up(const struct index *index, int64_t place) {
-  if (!index->room) return NOBODY;
-  uint64_t i = seek(index, place);
-  return index->places[i] == place ? index->numbers[i] : NOBODY;
+  uint32_t number = index->numbers[seek(index, place)];
+  return number == GONE ? NOBODY : number;
 }
 
 static void forget(struct index *index, int64_t place) {
   uint64_t i = seek(index, place);
-  if (index->places[i] == place) index->numbers[i] = NOBODY;
+  if (index->numbers[i] != NOBODY) index->numbers[i] = GONE;
 }
 
 static uint32_t add_range(struct replay *r, int64_t address, int64_t size, bool is_live, bool splits_all) {
@@ -121,7 +124,7 @@ static uint32_t add_range(struct replay *r, int64_t address, int64_t size, bool 
   }
   r->ranges[number] = (struct range){address, size, NOBODY, NOBODY, is_live, splits_all};
   enter(r, &r->by_begin, address, number);
-  enter(r, &r->by_end, address + size, number);
+  enter(r, &r->by_end, end_of(address, size), number);
   return number;
 }
 
@@ -130,7 +133,7 @@ static void remove_range(struct replay *r, uint32_t number) {
   if (range->before) r->ranges[range->before].after = NOBODY;
   if (range->after) r->ranges[range->after].before = NOBODY;
   forget(&r->by_begin, range->address);
-  forget(&r->by_end, range->address + range->size);
+  forget(&r->by_end, end_of(range->address, range->size));
   range->after = r->unused;
   r->unused = number;
 }
@@ -143,10 +146,10 @@ static void link_ranges(struct replay *r, uint32_t before, uint32_t after) {
 /* Cuts a range in two; returns the second. */
 static uint32_t split(struct replay *r, uint32_t number, int64_t size) {
   struct range whole = r->ranges[number];
-  forget(&r->by_end, whole.address + whole.size);
+  forget(&r->by_end, end_of(whole.address, whole.size));
   r->ranges[number].size = size;
-  enter(r, &r->by_end, whole.address + size, number);
-  uint32_t rest = add_range(r, whole.address + size, whole.size - size, false, whole.splits_all);
+  enter(r, &r->by_end, end_of(whole.address, size), number);
+  uint32_t rest = add_range(r, end_of(whole.address, size), whole.size - size, false, whole.splits_all);
   if (!rest) return NOBODY;
   link_ranges(r, rest, whole.after);
   link_ranges(r, number, rest);
@@ -158,9 +161,9 @@ static void merge(struct replay *r, uint32_t first, uint32_t second) {
   if (!first || !second || r->ranges[first].is_live || r->ranges[second].is_live) return;
   struct range taken = r->ranges[second];
   remove_range(r, second);
-  forget(&r->by_end, r->ranges[first].address + r->ranges[first].size);
-  r->ranges[first].size += taken.size;
-  enter(r, &r->by_end, r->ranges[first].address + r->ranges[first].size, first);
+  forget(&r->by_end, end_of(r->ranges[first].address, r->ranges[first].size));
+  r->ranges[first].size = end_of(r->ranges[first].size, taken.size);
+  enter(r, &r->by_end, end_of(r->ranges[first].address, r->ranges[first].size), first);
   link_ranges(r, first, taken.after);
 }
 
@@ -168,8 +171,8 @@ static enum problem allocate(struct replay *r, int64_t address, int64_t rounded,
   uint32_t number = look_up(&r->by_begin, address);
   if (!number || r->ranges[number].is_live) return NOT_FREE;
   struct range *range = &r->ranges[number];
+  if (range->size < rounded) return TOO_SMALL;
   int64_t rest = range->size - rounded;
-  if (rest < 0) return TOO_SMALL;
   bool is_split = range->splits_all ? rest >= MIN_SPLIT_SMALL : rest > MAX_KEPT_LARGE && rounded < r->max_split_bytes;
   if (rest > 0 && is_split) split(r, number, rounded);
   r->ranges[number].is_live = true;
@@ -188,9 +191,10 @@ static enum problem release(struct replay *r, int64_t address, int64_t *block_by
 }
 
 static enum problem add_segment(struct replay *r, int64_t address, int64_t size, bool splits_all, bool is_mapped) {
-  if (look_up(&r->by_begin, address) || look_up(&r->by_end, address + size)) return OVERLAP;
+  int64_t end = end_of(address, size);
+  if (look_up(&r->by_begin, address) || look_up(&r->by_end, end)) return OVERLAP;
   uint32_t before = is_mapped ? look_up(&r->by_end, address) : NOBODY;
-  uint32_t after = is_mapped ? look_up(&r->by_begin, address + size) : NOBODY;
+  uint32_t after = is_mapped ? look_up(&r->by_begin, end) : NOBODY;
   uint32_t number = add_range(r, address, size, false, splits_all);
   if (!number) return NO_MEMORY;
   link_ranges(r, before, number);
@@ -200,12 +204,24 @@ static enum problem add_segment(struct replay *r, int64_t address, int64_t size,
   return FINE;
 }
 
+/* The free range that an address lies within. Looked for only in an expandable segment, and seldom. */
+static uint32_t find_around(struct replay *r, int64_t address) {
+  for (uint32_t i = 1; i < r->num_ranges; i++, r->num_searched++) {
+    struct range *range = &r->ranges[i];
+    if (!range->is_live && range->address < address && address < end_of(range->address, range->size) &&
+        look_up(&r->by_begin, range->address) == i)
+      return i;
+  }
+  return NOBODY;
+}
+
 static enum problem remove_segment(struct replay *r, int64_t address, int64_t size) {
   uint32_t number = look_up(&r->by_begin, address);
-  for (uint32_t i = 1; !number && i < r->num_ranges; i++) /* only of an expandable segment, and seldom */
-    if (!r->ranges[i].is_live && r->ranges[i].address < address && address < r->ranges[i].address + r->ranges[i].size &&
-        look_up(&r->by_begin, r->ranges[i].address) == i)
-      number = split(r, i, address - r->ranges[i].address);
+  if (!number) {
+    if (r->num_searched > MAX_SEARCHED) return TOO_SCATTERED;
+    uint32_t around = find_around(r, address);
+    if (around) number = split(r, around, address - r->ranges[around].address);
+  }
   if (!number || r->ranges[number].is_live || r->ranges[number].size < size) return NO_SEGMENT;
   if (r->ranges[number].size > size) split(r, number, size);
   remove_range(r, number);
@@ -214,6 +230,8 @@ static enum problem remove_segment(struct replay *r, int64_t address, int64_t si
 
 static enum problem step(struct replay *r, int action, int64_t address, int64_t size, int64_t rounded, bool splits_all,
                          int64_t *block_bytes) {
+  bool has_size = action == ALLOC || (action >= SEGMENT_ALLOC && action <= SEGMENT_UNMAP);
+  if (has_size && (size < 0 || rounded < 0)) return NO_SIZE;
   switch (action) {
   case ALLOC: return allocate(r, address, rounded, block_bytes);
   case FREE_COMPLETED: return release(r, address, block_bytes);
@@ -236,7 +254,7 @@ static bool lay_out(struct replay *r, uint64_t num, const int64_t *address, cons
   return r->has_memory;
 }
 
-/* Replays num_events. block_bytes gets the size of each block that came or went, 0 of other events. Returns how many
+/* Replays num_events after ranges whose sizes are not negative. block_bytes gets the size of each block that came or went, 0 of other events. Returns how many
  * events went through; of the next, *problem says what is wrong with it. */
 EXPORT uint64_t replay_trace(uint64_t num_ranges, const int64_t *range_address, const int64_t *range_size,
                              const uint8_t *range_is_live, const uint8_t *range_splits_all,
@@ -244,6 +262,8 @@ EXPORT uint64_t replay_trace(uint64_t num_ranges, const int64_t *range_address, 
                              const int64_t *address, const int64_t *size, const int64_t *rounded,
                              const uint8_t *splits_all, int64_t max_split_bytes, int64_t *block_bytes, int *problem) {
   struct replay r = {.has_memory = true, .max_split_bytes = max_split_bytes};
+  if (getrandom(&r.by_begin.seed, sizeof r.by_begin.seed, GRND_NONBLOCK) < 0) r.by_begin.seed = (uint64_t)(uintptr_t)&r;
+  r.by_end.seed = r.by_begin.seed;
   uint64_t i = 0;
   *problem = NO_MEMORY;
   if (grow(&r.by_begin) && grow(&r.by_end)) {

@@ -18,7 +18,7 @@ _Noreturn void fail(struct plain *p, const char *format, ...) {
 
 static void count(struct plain *p, uint64_t more, uint64_t less) {
   p->used_bytes += more - less;
-  if (p->used_bytes > p->max_bytes)
+  if (more > p->max_bytes || p->used_bytes > p->max_bytes)
     fail(p, "it unfolds to more than %llu bytes, more than any snapshot of its size does",
          (unsigned long long)p->max_bytes);
 }
@@ -35,27 +35,27 @@ void *reserve(struct plain *p, void *at, uint64_t length, uint64_t *room, size_t
   return grown;
 }
 
-/* FNV-1a over 64-bit words, with a last mix: the tables are powers of two. */
+/* Folded multiplication, as in wyhash. */
 static uint64_t mix(uint64_t hash, uint64_t word) {
-  hash = (hash ^ word) * 0x100000001b3u;
-  return hash ^ hash >> 29;
+  unsigned __int128 product = (unsigned __int128)(hash ^ word) * 0x9e3779b97f4a7c15u;
+  return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-static uint64_t hash_letters(const char *letters, uint64_t length) {
-  uint64_t hash = 0xcbf29ce484222325u, word = 0;
+static uint64_t hash_letters(struct plain *p, const char *letters, uint64_t length) {
+  uint64_t hash = mix(p->seed, length), word = 0;
   for (; length >= 8; letters += 8, length -= 8) {
     memcpy(&word, letters, 8);
-    hash = mix(hash, word);
+    hash = mix(hash ^ p->seed, word);
   }
   word = 0;
-  memcpy(&word, letters, length);
-  return mix(mix(hash, word), length);
+  if (length) memcpy(&word, letters, length);
+  return mix(hash ^ p->seed, word);
 }
 
-static uint64_t hash_values(const value *items, uint64_t length) {
-  uint64_t hash = 0x9e3779b97f4a7c15u;
-  for (uint64_t i = 0; i < length; i++) hash = mix(hash, items[i]);
-  return mix(hash, length);
+static uint64_t hash_values(struct plain *p, const value *items, uint64_t length) {
+  uint64_t hash = mix(p->seed, length);
+  for (uint64_t i = 0; i < length; i++) hash = mix(hash ^ p->seed, items[i]);
+  return hash;
 }
 
 typedef uint64_t hash_of_entry(struct plain *p, uint32_t number);
@@ -99,22 +99,35 @@ value make_float(struct plain *p, double number) {
 
 static uint64_t hash_of_text(struct plain *p, uint32_t number) {
   struct text *text = &p->texts.at[number - 1];
-  return hash_letters(p->letters.at + text->offset, text->length);
+  return hash_letters(p, p->letters.at + text->offset, text->length);
 }
 
-/* Number 0 of the table is no text, so the n-th text is n + 1 there. Text and bytes share the letters. */
-value make_text(struct plain *p, enum tag tag, const char *letters, uint64_t length) {
-  uint64_t hash = hash_letters(letters, length);
+/* Number 0 of the table is no text, so the n-th text is n + 1 there; 0 where it is not known. */
+static uint32_t look_up_text(struct plain *p, const char *letters, uint64_t length, uint64_t hash) {
   FOR_EACH_CANDIDATE(p->text_table, hash, number) {
     struct text *text = &p->texts.at[number - 1];
-    if (text->length == length && !memcmp(p->letters.at + text->offset, letters, length)) return make(tag, number - 1);
+    if (text->length == length && (!length || !memcmp(p->letters.at + text->offset, letters, length))) return number;
   }
+  return 0;
+}
+
+/* ABSENT where the file does not have the text. */
+value find_text(struct plain *p, const char *letters, uint64_t length) {
+  uint32_t number = look_up_text(p, letters, length, hash_letters(p, letters, length));
+  return number ? make(TAG_TEXT, number - 1) : make(TAG_CONST, ABSENT);
+}
+
+/* Text and bytes share the letters. */
+value make_text(struct plain *p, enum tag tag, const char *letters, uint64_t length) {
+  uint64_t hash = hash_letters(p, letters, length);
+  uint32_t number = look_up_text(p, letters, length, hash);
+  if (number) return make(tag, number - 1);
   if (p->texts.length >= UINT32_MAX - 1) fail(p, "it holds more different texts than any snapshot does");
   make_room(p, &p->text_table, hash_of_text);
   uint64_t offset = p->letters.length;
-  if (p->letters.room - offset < length)
+  if (!p->letters.at || p->letters.room - offset < length)
     p->letters.at = reserve(p, p->letters.at, offset + length, &p->letters.room, 1);
-  memcpy(p->letters.at + offset, letters, length);
+  if (length) memcpy(p->letters.at + offset, letters, length);
   p->letters.length += length;
   PUSH(p, p->texts, ((struct text){offset, length}));
   put(&p->text_table, (uint32_t)p->texts.length, hash);
@@ -162,19 +175,23 @@ void append(struct plain *p, value v, const value *items, uint64_t num_items) {
 
 static uint64_t hash_of_stack(struct plain *p, uint32_t number) {
   struct list *list = &p->stacks.at[number - 1];
-  return hash_values(list->items, list->length);
+  return hash_values(p, list->items, list->length);
 }
 
-/* Keeps a list of dicts once for all that are equal. */
+/* Keeps a list once for all that are equal: one of dicts, or a tuple of neither dicts nor lists, such as a pool's. */
 static void share(struct plain *p, value v) {
   struct list *list = &p->lists.at[number_of(v)];
   if (list->content || list->length > MAX_STACK) return;
-  for (uint32_t i = 0; i < list->length; i++)
-    if (tag_of(list->items[i]) != TAG_DICT) return;
-  uint64_t hash = hash_values(list->items, list->length);
+  uint32_t num_dicts = 0, num_lists = 0;
+  for (uint32_t i = 0; i < list->length; i++) {
+    num_dicts += tag_of(list->items[i]) == TAG_DICT;
+    num_lists += tag_of(list->items[i]) == TAG_LIST;
+  }
+  if (num_lists || (list->is_tuple ? num_dicts : num_dicts < list->length)) return;
+  uint64_t hash = hash_values(p, list->items, list->length);
   FOR_EACH_CANDIDATE(p->stack_table, hash, number) {
     struct list *known = &p->stacks.at[number - 1];
-    if (known->length == list->length && !memcmp(known->items, list->items, list->length * sizeof(value))) {
+    if (known->length == list->length && (!known->length || !memcmp(known->items, list->items, list->length * sizeof(value)))) {
       count(p, 0, list->room * sizeof(value));
       free(list->items);
       *list = (struct list){0, 0, number, list->is_tuple, NULL};
@@ -190,7 +207,7 @@ static void share(struct plain *p, value v) {
 
 static uint64_t hash_of_shape(struct plain *p, uint32_t number) {
   struct shape *shape = &p->shapes.at[number];
-  return mix(mix(0, shape->parent), shape->key);
+  return mix(mix(p->seed, shape->parent), shape->key);
 }
 
 /* Where a key stands among those of a shape; -1 where it does not. */
@@ -202,7 +219,7 @@ int64_t find_key(struct plain *p, uint32_t shape, value key) {
 
 /* The shape with one key more; the key is known not to be in it where there is such a shape. */
 static uint32_t find_next_shape(struct plain *p, uint32_t shape, value key) {
-  uint64_t hash = mix(mix(0, shape), key);
+  uint64_t hash = mix(mix(p->seed, shape), key);
   FOR_EACH_CANDIDATE(p->shape_table, hash, number) {
     struct shape *next = &p->shapes.at[number];
     if (next->parent == shape && next->key == key) return number;
@@ -216,7 +233,7 @@ static uint32_t add_shape(struct plain *p, uint32_t shape, value key) {
   if (p->shapes.length >= UINT32_MAX) fail(p, "it holds more kinds of dicts than any snapshot does");
   make_room(p, &p->shape_table, hash_of_shape);
   PUSH(p, p->shapes, ((struct shape){shape, num_keys + 1, key}));
-  put(&p->shape_table, (uint32_t)p->shapes.length - 1, mix(mix(0, shape), key));
+  put(&p->shape_table, (uint32_t)p->shapes.length - 1, mix(mix(p->seed, shape), key));
   return (uint32_t)p->shapes.length - 1;
 }
 
@@ -257,7 +274,7 @@ void free_values(struct plain *p) {
   for (uint64_t i = 0; i < p->stacks.length; i++) free(p->stacks.at[i].items);
   for (uint64_t i = 0; i < p->dicts.length; i++) free(p->dicts.at[i].values);
   void *all[] = {p->letters.at, p->texts.at, p->lists.at, p->dicts.at, p->shapes.at, p->stacks.at, p->floats.at,
-                 p->memo.at, p->stack.at, p->marks.at, p->text_table.places, p->shape_table.places,
+                 p->memo.at, p->stack.at, p->marks.at, p->spots.at, p->text_table.places, p->shape_table.places,
                  p->stack_table.places, p->buffer};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
   free(p);

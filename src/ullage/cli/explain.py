@@ -1,0 +1,92 @@
+"""`ullage explain`: what a memory snapshot says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ullage.cli.output import UNWRITABLE, Output, write_result
+from ullage.cli.what_if import check_options, show_what_if
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command("explain")
+@click.argument("file", type=FILE, required=False)
+@click.option("--request", metavar="SIZE", help="Would a request of this size find room?")
+@click.option("--what-if", is_flag=True, help="Replay it under other allocator settings.")
+@click.option("--gpu", metavar="NAME", help="With --what-if: on this GPU; see `ullage gpus`.")
+@click.option("--memory", metavar="SIZE", help="With --what-if: with this much memory.")
+@click.option("--python", metavar="PATH", help="With --what-if: the torch of this interpreter.")
+@click.option("--rule", metavar="CODE", help="Tell what a rule means, such as UL101, and end.")
+@click.option("-o", "--output", type=FILE, metavar="FILE", help="Also write the document (JSON).")
+@click.option("--html", type=FILE, metavar="FILE", help="Also write a page to look at.")
+@click.option("--json", "as_json", is_flag=True, help="Print the document, not the report.")
+@click.option("--force", is_flag=True, help="Overwrite files that were named.")
+@click.option("--quiet", is_flag=True, help="Print the verdict alone.")
+def explain_command(
+    file: Path | None,
+    *,
+    request: str | None,
+    what_if: bool,
+    gpu: str | None,
+    memory: str | None,
+    python: str | None,
+    rule: str | None,
+    output: Path | None,
+    html: Path | None,
+    as_json: bool,
+    force: bool,
+    quiet: bool,
+) -> int:
+    """Explain a memory snapshot: who owned the peak, what leaks, what to do about it.
+
+    \b
+    ullage explain snapshot.pickle
+    ullage explain snapshot.pickle --what-if --gpu l4
+    ullage explain --rule UL111
+
+    FILE is what torch.cuda.memory._dump_snapshot() or `ullage run` wrote.
+
+    Exits with 0, 1 if running out of memory ended the program, 2 if the file cannot be read.
+    """
+    if rule is not None:
+        return _print_rule(rule)
+    if file is None:
+        raise click.UsageError("missing FILE, a memory snapshot; or give --rule CODE")
+    needing = {"--gpu": gpu, "--memory": memory, "--python": python}
+    unfit = {"--request": request, "--html": html}
+    check_options(is_what_if=what_if, only_with=needing, not_with=unfit)
+    from ullage.api import check_writable
+    from ullage.explanations import explain_file
+    from ullage.files import write_text
+    from ullage.report.explain import explain_line, print_explain
+
+    for path in (output, html):
+        if path is not None:
+            check_writable(path, force=force)
+    shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
+    if what_if:
+        return show_what_if(file, shown, gpu=gpu, memory=memory, python=python)
+    result = explain_file(file, request=request)
+
+    def show() -> None:
+        if quiet:
+            click.echo(explain_line(result.view))
+        else:
+            from rich.console import Console
+
+            print_explain(result.view, Console())
+
+    pages = [] if html is None else [write_text(result.html, html, force=force)]
+    is_written = write_result(shown, result.document, show, pages, [])
+    return result.exit_code if is_written else UNWRITABLE
+
+
+def _print_rule(code: str) -> int:
+    from ullage.explain.rules.registry import find_rule
+    from ullage.report.explain import render_rule
+
+    click.echo(render_rule(find_rule(code)), nl=False)
+    return 0

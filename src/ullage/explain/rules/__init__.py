@@ -1,0 +1,1 @@
+"""Coded rules: what in a snapshot costs memory for nothing, or could be had for less."""

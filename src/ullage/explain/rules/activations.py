@@ -1,0 +1,190 @@
+"""Rules about what forward and backward need at the peak."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from ullage.explain.phases import Phase
+from ullage.explain.rules.case import Case
+from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.explain.spikes import find_brief
+from ullage.trace.model import Category
+from ullage.trace.snapshot import Int64Array
+from ullage.units import MIB, format_bytes
+
+_LOSS = re.compile(r"cross_entropy|^nll_loss|^log_softmax$", re.IGNORECASE)
+_CHECKPOINT = re.compile(r"^checkpoint$|^_checkpoint_without_reentrant|CheckpointFunction")
+_LOGITS_FRAC = 0.25
+_LOGIT_FRAC = 0.06
+_CHUNKS = 8
+_SPIKE_FRAC = 0.2
+_MIN_SPIKE_BYTES = 64 * MIB
+_SAVED_FRAC = 0.7
+_TIMES_LARGER = 8
+_MIN_LAYERS = 8
+_OF_A_PASS = (Category.ACTIVATION, Category.TEMPORARY, Category.UNATTRIBUTED)
+
+
+def _find_logits(case: Case) -> Iterator[Found]:
+    """The tensors of the loss and what has its size, or half or twice of it, at the peak."""
+    blocks = case.device.replay.blocks
+    in_loss = case.calls(_LOSS) & (blocks.birth >= 0)
+    if not in_loss.any():
+        return
+    size = int(blocks.requested_bytes[in_loss].max())
+    same = np.isin(blocks.requested_bytes, [size // 2, size, 2 * size]) & case.is_of(*_OF_A_PASS)
+    total = case.sum(same & case.is_live)
+    if size < _LOGIT_FRAC * case.peak_bytes or not case.is_worth(total, _LOGITS_FRAC):
+        return
+    numbers = np.flatnonzero(same & case.is_live)
+    yield Found(
+        what=f"logits and what the loss makes of them are {case.share(total)}",
+        evidence=(
+            f"{len(numbers)} tensors of {format_bytes(size)}, or half or twice that, are live",
+            *case.list_sites(numbers),
+        ),
+        gain_bytes=case.gain(same) * (_CHUNKS - 1) // _CHUNKS,
+        blocks=numbers,
+        is_guess=not case.is_known,
+    )
+
+
+def _find_spike(case: Case) -> Iterator[Found]:
+    blocks = case.device.replay.blocks
+    # Gradients of activations come and go in every backward.
+    brief = find_brief(case.device.replay) & ~case.is_of(Category.WORKSPACE)
+    brief &= ~case.born_in(Phase.BACKWARD) & ~case.is_of(Category.GRADIENT)
+    # Without gradients all is brief, and a layer's inner width is four times what goes in: what
+    # stands out is much larger than the next smaller tensors of the pass.
+    largest = int(case.size_bytes[brief & case.is_live].max(initial=0))
+    others = case.is_live & (4 * case.size_bytes < 3 * largest)
+    others &= case.is_of(*_OF_A_PASS, Category.INPUT)
+    usual = int(case.size_bytes[others].max(initial=0))
+    brief &= case.size_bytes >= _TIMES_LARGER * usual
+    gain = case.gain(brief)
+    if gain < _MIN_SPIKE_BYTES or not case.is_worth(gain, _SPIKE_FRAC):
+        return
+    numbers = np.flatnonzero(brief & case.is_live)
+    numbers = numbers[np.argsort(-blocks.size_bytes[numbers], kind="stable")]
+    yield Found(
+        what=f"tensors that live for a moment make {case.share(gain)}",
+        evidence=case.list_sites(numbers),
+        gain_bytes=gain,
+        blocks=numbers,
+        is_guess=not case.is_known,
+    )
+
+
+def _find_saved(case: Case) -> Iterator[Found]:
+    """Many layers' activations are held for backward."""
+    saved = case.is_live & case.is_of(Category.ACTIVATION) & (case.grad | ~np.bool_(case.is_known))
+    size = case.sum(saved)
+    if not case.is_worth(size, _SAVED_FRAC):
+        return
+    if 2 * case.sum(case.calls(_CHECKPOINT) & saved) > size:  # it is done already
+        return
+    numbers = np.flatnonzero(saved)
+    layers = _count_layers(case.call[numbers], case.size_bytes[numbers])
+    if layers < _MIN_LAYERS:
+        return
+    yield Found(
+        what=f"activations kept for backward are {case.share(size)}, from about {layers} layers",
+        evidence=case.list_sites(numbers),
+        gain_bytes=size * (layers - 1) // layers,
+        blocks=numbers,
+        is_guess=not case.is_known,
+    )
+
+
+def _count_layers(call: Int64Array, size_bytes: Int64Array) -> int:
+    """How often the lines ran that hold most: the median over the bytes."""
+    _, place, counts = np.unique(call, return_inverse=True, return_counts=True)
+    order = np.argsort(counts[place])
+    sums = np.cumsum(size_bytes[order])
+    return int(counts[place][order][np.searchsorted(sums, sums[-1] / 2)])
+
+
+def _find_first_step(case: Case) -> Iterator[Found]:
+    """The first step needs more than any later one."""
+    course, levels = case.device.course, case.device.levels.allocated_bytes
+    if course.num_steps < 3:
+        return
+    ends = course.step_ends
+    first = int(levels[: ends[0] + 1].max())
+    later = int(levels[ends[0] + 1 : ends[-1] + 1].max(initial=0))
+    if first < case.peak_bytes or not case.is_worth(first - later, _SPIKE_FRAC):
+        return
+    numbers = np.flatnonzero(case.is_live & (case.device.replay.blocks.death <= ends[1]))
+    where = "the first step" if case.device.peak_event >= _first_forward(case) else "the set-up"
+    yield Found(
+        what=f"{where} needs {format_bytes(first)}, all later steps at most {format_bytes(later)}",
+        evidence=case.list_sites(numbers),
+        gain_bytes=first - later,
+        blocks=numbers,
+    )
+
+
+def _first_forward(case: Case) -> int:
+    begins = case.device.course.begin[case.device.course.phase == Phase.FORWARD]
+    return int(begins[0]) if len(begins) else -1
+
+
+RULES = (
+    Rule(
+        code="UL121",
+        title="logits dominate the peak",
+        kind=Kind.CHOICE,
+        meaning="A large vocabulary times all tokens: the logits, their copy in fp32, the "
+        "log-softmax and its gradient are each as large.",
+        evidence="Tensors made in a loss function, and those of the same, half or twice their "
+        "size, are 25 % of the peak or more.",
+        cost="some time, unless the loss is fused",
+        change="compute the loss in chunks of tokens, under checkpointing (torchtune's "
+        "CEWithChunkedOutputLoss, Liger's FusedLinearCrossEntropy)",
+        find=_find_logits,
+    ),
+    Rule(
+        code="UL125",
+        title="activations of many layers are kept for backward",
+        kind=Kind.CHOICE,
+        meaning="Each layer keeps what its backward needs. Activation checkpointing keeps each "
+        "layer's input alone, and makes the rest anew.",
+        evidence="Activations are 70 % of the peak or more, and the lines that make them ran for "
+        "eight layers or more.",
+        cost="about a third more time for each step",
+        change="torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False) for each layer "
+        "(transformers: model.gradient_checkpointing_enable())",
+        find=_find_saved,
+        is_general=True,
+    ),
+    Rule(
+        code="UL144",
+        title="the first step or the set-up needs more than all later ones",
+        kind=Kind.FAULT,
+        meaning="A warm-up with a larger batch, a check before training, weights that were made "
+        "twice: the GPU has to be large enough for what happens once.",
+        evidence="The peak is before the second step, and all later steps stay 20 % below it.",
+        cost="nothing",
+        change="make what is needed once smaller, or on the CPU",
+        find=_find_first_step,
+        is_general=True,
+    ),
+    Rule(
+        code="UL147",
+        title="tensors that live for a moment lift the peak",
+        kind=Kind.CHOICE,
+        meaning="An operation that makes a large tensor and reduces it at once, such as all pairs "
+        "of distances, needs it in full for that moment.",
+        evidence="Blocks that go before four others came, outside backward, are eight times as "
+        "large as the next smaller tensor of the pass, and without them the peak is 20 % lower or "
+        "more.",
+        cost="chunks cost a little time",
+        change="do it in chunks, in place (out=, *_ operations), or with an operation that never "
+        "makes the large tensor",
+        find=_find_spike,
+        is_general=True,
+    ),
+)

@@ -1,0 +1,252 @@
+"""Rules about what is reserved and not used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ullage.explain.rules.case import Case
+from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.trace.snapshot import Action
+from ullage.units import MIB, format_bytes
+
+_HOLES_FRAC = 0.2
+_MIN_LOST_BYTES = 512 * MIB
+_UNUSED_FRAC = 0.25
+_PRIVATE_FRAC = 0.1
+_ROUNDING_FRAC = 0.06
+# Segments of 20 MiB leave so much free in any program.
+_MIN_FREE_BYTES = 192 * MIB
+
+
+def _find_holes(case: Case) -> Iterator[Found]:
+    """More is reserved than ever was allocated, in segments that blocks keep."""
+    device = case.device
+    if case.report.contradictions:
+        return
+    lost = device.peak_reserved_bytes - case.peak_bytes
+    holes = device.fragmentation
+    lost = min(lost, holes.hole_bytes + holes.empty_bytes)
+    if lost < _MIN_LOST_BYTES or lost < _HOLES_FRAC * device.peak_reserved_bytes:
+        return
+    if _free_on_side_streams(case) > lost // 2:  # UL148 says more
+        return
+    pinned = [one for one in holes.pinned if 2 * one.live_bytes <= one.size_bytes][:2]
+    is_expandable = case.report.snapshot.settings.get("expandable_segments") is True
+    evidence = [
+        (
+            f"reserved {format_bytes(device.peak_reserved_bytes)}, never more than "
+            f"{format_bytes(case.peak_bytes)} allocated"
+        ),
+        *_last_request(case),
+        (
+            f"{format_bytes(holes.hole_bytes)} in holes beside live blocks, "
+            f"{format_bytes(holes.empty_bytes)} in segments of other sizes than are asked for"
+        ),
+    ]
+    for one in pinned:
+        sites = case.list_sites(np.array(one.blocks[:8]))
+        evidence.append(
+            f"a segment of {format_bytes(one.size_bytes)} is kept for "
+            f"{format_bytes(one.live_bytes)}: {sites[0]}"
+        )
+    change = ""
+    if is_expandable:
+        change = "allocate what stays before what comes and goes, and keep sizes the same"
+    yield Found(
+        what=f"fragmentation: {format_bytes(lost)} reserved and of no use "
+        f"({100 * lost / device.peak_reserved_bytes:.0f} % of what is reserved)",
+        evidence=tuple(evidence),
+        gain_bytes=lost,
+        change=change,
+    )
+
+
+def _last_request(case: Case) -> Iterator[str]:
+    """What was free when the last segment that made the most of them was asked for."""
+    levels = case.device.levels
+    event = int(np.argmax(levels.reserved_bytes)) - 1
+    if event < 0:
+        return
+    events = case.report.snapshot.events_of(case.device.index)
+    if events.action[event] not in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+        return
+    free = int(levels.reserved_bytes[event] - levels.allocated_bytes[event])
+    yield (
+        f"when the last segment came ({format_bytes(int(events.size_bytes[event]))}), "
+        f"{format_bytes(free)} were free in pieces"
+    )
+
+
+def _find_streams(case: Case) -> Iterator[Found]:
+    """Streams that each hold free segments."""
+    device = case.device
+    free = _free_by_stream(case)
+    side = _free_on_side_streams(case)
+    lost = min(side, device.peak_reserved_bytes - case.peak_bytes)
+    if case.report.contradictions or lost < _MIN_FREE_BYTES:
+        return
+    if lost < _HOLES_FRAC * device.peak_reserved_bytes:
+        return
+    yield Found(
+        what=f"{len(free)} streams have caches of their own: {format_bytes(lost)} reserved and of "
+        "no use to the others",
+        evidence=(
+            (
+                f"reserved {format_bytes(device.peak_reserved_bytes)}, never more than "
+                f"{format_bytes(case.peak_bytes)} allocated"
+            ),
+            f"free in segments of each stream: up to {format_bytes(max(free.values()))}",
+        ),
+        gain_bytes=lost,
+    )
+
+
+def _free_on_side_streams(case: Case) -> int:
+    """What is free on all streams but the one that has most of it."""
+    free = _free_by_stream(case)
+    return sum(free.values()) - max(free.values(), default=0)
+
+
+def _free_by_stream(case: Case) -> dict[int, int]:
+    """When the most is reserved: by stream, what its segments have free."""
+    snapshot, device = case.report.snapshot, case.device
+    event = device.fragmentation.event
+    lives, blocks = device.replay.segments, device.replay.blocks
+    table, events = snapshot.segments, snapshot.events_of(device.index)
+    here = table.device == device.index
+    at_end = dict(zip(table.address[here].tolist(), table.stream[here].tolist(), strict=True))
+    found: dict[int, int] = {}
+    there = np.flatnonzero((lives.birth <= event) & (event < lives.death))
+    for number in there.tolist():
+        birth, address = int(lives.birth[number]), int(lives.address[number])
+        stream = int(events.stream[birth]) if birth >= 0 else at_end.get(address, 0)
+        found[stream] = found.get(stream, 0) + int(lives.size_bytes[number])
+    live = blocks.is_live(event)
+    for stream in np.unique(blocks.stream[live]).tolist():
+        used = int(blocks.size_bytes[live & (blocks.stream == stream)].sum())
+        found[stream] = found.get(stream, 0) - used
+    return {stream: size for stream, size in found.items() if size > 0}
+
+
+def _find_unused_cache(case: Case) -> Iterator[Found]:
+    """What the later half of the steps never needs of what is reserved."""
+    course, levels = case.device.course, case.device.levels
+    if course.num_steps < 4 or case.report.contradictions:
+        return
+    begin, end = int(course.step_ends[course.num_steps // 2 - 1]), int(course.step_ends[-1])
+    needed = int(levels.allocated_bytes[begin + 1 : end + 1].max(initial=0))
+    reserved = int(levels.reserved_bytes[begin + 1 : end + 1].min(initial=2**62))
+    lost = reserved - needed
+    if lost < _MIN_FREE_BYTES or lost < _UNUSED_FRAC * reserved:
+        return
+    if case.device.peak_event < course.step_ends[0]:  # UL144 says more
+        return
+    if case.peak_bytes < needed + lost // 2:
+        return
+    yield Found(
+        what=f"the cache holds {format_bytes(lost)} that the later steps never use",
+        evidence=(
+            (
+                f"reserved {format_bytes(reserved)}, since step {course.num_steps // 2} never more "
+                f"than {format_bytes(needed)} allocated"
+            ),
+            (
+                f"the peak of {format_bytes(case.peak_bytes)} was "
+                f"{course.describe(case.device.peak_event) or 'before'}"
+            ),
+        ),
+        gain_bytes=lost,
+    )
+
+
+def _find_private(case: Case) -> Iterator[Found]:
+    holes = case.device.fragmentation
+    lost = holes.private_free_bytes
+    if lost < _MIN_FREE_BYTES or lost < _PRIVATE_FRAC * max(holes.reserved_bytes, 1):
+        return
+    yield Found(
+        what=f"private pools hold {format_bytes(holes.private_bytes)}, of which "
+        f"{format_bytes(lost)} are free and of use to nothing else",
+        evidence=(f"{len(case.report.snapshot.pools) - 1} private pools in the file",),
+        gain_bytes=lost,
+    )
+
+
+def _find_rounding(case: Case) -> Iterator[Found]:
+    live, blocks = case.is_live, case.device.replay.blocks
+    lost = case.sum(live) - int(blocks.requested_bytes[live].sum())
+    if lost < 64 * MIB or not case.is_worth(lost, _ROUNDING_FRAC):
+        return
+    yield Found(
+        what=f"rounding of sizes costs {case.share(lost)}",
+        evidence=((f"{int(live.sum())} live blocks, {format_bytes(case.sum(live))} for "
+                  f"{format_bytes(case.sum(live) - lost)} that were asked for"),),
+        gain_bytes=lost,
+    )  # fmt: skip
+
+
+RULES = (
+    Rule(
+        code="UL141",
+        title="fragmentation",
+        kind=Kind.CHOICE,
+        meaning="Free memory lies in pieces: between live blocks, or in segments that are smaller "
+        "than what is asked for now, as when lengths grow or alternate.",
+        evidence="20 % of what is reserved or more was never allocated at once, 512 MiB or more.",
+        cost="nothing; without the CUDA driver's virtual memory (old WSL, MIG of some drivers) "
+        "expandable segments do not work, and tensors in them cannot be shared by CUDA IPC",
+        change="PYTORCH_ALLOC_CONF=expandable_segments:True (torch 2.9 and earlier: "
+        "PYTORCH_CUDA_ALLOC_CONF)",
+        find=_find_holes,
+    ),
+    Rule(
+        code="UL142",
+        title="the cache holds what later steps never use",
+        kind=Kind.FAULT,
+        meaning="What was needed once stays reserved: other processes and libraries cannot have "
+        "it, though this one has no use for it.",
+        evidence="Over the later half of the steps 25 % of what is reserved was never allocated, "
+        "192 MiB or more, and an earlier phase needed it.",
+        cost="nothing, if it is called once",
+        change="call torch.cuda.empty_cache() once after the phase that needed it",
+        find=_find_unused_cache,
+    ),
+    Rule(
+        code="UL143",
+        title="private pools hold free memory",
+        kind=Kind.CHOICE,
+        meaning="A CUDA graph or a torch.cuda.MemPool has its own segments, which nothing else can "
+        "use even where they are free.",
+        evidence="What is free in segments of private pools is 10 % of what is reserved or more.",
+        cost="graphs that share a pool must not run at the same time",
+        change="share one pool among graphs (torch.cuda.graph(g, pool=first.pool())), capture "
+        "fewer batch sizes, largest first",
+        find=_find_private,
+    ),
+    Rule(
+        code="UL145",
+        title="rounding of sizes is expensive",
+        kind=Kind.CHOICE,
+        meaning="Sizes are rounded up: to 512 bytes, to parts of powers of two where "
+        "roundup_power2_divisions says so, and a large block is not split when the rest is small.",
+        evidence="Live blocks at the peak have 6 % more bytes than were asked for, or more.",
+        cost="with fewer divisions fragmentation may grow",
+        change="leave roundup_power2_divisions out, or give it more divisions",
+        find=_find_rounding,
+    ),
+    Rule(
+        code="UL148",
+        title="every stream keeps a cache of its own",
+        kind=Kind.CHOICE,
+        meaning="Memory that was allocated on one stream is used again on that stream alone, so "
+        "that with N streams up to N times as much is reserved as is ever in use.",
+        evidence="Segments of all streams but one have 20 % of what is reserved free, 192 MiB or "
+        "more, and it was never allocated at once.",
+        cost="fewer streams may overlap less",
+        change="use fewer side streams, or allocate outside of `with torch.cuda.stream(...)` and "
+        "call record_stream()",
+        find=_find_streams,
+    ),
+)

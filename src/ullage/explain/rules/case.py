@@ -1,0 +1,165 @@
+"""What rules look at: one device of a snapshot, with the columns that several of them need."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from ullage.explain.ownership import CATEGORIES, code_of
+from ullage.explain.phases import Phase
+from ullage.explain.sites import OPERATOR, has_python_file
+from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
+from ullage.explain.spikes import peak_without
+from ullage.trace.model import Category
+from ullage.trace.replay import BoolArray
+from ullage.trace.snapshot import Int64Array
+from ullage.units import MIB, format_bytes
+
+# What is less of the peak than this, or fewer bytes, is not worth a reader's time.
+MIN_FRAC = 0.03
+MIN_BYTES = MIB
+_LISTED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One device of a snapshot.
+
+    Attributes:
+        report, device: of the snapshot.
+        is_live: (num_blocks,) which blocks are live at the peak.
+        region, step: of each block's birth: the stretch of the course, the steps that had ended.
+        call: of each block, the number of its stack; equal stacks have the same.
+    """
+
+    report: SnapshotReport
+    device: DeviceSnapshot
+    is_live: BoolArray
+    region: Int64Array
+    step: Int64Array
+    call: Int64Array
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was allocated."""
+        return self.device.peak_allocated_bytes
+
+    @property
+    def is_known(self) -> bool:
+        """Whether owners and phases are known."""
+        return self.device.owners.is_known and self.device.course.has_phases
+
+    @property
+    def size_bytes(self) -> Int64Array:
+        """(num_blocks,) with rounding."""
+        return self.device.replay.blocks.size_bytes
+
+    @property
+    def grad(self) -> BoolArray:
+        """(num_blocks,) whether a forward pass that records gradients, or what followed it, bore
+        the block.
+        """
+        return self.device.course.grad[self.region]
+
+    def is_of(self, *categories: Category) -> BoolArray:
+        """Which blocks belong to any of the categories."""
+        return np.isin(self.device.owners.category, [code_of(one) for one in categories])
+
+    def born_in(self, *phases: Phase) -> BoolArray:
+        """Which blocks came in any of the phases."""
+        return np.isin(self.device.course.phase[self.region], phases)
+
+    def sum(self, mask: BoolArray) -> int:
+        """The bytes of blocks."""
+        return int(self.size_bytes[mask].sum())
+
+    def gain(self, gone: BoolArray, death: Int64Array | None = None) -> int:
+        """By how much the peak were lower without some blocks, or had they died at `death`."""
+        return self.peak_bytes - peak_without(self.device.replay, self.device.levels, gone, death)
+
+    def is_worth(self, num_bytes: int, frac: float = MIN_FRAC) -> bool:
+        """Whether so many bytes are worth telling."""
+        return num_bytes >= MIN_BYTES and num_bytes >= frac * self.peak_bytes
+
+    def share(self, num_bytes: int) -> str:
+        """A part of the peak in words: "1.2 GiB (34 % of the peak)"."""
+        percent = 100 * num_bytes / max(self.peak_bytes, 1)
+        return f"{format_bytes(num_bytes)} ({percent:.0f} % of the peak)"
+
+    def site(self, block: int) -> str:
+        """The line that needed a block, and the user's own line where that is another."""
+        sites, stack = self.report.sites, self.device.replay.blocks.stack[block]
+        place, caller = int(sites.of_stack[stack]), int(sites.caller[stack])
+        name = sites.names[place]
+        if place == 0:
+            before = self.device.replay.blocks.birth[block] < 0
+            return "from before the trace" if before else self._without_stack(block)
+        return name if caller in (0, place) else f"{name}, called from {sites.names[caller]}"
+
+    def _without_stack(self, block: int) -> str:
+        phase = Phase(int(self.device.course.phase[self.region[block]]))
+        is_backward = self.device.course.has_phases and phase is Phase.BACKWARD
+        return "in backward, which has no Python stack" if is_backward else "no stack was recorded"
+
+    def list_sites(self, blocks: Int64Array) -> tuple[str, ...]:
+        """The sites of blocks with most bytes: "1.2 GiB in 12 blocks: train.py:31 in main"."""
+        sums: dict[str, list[int]] = {}
+        for block in blocks.tolist():
+            row = sums.setdefault(self.site(block), [0, 0])
+            row[0] += int(self.size_bytes[block])
+            row[1] += 1
+        rows = sorted(sums.items(), key=lambda item: -item[1][0])
+        lines = [
+            f"{format_bytes(size)} in {count} block{'s' * (count > 1)}: {site}"
+            for site, (size, count) in rows[:_LISTED]
+        ]
+        rest = sum(size for _, (size, _) in rows[_LISTED:])
+        if rest:
+            lines.append(f"{format_bytes(rest)} at {len(rows) - _LISTED} other places")
+        return tuple(lines)
+
+    def calls(self, pattern: re.Pattern[str]) -> BoolArray:
+        """(num_blocks,) which blocks' stacks hold a Python function whose name matches, or an
+        operator of torch's ("cross_entropy_loss").
+        """
+        stacks = self.report.snapshot.stacks
+        names = zip(stacks.frames.file, stacks.frames.function, strict=True)
+        hits = np.array([_is_call(file, name, pattern) for file, name in names])
+        if not hits.any():
+            return np.zeros(len(self.size_bytes), dtype=np.bool_)
+        inside = np.append(0, np.cumsum(hits[stacks.frame]))
+        of_stack = inside[stacks.start[1:]] > inside[stacks.start[:-1]]
+        found: BoolArray = of_stack[self.device.replay.blocks.stack]
+        return found
+
+
+def _is_call(file: str, name: str, pattern: re.Pattern[str]) -> bool:
+    if has_python_file(file):
+        return pattern.search(name) is not None
+    operator = OPERATOR.search(name)
+    return operator is not None and pattern.search(operator[1]) is not None
+
+
+def make_case(report: SnapshotReport, device: DeviceSnapshot) -> Case:
+    """The columns of one device."""
+    blocks = device.replay.blocks
+    return Case(
+        report=report,
+        device=device,
+        is_live=blocks.is_live(device.peak_event),
+        region=device.course.region_at(blocks.birth),
+        step=device.course.step_at(blocks.birth),
+        call=report.sites.call[blocks.stack].astype(np.int64),
+    )
+
+
+def bytes_of(case: Case, category: Category) -> int:
+    """What a category owned at the peak."""
+    return case.device.owners_at_peak.get(category, 0)
+
+
+def category_of(case: Case, block: int) -> Category:
+    """The category of a block."""
+    return CATEGORIES[int(case.device.owners.category[block])]

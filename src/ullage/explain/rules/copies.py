@@ -1,0 +1,194 @@
+"""Rules about second copies of what is there already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from ullage.explain.phases import Phase
+from ullage.explain.rules.case import Case
+from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.explain.spikes import find_brief
+from ullage.trace.model import Category
+from ullage.trace.replay import BoolArray
+from ullage.trace.snapshot import Int64Array
+from ullage.units import KIB
+
+_MATCHED_FRAC = 0.8
+_MIN_TENSORS = 4
+# Smaller tensors are too many and too alike to be told apart by their sizes.
+_MIN_TENSOR_BYTES = 64 * KIB
+_UPCAST_FRAC = 0.12
+_ORDINARY = (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.BUFFER)
+
+
+def _find_second_weights(case: Case) -> Iterator[Found]:
+    if not case.is_known:
+        return
+    others = case.is_live & ~case.is_of(*_ORDINARY) & case.born_in(Phase.OUTSIDE)
+    copies = _match_parameters(case, others, divisor=1)
+    if copies is None or not case.is_worth(case.sum(copies)):
+        return
+    blocks = np.flatnonzero(copies)
+    yield Found(
+        what=f"the weights are there twice: the second copy is {case.share(case.sum(copies))}",
+        evidence=(
+            f"{len(blocks)} tensors that are no parameters have the sizes of the parameters",
+            *case.list_sites(blocks),
+        ),
+        gain_bytes=case.gain(copies),
+        blocks=blocks,
+    )
+
+
+def _find_cast_cache(case: Case) -> Iterator[Found]:
+    if not case.is_known:
+        return
+    course = case.device.course
+    at_peak = int(course.region_at(np.array([case.device.peak_event]))[0])
+    passes = np.cumsum(course.phase == Phase.FORWARD)
+    others = (passes[case.region] == passes[at_peak]) & ~case.is_of(*_ORDINARY)
+    others &= case.born_in(Phase.FORWARD) & ~find_brief(case.device.replay)
+    copies = _match_parameters(case, others, divisor=2)
+    if copies is None or not case.is_worth(case.sum(copies)):
+        return
+    blocks = np.flatnonzero(copies)
+    yield Found(
+        what=f"autocast holds the weights in half precision: {case.share(case.sum(copies))}",
+        evidence=(
+            f"{len(blocks)} tensors of the forward pass have half the sizes of parameters",
+            *case.list_sites(blocks),
+        ),
+        gain_bytes=case.sum(copies),
+        blocks=blocks,
+    )
+
+
+def _match_parameters(case: Case, candidates: BoolArray, divisor: int) -> BoolArray | None:
+    """Of the candidates one for each parameter of its size over `divisor`; None where not most of
+    the parameters have one.
+    """
+    requested = case.device.replay.blocks.requested_bytes
+    is_large = requested >= _MIN_TENSOR_BYTES
+    parameters = requested[case.is_of(Category.PARAMETER) & case.is_live & is_large] // divisor
+    wanted = Counter(parameters.tolist())
+    found = np.zeros(len(requested), dtype=np.bool_)
+    for block in np.flatnonzero(candidates).tolist():
+        size = int(requested[block])
+        if wanted.get(size):
+            wanted[size] -= 1
+            found[block] = True
+    total = int(parameters.sum())
+    missing = sum(size * count for size, count in wanted.items())
+    if found.sum() < _MIN_TENSORS or total - missing < _MATCHED_FRAC * total:
+        return None
+    return found
+
+
+def _find_upcasts(case: Case) -> Iterator[Found]:
+    """A function takes N bytes, makes 2 N, works on 2 N, and gives back N: what it made in between
+    is the same in twice the precision.
+    """
+    if not case.is_known:
+        return
+    blocks = case.device.replay.blocks
+    is_saved = case.is_live & case.is_of(Category.ACTIVATION) & case.born_in(Phase.FORWARD)
+    wide = np.zeros(len(blocks), dtype=np.bool_)
+    for births in _births_by_function(case):
+        sizes = blocks.requested_bytes[births]
+        for first in range(len(births) - 2):
+            size = int(sizes[first])
+            if size < _MIN_TENSOR_BYTES or not is_saved[births[first]]:
+                continue
+            after = sizes[first + 1 : first + 8]
+            back = np.flatnonzero(after * 2 == size)
+            again = np.flatnonzero(after == size)
+            if len(back) and len(again) and again[0] < back[0]:
+                wide[births[first]] = True
+                inner = births[first + 1 : first + 1 + back[0]]
+                wide[inner[(sizes[first + 1 : first + 1 + back[0]] == size) & is_saved[inner]]] = 1
+    size = case.sum(wide)
+    if not case.is_worth(size, _UPCAST_FRAC):
+        return
+    numbers = np.flatnonzero(wide)
+    yield Found(
+        what=f"half-precision activations are kept in fp32: {case.share(size)}",
+        evidence=(
+            (
+                f"{len(numbers)} saved tensors are twice as large as what comes out of the "
+                "functions they are made in"
+            ),
+            *case.list_sites(numbers),
+        ),
+        gain_bytes=size // 2,
+        blocks=numbers,
+    )
+
+
+def _births_by_function(case: Case) -> Iterator[Int64Array]:
+    """The blocks that each of the user's own lines' functions bore directly, in order; those of
+    modules of torch, such as a Linear within, are left out.
+    """
+    stacks, blocks = case.report.snapshot.stacks, case.device.replay.blocks
+    frames = stacks.frames
+    keys: dict[tuple[str, str], int] = {}
+    of_stack = np.full(len(stacks), -1, dtype=np.int64)
+    for stack in np.unique(blocks.stack).tolist():
+        for number in stacks.frame[stacks.start[stack] : stacks.start[stack + 1]].tolist():
+            file, name = frames.file[number], frames.function[number]
+            if "ullage/record/" in file or file.endswith("torch/_ops.py"):
+                continue
+            if "torch/" not in file or name in {"softmax", "log_softmax"}:
+                if "torch/" in file:
+                    continue
+                of_stack[stack] = keys.setdefault((file, name), len(keys))
+            break
+    key = of_stack[blocks.stack]
+    for number in range(len(keys)):
+        yield np.flatnonzero((key == number) & (blocks.birth >= 0))
+
+
+RULES = (
+    Rule(
+        code="UL105",
+        title="the weights are on the GPU twice",
+        kind=Kind.FAULT,
+        meaning="A checkpoint that was loaded to the GPU and is still referred to, a copy that was "
+        "meant for the CPU, an average of the weights, a frozen twin of the model.",
+        evidence="Tensors made before or between steps, none of them parameters, gradients or "
+        "optimizer states, have the sizes of at least 80 % of the parameters' bytes.",
+        cost="nothing for a checkpoint; an average or a twin that is needed can live on the CPU, "
+        "for the time it takes to copy it.",
+        change='load checkpoints with map_location="cpu" (or mmap=True), and del them afterwards',
+        find=_find_second_weights,
+    ),
+    Rule(
+        code="UL106",
+        title="autocast keeps half-precision copies of fp32 weights",
+        kind=Kind.CHOICE,
+        meaning="Under torch.autocast each weight is cast once and the copy is kept until the "
+        "context ends, and by the graph until backward.",
+        evidence="Tensors of the forward pass of the peak's step have half the sizes of at least "
+        "80 % of the parameters' bytes.",
+        cost="weights in bf16 alone need an optimizer that keeps what rounding loses (fp32 master "
+        "weights, stochastic rounding, Kahan summation).",
+        change="keep the weights in bf16 (model.to(torch.bfloat16)) instead of autocast",
+        find=_find_cast_cache,
+    ),
+    Rule(
+        code="UL122",
+        title="half-precision activations are saved in fp32",
+        kind=Kind.CHOICE,
+        meaning="x.float() in a norm, a softmax or a loss makes a copy of twice the size, and "
+        "backward keeps it.",
+        evidence="In one function a tensor is followed by others of its size and then by one of "
+        "half of it, and the large ones are live at the peak; 12 % of it or more.",
+        cost="a fused operation works in fp32 inside and saves what is half as large: nothing is "
+        "lost. Working in bf16 throughout loses precision.",
+        change="use the fused operation (F.rms_norm, F.layer_norm, F.softmax(x, dtype=...), "
+        "F.scaled_dot_product_attention) or torch.compile",
+        find=_find_upcasts,
+    ),
+)

@@ -1,0 +1,119 @@
+"""Rules about running out of memory; one of them speaks for each failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ullage.explain.oom import Cause, Shortage
+from ullage.explain.rules.case import Case
+from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.units import format_bytes
+
+FAMILY = "UL15"
+_SURVIVED = "; the program caught it and went on"
+
+
+def _finder(cause: Cause) -> Callable[[Case], Iterator[Found]]:
+    def find(case: Case) -> Iterator[Found]:
+        shortage = case.device.shortage
+        if shortage is not None and shortage.cause is cause:
+            yield Found(
+                what=_SENTENCES[cause](shortage) + _SURVIVED * shortage.was_survived,
+                evidence=describe_shortage(shortage),
+                gain_bytes=max(shortage.missing_bytes, 0),
+                blocks=_blocks(case, cause),
+            )
+
+    return find
+
+
+def _blocks(case: Case, cause: Cause) -> np.ndarray | None:
+    if cause is not Cause.LEAKED:
+        return None
+    return np.array([block for one in case.device.growth for block in one.blocks], dtype=np.int64)
+
+
+def describe_shortage(one: Shortage) -> tuple[str, ...]:
+    """The arithmetic of a failed request."""
+    lines = [
+        (
+            f"asked for {format_bytes(one.requested_bytes)}, the device had "
+            f"{format_bytes(one.device_free_bytes)} free: {format_bytes(one.missing_bytes)} too few"
+        ),
+        (
+            f"reserved {format_bytes(one.reserved_bytes)}: {format_bytes(one.allocated_bytes)} "
+            f"allocated, {format_bytes(one.free_reserved_bytes)} free, the largest piece of it "
+            f"{format_bytes(one.largest_free_bytes)}"
+        ),
+    ]
+    if one.others_bytes is not None and one.total_bytes is not None:
+        lines.append(
+            f"of the device's {format_bytes(one.total_bytes)}, {format_bytes(one.others_bytes)} "
+            "are other processes' and libraries'"
+        )
+    if one.leaked_bytes:
+        lines.append(f"{format_bytes(one.leaked_bytes)} are held by lines that grow every step")
+    return tuple(lines)
+
+
+_SENTENCES: dict[Cause, Callable[[Shortage], str]] = {
+    Cause.OTHERS: lambda one: (
+        f"out of memory: {format_bytes(one.others_bytes or 0)} of the device belong to another "
+        f"process or library; {format_bytes(one.missing_bytes)} were missing"
+    ),
+    Cause.LEAKED: lambda one: (
+        f"out of memory, leaked: {format_bytes(one.leaked_bytes)} are held by what grows from step "
+        f"to step; {format_bytes(one.missing_bytes)} were missing"
+    ),
+    Cause.FRAGMENTED: lambda one: (
+        f"out of memory, fragmented: {format_bytes(one.requested_bytes)} were asked for and "
+        f"{format_bytes(one.free_reserved_bytes + one.device_free_bytes)} free, but in pieces of "
+        f"at most {format_bytes(max(one.largest_free_bytes, one.device_free_bytes))}"
+    ),
+    Cause.SPIKE: lambda one: (
+        f"out of memory, a single spike: one request of {format_bytes(one.requested_bytes)} beside "
+        f"{format_bytes(one.allocated_bytes)} in use"
+    ),
+    Cause.TOO_BIG: lambda one: (
+        f"out of memory, too big: {format_bytes(one.allocated_bytes)} are in use and "
+        f"{format_bytes(one.missing_bytes)} more than there is were asked for"
+    ),
+}
+
+
+def _rule(code: str, cause: Cause, title: str, meaning: str, change: str) -> Rule:
+    return Rule(
+        code=code,
+        title=title,
+        kind=Kind.FAULT,
+        meaning=meaning,
+        evidence="The last request of the trace that failed, what was reserved and allocated then, "
+        "and what the device had free.",
+        cost="depends on the change",
+        change=change,
+        find=_finder(cause),
+    )
+
+
+RULES = (
+    _rule("UL151", Cause.TOO_BIG, "out of memory: too big",
+          "Nothing leaks and little is fragmented: the program needs more than there is.",
+          "see the findings below; else a smaller batch, checkpointing, sharding, a larger GPU"),
+    _rule("UL152", Cause.FRAGMENTED, "out of memory: fragmented",
+          "As much as was asked for is free, but in pieces.",
+          "PYTORCH_ALLOC_CONF=expandable_segments:True (torch 2.9 and earlier: "
+          "PYTORCH_CUDA_ALLOC_CONF)"),
+    _rule("UL153", Cause.LEAKED, "out of memory: leaked",
+          "Without what grows from step to step the request would have been served.",
+          "free what grows: the findings below name the lines"),
+    _rule("UL154", Cause.OTHERS, "out of memory: the memory is another's",
+          "Of the device so much belongs neither to this allocator nor to the driver's context "
+          "that the request would have been served without it.",
+          "end the other process, or give this one a GPU of its own (CUDA_VISIBLE_DEVICES); NCCL "
+          "and other libraries count here, too"),
+    _rule("UL155", Cause.SPIKE, "out of memory: a single spike",
+          "One request is as large as all that is in use, or larger.",
+          "do what the line does in chunks"),
+)  # fmt: skip

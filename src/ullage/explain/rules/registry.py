@@ -1,0 +1,97 @@
+"""All rules, and what they find in a snapshot.
+
+findings = find_findings(report)
+findings[0].rule.code, findings[0].gain_bytes
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from types import MappingProxyType
+
+import numpy as np
+
+from ullage.errors import SpecError
+from ullage.explain.rules import (
+    activations,
+    allocator,
+    attention,
+    copies,
+    gradients,
+    graphs,
+    oom,
+    optimizer,
+    residents,
+)
+from ullage.explain.rules.case import make_case
+from ullage.explain.rules.rule import Finding, Kind, Rule
+from ullage.explain.snapshot import SnapshotReport
+
+_ALL = (
+    *optimizer.RULES, *gradients.RULES, *copies.RULES, *graphs.RULES, *activations.RULES,
+    *attention.RULES, *residents.RULES, *allocator.RULES, *oom.RULES,
+)  # fmt: skip
+RULES = MappingProxyType({rule.code: rule for rule in sorted(_ALL, key=lambda rule: rule.code)})
+# A general rule gives way where another has found so much of what it is about.
+_SAME_FRAC = 0.5
+
+
+def find_rule(code: str) -> Rule:
+    """A rule by its code.
+
+    Raises:
+        SpecError: there is none.
+    """
+    rule = RULES.get(code.upper())
+    if rule is None:
+        close = get_close_matches(code.upper(), RULES, n=1)
+        meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(RULES)}"
+        raise SpecError(f"there is no rule {code!r}; {meant}")
+    return rule
+
+
+def find_findings(report: SnapshotReport) -> tuple[Finding, ...]:
+    """What all rules find: why it ran out of memory first, then faults, then choices; what is
+    known before what is guessed, the most bytes first.
+    """
+    found: list[Finding] = []
+    for device in report.devices:
+        case = make_case(report, device)
+        is_fatal = device.shortage is not None and not device.shortage.was_survived
+        for rule in RULES.values():
+            found += [
+                Finding(
+                    rule=rule, device=device.index, what=one.what, evidence=one.evidence,
+                    gain_bytes=one.gain_bytes, change=one.change or rule.change,
+                    is_guess=one.is_guess, blocks=one.blocks,
+                    is_fatal=is_fatal and rule.code.startswith(oom.FAMILY),
+                )
+                for one in rule.find(case)
+            ]  # fmt: skip
+    found = [one for one in found if not one.rule.is_general or not _is_told(one, found, report)]
+    return tuple(sorted(found, key=_rank))
+
+
+def _rank(finding: Finding) -> tuple[bool, bool, bool, int]:
+    rule = finding.rule
+    return (
+        not finding.is_fatal,
+        finding.is_guess,
+        rule.kind is Kind.CHOICE,
+        -finding.gain_bytes,
+    )
+
+
+def _is_told(finding: Finding, others: list[Finding], report: SnapshotReport) -> bool:
+    """Whether other rules have found most of the same blocks."""
+    told = [
+        other.blocks
+        for other in others
+        if not other.rule.is_general and other.device == finding.device and other.blocks is not None
+    ]
+    if finding.blocks is None or not len(finding.blocks) or not told:
+        return False
+    device = next(one for one in report.devices if one.index == finding.device)
+    sizes = device.replay.blocks.size_bytes
+    same = np.isin(finding.blocks, np.concatenate(told))
+    return bool(sizes[finding.blocks[same]].sum() >= _SAME_FRAC * sizes[finding.blocks].sum())

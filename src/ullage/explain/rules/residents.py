@@ -1,0 +1,147 @@
+"""Rules about what stays on the GPU all along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ullage.explain.phases import Phase
+from ullage.explain.rules.case import Case
+from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.trace.model import Category
+from ullage.units import format_bytes
+
+_SAME_FRAC = 0.1
+_DATA_FRAC = 0.25
+_WORKSPACE_FRAC = 0.15
+_MIN_SAME = 3
+_FEW = 4
+_SECOND_FRAC = 0.1
+
+
+def _find_same_buffers(case: Case) -> Iterator[Found]:
+    if not case.is_known:
+        return
+    numbers = np.flatnonzero(case.is_live & case.is_of(Category.BUFFER))
+    requested = case.device.replay.blocks.requested_bytes[numbers]
+    for size in np.unique(requested):
+        same = numbers[requested == size]
+        extra = case.size_bytes[same][1:].sum()
+        if len(same) >= _MIN_SAME and case.is_worth(int(extra), _SAME_FRAC):
+            yield Found(
+                what=f"{len(same)} buffers of {format_bytes(int(size))} each are live: "
+                f"{case.share(int(extra))} more than one",
+                evidence=case.list_sites(same),
+                gain_bytes=int(extra),
+                blocks=same,
+            )
+
+
+def _find_data(case: Case) -> Iterator[Found]:
+    """Few large tensors that are there before the first pass and to the last step."""
+    course, blocks = case.device.course, case.device.replay.blocks
+    if not case.is_known or course.num_steps < 2:
+        return
+    first = course.begin[course.phase == Phase.FORWARD]
+    if not len(first):
+        return
+    stays = (blocks.birth < first[0]) & (blocks.death >= course.step_ends[-1])
+    stays &= case.is_of(Category.INPUT, Category.UNATTRIBUTED)
+    numbers = np.flatnonzero(stays)
+    numbers = numbers[np.argsort(-case.size_bytes[numbers], kind="stable")][:_FEW]
+    size = int(case.size_bytes[numbers].sum())
+    if not case.is_worth(size, _DATA_FRAC):
+        return
+    yield Found(
+        what=f"data is on the GPU from before the first step to the last: {case.share(size)}",
+        evidence=case.list_sites(numbers),
+        gain_bytes=size * (course.num_steps - 1) // course.num_steps,
+        blocks=numbers,
+    )
+
+
+def _find_second_device(case: Case) -> Iterator[Found]:
+    """A device that this process uses for next to nothing, beside the one it works on."""
+    peaks = [device.peak_reserved_bytes for device in case.report.devices]
+    mine = case.device.peak_reserved_bytes
+    if not 0 < mine < _SECOND_FRAC * max(peaks):
+        return
+    main = case.report.devices[int(np.argmax(peaks))]
+    blocks = np.flatnonzero(case.is_live)
+    yield Found(
+        what=f"{format_bytes(mine)} and a driver context are on device {case.device.index}, while "
+        f"the program works on device {main.index}",
+        evidence=case.list_sites(blocks) or ("nothing is allocated there any more",),
+        gain_bytes=mine,
+        blocks=blocks,
+    )
+
+
+def _find_workspaces(case: Case) -> Iterator[Found]:
+    numbers = np.flatnonzero(case.is_live & case.is_of(Category.WORKSPACE))
+    size = int(case.size_bytes[numbers].sum())
+    if not case.is_known or not case.is_worth(size, _WORKSPACE_FRAC) or size < 128 << 20:
+        return
+    streams = len(np.unique(case.device.replay.blocks.stream[numbers]))
+    yield Found(
+        what=f"workspaces of libraries are {case.share(size)}",
+        evidence=(f"{len(numbers)} workspaces on {streams} streams", *case.list_sites(numbers)),
+        gain_bytes=size - int(case.size_bytes[numbers].max()),
+        blocks=numbers,
+    )
+
+
+RULES = (
+    Rule(
+        code="UL132",
+        title="the same buffer is there many times",
+        kind=Kind.FAULT,
+        meaning="Each layer registers its own mask, table of positions or the like, though all are "
+        "equal.",
+        evidence="Three buffers or more have the same size, and all but one are 10 % of the peak "
+        "or more.",
+        cost="nothing",
+        change="register it once in the model and hand it to the layers (or make it where it is "
+        "used, persistent=False)",
+        find=_find_same_buffers,
+    ),
+    Rule(
+        code="UL133",
+        title="data stays on the GPU all along",
+        kind=Kind.CHOICE,
+        meaning="A whole data set, a replay buffer or a table that is used a part at a time has "
+        "been moved to the GPU.",
+        evidence="Tensors that are no part of the model are there before the first forward pass "
+        "and until the last step, few of them 25 % of the peak or more.",
+        cost="copying each batch, which pinned memory and non_blocking=True hide",
+        change="keep it on the CPU (pinned) and move each batch",
+        find=_find_data,
+    ),
+    Rule(
+        code="UL134",
+        title="a few tensors are on another GPU",
+        kind=Kind.FAULT,
+        meaning="A buffer that was made on 'cuda' (which is device 0), or a checkpoint that was "
+        "loaded to where it was saved from: each rank then also takes a context on that GPU.",
+        evidence="The process reserves less than a tenth on one device of what it reserves on "
+        "another.",
+        cost="nothing",
+        change="call torch.cuda.set_device(local_rank) before anything else, and load with "
+        "map_location",
+        find=_find_second_device,
+    ),
+    Rule(
+        code="UL146",
+        title="workspaces of libraries are large",
+        kind=Kind.CHOICE,
+        meaning="cuBLAS keeps a workspace for each stream it is called on, 32 MiB on an H100; "
+        "cuDNN takes what its fastest algorithm wants.",
+        evidence="Blocks that libraries were handed as scratch memory are 15 % of the peak or "
+        "more, and at least 128 MiB.",
+        cost="perhaps some speed",
+        change="use fewer streams; set CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8; "
+        "torch.backends.cudnn.benchmark_limit for cuDNN",
+        find=_find_workspaces,
+    ),
+)

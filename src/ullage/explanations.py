@@ -1,0 +1,95 @@
+"""Explains a memory snapshot of any PyTorch program: what `ullage explain` and
+`ullage.explain_file` are.
+
+    explanation = ullage.explain_file("snapshot.pickle")
+    explanation.findings[0].what, explanation.findings[0].change
+    print(explanation.text())
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ullage.explain.rules.rule import Finding
+    from ullage.explain.snapshot import SnapshotReport
+    from ullage.report.explain import ExplainView
+
+FITS, OUT_OF_MEMORY = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """An explained snapshot: its report, and what the rules found in it."""
+
+    view: ExplainView
+
+    @property
+    def report(self) -> SnapshotReport:
+        """All that is known of it: devices, their peaks, owners, fragmentation, growth."""
+        return self.view.report
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the rules found: why it ran out of memory first, then the most bytes."""
+        return self.view.findings
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line exits with: 1 where running out of memory ended the program, else
+        0.
+        """
+        return OUT_OF_MEMORY if any(finding.is_fatal for finding in self.findings) else FITS
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document, schema "ullage.explain/1"."""
+        from ullage.report.explain_document import explain_document
+
+        return explain_document(self.view)
+
+    @property
+    def html(self) -> str:
+        """One self-contained page: the map of addresses, the timeline, the findings.
+
+        Raises:
+            SnapshotError: the file tells of no device memory.
+        """
+        from ullage.report.explain_page import render_page
+
+        return render_page(self.view)
+
+    def text(self, width: int = 80) -> str:
+        """The report for people, without colour."""
+        from ullage.report.explain import render_explain
+
+        return render_explain(self.view, width)
+
+
+def explain_file(path: str | os.PathLike[str], *, request: str | int | None = None) -> Explanation:
+    """Explains a memory snapshot: the peak and who owned it, what is reserved and not used, what
+    grows, why it ran out of memory, and what to do.
+
+    Args:
+        path: what torch.cuda.memory._dump_snapshot wrote, or `ullage run`; torch 2.0 and later.
+        request: a size, such as "2GiB": would it find room in what is reserved?
+
+    Raises:
+        SnapshotError: the file cannot be read, or is not a memory snapshot.
+        SpecError: the size is not one.
+    """
+    from ullage.explain.rules.registry import find_findings
+    from ullage.explain.snapshot import explain_snapshot
+    from ullage.report.explain import ExplainView
+    from ullage.trace.snapshot_reader import read_snapshot
+    from ullage.units import parse_bytes
+
+    request_bytes = None if request is None else parse_bytes(request)
+    report = explain_snapshot(read_snapshot(Path(path)))
+    return Explanation(ExplainView(os.fspath(path), report, find_findings(report), request_bytes))
+
+
+__all__ = ["Explanation", "explain_file"]

@@ -1,0 +1,32 @@
+"""What a file is that is no memory snapshot, by its first bytes, and what to do with it."""
+
+from __future__ import annotations
+
+NUM_BYTES = 8
+
+_PACKED = "expected a memory snapshot as it is; unpack it first, with `{command} FILE`"
+_SNAPSHOT = "expected what torch.cuda.memory._dump_snapshot wrote"
+# No pickle begins like any of these.
+_FORMATS: tuple[tuple[bytes, str, str], ...] = (
+    (b"\x1f\x8b", "compressed with gzip", _PACKED.format(command="gunzip")),
+    (b"\xfd7zXZ", "compressed with xz", _PACKED.format(command="unxz")),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd", _PACKED.format(command="unzstd")),
+    (b"BZh", "compressed with bzip2", _PACKED.format(command="bunzip2")),
+    (
+        b"PK\x03\x04",
+        "a zip archive, as torch.save writes them",
+        f"{_SNAPSHOT}; if that is in it, unpack it first, with `unzip FILE`",
+    ),
+    (b"<", "HTML or XML", f"{_SNAPSHOT}, not a page that was made of it"),
+    (b"{", "JSON", f"{_SNAPSHOT}, which is a pickle"),
+    (b"\x7fELF", "a program or library", _SNAPSHOT),
+    (b"SQLite f", "an SQLite database", _SNAPSHOT),
+)
+
+
+def describe_format(first_bytes: bytes) -> str | None:
+    """What a file is and what to do, as the end of a sentence; None where it may be a pickle."""
+    for magic, name, remedy in _FORMATS:
+        if first_bytes.startswith(magic):
+            return f"it is {name}; {remedy}"
+    return None

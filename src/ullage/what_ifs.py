@@ -1,0 +1,80 @@
+"""What other settings of the allocator would have reserved: what `ullage explain --what-if` and
+`ullage.what_if` are.
+
+    found = ullage.what_if("snapshot.pickle", gpu="l4")
+    found.recommended, found.report.lower_bound_bytes
+    print(found.text())
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ullage.whatif.outcomes import WhatIfReport
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A snapshot's requests, made again under other settings."""
+
+    report: WhatIfReport
+
+    @property
+    def recommended(self) -> str | None:
+        """What to set PYTORCH_ALLOC_CONF to; None: nothing that was tried is worth a change."""
+        best = self.report.recommended
+        return None if best is None else best.setting.text
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document, schema "ullage.what_if/1"."""
+        from ullage.report.whatif import what_if_document
+
+        return what_if_document(self.report)
+
+    def text(self, width: int = 80) -> str:
+        """The report for people, without colour."""
+        from ullage.report.whatif import render_what_if
+
+        return render_what_if(self.report, width)
+
+
+def what_if(
+    path: str | os.PathLike[str],
+    *,
+    gpu: str | None = None,
+    memory: str | int | None = None,
+    python: str | os.PathLike[str] | None = None,
+) -> WhatIf:
+    """Replays what a snapshot's program asked of the allocator through torch's own allocator, on a
+    GPU that is not there, under every setting that may help.
+
+    Args:
+        path: a memory snapshot of any program.
+        gpu: a GPU of the catalogue; without it and memory, one that never runs out.
+        memory: another total, such as "24GiB".
+        python: the interpreter of another environment, whose torch is asked.
+
+    Raises:
+        SnapshotError: the file cannot be read, or holds no allocations.
+        SpecError: an option is not possible, or the recording was of another allocator.
+        EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
+    """
+    from ullage.phantom.device import choose_device
+    from ullage.phantom.launch import check_platform
+    from ullage.trace.snapshot_reader import read_snapshot
+    from ullage.whatif.engine import what_if as replay_under_settings
+
+    check_platform()
+    device = choose_device(gpu, memory=memory)
+    interpreter = None if python is None else os.fspath(python)
+    return WhatIf(
+        replay_under_settings(read_snapshot(Path(path)), python=interpreter, device=device)
+    )
+
+
+__all__ = ["WhatIf", "what_if"]

@@ -1,0 +1,191 @@
+"""What was allocated before a trace begins, as requests that lead to it.
+
+To get a segment of a given size the whole of it is asked for and freed; then its pieces are asked
+for in the order of their addresses, holes included, each of which is cut from the rest of that
+segment because nothing else is free; when all segments stand, the holes are freed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ullage.trace.replay import Replay
+from ullage.trace.snapshot import Int64Array, SegmentTable, Snapshot
+from ullage.units import MIB
+from ullage.whatif.replayer import POOL
+
+# The allocator's: what is larger comes from the large pool; the segments of the small one.
+_SMALL_BYTES = MIB
+_SMALL_SEGMENT_BYTES = 2 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Operations that come before a trace's own, and the blocks that only they need."""
+
+    sizes: Int64Array
+    streams: Int64Array
+    as_it_lay: Int64Array
+    packed: Int64Array
+
+
+class _Piece(NamedTuple):
+    """A part of a segment; block is None for a hole."""
+
+    size_bytes: int
+    block: int | None
+
+
+class _Place(NamedTuple):
+    """Where a segment belongs."""
+
+    stream: int
+    pool: int
+    is_small: bool
+
+
+def lay_out(
+    snapshot: Snapshot, replay: Replay, device: int, streams: Int64Array, pools: Int64Array
+) -> Before:
+    """The operations that lead to the state before the first event.
+
+    streams, pools: numbers of each block's.
+    """
+    blocks = replay.blocks
+    there = np.flatnonzero(blocks.birth == -1)
+    there = there[np.argsort(blocks.address[there])]
+    starts = blocks.address[there]
+    layout = _Layout(len(blocks))
+    for address, size in _ranges(snapshot, replay, device):
+        low, high = np.searchsorted(starts, [address, address + size]).tolist()
+        inside = there[low:high].tolist()
+        row = _row_at(snapshot.segments, device, address)
+        is_small = size == _SMALL_SEGMENT_BYTES
+        if row is not None:
+            is_small = not snapshot.segments.is_large[row]
+        place = _Place(
+            int(streams[inside[0]]) if inside else 0, int(pools[inside[0]]) if inside else 0,
+            is_small,
+        )  # fmt: skip
+        extents = [(int(blocks.address[n]), int(blocks.size_bytes[n]), n) for n in inside]
+        layout.add(place, size, list(_pieces(address, size, extents)))
+    return Before(
+        sizes=np.array(layout.sizes, dtype=np.int64),
+        streams=np.array(layout.streams, dtype=np.int64),
+        as_it_lay=layout.finish(),
+        packed=_packed(there, pools),
+    )
+
+
+def _packed(there: Int64Array, pools: Int64Array) -> Int64Array:
+    """The blocks alone, in the order of their addresses."""
+    ops, pool = [], 0
+    for number in there.tolist():
+        if pools[number] != pool:
+            pool = int(pools[number])
+            ops.append(-(POOL + 8 * pool))
+        ops.append(number)
+    return np.array([*ops, -POOL] if pool else ops, dtype=np.int64)
+
+
+def _ranges(snapshot: Snapshot, replay: Replay, device: int) -> Iterator[tuple[int, int]]:
+    """The segments before the first event in the order of their addresses; the mappings of an
+    expandable one that follow each other are one.
+    """
+    lives, table = replay.segments, snapshot.segments
+    first = np.flatnonzero(lives.birth == -1)
+    first = first[np.argsort(lives.address[first])]
+    is_expandable = bool(table.is_expandable[table.device == device].any())
+    begin, size = 0, 0
+    for address, length in zip(
+        lives.address[first].tolist(), lives.size_bytes[first].tolist(), strict=True
+    ):
+        if is_expandable and size and begin + size == address:
+            size += length
+            continue
+        if size:
+            yield begin, size
+        begin, size = address, length
+    if size:
+        yield begin, size
+
+
+def _row_at(table: SegmentTable, device: int, address: int) -> int | None:
+    """The segment at the end that covers an address."""
+    ends = table.address + table.total_bytes
+    (rows,) = np.nonzero((table.device == device) & (table.address <= address) & (address < ends))
+    return int(rows[0]) if len(rows) else None
+
+
+def _pieces(address: int, size: int, extents: Sequence[tuple[int, int, int]]) -> Iterator[_Piece]:
+    """A segment cut into blocks and holes; blocks that overlap another are left out."""
+    at, end = address, address + size
+    for begin, length, number in extents:
+        if begin < at or begin + length > end:
+            continue
+        if begin > at:
+            yield _Piece(begin - at, None)
+        yield _Piece(length, number)
+        at = begin + length
+    if at < end:
+        yield _Piece(end - at, None)
+
+
+class _Layout:
+    """Operations in the making; blocks that fill holes are numbered after the real ones."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.sizes: list[int] = []
+        self.streams: list[int] = []
+        self._num_blocks = num_blocks
+        self._ops: list[int] = []
+        self._frees: list[int] = []
+        self._pool = 0
+
+    def add(self, place: _Place, size: int, pieces: Sequence[_Piece]) -> None:
+        """A segment, filled."""
+        if place.pool != self._pool:
+            self._pool = place.pool
+            self._ops.append(-(POOL + 8 * place.pool))
+        if not place.is_small:
+            whole = self._fill(size, place.stream)
+            self._ops.append(-(_FREE + 8 * whole))
+        for piece in pieces:
+            if piece.block is not None:
+                self._ops.append(piece.block)
+                continue
+            left = piece.size_bytes
+            while left:
+                # A hole of the large pool that is as small as this belongs to the block before it.
+                if not place.is_small and left <= _SMALL_BYTES:
+                    break
+                part = min(left, _SMALL_BYTES) if place.is_small else left
+                self._frees.append(self._fill(part, place.stream))
+                left -= part
+
+    def finish(self) -> Int64Array:
+        """The operations; in the end the holes are freed."""
+        count = self._num_blocks + len(self.sizes)
+        if self._pool:
+            self._ops.append(-POOL)
+        ops = [
+            count + (-op >> 3) if op < 0 and -op & 7 == _FREE else op
+            for op in [*self._ops, *(-(_FREE + 8 * number) for number in self._frees)]
+        ]
+        return np.array(ops, dtype=np.int64)
+
+    def _fill(self, size: int, stream: int) -> int:
+        """Allocates what only takes up room; the number of that block."""
+        self.sizes.append(size)
+        self.streams.append(stream)
+        number = self._num_blocks + len(self.sizes) - 1
+        self._ops.append(number)
+        return number
+
+
+# Of a block whose operation depends on how many there will be; never written to a file.
+_FREE = 7

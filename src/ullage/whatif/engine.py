@@ -1,0 +1,356 @@
+"""Replays a snapshot's requests under every setting, and puts the answers together.
+
+One child process imports torch and forks for each setting (replayer.py); the best packing is looked
+for here meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ullage.errors import EnvironmentProblem, SnapshotError, SpecError
+from ullage.gpus.catalog import Gpu, load_catalog
+from ullage.phantom.device import PhantomDevice
+from ullage.phantom.launch import LIBRARY_DIR, RunOptions, make_environment, run_directory, start
+from ullage.phantom.program import UserProgram, resolve_program
+from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
+from ullage.trace.replay import Replay, replay, round_sizes
+from ullage.trace.snapshot import Action, Snapshot
+from ullage.whatif.conflicts import UNSEEN, find_conflicts
+from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
+from ullage.whatif.packing import Packing, Spans, find_packing, lower_bound
+from ullage.whatif.replayer import ATTEMPT, RETRY
+from ullage.whatif.requests import Requests, find_requests
+from ullage.whatif.settings import (
+    EXPANDABLE,
+    Family,
+    Setting,
+    list_settings,
+    recorded_settings,
+)
+
+_REPLAYER = Path(__file__).with_name("replayer.py")
+_TAIL_BYTES = 2000
+_MAX_GPUS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """One device of a snapshot, and what is known of its recording."""
+
+    snapshot: Snapshot
+    device: int
+    replay: Replay
+    requests: Requests
+    settings: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was reserved before the first event."""
+        return not bool((self.replay.segments.birth == -1).any())
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether the check and the first of the others are the same requests."""
+        requests = self.requests
+        is_plain = not requests.num_failed and not requests.num_retries
+        return is_plain and not len(requests.packed) and self.is_whole
+
+
+def what_if(
+    snapshot: Snapshot,
+    *,
+    python: str | None,
+    device: PhantomDevice,
+    settings: Sequence[Setting] | None = None,
+) -> WhatIfReport:
+    """Replays the device of a snapshot that reserves most.
+
+    Args:
+        snapshot: of any program.
+        python: the interpreter whose torch is asked; None: the one that runs ullage.
+        device: what the replays run on.
+        settings: what to try beside the recorded ones; None: all that are known.
+
+    Raises:
+        SnapshotError: there are no allocations in the snapshot.
+        SpecError: there is no such interpreter, or it was recorded with another allocator than
+            torch's own.
+        EnvironmentProblem: there is no torch for CUDA, it cannot be started, or it refuses the
+            recorded settings.
+    """
+    trace = _read(snapshot)
+    interpreter = resolve_program((str(_REPLAYER),), python).python
+    build = check_torch(find_torch(interpreter), LIBRARY_DIR)
+    tried = list_settings(trace.settings, is_limited=not device.is_unlimited)
+    if settings is not None:
+        tried = (tried[0], *settings)
+    replays = _plan(trace, tried, device)
+    is_shared = device.is_unlimited and trace.is_alike
+    with run_directory() as directory:
+        orders = [one.order(number) for number, one in enumerate(replays)]
+        if is_shared:
+            del orders[1]
+        answers, packing = _replay_all(trace, orders, (interpreter, build, device), directory)
+    if is_shared:
+        answers[1] = answers[0]
+    outcomes = [answers.get(number, {}) for number in range(len(replays))]
+    return _report(trace, list(zip(replays, outcomes, strict=True)), packing, (build, device))
+
+
+def _read(snapshot: Snapshot) -> _Trace:
+    """The device whose segments are the most."""
+    devices = sorted(
+        {*snapshot.segments.device.tolist()}
+        | {number for number, events in enumerate(snapshot.events) if len(events)}
+    )
+    replays = {number: replay(snapshot, number) for number in devices}
+    filled = {number: one for number, one in replays.items() if len(one.blocks)}
+    if not filled:
+        raise SnapshotError(
+            "the snapshot holds no allocation, so there is nothing to replay; record one with "
+            "torch.cuda.memory._record_memory_history()"
+        )
+    settings = recorded_settings(snapshot.settings)
+    if "backend:" in settings and "backend:native" not in settings:
+        raise SpecError(
+            f"the snapshot was recorded with {settings!r}; what is replayed is torch's own "
+            "allocator, so record it without another backend"
+        )
+    device = max(filled, key=lambda number: _peak_reserved(filled[number]))
+    requests = find_requests(snapshot, filled[device], device)
+    return _Trace(snapshot, device, filled[device], requests, settings)
+
+
+def _peak_reserved(one: Replay) -> int:
+    """The most that was reserved at any moment."""
+    segments = one.segments
+    return lower_bound(Spans(segments.size_bytes, segments.birth, segments.death + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A replay: under a setting, on a device, to be compared with the recording or not."""
+
+    setting: Setting
+    device: PhantomDevice
+    is_check: bool = False
+    is_size: bool = False
+
+    def order(self, number: int) -> dict[str, Any]:
+        """What replayer.py is told."""
+        return {
+            "number": number,
+            "settings": self.setting.text,
+            "device": self.device.environment_text(),
+            "fraction": self.setting.fraction,
+            "before": "as_it_lay" if self.is_check else "packed",
+            "ignored": [ATTEMPT if self.is_check else RETRY],
+        }
+
+
+def _plan(trace: _Trace, tried: Sequence[Setting], device: PhantomDevice) -> list[_Planned]:
+    """The replays to make. The check is where memory never ends, as the recorded GPU's size is not
+    known.
+    """
+    endless = PhantomDevice(device.gpu, is_unlimited=True)
+    plan = [_Planned(tried[0], endless, is_check=True)]
+    plan += [_Planned(setting, device) for setting in tried]
+    if device.is_unlimited:
+        sizes = [tried[0], *(setting for setting in tried[1:] if setting == EXPANDABLE)]
+        plan += [
+            _Planned(setting, PhantomDevice(gpu, is_unlimited=False), is_size=True)
+            for gpu in _gpus_between(trace)
+            for setting in sizes
+        ]
+    return plan
+
+
+def _gpus_between(trace: _Trace) -> list[Gpu]:
+    """The catalogued GPUs on which it hangs on the settings: they have more than the lower bound
+    and less than was reserved. One of each size, the smallest first.
+    """
+    least, most = lower_bound(_spans(trace)), _peak_reserved(trace.replay)
+    between = {
+        gpu.total_bytes: gpu
+        for gpu in reversed(load_catalog())
+        if least <= gpu.total_bytes - gpu.context_high_bytes < most
+    }
+    return [between[size] for size in sorted(between)][:_MAX_GPUS]
+
+
+def _replay_all(
+    trace: _Trace,
+    orders: Sequence[Mapping[str, Any]],
+    where: tuple[str, TorchBuild, PhantomDevice],
+    directory: Path,
+) -> tuple[dict[int, dict[str, Any]], Packing]:
+    """What each replay answered, by its number; and the best packing, found meanwhile."""
+    python, build, device = where
+    names = [directory / name for name in ("requests", "orders", "results", "output")]
+    trace.requests.write(names[0])
+    names[1].write_text(json.dumps(orders), encoding="utf-8")
+    environment = make_environment(directory, device, build, RunOptions(alloc_conf=""))
+    # Nothing is recorded, and nothing of the caller's hides the device or the cache.
+    environment |= {"ULLAGE_RECORD": "0", "CUDA_VISIBLE_DEVICES": "0"}
+    environment.pop("PYTORCH_NO_CUDA_MEMORY_CACHING", None)
+    arguments = (str(_REPLAYER), *map(str, names[:3]))
+    program = UserProgram(python, arguments, arguments)
+    with start(program, environment, output=names[3]) as child:
+        packing = find_packing(_spans(trace))
+        ended = child.wait()
+    if ended.was_interrupted:
+        raise KeyboardInterrupt
+    lines = names[2].read_text(encoding="utf-8").splitlines() if names[2].exists() else []
+    answers = {answer.pop("number"): answer for answer in map(json.loads, lines)}
+    if ended.exit_code or 0 not in answers:
+        said = names[3].read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
+        raise EnvironmentProblem(
+            f"the replay ended with {ended.exit_code} in {program.python!r}: "
+            f"{said or 'without a word'}"
+        )
+    return answers, packing
+
+
+def _spans(trace: _Trace) -> Spans:
+    """The blocks with the least that they can have, and requests that failed for a moment."""
+    blocks, events = trace.replay.blocks, trace.snapshot.events_of(trace.device)
+    failed = np.flatnonzero(events.action == Action.OOM)
+    sizes = np.concatenate([blocks.requested_bytes, events.size_bytes[failed]])
+    return Spans(
+        round_sizes(sizes, {}),
+        np.concatenate([blocks.birth, failed]),
+        np.concatenate([blocks.death, failed + 1]),
+    )
+
+
+def _report(
+    trace: _Trace,
+    answers: Sequence[tuple[_Planned, Mapping[str, Any]]],
+    packing: Packing,
+    where: tuple[TorchBuild, PhantomDevice],
+) -> WhatIfReport:
+    build, device = where
+    conflicts = find_conflicts(trace.snapshot)
+    tried = [
+        (planned, _tried(trace, planned.setting, answer, conflicts))
+        for planned, answer in answers[1:]
+    ]
+    compared = tuple(one for planned, one in tried if not planned.is_size)
+    return WhatIfReport(
+        device=trace.device,
+        num_requests=len(trace.replay.blocks),
+        torch=build.version,
+        gpu=None if device.is_unlimited else device.gpu.slug,
+        total_bytes=None if device.is_unlimited else device.gpu.total_bytes,
+        context_bytes=None if device.is_unlimited else device.gpu.context_high_bytes,
+        is_whole=trace.is_whole,
+        check=_check(trace, answers[0][1]),
+        lower_bound_bytes=lower_bound(_spans(trace)),
+        packing=packing,
+        tried=compared,
+        on_gpus=tuple(
+            OnGpu(planned.device.gpu.slug, planned.device.gpu.total_bytes, one)
+            for planned, one in tried
+            if planned.is_size
+        ),
+        contradictions=trace.replay.contradictions,
+        notes=tuple(_notes(trace, compared)),
+    )
+
+
+def _tried(
+    trace: _Trace,
+    setting: Setting,
+    answer: Mapping[str, Any],
+    conflicts: Mapping[Family, tuple[str, ...]],
+) -> Tried:
+    is_expandable = "expandable_segments:True" in setting.text
+    against = conflicts.get(Family.EXPANDABLE if is_expandable else setting.family, ())
+    if setting.family is Family.RECORDED:
+        against = ()
+    if "error" in answer or not answer:
+        return Tried(setting, None, answer.get("error", "the replay was killed"), against)
+    return Tried(setting, _outcome(trace, answer), conflicts=against)
+
+
+def _outcome(trace: _Trace, answer: Mapping[str, Any]) -> Outcome:
+    stopped = answer["stopped_at"]
+    if stopped is not None:
+        stopped = int(trace.requests.event[stopped]) if stopped >= 0 else -1
+    return Outcome(
+        peak_requested_bytes=answer["peak_requested_bytes"],
+        peak_allocated_bytes=answer["peak_allocated_bytes"],
+        peak_reserved_bytes=answer["peak_reserved_bytes"],
+        segments=tuple(answer["segments"]),
+        num_retries=answer["num_retries"],
+        num_device_allocs=answer["num_device_allocs"],
+        failed_event=stopped,
+        num_failed_again=answer["num_failed_attempts"],
+        replay_s=answer["replay_s"],
+    )
+
+
+def _check(trace: _Trace, answer: Mapping[str, Any]) -> Check:
+    """The replay under the recorded settings, from the recorded state."""
+    if "error" in answer:
+        raise EnvironmentProblem(
+            f"this torch refuses the recorded settings {trace.settings!r}: {answer['error']}; "
+            "give the environment of the program with --python"
+        )
+    table = trace.snapshot.segments
+    recorded = sorted(table.total_bytes[table.device == trace.device].tolist())
+    found = Check(
+        recorded_reserved_bytes=_peak_reserved(trace.replay),
+        replayed_reserved_bytes=answer["peak_reserved_bytes"],
+        num_recorded_segments=len(recorded),
+        num_replayed_segments=len(answer["segments"]),
+        has_same_segments=recorded == answer["segments"],
+        reasons=(),
+    )
+    return found if found.is_exact else replace(found, reasons=tuple(_reasons(trace)))
+
+
+def _reasons(trace: _Trace) -> list[str]:
+    """Why a replay may come to something else."""
+    found = []
+    if not trace.is_whole:
+        found.append(
+            "the trace begins in the middle: of what was there before it only the blocks and "
+            "segments are known, not the order in which they came"
+        )
+        lost = int((~trace.replay.blocks.is_exact & (trace.replay.blocks.birth == -1)).sum())
+        if lost:
+            found.append(f"the exact sizes of {lost} blocks from before it are not in the file")
+    if not trace.snapshot.settings:
+        found.append("the file does not say what the allocator was set to")
+    if trace.requests.num_retries:
+        found.append("memory was short when it was recorded, and the allocator gave its cache back")
+    if trace.replay.contradictions:
+        found.append(f"the file contradicts itself: {trace.replay.contradictions[0]}")
+    found.append("another version of torch may have other rules than the one that recorded it")
+    return found
+
+
+def _notes(trace: _Trace, tried: Sequence[Tried]) -> list[str]:
+    notes = []
+    if not trace.is_whole:
+        notes.append(
+            "the trace begins in the middle: what was there before it is allocated first, without "
+            "holes, under every setting alike; so compare the settings with each other, not with "
+            "what was recorded"
+        )
+    if trace.requests.num_failed:
+        notes.append(
+            f"{trace.requests.num_failed} requests failed when it was recorded; here they are made "
+            "again, and freed at once where they are met"
+        )
+    if any("expandable_segments:True" in one.setting.text for one in tried[1:]):
+        notes.append(UNSEEN)
+    return notes

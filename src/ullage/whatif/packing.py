@@ -1,0 +1,187 @@
+"""How little memory the blocks of a trace could do with, if they could lie anywhere.
+
+Two figures that no allocator's settings can promise, to measure the settings by: the lower bound,
+which is what is live at once, and the best packing found, in which every block has an address that
+never changes and none overlaps another. Finding the very best is NP-hard (dynamic storage
+allocation, Garey and Johnson 1979, SR2); these are heuristics:
+
+    best fit          in the order of the events, the smallest hole that is large enough
+    first fit         in the order of the events, the lowest such hole
+    largest first     knowing all lifetimes: the largest block first, as low as it can lie beside
+                      those placed already (greedy by size, Pisarchyk and Lee 2020,
+                      arXiv:2001.03288)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+
+import numpy as np
+
+from ullage.trace.snapshot import Int64Array
+
+# First fit looks at every hole, largest first at every block: for long traces they are left out.
+_MAX_FIRST_FIT = 100_000
+_MAX_LARGEST_FIRST = 8_000
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Blocks with their lifetimes: [birth, death) in events."""
+
+    size_bytes: Int64Array
+    birth: Int64Array
+    death: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """A packing: the bytes it takes, and which heuristic found it."""
+
+    size_bytes: int
+    method: str
+
+
+def lower_bound(spans: Spans) -> int:
+    """The most bytes that are live at once."""
+    if not len(spans):
+        return 0
+    first = int(spans.birth.min())
+    changes = np.zeros(int(spans.death.max()) - first + 1, dtype=np.int64)
+    np.add.at(changes, spans.birth - first, spans.size_bytes)
+    np.subtract.at(changes, spans.death - first, spans.size_bytes)
+    return int(np.cumsum(changes).max())
+
+
+def find_packing(spans: Spans) -> Packing:
+    """The smallest packing that a heuristic finds."""
+    least = lower_bound(spans)
+    best = _measure(spans, place_in_order(spans, is_first_fit=False), "best fit")
+    if best.size_bytes > least and len(spans) <= _MAX_FIRST_FIT:
+        found = _measure(spans, place_in_order(spans, is_first_fit=True), "first fit")
+        best = min(best, found, key=_size)
+    if best.size_bytes > least and len(spans) <= _MAX_LARGEST_FIRST:
+        found = _measure(spans, place_largest_first(spans), "largest first")
+        best = min(best, found, key=_size)
+    return best
+
+
+def _size(packing: Packing) -> int:
+    return packing.size_bytes
+
+
+def _measure(spans: Spans, begins: Int64Array, method: str) -> Packing:
+    return Packing(int((begins + spans.size_bytes).max(initial=0)), method)
+
+
+def place_in_order(spans: Spans, *, is_first_fit: bool) -> Int64Array:
+    """Where each block begins, when they are placed one after the other as they are born."""
+    # Deaths come before births of the same event.
+    times = np.concatenate([2 * spans.birth + 1, 2 * spans.death])
+    numbers = np.tile(np.arange(len(spans)), 2)
+    is_birth = np.repeat([True, False], len(spans))
+    order = np.argsort(times, kind="stable")
+    sizes = spans.size_bytes.tolist()
+    begins = [0] * len(sizes)
+    holes = _Holes(is_first_fit=is_first_fit)
+    for number, born in zip(numbers[order].tolist(), is_birth[order].tolist(), strict=True):
+        if born:
+            begins[number] = holes.take(sizes[number])
+        else:
+            holes.give(begins[number], sizes[number])
+    return np.array(begins, dtype=np.int64)
+
+
+class _Holes:
+    """The free ranges below the highest address that was ever in use."""
+
+    def __init__(self, *, is_first_fit: bool) -> None:
+        self._top_bytes = 0
+        self._is_first_fit = is_first_fit
+        # In the order of search: (begin, size) for first fit, (size, begin) for best fit.
+        self._holes: list[tuple[int, int]] = []
+        self._size_at: dict[int, int] = {}
+        self._begin_of: dict[int, int] = {}
+
+    def take(self, size: int) -> int:
+        """The begin of a range of that size, which is in use from now on."""
+        found = self._find(size)
+        if found is None:
+            # What is free at the very top becomes part of it.
+            begin = self._begin_of.get(self._top_bytes, self._top_bytes)
+            if begin < self._top_bytes:
+                self._remove(begin)
+            self._top_bytes = begin + size
+            return begin
+        begin, length = found
+        self._remove(begin)
+        if length > size:
+            self._add(begin + size, length - size)
+        return begin
+
+    def give(self, begin: int, size: int) -> None:
+        """A range is free, and one with the free ones beside it."""
+        end = begin + size
+        before = self._begin_of.get(begin)
+        if before is not None:
+            self._remove(before)
+            begin = before
+        behind = self._size_at.get(end)
+        if behind is not None:
+            self._remove(end)
+            end += behind
+        self._add(begin, end - begin)
+
+    def _find(self, size: int) -> tuple[int, int] | None:
+        if self._is_first_fit:
+            return next((hole for hole in self._holes if hole[1] >= size), None)
+        at = bisect_left(self._holes, (size, 0))
+        if at == len(self._holes):
+            return None
+        length, begin = self._holes[at]
+        return begin, length
+
+    def _add(self, begin: int, size: int) -> None:
+        insort(self._holes, (begin, size) if self._is_first_fit else (size, begin))
+        self._size_at[begin] = size
+        self._begin_of[begin + size] = begin
+
+    def _remove(self, begin: int) -> None:
+        size = self._size_at.pop(begin)
+        del self._begin_of[begin + size]
+        key = (begin, size) if self._is_first_fit else (size, begin)
+        del self._holes[bisect_left(self._holes, key)]
+
+
+def place_largest_first(spans: Spans) -> Int64Array:
+    """Where each block begins, when the largest are placed first, each as low as it can."""
+    order = np.argsort(-spans.size_bytes, kind="stable")
+    begins = np.zeros(len(spans), dtype=np.int64)
+    births, deaths = spans.birth[order], spans.death[order]
+    sizes = spans.size_bytes[order]
+    placed = np.zeros(len(spans), dtype=np.int64)
+    for at, number in enumerate(order.tolist()):
+        beside = np.flatnonzero((births[:at] < deaths[at]) & (births[at] < deaths[:at]))
+        placed[at] = _lowest_gap(placed[beside], sizes[beside], int(sizes[at]))
+        begins[number] = placed[at]
+    return begins
+
+
+def _lowest_gap(begins: Int64Array, sizes: Int64Array, size: int) -> int:
+    """The lowest address at which `size` bytes are free beside these ranges."""
+    if not len(begins):
+        return 0
+    order = np.argsort(begins)
+    starts = begins[order]
+    # The end of all that begins no later.
+    ends = np.maximum.accumulate(starts + sizes[order])
+    gaps = starts - np.insert(ends[:-1], 0, 0)
+    wide = np.flatnonzero(gaps >= size)
+    if not len(wide):
+        return int(ends[-1])
+    first = int(wide[0])
+    return int(ends[first - 1]) if first else 0

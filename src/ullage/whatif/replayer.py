@@ -1,0 +1,208 @@
+"""Runs in the user's interpreter, on the phantom: makes the requests of a file to torch's own
+allocator, once under each of several settings, and writes down what it reserved.
+
+Knows nothing of ullage: the standard library and torch. torch is imported once; each replay is a
+forked process, because an allocator reads its settings once. Nothing is recorded and no tensor is
+made, so the allocator sees these requests and no others.
+
+    python replayer.py REQUESTS ORDERS RESULTS
+
+REQUESTS is a line of JSON (the length of each column), then the columns as int64 in the machine's
+order. `sizes`, `streams` (an index: 0 is the default stream) have one entry a block. The others are
+sequences of operations, n being the number of blocks:
+
+    0 <= op < n     allocate block op
+    n <= op < 2n    free block op - n
+    op < 0          -op = kind + 8 * argument:
+                    EMPTY_CACHE, as torch.cuda.empty_cache() does; RETRY, as the allocator did to
+                    make room; ATTEMPT, ask for `argument` bytes and free them; POOL, allocate what
+                    follows in a private pool, 0 being none; DROP_POOL, the pool is given up
+
+ORDERS is a list of JSON objects (see `_replay`), RESULTS gets a line of JSON for each.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+EMPTY_CACHE, RETRY, ATTEMPT, POOL, DROP_POOL = 1, 2, 3, 4, 5
+_CONF = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+def main(requests: str, orders: str, results: str) -> None:
+    """Carries out the orders, as many at once as there are processors."""
+    gc.disable()  # nothing here goes in circles, and what is shared with forks is left alone
+    import torch
+
+    columns = read_columns(requests)
+    pending = json.loads(Path(orders).read_text(encoding="utf-8"))
+    running = 0
+    for order in pending:
+        if running >= len(os.sched_getaffinity(0)):
+            os.wait()
+            running -= 1
+        if os.fork() == 0:
+            _write(results, {"number": order["number"], **_try_replay(torch, columns, order)})
+            os._exit(0)
+        running += 1
+    while running:
+        os.wait()
+        running -= 1
+
+
+def read_columns(path: str) -> dict[str, list[int]]:
+    """The columns of a file by their names."""
+    with Path(path).open("rb") as file:
+        lengths: dict[str, int] = json.loads(file.readline())
+        columns = {}
+        for name, length in lengths.items():
+            column = array("q")
+            column.fromfile(file, length)
+            columns[name] = column.tolist()
+    return columns
+
+
+def _write(path: str, result: dict[str, Any]) -> None:
+    """Adds a line; one write of one process does not mix with another's."""
+    line = json.dumps(result).encode() + b"\n"
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    while line:
+        line = line[os.write(file, line) :]
+    os.close(file)
+
+
+def _try_replay(
+    torch: ModuleType, columns: dict[str, list[int]], order: dict[str, Any]
+) -> dict[str, Any]:
+    try:
+        return _replay(torch, columns, order)
+    except Exception as error:
+        return {"error": str(error).strip().splitlines()[0] if str(error) else repr(error)}
+
+
+def _replay(
+    torch: ModuleType, columns: dict[str, list[int]], order: dict[str, Any]
+) -> dict[str, Any]:
+    """One replay.
+
+    order: "settings" (what the environment variable is set to), "device" (what the phantom plays),
+        "fraction" (of set_per_process_memory_fraction, or null), "before" (the column of what is
+        allocated first), "ignored" (the kinds of operations that are left out).
+    """
+    os.environ.update(dict.fromkeys(_CONF, order["settings"]), ULLAGE_DEVICE=order["device"])
+    begin = time.monotonic()
+    torch.cuda.init()
+    if order["fraction"] is not None:
+        torch.cuda.set_per_process_memory_fraction(order["fraction"])
+    player = _Player(torch, columns, set(order["ignored"]))
+    stopped_at = player.play(columns[order["before"]])
+    if stopped_at is not None:
+        return _result(torch, player, -1, begin)
+    torch.cuda.reset_peak_memory_stats()
+    return _result(torch, player, player.play(columns["ops"]), begin)
+
+
+class _Player:
+    """Makes requests of the allocator; what it has got stays allocated."""
+
+    def __init__(self, torch: ModuleType, columns: dict[str, list[int]], ignored: set[int]) -> None:
+        self._torch = torch
+        self._sizes = columns["sizes"]
+        handles = _streams(torch, max(columns["streams"], default=0) + 1)
+        self._streams = [handles[index] for index in columns["streams"]]
+        self._pointers = [0] * len(self._sizes)
+        self._ignored = ignored
+        self._pools: dict[int, Any] = {}
+        self._active: Any = None
+        self.failed_attempts = 0
+
+    def play(self, ops: list[int]) -> int | None:
+        """Carries the operations out; the number of that which there was no memory for, or None."""
+        sizes, streams, pointers = self._sizes, self._streams, self._pointers
+        count = len(sizes)
+        allocate: Callable[[int, int], int] = self._torch._C._cuda_cudaCachingAllocator_raw_alloc
+        free: Callable[[int], None] = self._torch._C._cuda_cudaCachingAllocator_raw_delete
+        number = 0
+        try:
+            for number, op in enumerate(ops):  # noqa: B007 - told when there is no memory
+                if op >= count:
+                    free(pointers[op - count])
+                elif op >= 0:
+                    pointers[op] = allocate(sizes[op], streams[op])
+                else:
+                    self._do_other(-op & 7, -op >> 3)
+        except self._torch.OutOfMemoryError:
+            return number
+        return None
+
+    def _do_other(self, kind: int, argument: int) -> None:
+        if kind in self._ignored:
+            return
+        if kind in (EMPTY_CACHE, RETRY):
+            self._torch.cuda.empty_cache()
+        elif kind == ATTEMPT:
+            self._attempt(argument)
+        elif kind == POOL:
+            self._enter_pool(argument)
+        elif kind == DROP_POOL:
+            self._enter_pool(0)
+            self._pools.pop(argument, None)
+            self._torch.cuda.empty_cache()
+
+    def _attempt(self, size: int) -> None:
+        """A request that failed when it was recorded; if it is met, it is freed at once."""
+        call = self._torch._C
+        try:
+            call._cuda_cudaCachingAllocator_raw_delete(
+                call._cuda_cudaCachingAllocator_raw_alloc(size, 0)
+            )
+        except self._torch.OutOfMemoryError:
+            self.failed_attempts += 1
+
+    def _enter_pool(self, pool: int) -> None:
+        """What follows is allocated in a private pool; in the usual one for 0."""
+        cuda = self._torch.cuda
+        if self._active is not None:
+            self._active.__exit__(None, None, None)
+            self._active = None
+        if pool:
+            if pool not in self._pools:
+                self._pools[pool] = cuda.MemPool()
+            self._active = cuda.use_mem_pool(self._pools[pool])
+            self._active.__enter__()
+
+
+def _streams(torch: ModuleType, count: int) -> list[int]:
+    """The handles of so many different streams, the default one first; there are 65 in all."""
+    made = [torch.cuda.Stream(priority=-(i // 32 % 2)) for i in range(count - 1)]
+    return [0, *(stream.cuda_stream for stream in made)]
+
+
+def _result(
+    torch: ModuleType, player: _Player, stopped_at: int | None, begin: float
+) -> dict[str, Any]:
+    stats = torch.cuda.memory_stats()
+    return {
+        "peak_requested_bytes": stats.get("requested_bytes.all.peak", 0),
+        "peak_allocated_bytes": stats.get("allocated_bytes.all.peak", 0),
+        "peak_reserved_bytes": stats.get("reserved_bytes.all.peak", 0),
+        "num_retries": stats.get("num_alloc_retries", 0),
+        "num_device_allocs": stats.get("num_device_alloc", 0),
+        "segments": sorted(segment["total_size"] for segment in torch.cuda.memory_snapshot()),
+        "stopped_at": stopped_at,
+        "num_failed_attempts": player.failed_attempts,
+        "replay_s": time.monotonic() - begin,
+    }
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

@@ -1,0 +1,195 @@
+"""What a snapshot's program asked of the allocator, as a sequence that can be asked again.
+
+The blocks of a replayed trace, in the order of the events: each allocation with the size that was
+asked for, each free where it was complete, torch.cuda.empty_cache() where segments went back, and
+requests that failed. What was there before the first event can be laid out in two ways:
+
+    as it lay     segment by segment with its holes: what the recorded settings must have had
+    packed        in the order of addresses without holes: what any settings might have had
+
+The first is for the check that a replay comes to what was recorded; other settings begin packed,
+and so does what they are compared with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ullage.trace.replay import Replay
+from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
+from ullage.whatif.before import lay_out
+from ullage.whatif.replayer import ATTEMPT, DROP_POOL, EMPTY_CACHE, POOL, RETRY
+
+_ENDS = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_COMES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM)
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """A sequence of requests; see replayer.py for the operations.
+
+    Attributes:
+        sizes: bytes that are asked for each block.
+        streams: number of each block's stream; 0 is the default one.
+        ops: what the events come to.
+        event: the event of each of them.
+        as_it_lay, packed: what comes before; both empty where the trace is whole.
+        num_emptied: how often the program gave its cache back.
+        num_retries: how often the allocator did, to make room; replays do so themselves.
+        num_failed: how many requests failed when this was recorded.
+    """
+
+    sizes: Int64Array
+    streams: Int64Array
+    ops: Int64Array
+    event: Int64Array
+    as_it_lay: Int64Array
+    packed: Int64Array
+    num_emptied: int
+    num_retries: int
+    num_failed: int
+
+    def write(self, path: Path) -> None:
+        """Writes the file that replayer.py reads."""
+        columns = {
+            name: np.ascontiguousarray(getattr(self, name), np.int64)
+            for name in ("sizes", "streams", "ops", "as_it_lay", "packed")
+        }
+        with path.open("wb") as file:
+            lengths = {name: len(column) for name, column in columns.items()}
+            file.write(json.dumps(lengths).encode() + b"\n")
+            for column in columns.values():
+                file.write(column.tobytes())
+
+
+def find_requests(snapshot: Snapshot, replay: Replay, device: int) -> Requests:
+    """The requests of one device's trace."""
+    blocks, events = replay.blocks, snapshot.events_of(device)
+    pools = _pools_of(snapshot, replay, events)
+    streams = _number(blocks.stream)
+    before = lay_out(snapshot, replay, device, streams, pools)
+    count = len(blocks) + len(before.sizes)
+    kinds = _find_emptied(snapshot, replay, events)
+    ops, event = _in_order(replay, events, kinds, count)
+    return Requests(
+        sizes=np.concatenate([np.maximum(blocks.requested_bytes, 1), before.sizes]),
+        streams=np.concatenate([streams, before.streams]),
+        **_with_pools(ops, event, pools, count),
+        as_it_lay=before.as_it_lay,
+        packed=before.packed,
+        num_emptied=sum(kind != RETRY for kind in kinds.values()),
+        num_retries=sum(kind == RETRY for kind in kinds.values()),
+        num_failed=int((events.action == Action.OOM).sum()),
+    )
+
+
+def _number(handles: Int64Array) -> Int64Array:
+    """0 for the default stream, which has no handle; others are numbered."""
+    others = {handle: number for number, handle in enumerate(sorted({*handles.tolist()} - {0}), 1)}
+    return np.array([others.get(handle, 0) for handle in handles.tolist()], dtype=np.int64)
+
+
+def _pools_of(snapshot: Snapshot, replay: Replay, events: EventTable) -> Int64Array:
+    """The pool of each block: by its event where events name pools, else by the segment that it was
+    in, if that is there at the end.
+    """
+    blocks = replay.blocks
+    pools = np.zeros(len(blocks), dtype=np.int64)
+    if len(snapshot.pools) < 2:
+        return pools
+    table, lives = snapshot.segments, replay.segments
+    stays = np.flatnonzero(lives.death == replay.num_events)
+    stays = stays[np.argsort(lives.address[stays])]
+    if len(stays):
+        at = np.searchsorted(lives.address[stays], blocks.address, side="right") - 1
+        segment = stays[np.maximum(at, 0)]
+        ends = lives.address[segment] + lives.size_bytes[segment]
+        inside = (at >= 0) & (blocks.address < ends) & (lives.birth[segment] <= blocks.birth)
+        order = np.argsort(table.address)
+        row = order[np.searchsorted(table.address[order], blocks.address, side="right") - 1]
+        pools = np.where(inside, table.pool[row], 0).astype(np.int64)
+    if events.pool.any():
+        pools = np.where(blocks.birth >= 0, events.pool[np.maximum(blocks.birth, 0)], pools)
+    return pools.astype(np.int64)
+
+
+def _find_emptied(snapshot: Snapshot, replay: Replay, events: EventTable) -> Mapping[int, int]:
+    """What was done at the first event of each run of segments that go back: EMPTY_CACHE, RETRY, or
+    DROP_POOL of the private pool that they were in, where events name pools.
+    """
+    gone = np.isin(events.action, _ENDS)
+    firsts = np.flatnonzero(gone & ~np.insert(gone[:-1], 0, False)) if len(gone) else gone[:0]
+    ends = np.append(np.flatnonzero(~gone), len(events))
+    reserved = _reserved(replay)
+    kinds = {}
+    for first in firsts.tolist():
+        after = int(ends[np.searchsorted(ends, first)])
+        pool = int(events.pool[first])
+        kinds[first] = DROP_POOL + 8 * pool if pool else EMPTY_CACHE
+        if after < len(events) and events.action[after] in _COMES:
+            would_be = reserved[first] + events.size_bytes[after]
+            is_short = events.action[after] == Action.OOM or would_be > reserved.max()
+            if is_short and _is_one_call(snapshot, events, first, after):
+                kinds[first] = RETRY
+    return kinds
+
+
+def _is_one_call(snapshot: Snapshot, events: EventTable, first: int, after: int) -> bool:
+    """Whether the segments from `first` on may have gone back to make room for event `after`.
+
+    The allocator gives its cache back when the device has no room for a segment; then they have the
+    stack of the request. Those of torch.cuda.empty_cache() have its stack, or, where only the
+    stacks of allocations are recorded, those that they were allocated with.
+    """
+    stacks = {tuple(snapshot.stacks.of(int(one))) for one in set(events.stack[first:after])}
+    return stacks <= {(), tuple(snapshot.stacks.of(int(events.stack[after])))}
+
+
+def _reserved(replay: Replay) -> Int64Array:
+    """Reserved bytes before each event, and after the last."""
+    segments = replay.segments
+    changes = np.zeros(replay.num_events + 2, dtype=np.int64)
+    np.add.at(changes, segments.birth + 1, segments.size_bytes)
+    np.subtract.at(changes, segments.death + 1, segments.size_bytes)
+    return np.cumsum(changes)[:-1]
+
+
+def _in_order(
+    replay: Replay, events: EventTable, emptied: Mapping[int, int], count: int
+) -> tuple[Int64Array, Int64Array]:
+    """The operations and their events."""
+    blocks = replay.blocks
+    numbers = np.arange(len(blocks))
+    born, dies = blocks.birth >= 0, blocks.death < replay.num_events
+    failed = np.flatnonzero(events.action == Action.OOM)
+    columns = [
+        (numbers[born], blocks.birth[born]),
+        (count + numbers[dies], blocks.death[dies]),
+        (-np.array([*emptied.values()], np.int64), np.array([*emptied], np.int64)),
+        (-(ATTEMPT + 8 * events.size_bytes[failed]), failed),
+    ]
+    ops, event = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    order = np.argsort(event, kind="stable")
+    return ops[order], event[order]
+
+
+def _with_pools(
+    ops: Int64Array, event: Int64Array, pools: Int64Array, count: int
+) -> dict[str, Int64Array]:
+    """The operations with changes of the pool between them."""
+    is_alloc = (ops >= 0) & (ops < count)
+    if not pools.any():
+        return {"ops": ops, "event": event}
+    at = np.flatnonzero(is_alloc)
+    wanted = pools[ops[at]]
+    changes = wanted != np.insert(wanted[:-1], 0, 0)
+    where = at[changes]
+    return {
+        "ops": np.insert(ops, where, -(POOL + 8 * wanted[changes])),
+        "event": np.insert(event, where, event[where]),
+    }

@@ -1,0 +1,141 @@
+"""The settings of the allocator that are tried, and what each of them really does.
+
+Read in the allocator's source (c10/cuda/CUDACachingAllocator.cpp, CUDAAllocatorConfig.h, torch 2.6
+to 2.15), because what is said of them elsewhere is often the wrong way round.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ullage.units import MIB
+
+
+class Family(enum.Enum):
+    """Which of the allocator's means a setting uses."""
+
+    RECORDED = "recorded"
+    DEFAULT = "default"
+    EXPANDABLE = "expandable_segments"
+    MAX_SPLIT = "max_split_size_mb"
+    NON_SPLIT_ROUNDING = "max_non_split_rounding_mb"
+    ROUNDUP = "roundup_power2_divisions"
+    SEGMENT_SIZE = "large_segment_size_mb"
+    COLLECTION = "garbage_collection_threshold"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to set the allocator.
+
+    Attributes:
+        family: which of its means.
+        text: what PYTORCH_ALLOC_CONF is set to (PYTORCH_CUDA_ALLOC_CONF before torch 2.10).
+        fraction: of torch.cuda.set_per_process_memory_fraction, where that is needed too.
+    """
+
+    family: Family
+    text: str
+    fraction: float | None = None
+
+
+MEANINGS: Final[Mapping[Family, str]] = {
+    Family.RECORDED: "What the program ran with.",
+    Family.DEFAULT: "No setting. Up to 1 MiB come out of segments of 2 MiB, less than 10 MiB out "
+    "of segments of 20 MiB, more gets a segment of its own, a multiple of 2 MiB. A free block is "
+    "cut for a smaller request, whatever its size; a segment goes back only as a whole.",
+    Family.EXPANDABLE: "Reserves a range of addresses for each stream and pool, and maps pages of "
+    "2 MiB (small) and 20 MiB (large) into it as it grows; free pages at any place can go back. So "
+    "blocks of other sizes than before find room, and few holes are left. Memory in it can be "
+    "shared with other processes only in newer versions of torch.",
+    Family.MAX_SPLIT: "A free block of this size or more is never cut: it is reused only for a "
+    "request of this size or more that leaves less than 20 MiB of it unused; smaller requests "
+    "get memory elsewhere. It does not limit the size of blocks, and does not cut large blocks "
+    "into pieces. Large blocks stay whole and can go back to the device one by one; the price is "
+    "more reserved memory where they could have been shared.",
+    Family.NON_SPLIT_ROUNDING: "How much of a block that max_split_size_mb keeps whole may be left "
+    "unused when it is reused; 20 MiB where it is not set. No effect without max_split_size_mb.",
+    Family.ROUNDUP: "Rounds a request up to a multiple of a part of the power of two below it, "
+    "so that requests of nearly the same size fit each other's blocks. Every block gets larger: up "
+    "to 1/N of its size is lost.",
+    Family.SEGMENT_SIZE: "The size of the segments that requests of more than 1 MiB share, 20 MiB "
+    "where it is not set: fewer segments, more of each unused.",
+    Family.COLLECTION: "Above this share of what the process may take, free segments that were not "
+    "used for long go back before a new one is made. Has no effect unless "
+    "torch.cuda.set_per_process_memory_fraction() was called, and none on expandable segments.",
+}
+
+EXPANDABLE: Final = Setting(Family.EXPANDABLE, "expandable_segments:True")
+_TRIED: Final = (
+    Setting(Family.DEFAULT, ""),
+    EXPANDABLE,
+    *(Setting(Family.MAX_SPLIT, f"max_split_size_mb:{size}") for size in (32, 64, 128, 256, 512)),
+    *(
+        Setting(
+            Family.NON_SPLIT_ROUNDING,
+            f"max_split_size_mb:{size},max_non_split_rounding_mb:{rounding}",
+        )
+        for size, rounding in ((64, 64), (128, 128))
+    ),
+    *(Setting(Family.ROUNDUP, f"roundup_power2_divisions:{number}") for number in (4, 8, 16, 32)),
+    Setting(Family.EXPANDABLE, "expandable_segments:True,roundup_power2_divisions:16"),
+    Setting(Family.SEGMENT_SIZE, "large_segment_size_mb:64"),
+    Setting(Family.SEGMENT_SIZE, "large_segment_size_mb:256"),
+)
+# They need a device with an end.
+_TRIED_WHEN_LIMITED: Final = tuple(
+    Setting(Family.COLLECTION, f"garbage_collection_threshold:{share}", fraction=1.0)
+    for share in (0.6, 0.8)
+)
+
+
+def list_settings(recorded: str, *, is_limited: bool) -> tuple[Setting, ...]:
+    """The settings to try: the recorded ones first, then every other.
+
+    is_limited: whether the device can run out.
+    """
+    tried = (*_TRIED, *(_TRIED_WHEN_LIMITED if is_limited else ()))
+    others = tuple(setting for setting in tried if setting.text != recorded)
+    return (Setting(Family.RECORDED, recorded), *others)
+
+
+def recorded_settings(settings: Mapping[str, Any]) -> str:
+    """What a snapshot says the allocator was set to, as the variable would have it.
+
+    The text of the variable where there is one; else the values, which the program may have set
+    itself. Empty for the defaults, and for a file that does not say.
+    """
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        text = settings.get(name)
+        if isinstance(text, str) and text.strip():
+            return text.strip()
+    parts = []
+    if settings.get("expandable_segments") is True:
+        parts.append("expandable_segments:True")
+    size = settings.get("max_split_size")
+    if isinstance(size, int) and 0 < size < _NO_LIMIT:
+        parts.append(f"max_split_size_mb:{size // MIB}")
+    threshold = settings.get("garbage_collection_threshold")
+    if isinstance(threshold, float) and 0 < threshold < 1:
+        parts.append(f"garbage_collection_threshold:{threshold:g}")
+    divisions = settings.get("roundup_power2_divisions")
+    if isinstance(divisions, Mapping) and any(divisions.values()):
+        parts.append(f"roundup_power2_divisions:[{_divisions_text(divisions)}]")
+    return ",".join(parts)
+
+
+_NO_LIMIT: Final = 2**62
+
+
+def _divisions_text(divisions: Mapping[str, Any]) -> str:
+    """{"1": 0, "2": 4, ...} as the variable has it; the last counts for all that is larger."""
+    named = sorted(
+        (int(size), number)
+        for size, number in divisions.items()
+        if str(size).isdecimal() and isinstance(number, int)
+    )
+    texts = [f"{size}:{number}" for size, number in named[:-1]]
+    return ",".join([*texts, f">:{named[-1][1]}"]) if named else ""

@@ -1,0 +1,27 @@
+"""A minute of fuzzing at every change; `make fuzz` does it for longer (docs/fuzzing.md)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SECONDS = 15
+RUN = Path(__file__).with_name("run.py")
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("target", ["read_pickle", "replay_trace", "read_snapshots"])
+def test_nothing_is_found_in_some_seconds(target: str, tmp_path: Path) -> None:
+    options = ("--only", target, "--seconds", str(SECONDS), "--folder", str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, str(RUN), *options], capture_output=True, text=True, check=False
+    )
+    if done.returncode == 2:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nothing found" in done.stdout
+    num_inputs = int(done.stdout.split()[1])
+    assert num_inputs > 1000, "it has not really run"

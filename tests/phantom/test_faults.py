@@ -1,0 +1,80 @@
+"""Programs with one known fault each, and their clean twins: the right finding comes first, and
+nothing is found where there is nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ullage.explain.rules.rule import Finding
+from ullage.explanations import explain_file
+
+pytestmark = pytest.mark.phantom
+RunProgram = Callable[..., Any]
+PROGRAMS = Path(__file__).parents[1] / "programs" / "faults"
+
+# The program, the finding that is to come first, and the line that it is to name.
+FAULTS = {
+    "kept_graphs": ("UL111", "kept_graphs.py:13"),
+    "growing_outputs": ("UL112", "growing_outputs.py:13"),
+    "missing_zero_grad": ("UL103", ""),
+    "two_graphs": ("UL113", "two_graphs.py:14"),
+    "stale_output": ("UL113", "stale_output.py:13"),
+    "growing_lengths": ("UL141", ""),
+    "forgotten_no_grad": ("UL114", "forgotten_no_grad.py:18"),
+    "large_logits": ("UL121", "large_logits.py:18"),
+    "upcast_norm": ("UL122", "upcast_norm.py"),
+    "attention_matrix": ("UL123", "in attention"),
+    "attention_mask": ("UL124", "in make_causal_mask"),
+    "unlimited_cache": ("UL112", "unlimited_cache.py:19"),
+    "concatenated_cache": ("UL131", "concatenated_cache.py:24"),
+    "cyclic_reference": ("UL115", "cyclic_reference.py:21"),
+    "mask_per_layer": ("UL132", "mask_per_layer.py:40"),
+    "data_on_gpu": ("UL133", "data_on_gpu.py:10"),
+    "zeroed_gradients": ("UL104", ""),
+    "foreach_step": ("UL102", "foreach_step.py:15"),
+    "autocast_weights": ("UL106", "autocast_weights.py:16"),
+    "second_weights": ("UL105", "second_weights.py:11"),
+    "pairwise_spike": ("UL147", "pairwise_spike.py:22"),
+    "many_streams": ("UL148", ""),
+    "leaks_until_full": ("UL153", ""),
+    "optimizer_states": ("UL101", ""),
+    "large_warmup": ("UL144", "large_warmup.py:13"),
+}
+# The others are as long, and are run by night.
+BY_DAY = {"kept_graphs", "forgotten_no_grad", "growing_lengths", "cyclic_reference",
+          "leaks_until_full"}  # fmt: skip
+NAMES = [pytest.param(name, marks=[] if name in BY_DAY else pytest.mark.nightly) for name in FAULTS]
+
+
+def findings(run_program: RunProgram, name: str, *flags: str) -> tuple[Finding, ...]:
+    """What is found in the snapshot of a run."""
+    gpu = "t4" if name == "leaks_until_full" else "h100-80gb"
+    outcome = run_program(f"faults/{name}.py", *flags, gpu=gpu)
+    assert outcome.document["verdict"] != "failed", outcome.stderr
+    return explain_file(outcome.directory / "snapshot.pickle").findings
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_fault_is_found_first(run_program: RunProgram, name: str) -> None:
+    code, place = FAULTS[name]
+    found = findings(run_program, name)
+    assert [one.rule.code for one in found[:1]] == [code]
+    assert not found[0].is_guess
+    assert found[0].gain_bytes > 0
+    assert place in "\n".join(found[0].evidence)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_found_in_the_clean_twin(run_program: RunProgram, name: str) -> None:
+    assert [one.what for one in findings(run_program, name, "--clean")] == []
+
+
+def test_every_program_of_the_directory_is_tried() -> None:
+    programs = {path.stem for path in PROGRAMS.glob("*.py")}
+    assert programs == set(FAULTS)
+    assert programs > BY_DAY

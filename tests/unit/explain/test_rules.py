@@ -1,0 +1,293 @@
+"""Rules: what each finds, what it says of it, and where it keeps still; sizes in MiB, by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ullage.errors import SpecError
+from ullage.explain.rules.registry import RULES, find_findings, find_rule
+from ullage.explain.rules.rule import Finding
+from ullage.explain.snapshot import SnapshotReport
+from ullage.units import MIB
+
+ReportOf = Callable[..., SnapshotReport]
+
+
+def repeat(pattern: str, count: int, before: str = "") -> str:
+    """A pattern repeated, # standing for the number of the turn, after a segment of 64 GiB."""
+    turns = " ".join(pattern.replace("#", str(number)) for number in range(count))
+    return f"[65536 {before} {turns}"
+
+
+def found(report: SnapshotReport) -> dict[str, Finding]:
+    """The findings by their codes."""
+    return {finding.rule.code: finding for finding in find_findings(report)}
+
+
+STEP = "F x#+64@main:5>forward:2 f B g#+100=gradient x#- b O o g#- S"
+WEIGHTS = "w+100@main:1=parameter"
+CASTS = (
+    "F " + " ".join(f"c{n}_#+{n}@main:5" for n in range(8, 14)) + " x#+9 y#+9 z#+9 v#+9 f B b O o "
+    + " ".join(f"c{n}_#-" for n in range(8, 14)) + " x#- y#- z#- v#- S"
+)  # fmt: skip
+
+
+def cast_weights(times: int) -> str:
+    """Weights that are so many times as large as what CASTS makes of them."""
+    return " ".join(f"w{n}+{times * n}@main:1=parameter" for n in range(8, 14))
+
+
+# code: what has it, and the same without the fault; both with a record.
+CASES = {
+    "UL101": (
+        repeat(STEP, 4, WEIGHTS + " m+200@main:7=optimizer_state"),
+        repeat(STEP, 4, WEIGHTS + " m+100@main:7=optimizer_state"),
+    ),
+    "UL102": (
+        repeat("F x#+4 f B g#+100=gradient x#- b O t#+100@main:7 t#- o g#- S", 3, WEIGHTS),
+        repeat("F x#+4 f B g#+100=gradient x#- b O t#+9@main:7 t#- o g#- S", 3, WEIGHTS),
+    ),
+    "UL103": (
+        repeat("F x#+64 f B x#- t+1 t- u+1 u- b O o S", 4,
+               WEIGHTS + " F y+64 f B y- t+1 t- g+100=gradient u+1 u- b O o S"),
+        repeat(STEP, 4, WEIGHTS),
+    ),
+    "UL105": (
+        repeat(STEP, 3, " ".join(f"w{n}+{n}@main:1=parameter c{n}+{n}@main:2"
+                                 for n in range(8, 14))),
+        repeat(STEP, 3, " ".join(f"w{n}+{n}@main:1=parameter c{n}+{n + 1}@main:2"
+                                 for n in range(8, 28, 2))),
+    ),
+    "UL106": (repeat(CASTS, 3, cast_weights(2)), repeat(CASTS, 3, cast_weights(3))),
+    "UL111": (
+        repeat("F x#+9@main:5>forward:1 y#+9@main:5>forward:2 z#+9@main:5>forward:3 f S", 6),
+        repeat("F x#+9@main:5>forward:1 y#+9@main:5>forward:2 z#+9@main:5>forward:3 f B b x#- y#- "
+               "z#- S", 6),
+    ),
+    "UL112": (
+        repeat("N x#+9@main:5>forward:1 y#+9@main:5>forward:2 f x#- S", 6),
+        repeat("N x#+9@main:5>forward:1 y#+9@main:5>forward:2 f x#- y#- S", 6),
+    ),
+    "UL113": (
+        repeat("F a#+50@forward:5 f F b#+50@forward:5 f B a#- b#- b O o S", 4),
+        repeat("F a#+50@forward:5 f B a#- b F b#+50@forward:5 f B b#- b O o S", 4),
+    ),
+    "UL114": (
+        repeat("F a#+20@f:1 f B a#- b O o S F b#+50@f:1 c#+50@f:2 d#+50@f:3 e#+1@f:4 f b#- c#- d#- "
+               "e#-", 3),
+        repeat("F a#+20@f:1 f B a#- b O o S N b#+50@f:1 c#+50@f:2 b#- d#+50@f:3 c#- e#+1@f:4 f d#- "
+               "e#-", 3),
+    ),
+    "UL115": (
+        repeat("F x#0+9@f:1 f S F x#1+9@f:1 f S F x#2+9@f:1 f S F x#3+9@f:1 f x#0- x#1- x#2- x#3- "
+               "S", 4),
+        repeat("F x#0+9@f:1 f x#0- S F x#1+9@f:1 f x#1- S", 8),
+    ),
+    "UL121": (
+        repeat("F a#+50@f:1 b#+100@f:2>cross_entropy:3 c#+100@f:3 f B a#- b#- c#- b S", 3),
+        repeat("F a#+50@f:1 b#+100@f:2>project:3 c#+100@f:3 f B a#- b#- c#- b S", 3),
+    ),
+    "UL122": (
+        repeat("F h#+10@norm:1 a#+20@norm:2 b#+20@norm:3 c#+10@norm:4 d#+3@main:9 f B a#- b#- c#- "
+               "h#- d#- b S", 3),
+        repeat("F h#+10@norm:1 a#+10@norm:2 b#+10@norm:3 c#+10@norm:4 d#+3@main:9 f B a#- b#- c#- "
+               "h#- d#- b S", 3),
+    ),
+    "UL123": (
+        repeat("F a#+9@f:1 b#+9@f:2 c#+90@f:3>attention:4 d#+90@f:3>attention:5 f B a#- b#- c#- "
+               "d#- b S", 3),
+        repeat("F a#+9@f:1 b#+9@f:2 c#+9@f:3>attention:4 d#+9@f:3>attention:5 f B a#- b#- c#- d#- "
+               "b S", 3),
+    ),
+    "UL124": (
+        repeat("F a#+9@f:1>make_mask:2 b#+9@f:2 f B a#- b#- b S", 3),
+        repeat("F a#+9@f:1>make_plan:2 b#+9@f:2 f B a#- b#- b S", 3),
+    ),
+    "UL125": (
+        repeat("F " + " ".join(f"a{n}_#+9@f:{n % 2}" for n in range(24)) + " f B "
+               + " ".join(f"a{n}_#-" for n in range(24)) + " b S", 3),
+        repeat("F " + " ".join(f"a{n}_#+9@f:{n}" for n in range(24)) + " f B "
+               + " ".join(f"a{n}_#-" for n in range(24)) + " b S", 3),
+    ),
+    "UL131": (
+        repeat("N c#1+1#0@cat:9 f c#- S", 8, "c+90@cat:9").replace("c0-", "c-").replace(
+            "c1-", "c01-").replace("c2-", "c11-").replace("c3-", "c21-").replace(
+            "c4-", "c31-").replace("c5-", "c41-").replace("c6-", "c51-").replace("c7-", "c61-"),
+        repeat("N x#+4@cat:9 f x#- S", 8, "c+90@cat:9"),
+    ),
+    "UL132": (
+        repeat(STEP, 3, " ".join(f"m{n}+40@main:2=buffer" for n in range(5))),
+        repeat(STEP, 3, "m+40@main:2=buffer n+41@main:2=buffer o+42@main:2=buffer"),
+    ),
+    "UL133": (
+        repeat(STEP, 3, WEIGHTS + " d+300@main:2"),
+        repeat("d#+300@main:2 " + STEP + " d#-", 3, WEIGHTS),
+    ),
+    "UL144": (
+        repeat(STEP, 4, WEIGHTS + " F x+300@f:1 f B b x- S"),
+        repeat(STEP, 4, WEIGHTS),
+    ),
+    "UL147": (
+        repeat("N a#+9@f:1 t#+400@f:2 b#+9@f:3 t#- a#- b#- f S", 3, WEIGHTS),
+        repeat("N a#+90@f:1 t#+400@f:2 b#+90@f:3 t#- a#- b#- f S", 3, WEIGHTS),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_a_fault_is_found(report_of: ReportOf, code: str) -> None:
+    finding = found(report_of(CASES[code][0], has_record=True)).get(code)
+    assert finding is not None
+    assert finding.gain_bytes > 0
+    assert not finding.is_guess
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_without_the_fault_nothing_is_found(report_of: ReportOf, code: str) -> None:
+    assert code not in found(report_of(CASES[code][1], has_record=True))
+
+
+@pytest.mark.parametrize(
+    ("code", "gain"),
+    [
+        ("UL102", 96), ("UL105", 8 + 9 + 10 + 11 + 12 + 13), ("UL106", 8 + 9 + 10 + 11 + 12 + 13),
+        ("UL112", 5 * 9), ("UL113", 50), ("UL132", 160), ("UL133", 200), ("UL144", 300 - 164),
+        ("UL147", 400),
+    ],
+)  # fmt: skip
+def test_the_gain_is_what_the_peak_would_lose(report_of: ReportOf, code: str, gain: int) -> None:
+    finding = found(report_of(CASES[code][0], has_record=True))[code]
+    assert finding.gain_bytes // MIB == gain
+
+
+def test_gradients_that_are_zeroed_are_another_finding_than_those_that_are_left(
+    report_of: ReportOf,
+) -> None:
+    notes = [{"name": "Optimizer.zero_grad#SGD.zero_grad", "stage": "START", "time_us": 9000,
+              "device": 0}]  # fmt: skip
+    codes = found(report_of(CASES["UL103"][0], has_record=True, external_annotations=notes))
+    assert "UL104" in codes and "UL103" not in codes
+    assert codes["UL104"].gain_bytes == 63 * MIB  # 100 + 100 + 64, and 100 + 100 + 1
+
+
+def test_what_owners_are_guessed_for_is_called_a_guess(report_of: ReportOf) -> None:
+    report = report_of(CASES["UL112"][0])
+    assert found(report)["UL112"].is_guess
+    assert "UL113" not in found(report_of(CASES["UL113"][0]))  # needs to know
+
+
+def test_half_of_what_is_reserved_in_holes_is_fragmentation(report_of: ReportOf) -> None:
+    pieces = " ".join(f"a{n}+100 k{n}+2@main:{n + 1}" for n in range(10))
+    frees = " ".join(f"a{n}-" for n in range(10))
+    report = report_of(f"[1200 {pieces} {frees} [1200 b+1100")
+    finding = found(report)["UL141"]
+    # 2400 reserved, 1120 allocated at most; of the rest 1180 are in holes and the second's 100.
+    assert finding.gain_bytes == (2400 - 1120) * MIB
+    assert "expandable_segments" in finding.change
+    whole = report_of(f"[1200 {pieces} {frees} b+100")
+    assert "UL141" not in found(whole)
+
+
+def test_where_segments_are_expandable_already_that_is_not_advised(report_of: ReportOf) -> None:
+    pieces = " ".join(f"a{n}+100 k{n}+2" for n in range(10))
+    frees = " ".join(f"a{n}-" for n in range(10))
+    settings = {"expandable_segments": True}
+    script = f"[1200 {pieces} {frees} [1200 b+1100"
+    finding = found(report_of(script, allocator_settings=settings))["UL141"]
+    assert "PYTORCH_ALLOC_CONF" not in finding.change
+
+
+def test_a_cache_that_later_steps_do_not_use_is_found(report_of: ReportOf) -> None:
+    step = "F x#+64@f:2 f B x#- b S"
+    script = repeat(step, 2) + " e+2000@main:9 e- " + repeat(step.replace("#", "9#"), 6).partition(
+        " ")[2]  # fmt: skip
+    script = script.replace("[65536", "[2048")
+    finding = found(report_of(script, has_record=True))["UL142"]
+    assert finding.gain_bytes == (2048 - 64) * MIB
+    assert "UL142" not in found(
+        report_of(repeat(step, 8).replace("[65536", "[128"), has_record=True)
+    )
+
+
+def test_free_memory_of_private_pools_is_found(report_of: ReportOf) -> None:
+    assert "UL143" in found(report_of("[1000 w+900 {500 a+100 b+200"))
+    assert "UL143" not in found(report_of("[1000 w+900 {500 a+100 b+400 c+90"))
+
+
+def test_rounding_is_found_where_it_costs(report_of: ReportOf, snapshot_of: ReportOf) -> None:
+    from dataclasses import replace
+
+    from ullage.explain.rules.case import make_case
+    from ullage.explain.rules.registry import RULES as rules
+
+    report = report_of("[2048 a+1000 b+500")
+    (device,) = report.devices
+    blocks = device.replay.blocks
+    for part, count in ((0.9, 1), (0.99, 0)):
+        asked = replace(blocks, requested_bytes=(blocks.size_bytes * part).astype("int64"))
+        rounded = replace(device, replay=replace(device.replay, blocks=asked))
+        assert len(list(rules["UL145"].find(make_case(report, rounded)))) == count
+
+
+def test_workspaces_are_found_where_they_are_large(report_of: ReportOf) -> None:
+    many = " ".join(f"k{n}+32=workspace" for n in range(8))
+    finding = found(report_of(repeat(STEP, 2, WEIGHTS + " " + many), has_record=True))["UL146"]
+    assert finding.gain_bytes == 7 * 32 * MIB
+    one = repeat(STEP, 2, WEIGHTS + " k+32=workspace")
+    assert "UL146" not in found(report_of(one, has_record=True))
+
+
+def test_a_cache_for_each_stream_is_found(
+    report_of: ReportOf, file_of: Callable[..., dict[str, Any]]
+) -> None:
+    script = " ".join(f"[200 a{n}+200 a{n}-" for n in range(4)) + " k+2"
+    for num_streams, count in ((4, 1), (1, 0)):
+        file = file_of(script)
+        for events_or_segments in (file["device_traces"][0], file["segments"]):
+            for entry in events_or_segments:
+                place = entry.get("addr", entry.get("address"))
+                entry["stream"] = (place >> 36) % num_streams
+        findings = [one for one in find_findings(report_of("", **file)) if one.rule.code == "UL148"]
+        # 800 reserved, 200 in use: three streams have 200 free each, all but one of them count.
+        assert [one.gain_bytes // MIB for one in findings] == [400] * count
+
+
+def test_a_few_tensors_on_another_device_are_found(
+    report_of: ReportOf, file_of: Callable[..., dict[str, Any]]
+) -> None:
+    for size, count in ((20, 1), (800, 0)):
+        first, second = file_of(f"[{size} a+10@main:3"), file_of("[1000 b+900")
+        for segment in second["segments"]:
+            segment["device"] = 1
+        report = report_of(
+            "", segments=first["segments"] + second["segments"],
+            device_traces=first["device_traces"] + second["device_traces"],
+        )  # fmt: skip
+        findings = [one for one in find_findings(report) if one.rule.code == "UL134"]
+        assert [(one.device, one.gain_bytes // MIB) for one in findings] == [(0, 20)] * count
+
+
+def test_every_rule_says_what_it_means() -> None:
+    assert len(RULES) >= 30
+    for code, rule in RULES.items():
+        assert re.fullmatch(r"UL1[0-5]\d", code) and rule.code == code
+        texts = (rule.title, rule.meaning, rule.evidence, rule.cost, rule.change)
+        assert all(len(text) >= 7 and text == text.strip() for text in texts)
+
+
+def test_every_rule_is_tried_here_or_where_memory_runs_out() -> None:
+    others = {"UL104", "UL134", "UL141", "UL142", "UL143", "UL145", "UL146", "UL148"}
+    oom = {f"UL15{number}" for number in range(1, 6)}
+    assert set(RULES) == set(CASES) | others | oom
+
+
+def test_a_code_that_is_none_gets_an_answer() -> None:
+    assert find_rule("ul111").code == "UL111"
+    with pytest.raises(SpecError, match="did you mean UL1"):
+        find_rule("UL11")
+    with pytest.raises(SpecError, match="there are UL101"):
+        find_rule("zzz")

@@ -1,0 +1,66 @@
+"""Which frame of a stack is told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ullage.explain.sites import UNKNOWN_SITE, find_sites, rank_frames
+from ullage.trace.snapshot import Frames, Stacks
+
+TORCH = "env/lib/python3.11/site-packages/torch/nn/modules/linear.py"
+LIBRARY = "env/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py"
+PYTHON = "/usr/lib/python3.11/contextlib.py"
+OURS = "src/ullage/record/values.py"
+
+
+def stacks_of(*frames: tuple[str, int, str]) -> Stacks:
+    """One stack of frames, innermost first, after the empty one."""
+    files, lines, functions = zip(*frames, strict=True) if frames else ((), (), ())
+    return Stacks(
+        Frames(tuple(files), np.array(lines, dtype=np.int64), tuple(functions)),
+        np.array([0, 0, len(frames)]),
+        np.arange(len(frames), dtype=np.uint32),
+    )
+
+
+def told(*frames: tuple[str, int, str]) -> tuple[str, str]:
+    """The site and the caller of one stack."""
+    sites = find_sites(stacks_of(*frames))
+    return sites.names[sites.of_stack[1]], sites.names[sites.caller[1]]
+
+
+def test_the_site_is_the_innermost_line_outside_torch_and_the_caller_the_users() -> None:
+    site, caller = told(
+        (TORCH, 134, "forward"), (LIBRARY, 164, "forward"), (PYTHON, 9, "inner"),
+        ("my/train.py", 24, "main"), ("my/run.py", 3, "<module>"),
+    )  # fmt: skip
+    assert (site, caller) == ("llama/modeling_llama.py:164 in forward", "my/train.py:24 in main")
+
+
+def test_without_a_library_both_are_the_users_line() -> None:
+    site, caller = told((TORCH, 134, "forward"), ("train.py", 24, "main"))
+    assert site == caller == "train.py:24 in main"
+
+
+def test_torch_alone_is_told_where_nothing_else_is() -> None:
+    assert told((TORCH, 134, "forward"), ("<frozen runpy>", 1, "x"))[0].startswith("modules/linear")
+
+
+@pytest.mark.parametrize("frames", [(), ((OURS, 3, "_follow"),)])
+def test_what_watches_a_run_is_no_site(frames: tuple[tuple[str, int, str], ...]) -> None:
+    assert told(*frames) == (UNKNOWN_SITE, UNKNOWN_SITE)
+
+
+def test_of_a_stack_of_cpp_the_operator_is_told() -> None:
+    names = ["torch::unwind::unwind()", "c10::Allocator::allocate(unsigned long)",
+             "at::_ops::bmm::redispatch(c10::DispatchKeySet)",
+             "torch::autograd::generated::BmmBackward0::apply(x)"]  # fmt: skip
+    assert told(*(("??", 0, name) for name in names))[0] == "bmm in backward (BmmBackward)"
+    assert told(*(("", 0, name) for name in names[:3]))[0] == "bmm, called from C++"
+    assert told(("x.cpp", 0, names[0]))[0] == "torch::unwind::unwind()"
+
+
+def test_frames_are_ranked_by_how_much_they_say() -> None:
+    files = ("train.py", LIBRARY, TORCH, PYTHON, "??", OURS)
+    assert rank_frames(stacks_of(*((file, 1, "f") for file in files))).tolist() == [*range(6)]
