@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,16 @@ static bool has_read(struct plain *p) {
   if (setjmp(p->escape)) return false;
   read_pickle(p);
   return true;
+}
+
+/* What no file can know beforehand, so that none can be made whose values all hash alike. (getrandom is younger than the
+ * oldest C library that this is built for.) */
+static uint64_t make_seed(const struct plain *p) {
+  uint64_t seed = 0;
+  int file = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+  bool is_read = file >= 0 && read(file, &seed, sizeof seed) == (ssize_t)sizeof seed;
+  if (file >= 0) close(file);
+  return is_read ? seed : (uint64_t)(uintptr_t)p;
 }
 
 /* Reads a file that is open, or, where there is none (-1), bytes; both stay the caller's. Of what it cannot read the
@@ -29,7 +38,7 @@ EXPORT struct plain *plain_read(int file, const void *bytes, uint64_t num_bytes,
   p->file = file;
   p->max_bytes = max_bytes;
   p->keeps_spots = keeps_spots;
-  if (getrandom(&p->seed, sizeof p->seed, GRND_NONBLOCK) < 0) p->seed = (uint64_t)(uintptr_t)p;
+  p->seed = make_seed(p);
   if (file < 0) {
     p->buffer = (unsigned char *)bytes; /* only read from */
     p->end = num_bytes;
