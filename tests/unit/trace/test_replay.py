@@ -205,6 +205,9 @@ def break_trace(change: Any) -> Any:
         (lambda t, _: t.append({**t[1], "action": "alloc", "addr": 12345}), "no free range"),
         (lambda t, _: t.append({**t[-1], "action": "alloc", "size": 90 * MIB}), "is smaller"),
         (lambda t, _: t.append({**t[1], "action": "free_completed"}), "where none is live"),
+        (lambda t, _: t.append({**t[1], "addr": -1}), "at -0x1, where there is no free range"),
+        (lambda t, _: t.append({**t[1], "size": -5}), "it is of -5 bytes"),
+        (lambda t, _: t.append({**t[0], "size": -(2**59)}), "are not there later"),
         (lambda t, _: t.append({**t[0], "action": "segment_alloc", "addr": 1 << 50}), "not there"),
         (lambda t, _: t.insert(3, dict(t[1])), "never freed"),
         (lambda _, s: s[1]["blocks"][0].update(size=1536), "another size at the end"),
@@ -223,6 +226,8 @@ def test_sizes_are_rounded_as_the_allocator_does() -> None:
     # are rounded up to 1280; below 4 x 512 bytes nothing is divided, so multiply by 1024.
     divided = {"roundup_power2_divisions": {"1": 4, "2": 4, "4": 0, "32768": 4}}
     assert round_sizes(np.array([1200 * 1024]), divided).tolist() == [1280 * 1024]
+    odd = {"roundup_power2_divisions": {"1": 2**70, "²": 4, "3": 4, "2": True, "4": "x"}}
+    assert round_sizes(requested, odd).tolist() == plain, "what no allocator writes is left out"
     assert round_sizes(np.array([2000, 5 * MIB + 1]), divided).tolist() == [2048, 5 * MIB + 512]
 
 

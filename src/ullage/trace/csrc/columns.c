@@ -1,5 +1,6 @@
 /* What Python calls: opens a file, looks at its values, and takes columns out of lists of dicts. */
 #include "plain.h"
+#include "seed.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -13,16 +14,6 @@ static bool has_read(struct plain *p) {
   if (setjmp(p->escape)) return false;
   read_pickle(p);
   return true;
-}
-
-/* What no file can know beforehand, so that none can be made whose values all hash alike. (getrandom is younger than the
- * oldest C library that this is built for.) */
-static uint64_t make_seed(const struct plain *p) {
-  uint64_t seed = 0;
-  int file = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
-  bool is_read = file >= 0 && read(file, &seed, sizeof seed) == (ssize_t)sizeof seed;
-  if (file >= 0) close(file);
-  return is_read ? seed : (uint64_t)(uintptr_t)p;
 }
 
 /* Reads a file that is open, or, where there is none (-1), bytes; both stay the caller's. Of what it cannot read the

@@ -4,11 +4,12 @@
  * where the allocator's rule says so, else the block has it all. Free neighbours are one range. So every block lies in
  * a chain of neighbours, in the order of their addresses, and is found by its address or by its end.
  */
+#include "seed.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -254,16 +255,15 @@ static bool lay_out(struct replay *r, uint64_t num, const int64_t *address, cons
   return r->has_memory;
 }
 
-/* Replays num_events after ranges whose sizes are not negative. block_bytes gets the size of each block that came or went, 0 of other events. Returns how many
- * events went through; of the next, *problem says what is wrong with it. */
+/* Replays num_events after ranges whose sizes are not negative. block_bytes gets the size of each block that came or
+ * went, 0 of other events. Returns how many events went through; of the next, *problem says what is wrong with it. */
 EXPORT uint64_t replay_trace(uint64_t num_ranges, const int64_t *range_address, const int64_t *range_size,
                              const uint8_t *range_is_live, const uint8_t *range_splits_all,
                              const int64_t *range_segment, uint64_t num_events, const uint8_t *action,
                              const int64_t *address, const int64_t *size, const int64_t *rounded,
                              const uint8_t *splits_all, int64_t max_split_bytes, int64_t *block_bytes, int *problem) {
   struct replay r = {.has_memory = true, .max_split_bytes = max_split_bytes};
-  if (getrandom(&r.by_begin.seed, sizeof r.by_begin.seed, GRND_NONBLOCK) < 0) r.by_begin.seed = (uint64_t)(uintptr_t)&r;
-  r.by_end.seed = r.by_begin.seed;
+  r.by_begin.seed = r.by_end.seed = make_seed(&r);
   uint64_t i = 0;
   *problem = NO_MEMORY;
   if (grow(&r.by_begin) && grow(&r.by_end)) {
