@@ -66,7 +66,9 @@ def _describe(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         words = []
-    command = " ".join(word.decode(errors="replace") for word in words).strip()
+    shown = [word.decode(errors="replace") for word in words]
+    # Where an interpreter lies is the longest and least telling part.
+    command = " ".join([Path(shown[0]).name, *shown[1:]]).strip() if shown else ""
     if len(command) > _COMMAND_CHARS:
         command = command[: _COMMAND_CHARS - 1] + "…"
     return f"process {pid} ({command})" if command else f"process {pid}"
