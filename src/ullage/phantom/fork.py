@@ -11,6 +11,7 @@ interpreter goes on to the program as if it had just started, with torch importe
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -33,9 +34,13 @@ def become_a_run() -> None:
     try:
         with stubs_for_libraries():
             import torch
+        # What each run needs before the program's first line, once for all.
+        import ullage.record.session  # noqa: F401
     except BaseException:
         # The interpreter must not go on to the program; who gives orders sees the socket close.
         os._exit(1)
+    # The collector would walk over torch in every run, and so copy its pages.
+    gc.freeze()
     warm = os.getpid()
     order = _Orders(orders).wait()
     signal.signal(signal.SIGINT, interrupt)

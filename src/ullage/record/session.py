@@ -101,8 +101,12 @@ class Session:
         )
 
     def install(self) -> None:
-        """Hooks into torch; the allocator's history begins when CUDA is initialised."""
-        self._history.install()
+        """Hooks into torch; the allocator's history begins when CUDA is initialised.
+
+        It is needed for the snapshot alone: without one, the program has torch's history to itself.
+        """
+        if self._settings.has_snapshot:
+            self._history.install()
         self._peaks.install()
         self._phases.install()
         defer_import(self._torch)
@@ -124,7 +128,7 @@ class Session:
         with contextlib.suppress(OSError, ValueError):
             self._reserve = mmap.mmap(-1, _RESERVE_BYTES)
         backend = self._torch.cuda.get_allocator_backend()
-        if backend == "native":
+        if backend == "native" and self._settings.has_snapshot:
             try:
                 self._history.begin()
                 self._has_history = True
@@ -133,9 +137,9 @@ class Session:
                     f"torch {self._torch.__version__} records memory history in a way not known "
                     f"here ({error}): the snapshot has none"
                 )
-            observe = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
-            if observe is not None:
-                observe(self._note_oom)
+        observe = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
+        if backend == "native" and observe is not None:
+            observe(self._note_oom)
         library.on_host_read(self._note_read)
 
     def _leave(self) -> None:
