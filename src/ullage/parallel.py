@@ -185,7 +185,9 @@ def _arguments(job: Job) -> tuple[str, ...]:
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM and SIGHUP stop a sweep as Ctrl-C does, so that no run outlives it."""
+    """SIGTERM and SIGHUP stop a sweep as Ctrl-C does, so that no run outlives it; where somebody
+    handles them already (the command line) or ignores them (nohup), that stays.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -194,14 +196,18 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the clean-up
         raise KeyboardInterrupt
 
-    before = {
-        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
-    }
+    ours = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in ours:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _available_host_bytes() -> int:

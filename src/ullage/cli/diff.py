@@ -45,4 +45,4 @@ def diff_command(
 
             print_diff(report.report, Console())
 
-    return 0 if write_result(shown, report.document, show, [], []) else UNWRITABLE
+    return 0 if write_result(shown, lambda: report.document, show, [], []) else UNWRITABLE

@@ -80,7 +80,7 @@ def explain_command(
             print_explain(result.view, Console())
 
     pages = [] if html is None else [write_text(result.html, html, force=force)]
-    is_written = write_result(shown, result.document, show, pages, [])
+    is_written = write_result(shown, lambda: result.document, show, pages, [])
     return result.exit_code if is_written else UNWRITABLE
 
 

@@ -91,21 +91,24 @@ def write_run(run: Run, output: Output, named: Path | None) -> bool:
     problems = list(run.report.program.not_kept)
     if named is not None and snapshots and snapshots[0] not in {None, str(named)}:
         problems.append(_moved(named, snapshots[0]))
-    return write_result(output, run.document, show, snapshots, problems)
+    return write_result(output, lambda: run.document, show, snapshots, problems)
 
 
 def write_result(
     output: Output,
-    document: Mapping[str, Any],
+    make_document: Callable[[], Mapping[str, Any]],
     show: Callable[[], None],
     files: Sequence[object],
     problems: list[str],
 ) -> bool:
     """Writes the document, shows the result, and names the files; False: something is not written.
 
+    make_document: makes the document, which is made only where somebody wants it.
+
     A reader that has left (`ullage run ... | head`) has what it wanted; any other failure is told.
     """
-    text = json.dumps(document, indent=2)
+    is_wanted = output.is_json or output.path is not None
+    text = json.dumps(make_document(), indent=2) if is_wanted else ""
     named = list(files)
     if output.path is not None:
         try:
@@ -152,4 +155,4 @@ def write_sweep(sweep: Sweep, output: Output, plot: Path | None) -> bool:
         else:
             print_sweep(sweep.report, Console())
 
-    return write_result(output, sweep.document, show, [plot], [])
+    return write_result(output, lambda: sweep.document, show, [plot], [])

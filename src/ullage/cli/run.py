@@ -76,16 +76,13 @@ def run_command(
         return _sweep(program, shown, plot, force=force, **options)
     if plot is not None:
         raise SpecError("--plot draws a sweep; add --sweep NAME=A,B,... or several GPUs")
-    options |= {"gpu": gpu, "snapshot": snapshot or _default_snapshot(program, options)}
+    kept = snapshot or api.default_snapshot(program, options["python"])
+    options |= {"gpu": gpu, "snapshot": kept}
     with shown.progress() as on_progress:
         result = api.run(
             program, force=force, stdout_to_stderr=as_json, on_progress=on_progress, **options
         )
     return result.exit_code if write_run(result, shown, snapshot) else UNWRITABLE
-
-
-def _default_snapshot(program: tuple[str, ...], options: dict[str, Any]) -> Path:
-    return api.default_snapshot(program, options["python"])
 
 
 def _sweep(

@@ -43,6 +43,6 @@ def show_what_if(
 
             print_what_if(result.report, Console())
 
-    if not write_result(output, result.document, show, [], []):
+    if not write_result(output, lambda: result.document, show, [], []):
         return UNWRITABLE
     return 0 if result.report.has_room else ANSWER_IS_NO

@@ -181,13 +181,9 @@ def _compare_sites(before: Mapping[_Key, _Place], after: Mapping[_Key, _Place]) 
     """Line by line where a function's lines are the same on both sides, else function by function:
     its code has moved.
     """
-    if _lines_of(before) != _lines_of(after):
-        moved = {
-            function
-            for function in _lines_of(before).keys() & _lines_of(after).keys()
-            if _lines_of(before)[function] != _lines_of(after)[function]
-        }
-        before, after = _join_lines(before, moved), _join_lines(after, moved)
+    lines = _lines_of(before), _lines_of(after)
+    moved = {name for name in lines[0].keys() & lines[1].keys() if lines[0][name] != lines[1][name]}
+    before, after = _join_lines(before, moved), _join_lines(after, moved)
     changes = []
     for key in dict.fromkeys((*before, *after)):
         one, two = before.get(key, _NOWHERE), after.get(key, _NOWHERE)
@@ -264,14 +260,15 @@ def _find_causes(sites: tuple[Change, ...], peak_bytes: int) -> Iterable[str]:
             told |= {member.name for member in members}
             changed = sum(member.changed_bytes for member in members)
             yield (
-                f"{_signed(changed)}: {len(members)} places have {looks_like}, as with another "
+                f"{signed(changed)}: {len(members)} places have {looks_like}, as with another "
                 "batch, sequence length or precision; the largest is " + members[0].name
             )
     for site in large:
         if site.name not in told:
             owner = site.category.value.replace("_", " ") if site.category else "blocks"
-            yield f"{_signed(site.changed_bytes)}: {owner} at {site.name} ({site.looks_like})"
+            yield f"{signed(site.changed_bytes)}: {owner} at {site.name} ({site.looks_like})"
 
 
-def _signed(num_bytes: int) -> str:
+def signed(num_bytes: int) -> str:
+    """A change in bytes for people, with its sign."""
     return f"{'+' if num_bytes > 0 else ''}{format_bytes(num_bytes, 2)}"

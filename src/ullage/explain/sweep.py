@@ -142,8 +142,14 @@ class SweepReport:
 
     def largest(self, gpu: str) -> tuple[tuple[tuple[str, str], ...], ...]:
         """The settings that fit on a GPU while none that is larger in every variable does."""
-        fitting = [p.setting.values for p in self.points if p.fits and p.setting.gpu.slug == gpu]
-        return tuple(one for one in fitting if not any(_exceeds(two, one) for two in fitting))
+        fitting = [
+            (p.setting.values, [(text, parse_number(text)) for _, text in p.setting.values])
+            for p in self.points
+            if p.fits and p.setting.gpu.slug == gpu
+        ]
+        return tuple(
+            values for values, one in fitting if not any(_exceeds(two, one) for _, two in fitting)
+        )
 
 
 def explain_sweep(
@@ -179,13 +185,14 @@ def parse_number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _exceeds(two: Sequence[tuple[str, str]], one: Sequence[tuple[str, str]]) -> bool:
+def _exceeds(
+    two: Sequence[tuple[str, float | None]], one: Sequence[tuple[str, float | None]]
+) -> bool:
     """Whether a setting is at least as large in each variable and larger in one; values that are
     not numbers must be equal.
     """
     is_larger = False
-    for (_, a), (_, b) in zip(two, one, strict=True):
-        x, y = parse_number(a), parse_number(b)
+    for (a, x), (b, y) in zip(two, one, strict=True):
         if x is None or y is None:
             if a != b:
                 return False

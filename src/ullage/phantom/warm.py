@@ -6,8 +6,8 @@ reaches the forked process before the program's first line, so that it does what
 see fork.py for that side.
 
     with start_warm(program, environment) as warm:
-        with warm.fork(arguments, changes, output) as child:
-            ended = child.wait()
+        child = warm.fork(arguments, changes, output)
+        ended = child.wait()
 """
 
 from __future__ import annotations

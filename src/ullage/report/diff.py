@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ullage.explain.diff import Change, DiffReport, Side
+from ullage.explain.diff import Change, DiffReport, Side, signed
 from ullage.explain.snapshot import DeviceSnapshot
 from ullage.report.document import Document
 from ullage.report.palette import CATEGORY_LOOKS
@@ -62,8 +62,8 @@ def diff_line(report: DiffReport) -> str:
         return f"the peaks are the same: {format_bytes(allocated[0], 2)} allocated"
     shown = " to ".join(format_bytes(size, 2) for size in allocated)
     return (
-        f"{_signed(report.changed_bytes)} allocated at the peak ({shown}), "
-        f"{_signed(report.changed_reserved_bytes)} reserved"
+        f"{signed(report.changed_bytes)} allocated at the peak ({shown}), "
+        f"{signed(report.changed_reserved_bytes)} reserved"
     )
 
 
@@ -85,7 +85,7 @@ def _parts(report: DiffReport, width: int) -> Iterator[RenderableType]:
         if len(report.by_site) > _MAX_ROWS:
             rest = sum(change.changed_bytes for change in report.by_site[_MAX_ROWS:])
             count = len(report.by_site) - _MAX_ROWS
-            yield Text(f"  and {count} more, {_signed(rest)}, all of them in --json", style="dim")
+            yield Text(f"  and {count} more, {signed(rest)}, all of them in --json", style="dim")
 
 
 def _category_table(changes: Sequence[Change]) -> Table:
@@ -112,17 +112,13 @@ def _sizes(change: Change) -> list[str]:
     sides = (change.before, change.after)
     return [
         *(format_bytes(side.size_bytes, 2) for side in sides),
-        _signed(change.changed_bytes),
+        signed(change.changed_bytes),
         *(str(side.num_blocks) for side in sides),
     ]
 
 
 def _style(change: Change) -> str:
     return "red" if change.changed_bytes > 0 else "green" if change.changed_bytes < 0 else "dim"
-
-
-def _signed(num_bytes: int) -> str:
-    return f"{'+' if num_bytes > 0 else ''}{format_bytes(num_bytes, 2)}"
 
 
 def _peaks(device: DeviceSnapshot) -> Document:
