@@ -49,3 +49,21 @@ window.watched.move = (kind, numFrames) => new Promise((resolve) => {
   };
   requestAnimationFrame(tick);
 });
+
+/** Does the same sum in each of so many frames; returns the gaps between them in ms. */
+window.watched.compute = (numFrames) => new Promise((resolve) => {
+  const gaps = [];
+  let last = null;
+  const tick = (now) => {
+    if (last !== null) gaps.push(now - last);
+    last = now;
+    let sum = 0;
+    for (let i = 0; i < 1.2e6; i++) sum = (sum + i) | 0;
+    window.watched.sum = sum;
+    document.dispatchEvent(new Event("moved")); // what tells frames apart in the trace
+    if (gaps.length === numFrames) resolve(gaps);
+    else requestAnimationFrame(tick);
+  };
+  document.addEventListener("moved", () => {});
+  requestAnimationFrame(tick);
+});

@@ -11,6 +11,7 @@ import datetime
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -43,6 +44,7 @@ SCRUB = (
     "scrub_snapshot(path, other.open('wb'), key=b'')",
 )
 UNPICKLE = ("import pickle", "pickle.load(path.open('rb'))")
+CLI = "from ullage.cli.main import main; main()"
 CHILD = """import json, sys, time
 from pathlib import Path
 path, other = map(Path, sys.argv[1:3])
@@ -127,6 +129,27 @@ class Bench:
             rows.append(line(name, cost, size, target))
         return rows
 
+    def verbs(self, num_events: int, python: Path) -> list[str]:
+        """The lines for what a user calls, as whole processes."""
+        path, compact = self.files[num_events], self.compact[num_events]
+        second = self.other.with_suffix(".ullage")
+        shutil.copyfile(compact, second)
+        kinds: list[tuple[str, list[str], str]] = [
+            ("`ullage explain`", ["explain", str(path)], "5 s"),
+            ("the same from `.ullage`", ["explain", str(compact)], ""),
+            ("`ullage diff` of two `.ullage`", ["diff", str(compact), str(second)], "5 s"),
+            ("`ullage explain --what-if`, torch included",
+             ["explain", str(compact), "--what-if", "--python", str(python)], ""),
+        ]  # fmt: skip
+        rows = [f"| **verbs, {num_events:,} events**, from start to end | | | |"]
+        for name, words, target in kinds:
+            command = [sys.executable, "-c", CLI, *words]
+            costs = [run_process(command)[0] for _ in range(self.num_repeats)]
+            seconds = statistics.median(cost.seconds for cost in costs)
+            cost = Cost(seconds, max(cost.peak_bytes for cost in costs))
+            rows.append(line(name, cost, path.stat().st_size, target))
+        return rows
+
 
 def line(name: str, cost: Cost, size: int, target: str) -> str:
     """A line of the table; size: of the pickle."""
@@ -185,7 +208,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ullage-speed-") as directory:
         load = os.getloadavg()[0]
         bench = Bench(Path(directory), args.repeats)
-        rows = [*bench.rows(LARGE), *bench.rows(SMALL), *measure_viewer(bench, args.python)]
+        rows = [
+            *bench.rows(LARGE),
+            *bench.rows(SMALL),
+            *bench.verbs(SMALL, args.python),
+            *measure_viewer(bench, args.python),
+        ]
     args.page.write_text(render(rows, args.repeats, load), encoding="utf-8")
     print(f"Wrote {args.page}")
 

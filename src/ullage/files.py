@@ -15,7 +15,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _HAS_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -46,11 +46,18 @@ def keep_file(source: Path, target: Path, *, force: bool) -> Path:
 
 def write_text(text: str, target: Path, *, force: bool) -> Path:
     """Writes a text; as `keep_file` does, and with the same errors."""
+    return write_file(lambda path: path.write_text(text, encoding="utf-8"), target, force=force)
+
+
+def write_file(write: Callable[[Path], object], target: Path, *, force: bool) -> Path:
+    """Lets `write` fill the file that it is given the path of; as `keep_file` does, and with the
+    same errors.
+    """
     if is_stream(target):
-        target.write_text(text, encoding="utf-8")
+        write(target)
         return target
     with _beside(target) as aside:
-        aside.write_text(text, encoding="utf-8")
+        write(aside)
         return _publish(aside, target, force=force)
 
 

@@ -58,29 +58,47 @@ class _Device:
 def build_fields(script: str, **changes: Any) -> dict[str, Any]:
     """The dict that a process writes, from words such as "+4 =parameter F +2 f B -2 b S".
 
-    +4 a block of 4 bytes comes, -4 the oldest of 4 bytes goes, =NAME claims the newest block, w
-    says it was scratch memory, !8 an allocation of 8 fails; F f N (no gradients) B b O o are marks,
-    S ends a step, @1 goes on on device 1.
+    +4 a block of 4 bytes comes, -4 the oldest of 4 bytes goes, =CATEGORY claims the newest block,
+    =CATEGORY:NAME with a name, >PATH is in a module from now on, < in none, w says the newest was
+    scratch memory, x that NCCL sent or received it, !8 an allocation of 8 fails; F f N (no
+    gradients) B b O o are marks, S ends a step, @1 goes on on device 1; R autograd takes notes from
+    now on, r no longer; u7 the newest block of 7 bytes is used.
     """
     devices: dict[int, _Device] = {}
     index, num_steps = 0, 0
     rows: list[tuple[int, ...]] = []
     marks, claims, workspaces, ooms = [], [], [], []
+    modules, scopes, scope = list[str](), list[int](), -1
+    with_graph = 0
+    births, last_uses = dict[str, int](), dict[int, int]()
     for word in script.split():
         device = devices.setdefault(index, _Device())
         kind, text = word[0], word[1:]
+        scopes += [scope] * (kind in "+-!")
         if kind == "+":
-            rows.append((device.allocate(int(text)), int(text), device.reserved, index, 0))
+            births[text] = len(rows)
+            rows.append((device.allocate(int(text)), int(text), device.reserved, index, with_graph))
         elif kind == "-":
-            rows.append((device.free(int(text)), -int(text), device.reserved, index, 0))
+            rows.append((device.free(int(text)), -int(text), device.reserved, index, with_graph))
         elif kind == "!":
             ooms.append({"position": len(rows), "device": index, "requested_bytes": int(text),
                          "message": f"tried {text}", "where": "train.py:3 in main"})  # fmt: skip
             rows.append((0, int(text), device.reserved, index, 1))
         elif kind == "=":
-            claims.append([len(rows), index, device.last, text, f"{text}.name"])
-        elif kind == "w":
-            workspaces.append([len(rows), index, device.last, 1, "cublas"])
+            category, _, name = text.partition(":")
+            claims.append([len(rows), index, device.last, category, name])
+        elif kind == ">":
+            modules += [text] * (text not in modules)
+            scope = modules.index(text)
+        elif kind == "<":
+            scope = -1
+        elif kind == "u":
+            last_uses[births[text]] = len(rows)
+        elif kind in "Rr":
+            with_graph = 2 if kind == "R" else 0
+        elif kind in "wx":
+            library = "NCCL" if kind == "x" else "cuBLAS"
+            workspaces.append([len(rows), index, device.last, 1, library])
         elif kind == "S":
             marks.append([len(rows), "step", num_steps])
             num_steps += 1
@@ -102,7 +120,12 @@ def build_fields(script: str, **changes: Any) -> dict[str, Any]:
             "reserved": columns[:, 2].astype("<i8").tobytes(),
             "device": columns[:, 3].astype("u1").tobytes(),
             "kind": columns[:, 4].astype("u1").tobytes(),
+            "scope": np.array(scopes, dtype="<i4").tobytes(),
         },
+        "modules": modules,
+        "last_uses": np.array(
+            [last_uses.get(row, 0) for row in range(len(rows))], dtype="<u4"
+        ).tobytes(),
         "marks": marks, "claims": claims, "workspaces": workspaces, "reads": [], "shapes": [],
         "assumed": [], "refused": {}, "not_initialised": {"count": 0, "bytes": 0}, "ooms": ooms,
         "host_peak_bytes": 1000, "pinned_peak_bytes": 0, "warnings": [],

@@ -6,12 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ullage.explain.ledger import Ledger, balance
-from ullage.explain.ownership import attribute
+from ullage.explain.modules import (
+    ModuleOwners,
+    ModuleShare,
+    attribute_modules,
+    share_by_module,
+)
+from ullage.explain.ownership import attribute_record
 from ullage.explain.peak import Ownership, own_at, peak_position, peak_reserved_position
 from ullage.explain.phases import Regions, find_regions
 from ullage.explain.steps import StepPeak, peak_per_step
 from ullage.explain.verdict import Headroom, find_headroom
-from ullage.trace.lifetime import Lifetimes, find_lifetimes
+from ullage.trace.lifetime import Lifetimes, find_lifetimes, live_at
 from ullage.trace.model import DeviceTotals, OutOfMemory, Record, UInt8Array
 from ullage.trace.timeline import level_at, trace_levels
 
@@ -31,6 +37,7 @@ class DeviceReport:
     totals: DeviceTotals
     headroom: Headroom
     at_peak: Ownership
+    modules_at_peak: tuple[ModuleShare, ...]
     oom: OutOfMemory | None
     ledger: Ledger
     steps: tuple[StepPeak, ...]
@@ -58,6 +65,7 @@ class _Allocations:
 
     lifetimes: Lifetimes
     categories: UInt8Array
+    modules: ModuleOwners
     regions: Regions
 
 
@@ -67,16 +75,12 @@ def explain_devices(
     """The devices that a process touched; `oom` is what ended it."""
     lifetimes = find_lifetimes(record.events, record.first_position)
     regions = find_regions(record.marks, record.first_position)
-    categories = attribute(
-        lifetimes,
-        record.claims,
-        record.workspaces,
-        regions,
-        oom_positions=[oom.position for oom in record.ooms],
-    )
-    allocations = _Allocations(lifetimes, categories, regions)
+    categories = attribute_record(record, lifetimes, regions)
+    modules = attribute_modules(lifetimes, record)
+    allocations = _Allocations(lifetimes, categories, modules, regions)
     reports = []
-    for totals in record.devices:
+    touched = [t for t in record.devices if t.peak_reserved_bytes or t.non_torch_bytes]
+    for totals in touched or record.devices[:1]:
         own_oom = oom if oom is not None and oom.device == totals.index else None
         at_peak, ledger, steps = _explain_memory(record, totals, own_oom, allocations, gpu)
         reports.append(
@@ -89,12 +93,21 @@ def explain_devices(
                     gpu, totals.peak_reserved_bytes, totals.non_torch_bytes, record.assumed
                 ),
                 at_peak=at_peak,
+                modules_at_peak=_share_by_module(allocations, totals.index, at_peak.position),
                 oom=own_oom,
                 ledger=ledger,
                 steps=steps,
             )
         )
     return tuple(reports)
+
+
+def _share_by_module(
+    allocations: _Allocations, device: int, position: int
+) -> tuple[ModuleShare, ...]:
+    lives = allocations.lifetimes
+    live = live_at(lives, position) & (lives.device == device)
+    return share_by_module(allocations.modules, live, lives.size_bytes)
 
 
 def _explain_memory(

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ullage.explain.matching import Match
-from ullage.explain.ownership import CATEGORIES, attribute, code_of
+from ullage.explain.modules import ModuleOwners, attribute_modules
+from ullage.explain.ownership import CATEGORIES, attribute_record, code_of
 from ullage.explain.phases import find_regions
 from ullage.trace.model import Category, UInt8Array
 from ullage.trace.replay import BoolArray, Replay
@@ -27,29 +28,27 @@ class Owners:
     Attributes:
         category: (num_blocks,).
         is_known: whether ullage recorded them; else they are guesses.
+        modules: of each block; None where ullage did not record the run.
     """
 
     category: UInt8Array
     is_known: bool
+    modules: ModuleOwners | None = None
 
 
 def find_owners(stacks: Stacks, replay: Replay, match: Match | None) -> Owners:
     """The owner of each block; `match` where ullage recorded the run."""
     if match is not None:
-        return Owners(_known_owners(match), is_known=True)
+        modules = attribute_modules(match.lifetimes, match.record).of_rows(match.row)
+        return Owners(_known_owners(match), is_known=True, modules=modules)
     return Owners(_guess(stacks, replay), is_known=False)
 
 
 def _known_owners(match: Match) -> UInt8Array:
     """The categories of the record, brought to the blocks of the trace."""
     record = match.record
-    categories = attribute(
-        match.lifetimes,
-        record.claims,
-        record.workspaces,
-        find_regions(record.marks, record.first_position),
-        oom_positions=[oom.position for oom in record.ooms],
-    )
+    regions = find_regions(record.marks, record.first_position)
+    categories = attribute_record(record, match.lifetimes, regions)
     return np.append(categories, np.uint8(code_of(Category.UNATTRIBUTED)))[match.row]
 
 

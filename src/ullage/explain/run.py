@@ -71,7 +71,8 @@ class Process:
 @dataclass(frozen=True, slots=True)
 class RunReport:
     """What a run says; `reason` is the verdict in words, `fits_on` the catalogued GPUs that the
-    highest peak of a whole run fits on.
+    highest peak of a whole run fits on. `covers` has for each rank that was played alone the ranks
+    that it stands for.
     """
 
     verdict: Verdict
@@ -90,6 +91,7 @@ class RunReport:
     device_basis: Basis
     fits_on: tuple[str, ...]
     warnings: tuple[str, ...]
+    covers: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 def explain_run(

@@ -18,8 +18,10 @@ from ullage.explain.fragmentation import Fragmentation, find_fragmentation, find
 from ullage.explain.growth import Growth, StepLevels, find_growth, find_step_levels
 from ullage.explain.levels import Levels, find_levels
 from ullage.explain.matching import Match, match_record
+from ullage.explain.modules import ModuleShare, share_by_module
 from ullage.explain.oom import Shortage, find_shortage
 from ullage.explain.owners import Owners, find_owners, sum_by_category
+from ullage.explain.recorded import Lives, Recorded, find_recorded
 from ullage.explain.sites import Sites, find_sites
 from ullage.explain.spikes import Spike, find_spike
 from ullage.trace.model import Category, DeviceTotals, Record
@@ -50,6 +52,7 @@ class DeviceSnapshot:
         owners: of every block; guessed, unless ullage recorded the run.
         owners_at_peak: bytes by category; they sum to the allocated bytes there.
         sites_at_peak: the largest first.
+        modules_at_peak: likewise; empty where ullage did not record the run.
         fragmentation: when the most was reserved, or where it ran out of memory.
         course: what the program was doing when.
         step_levels: what each site held after each step.
@@ -57,6 +60,7 @@ class DeviceSnapshot:
         spike: what lives briefly and lifts the peak.
         shortage: the last request that failed, and why; None where none did.
         totals: what ullage recorded of the device itself; None where it did not.
+        recorded: what else only its record tells; None likewise.
     """
 
     index: int
@@ -66,6 +70,7 @@ class DeviceSnapshot:
     owners: Owners
     owners_at_peak: Mapping[Category, int]
     sites_at_peak: tuple[SiteShare, ...]
+    modules_at_peak: tuple[ModuleShare, ...]
     fragmentation: Fragmentation
     course: Course
     step_levels: StepLevels
@@ -73,6 +78,7 @@ class DeviceSnapshot:
     spike: Spike | None
     shortage: Shortage | None
     totals: DeviceTotals | None
+    recorded: Recorded | None
 
     @property
     def peak_allocated_bytes(self) -> int:
@@ -137,6 +143,7 @@ def _explain_device(
     lay = find_fragmentation(replayed, moment, find_private(snapshot, replayed, index))
     growth = find_growth(replayed, sites, course, step_levels)
     totals = _totals_of(match, index)
+    lives = Lives(replayed, levels, owners, course, growth)
     return DeviceSnapshot(
         index=index,
         replay=replayed,
@@ -147,13 +154,15 @@ def _explain_device(
             owners, replayed.blocks.size_bytes, replayed.blocks.is_live(peak)
         ),
         sites_at_peak=share_sites(replayed, owners, sites, peak),
-        fragmentation=find_fragmentation(replayed, moment, find_private(snapshot, replayed, index)),
+        modules_at_peak=_share_modules(replayed, owners, peak),
+        fragmentation=lay,
         course=course,
         step_levels=step_levels,
         growth=growth,
         spike=find_spike(replayed, levels),
         shortage=None if oom is None else find_shortage(oom, replayed, lay, growth, totals),
         totals=totals,
+        recorded=None if match is None else find_recorded(match, lives, index),
     )
 
 
@@ -181,6 +190,13 @@ def share_sites(
         for key, count, size in zip(keys.tolist(), counts, sums, strict=True)
     ]
     return tuple(sorted(rows, key=lambda row: -row.size_bytes))
+
+
+def _share_modules(replayed: Replay, owners: Owners, event: int) -> tuple[ModuleShare, ...]:
+    if owners.modules is None:
+        return ()
+    blocks = replayed.blocks
+    return share_by_module(owners.modules, blocks.is_live(event), blocks.size_bytes)
 
 
 def _find_out_of_memory(snapshot: Snapshot, device: int) -> tuple[int, int, int] | None:

@@ -14,7 +14,7 @@ import importlib.machinery
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NoReturn
@@ -23,6 +23,7 @@ from ullage.record.place import is_ours
 
 _OPS = f"torch{os.sep}_ops.py"
 _PR_SET_PDEATHSIG = 1
+_COMPILE_WORKER = f"torch{os.sep}_inductor{os.sep}compile_worker{os.sep}"
 
 
 class _TorchFinder:
@@ -37,21 +38,32 @@ class _TorchFinder:
         """The spec of torch with a loader that calls back; None for all else."""
         if name != "torch" or path is not None:
             return None
-        sys.meta_path.remove(self)
+        # Many ask whether torch is there (importlib.util.find_spec) long before they import it.
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            watched = _WatchedLoader(spec.loader, self._environment)
+            watched = _WatchedLoader(spec.loader, self)
             spec.loader = watched  # type: ignore[assignment]
         return spec
+
+    def watch(self, torch: ModuleType, load: Callable[[ModuleType], None]) -> None:
+        """Loads the module and has it watched; there is nothing to find after that."""
+        changed = _changed_variables(self._environment)
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+        with stubs_for_libraries():
+            load(torch)
+        watch(torch, changed, self._environment)
 
 
 class _WatchedLoader:
     """torch's own loader, then `watch`; the module keeps the loader it would have had."""
 
-    def __init__(self, loader: Any, environment: dict[str, str]) -> None:
+    def __init__(self, loader: Any, finder: _TorchFinder) -> None:
         self._loader = loader
-        self._environment = environment
-        self._changed = _changed_variables(environment)
+        self._finder = finder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         created: ModuleType | None = self._loader.create_module(spec)
@@ -61,9 +73,7 @@ class _WatchedLoader:
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        with stubs_for_libraries():
-            self._loader.exec_module(module)
-        watch(module, self._changed, self._environment)
+        self._finder.watch(module, self._loader.exec_module)
 
 
 def _changed_variables(before: dict[str, str]) -> list[str]:
@@ -118,6 +128,8 @@ def end_with(parent: int) -> None:
 
 def start() -> None:
     """Arranges for torch to be watched in this process, when and if it is imported."""
+    if any(_COMPILE_WORKER in word for word in sys.orig_argv):
+        return  # it asks what the device is, and takes nothing of it
     sys.meta_path.insert(0, _TorchFinder(dict(os.environ)))
 
 
@@ -134,7 +146,8 @@ def watch(
         environment: what the process was started with; the program may have emptied its own.
     """
     from ullage.record import library
-    from ullage.record.session import Session, Settings
+    from ullage.record.session import Session
+    from ullage.record.settings import Settings
 
     if not library.is_present or not hasattr(torch._C, "_cuda_record_memory_history"):
         return

@@ -158,7 +158,8 @@ def _compile(compiler: tuple[str, ...], sonames: tuple[str, ...], aside: Path) -
                 _call,
                 compiler,
                 *STUB_FLAGS,
-                f"-Wl,-soname,{soname}",
+                # A name without a number is for linkers; what they link asks for the first version.
+                f"-Wl,-soname,{soname}{'' if soname[-1].isdigit() else '.1'}",
                 "-o",
                 str(aside / soname),
                 str(stub),

@@ -28,10 +28,13 @@ from pathlib import Path
 from types import FrameType
 
 from ullage.errors import EnvironmentProblem, SpecError
+from ullage.phantom.caches import compiler_variables
 from ullage.phantom.device import PhantomDevice
 from ullage.phantom.program import UserProgram
+from ullage.phantom.rank import Rank
 from ullage.phantom.strays import end_strays
 from ullage.phantom.torch_build import TorchBuild
+from ullage.record.assume import WORST_CASE, Assumed
 
 LIBRARY_DIR = Path(__file__).parent / "lib"
 SITE_DIR = Path(__file__).parent / "site"
@@ -51,12 +54,25 @@ class RunOptions:
         steps: stop after so many steps; None runs the program to its end.
         has_snapshot: whether a snapshot is to be written.
         has_real_init: whether weights that are initialised on the CPU really are.
+        has_dummy_weights: whether weight files that are not there are made up.
+        has_values: whether small values are computed beside the phantom.
+        assumed: what is assumed of values that are not known.
+        rank: the rank of a distributed job that the program plays without its peers, if any.
+        mail: the directory that ranks share which are played together.
+        num_devices: how many devices there are, all alike; None is one, or those of the rank's
+            node.
     """
 
     alloc_conf: str | None = None
     steps: int | None = None
     has_snapshot: bool = True
     has_real_init: bool = False
+    has_dummy_weights: bool = False
+    has_values: bool = True
+    assumed: Assumed = WORST_CASE
+    rank: Rank | None = None
+    mail: Path | None = None
+    num_devices: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +112,8 @@ def make_environment(
     """
     if options.steps is not None and options.steps < 1:
         raise SpecError(f"steps={options.steps} is not a number of steps; expected 1 or more")
-    environment = dict(os.environ if base is None else base)
+    rank = options.rank
+    environment = dict(os.environ if base is None else base) | (rank.variables() if rank else {})
     preloaded = [LIBRARY_DIR / "libullage_phantom.so", *build.preloaded(LIBRARY_DIR)]
     _put_before(environment, "LD_PRELOAD", ":".join(map(str, preloaded)))
     _put_before(environment, "LD_LIBRARY_PATH", str(LIBRARY_DIR))
@@ -106,14 +123,20 @@ def make_environment(
         "ULLAGE_RUN_DIR": str(run_dir),
         "ULLAGE_PARENT": str(os.getpid()),
         "ULLAGE_DEVICE": device.environment_text(),
-        "ULLAGE_NUM_DEVICES": "1",
+        "ULLAGE_NUM_DEVICES": str(options.num_devices or (rank.local_world_size if rank else 1)),
         "ULLAGE_LIBRARIES": build.libraries_text(),
         "ULLAGE_SNAPSHOT": str(int(options.has_snapshot)),
         "ULLAGE_PROGRESS": str(run_dir / PROGRESS_FILE),
     }
+    environment |= compiler_variables(run_dir, environment)
     optional = {
         "ULLAGE_STEPS": None if options.steps is None else str(options.steps),
         "ULLAGE_REAL_INIT": "1" if options.has_real_init else None,
+        "ULLAGE_DUMMY_WEIGHTS": "1" if options.has_dummy_weights else None,
+        "ULLAGE_VALUES": None if options.has_values else "0",
+        "ULLAGE_ASSUME": None if options.assumed == WORST_CASE else options.assumed.text(),
+        "ULLAGE_RANK": f"{rank.number}/{rank.world_size}" if rank else None,
+        "ULLAGE_MAIL": str(options.mail or run_dir) if rank else None,
     }
     for name, value in optional.items():
         environment.pop(name, None)  # not inherited from a run around this one

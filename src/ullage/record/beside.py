@@ -14,7 +14,7 @@ from typing import Any
 
 from ullage.record import library
 
-MAX_ELEMENTS = 1 << 16
+MAX_ELEMENTS = 1 << 17
 """Larger tensors are data, not decisions."""
 
 
@@ -148,7 +148,7 @@ class Beside:
         except (RuntimeError, NotImplementedError, TypeError, ValueError):
             return  # no CPU kernel for it: its result stays unknown
         for device_tensor, cpu_tensor in zip(outputs, self.tensors((true,)), strict=False):
-            self._store(device_tensor, cpu_tensor)
+            self.store(device_tensor, cpu_tensor)
 
     def take_over(self, tensor: Any) -> None:
         """Answers from now on for what a copy has brought to the device: it is seen who writes it.
@@ -257,7 +257,8 @@ class Beside:
         flat = self._torch.frombuffer(raw, dtype=like.dtype)
         return flat.as_strided(like.size(), like.stride())
 
-    def _store(self, device_tensor: Any, cpu_tensor: Any) -> None:
+    def store(self, device_tensor: Any, cpu_tensor: Any) -> None:
+        """Gives a device tensor the values of a CPU tensor of its size."""
         if device_tensor.size() != cpu_tensor.size() or math.prod(device_tensor.size()) == 0:
             return
         raw = self._read(device_tensor) or bytearray(self._span(device_tensor))

@@ -9,6 +9,7 @@ it is asked for.
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -37,6 +38,7 @@ class _DeferredDynamo(ModuleType):
 
 
 _not_disabled: list[Callable[..., Any]] = []
+_on_load: list[Callable[[ModuleType], None]] = []
 
 
 def _break_nothing(*_arguments: Any, **_named: Any) -> None:
@@ -49,6 +51,39 @@ def _disable(function: Callable[..., Any], *_arguments: Any, **_named: Any) -> C
     return function
 
 
+class _LoadedFinder:
+    """Finds what is loaded already, once: an import of a submodule comes upon a package that has
+    not been executed, has it executed, and would then load the submodule a second time.
+    """
+
+    def find_spec(
+        self, name: str, _path: object, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of a submodule of torch._dynamo that is loaded; None for all else."""
+        if not name.startswith(f"{_NAME}."):
+            return None
+        sys.meta_path.remove(self)
+        found = sys.modules.get(name) if target is None else None
+        if found is None:
+            return None
+        loader: Any = _LoadedLoader(found)
+        return importlib.util.spec_from_loader(name, loader)
+
+
+class _LoadedLoader:
+    """The loader of a module that is there."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._spec = module.__spec__
+
+    def create_module(self, _spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
 def _execute(module: ModuleType) -> None:
     """Makes the module what it would have been; functions met before are asked about again."""
     object.__setattr__(module, "__class__", ModuleType)
@@ -59,13 +94,23 @@ def _execute(module: ModuleType) -> None:
     spec = module.__spec__
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(module)
+    sys.meta_path.insert(0, _LoadedFinder())
+    for callback in _on_load:
+        callback(module)
 
 
-def defer_import(torch: ModuleType) -> None:
-    """Puts the execution of torch._dynamo off; does nothing where it has been imported."""
-    spec = importlib.util.find_spec(_NAME) if _NAME not in sys.modules else None
+def defer_import(torch: ModuleType, on_load: Callable[[ModuleType], None]) -> None:
+    """Puts the execution of torch._dynamo off, except where it has been imported already.
+
+    on_load: is called with torch._dynamo when it has been executed.
+    """
+    if _NAME in sys.modules:
+        on_load(sys.modules[_NAME])
+        return
+    spec = importlib.util.find_spec(_NAME)
     if spec is None:
         return
+    _on_load.append(on_load)
     module = importlib.util.module_from_spec(spec)
     module.__class__ = _DeferredDynamo
     sys.modules[_NAME] = module

@@ -36,23 +36,35 @@ read_bytes = _bind("ullage_read", c_int, c_void_p, c_void_p, c_size_t)
 write_bytes = _bind("ullage_write", None, c_void_p, c_void_p, c_size_t)
 forget = _bind("ullage_forget", None, c_void_p)
 follow_thread = _bind("ullage_follow_thread", None, c_int)
+know_nodes = _bind("ullage_know_nodes", c_int, c_void_p, c_uint64)
+enter_scope = _bind("ullage_enter_scope", None, c_int)
+leave_scope = _bind("ullage_leave_scope", None)
+leave_scopes = _bind("ullage_leave_scopes", None)
 expect_count = _bind("ullage_expect_count", None, c_int64)
+split_size = _bind("ullage_split_size", None, c_int)
 expect_nothing = _bind("ullage_expect_nothing", None)
 skip_random = _bind("ullage_skip_random", None, c_void_p, c_uint64)
 host_filled = _bind("ullage_host_filled", None, c_void_p, c_uint64)
+host_zero = _bind("ullage_host_zero", None, c_void_p, c_uint64)
+host_is_untouched = _bind("ullage_host_is_untouched", c_int, c_void_p, c_uint64, c_int)
 host_needed_bytes = _bind("ullage_host_needed_bytes", c_uint64)
 pinned_peak_bytes = _bind("ullage_pinned_peak_bytes", c_uint64)
 non_torch_peak_bytes = _bind("ullage_non_torch_peak", c_uint64, c_int)
 _num_events = _bind("ullage_num_events", c_uint64)
-_events = _bind("ullage_events", None, c_uint64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p)
+_events = _bind("ullage_events", None, c_uint64, *[c_void_p] * 6)
 _num_workspaces = _bind("ullage_num_workspaces", c_uint64)
 _workspace = _bind("ullage_workspace", None, c_uint64, POINTER(c_int64))
+_last_uses = _bind("ullage_last_uses", None, c_uint64, c_void_p)
+_num_copies = _bind("ullage_num_copies", c_uint64)
+_copy = _bind("ullage_copy", None, c_uint64, POINTER(c_int64))
+_num_pinned = _bind("ullage_num_pinned", c_uint64)
+_pinned = _bind("ullage_pinned", None, c_uint64, POINTER(c_int64))
 _refused = _bind("ullage_refused", c_char_p, c_uint64, POINTER(c_uint64))
 _assumed = _bind("ullage_assumed", c_char_p, c_uint64, POINTER(c_uint64))
 _on_host_read = _bind("ullage_on_host_read", None, _HOST_READ)
 _callbacks: list[object] = []  # ctypes callbacks must outlive the library's use of them
 
-LIBRARIES = ("cuBLAS", "cuBLASLt", "cuDNN", "cuSOLVER", "cuSPARSE", "cuFFT", "other")
+LIBRARIES = ("cuBLAS", "cuBLASLt", "cuDNN", "cuSOLVER", "cuSPARSE", "cuFFT", "other", "NCCL")
 """Names of enum library in phantom.h."""
 
 
@@ -64,22 +76,50 @@ def on_host_read(callback: Callable[[int], None]) -> None:
 
 
 def events() -> dict[str, bytes]:
-    """All allocator events as columns: address, bytes, reserved (int64), device, kind (uint8)."""
+    """All allocator events as columns: address, bytes, reserved (int64), scope (int32), device,
+    kind (uint8).
+    """
     count = _num_events()
-    wide = [array.array("q", bytes(8 * count)) for _ in range(3)]
-    narrow = [array.array("B", bytes(count)) for _ in range(2)]
-    _events(count, *(column.buffer_info()[0] for column in (*wide, *narrow)))
-    names = ("address", "bytes", "reserved", "device", "kind")
-    return {name: column.tobytes() for name, column in zip(names, (*wide, *narrow), strict=True)}
+    types = zip(("address", "bytes", "reserved", "scope", "device", "kind"), "qqqiBB", strict=True)
+    columns = {name: array.array(code, [0]) * count for name, code in types}
+    _events(count, *(column.buffer_info()[0] for column in columns.values()))
+    return {name: column.tobytes() for name, column in columns.items()}
 
 
 def workspaces() -> list[list[object]]:
-    """Blocks handed to a library as scratch: [position, device, address, bytes, library]."""
+    """Blocks handed to a library as scratch, or to NCCL to exchange: [position, device, address, bytes, library]."""
     row = (c_int64 * 5)()
     found: list[list[object]] = []
     for index in range(_num_workspaces()):
         _workspace(index, row)
         found.append([*row[:4], LIBRARIES[row[4]]])
+    return found
+
+
+def usage(num_events: int) -> dict[str, object]:
+    """What was used when, and what went between host and device.
+
+    last_uses: for each of the first events, if it gave out a block, the position at which the block
+        was last handed to a kernel, a library or a copy (uint32); 0: never, or no such event.
+    copies: between host and device, of 64 KiB and more: [position, device, address on the device,
+        bytes, stream, flags]; 1 to the device, 2 pinned memory, 4 the host waited for it.
+    pinned: pinned memory whenever it grew or shrank: [position, bytes].
+    """
+    last_uses = array.array("I", bytes(4 * num_events))
+    _last_uses(num_events, last_uses.buffer_info()[0])
+    return {
+        "last_uses": last_uses.tobytes(),
+        "copies": _rows(_num_copies(), _copy, 6),
+        "pinned": _rows(_num_pinned(), _pinned, 2),
+    }
+
+
+def _rows(count: int, read: Callable[..., Any], width: int) -> list[list[int]]:
+    row = (c_int64 * width)()
+    found = []
+    for index in range(count):
+        read(index, row)
+        found.append(list(row))
     return found
 
 
@@ -107,14 +147,20 @@ def _text(value: object) -> str:
 __all__ = [
     "LIBRARIES",
     "assumed",
+    "enter_scope",
     "events",
     "expect_count",
     "expect_nothing",
     "follow_thread",
     "forget",
     "host_filled",
+    "host_is_untouched",
     "host_needed_bytes",
+    "host_zero",
     "is_present",
+    "know_nodes",
+    "leave_scope",
+    "leave_scopes",
     "non_torch_peak_bytes",
     "on_host_read",
     "pinned_peak_bytes",
@@ -122,6 +168,7 @@ __all__ = [
     "read_bytes",
     "refused",
     "skip_random",
+    "usage",
     "workspaces",
     "write_bytes",
 ]

@@ -13,9 +13,12 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
-from ullage.record import library
+from ullage.record import library, sharded
+from ullage.record.modules import Modules, Place, find_roots, join, live_modules
 
 Claim = tuple[int, int, int, str, str]  # position, device, address, category, name
+Name = list[Place]
+"""The place of a parameter, or nothing; it may become known after a claim was made."""
 _SELDOM = frozenset([*range(4), *(10**power for power in range(1, 9))])
 """Calls at which a root module or an optimizer is walked again; the end finds the rest."""
 
@@ -23,16 +26,31 @@ _SELDOM = frozenset([*range(4), *(10**power for power in range(1, 9))])
 class Claims:
     """Collects claims. One for the process."""
 
-    def __init__(self, torch: ModuleType) -> None:
-        self.rows: list[Claim] = []
+    def __init__(self, torch: ModuleType, modules: Modules) -> None:
+        self._claims: list[tuple[int, int, int, str, Name]] = []
         self._torch = torch
+        self._modules = modules
         self._num_calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._parameters: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._parameters: dict[int, tuple[weakref.ref[Any], Name]] = {}
+
+    def rows(self) -> list[Claim]:
+        """The claims, with names as they are known now."""
+        naming = self._modules.naming()
+        return [
+            (position, device, address, category, naming(name[0]) if name else "")
+            for position, device, address, category, name in self._claims
+        ]
 
     def claim_module(self, module: Any) -> None:
         """The parameters and buffers of a root module."""
         if self._is_seldom(module):
+            sharded.watch(self)
             self._walk(module)
+            self._modules.note_call(module)
+
+    def claim_for(self, parameter: Any, tensor: Any, category: str) -> None:
+        """A tensor that belongs to a parameter; None: to no single one."""
+        self._claim(tensor, category, self._name(parameter))
 
     def claim_gradients(self) -> None:
         """What `.grad` holds now, of every parameter met so far."""
@@ -52,7 +70,7 @@ class Claims:
             return
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                self._meet(parameter, "")
+                self._meet(parameter)
                 if parameter.grad is not None:
                     self._claim(parameter.grad, "gradient", self._name(parameter))
         for parameter, state in optimizer.state.items():
@@ -62,22 +80,17 @@ class Claims:
         """Keys and values that a model was handed, or returned, to keep for the next token."""
         for holder in (named.get("past_key_values"), getattr(output, "past_key_values", None)):
             if holder is not None:
-                self._claim_all(holder, "kv_cache", "")
+                self._claim_all(holder, "kv_cache", [])
 
     def claim_everything(self) -> None:
-        """Every module and optimizer there is: at the end, and when memory ran out."""
-        module_type, optimizer_type = self._torch.nn.Module, self._torch.optim.Optimizer
-        modules, optimizers = [], []
-        for found in gc.get_objects():
-            kind = type(found)
-            if issubclass(kind, module_type):
-                modules.append(found)
-            elif issubclass(kind, optimizer_type):
-                optimizers.append(found)
-        for module in _roots(modules):
+        """Every module and optimizer there is: after the first steps (at the end, what the
+        program's functions held may be gone), when memory ran out, and at the end.
+        """
+        for module in find_roots(live_modules(self._torch)):
             self._walk(module)
         self.claim_gradients()
-        for optimizer in optimizers:
+        optimizers = self._torch.optim.Optimizer
+        for optimizer in [one for one in gc.get_objects() if issubclass(type(one), optimizers)]:
             self._num_calls.pop(optimizer, None)
             self.claim_optimizer(optimizer)
 
@@ -86,45 +99,47 @@ class Claims:
         self._num_calls[owner] = calls + 1
         return calls in _SELDOM
 
-    def _walk(self, module: Any) -> None:
-        for name, parameter in module.named_parameters():
-            self._meet(parameter, name)
-        for name, buffer in module.named_buffers():
-            self._claim(buffer, "buffer", name)
+    def _walk(self, top: Any) -> None:
+        named = set()
+        for (root, path), module in self._modules.walk(top):
+            for name, parameter in module.named_parameters(recurse=False):
+                if id(parameter) not in named:  # of tied parameters the first has the name
+                    named.add(id(parameter))
+                    self._meet(parameter, (root, join(path, name)))
+            for name, buffer in module.named_buffers(recurse=False):
+                self._claim(buffer, "buffer", [(root, join(path, name))])
 
-    def _meet(self, parameter: Any, name: str) -> None:
+    def _meet(self, parameter: Any, place: Place | None = None) -> None:
         """Claims a parameter, and remembers it for its gradients."""
         known = self._parameters.get(id(parameter))
-        if known is None or known[0]() is not parameter or (name and not known[1]):
-            self._parameters[id(parameter)] = (weakref.ref(parameter), name)
-        self._claim(parameter, "parameter", self._name(parameter))
+        if known is None or known[0]() is not parameter:
+            self._parameters[id(parameter)] = known = (weakref.ref(parameter), [])
+        if place is not None:
+            known[1][:] = [place]
+        self._claim(parameter, "parameter", known[1])
 
-    def _name(self, parameter: Any) -> str:
+    def _name(self, parameter: Any) -> Name:
         known = self._parameters.get(id(parameter))
-        return known[1] if known is not None else ""
+        return known[1] if known is not None else []
 
-    def _claim_all(self, holder: Any, category: str, name: str) -> None:
+    def _claim_all(self, holder: Any, category: str, name: Name) -> None:
         for tensor in _tensors(holder, self._torch.Tensor):
             self._claim(tensor, category, name)
 
-    def _claim(self, tensor: Any, category: str, name: str) -> None:
+    def _claim(self, tensor: Any, category: str, name: Name) -> None:
         tensor = getattr(tensor, "_local_tensor", tensor)  # a DTensor's part on this rank
         if not tensor.is_cuda:
+            return
+        if hasattr(tensor, "__tensor_flatten__"):  # a subclass made of others: codes and scales
+            for part in tensor.__tensor_flatten__()[0]:
+                self._claim(getattr(tensor, part), category, name)
             return
         try:
             address = tensor.untyped_storage().data_ptr()
         except (RuntimeError, NotImplementedError):  # a subclass without storage of its own
             return
         if address:
-            self.rows.append((library.position(), tensor.get_device(), address, category, name))
-
-
-def _roots(modules: list[Any]) -> list[Any]:
-    """The modules that no other holds, so that names are whole paths."""
-    held = {id(child) for module in modules for child in getattr(module, "_modules", {}).values()}
-    return [
-        module for module in modules if id(module) not in held and "_modules" in module.__dict__
-    ]
+            self._claims.append((library.position(), tensor.get_device(), address, category, name))
 
 
 def _tensors(holder: Any, tensor_type: type, depth: int = 5) -> Iterator[Any]:

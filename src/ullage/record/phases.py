@@ -7,17 +7,19 @@ without an optimizer steps with its root module's forward.
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from ullage.record import library
+from ullage.record.modules import Modules
 from ullage.record.ownership import Claims
 from ullage.record.values import Values
 
 Mark = tuple[int, str, Any]
+_CLAIMED_STEPS = (1, 2)
+"""Steps after which every module and optimizer is looked for: it takes some milliseconds."""
 
 
 class StepsReached(SystemExit):
@@ -26,6 +28,7 @@ class StepsReached(SystemExit):
 
 class _Depth(threading.local):
     modules = 0
+    is_in_function = False
 
 
 class Phases:
@@ -35,6 +38,7 @@ class Phases:
         self,
         torch: ModuleType,
         claims: Claims,
+        modules: Modules,
         *,
         max_steps: int | None,
         on_step: Callable[[int], None],
@@ -45,6 +49,7 @@ class Phases:
         self.has_optimizer = False
         self._torch = torch
         self._claims = claims
+        self._modules = modules
         self._max_steps = max_steps
         self._on_step = on_step
         self._values = values
@@ -53,17 +58,22 @@ class Phases:
         self._num_optimizer = 0
         self._num_failed = 0
         self._is_updating = False
+        self._stepped: set[int] = set()  # the optimizers that have ended the last step
+        self.is_tracing = False  # the compiler runs a backward of its own
+        self.hooks: tuple[Any, ...] = ()
 
     def install(self) -> None:
         """Registers the hooks; nothing is undone, the process ends with them."""
         torch = self._torch
-        torch.nn.modules.module.register_module_forward_pre_hook(self._before_module)
-        torch.nn.modules.module.register_module_forward_hook(
-            self._after_module, with_kwargs=True, always_call=True
+        modules = torch.nn.modules.module
+        self.hooks = (
+            modules.register_module_forward_pre_hook(self._before_module),
+            modules.register_module_forward_hook(
+                self._after_module, with_kwargs=True, always_call=True
+            ),
         )
-        optimizers = sys.modules[torch.optim.Optimizer.__module__]
-        optimizers.register_optimizer_step_pre_hook(self._before_optimizer)
-        optimizers.register_optimizer_step_post_hook(self._after_optimizer)
+        optimizer = torch.optim.Optimizer
+        optimizer.profile_hook_step = staticmethod(self._around_step(optimizer.profile_hook_step))
         run_backward = getattr(torch.autograd, "_engine_run_backward", None)
         if run_backward is not None:
             torch.autograd._engine_run_backward = self._around_backward(run_backward)
@@ -81,6 +91,44 @@ class Phases:
                 num_steps += 1
         return marks
 
+    def call_module(self, module: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Calls what stands for a module's call, and runs no hooks."""
+        self._before_module(module, args)
+        try:
+            result = call(*args, **kwargs)
+        except BaseException:
+            self._after_module(module, args)
+            raise
+        self._after_module(module, args, kwargs, result)
+        return result
+
+    def call_optimizer(self, optimizer: Any, call: Callable[[], Any]) -> Any:
+        """Calls what stands for an optimizer's step."""
+        self._before_optimizer(optimizer, (optimizer,), {})
+        result = call()
+        self._after_optimizer(optimizer)
+        return result
+
+    def call_function(self, call: Callable[[], Any]) -> Any:
+        """Calls a function that runs modules unseen: outside of all modules, a forward. It ends
+        where a backward or an optimizer begins in it.
+        """
+        if self._depth.modules or self.is_busy or not self._torch.is_grad_enabled():
+            return call()
+        self._depth.modules += 1
+        self._depth.is_in_function = True
+        self._mark("forward_begin", {"grad": True})
+        try:
+            return call()
+        finally:
+            self._leave_function()
+
+    def _leave_function(self) -> None:
+        if self._depth.is_in_function:
+            self._depth.is_in_function = False
+            self._depth.modules = 0
+            self._mark("forward_end")
+
     @property
     def is_busy(self) -> bool:
         """Whether a backward or an optimizer runs: a module called now starts no forward."""
@@ -90,12 +138,14 @@ class Phases:
         self.marks.append((library.position(), kind, payload))
 
     def _before_module(self, module: Any, _arguments: Any) -> None:
+        self._modules.enter(module)
         self._depth.modules += 1
         if self._depth.modules == 1 and not self.is_busy:
             self._claims.claim_module(module)
             self._mark("forward_begin", {"grad": self._torch.is_grad_enabled()})
 
     def _after_module(self, _module: Any, _arguments: Any, *named_and_output: Any) -> None:
+        library.leave_scope()
         self._depth.modules -= 1
         if self._depth.modules == 0 and not self.is_busy:
             self._mark("forward_end")
@@ -108,6 +158,8 @@ class Phases:
 
     def _around_backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def run_backward(*arguments: Any, **named: Any) -> Any:
+            if self.is_tracing:
+                return run(*arguments, **named)
             self._begin_backward()
             try:
                 return run(*arguments, **named)
@@ -122,12 +174,13 @@ class Phases:
     def _begin_backward(self) -> None:
         self._num_backward += 1
         if self._num_backward == 1:
+            self._leave_function()
             # An exception in forward may have left the count high: a backward from user code starts
             # at the top.
-            self._depth.modules = (
-                0 if threading.current_thread() is threading.main_thread() else self._depth.modules
-            )
-            self._values.pause()
+            if threading.current_thread() is threading.main_thread():
+                self._depth.modules = 0
+                library.leave_scopes()
+            self._values.begin_backward()
             self._mark("backward_begin")
 
     def _end_backward(self) -> None:
@@ -135,12 +188,35 @@ class Phases:
         if self._num_backward == 0:
             self._mark("backward_end")
             self._claims.claim_gradients()
-            self._values.resume()
+            self._values.end_backward()
+
+    def _around_step(self, hook_step: Callable[..., Any]) -> Callable[..., Any]:
+        """torch wraps the step of each class of optimizers, to call hooks; here it is wrapped once
+        more. The compiler would see a hook, and break the graph at it, where it looks through this.
+        """
+
+        @functools.wraps(hook_step)
+        def hook_and_watch(function: Callable[..., Any]) -> Callable[..., Any]:
+            hooked = hook_step(function)
+
+            @functools.wraps(hooked)
+            def step(optimizer: Any, *arguments: Any, **named: Any) -> Any:
+                own = (optimizer, *arguments), named
+                changed = self._before_optimizer(optimizer, *own) or own
+                result = hooked(*changed[0], **changed[1])
+                self._after_optimizer(optimizer)
+                return result
+
+            step._torchdynamo_inline = hooked  # type: ignore[attr-defined]
+            return step
+
+        return hook_and_watch
 
     def _before_optimizer(self, optimizer: Any, arguments: Any, named: Any) -> Any:
         self._num_optimizer += 1
         if self._num_optimizer > 1:
             return None
+        self._leave_function()
         self.has_optimizer = True
         self._claims.claim_optimizer(optimizer)
         self._values.forget_optimizer(optimizer)
@@ -178,17 +254,37 @@ class Phases:
 
         return run_closure
 
-    def _after_optimizer(self, optimizer: Any, _arguments: Any, _named: Any) -> None:
+    def _after_optimizer(self, optimizer: Any) -> None:
         self._num_optimizer -= 1
         if self._num_optimizer:
             return
         self._end_update()
         self._claims.claim_optimizer(optimizer)
+        self._go_on_with_step(optimizer)
         self._end_step()
+
+    def _go_on_with_step(self, optimizer: Any) -> None:
+        """An optimizer right after another ends the same step: one has the matrices, say, and one
+        the rest.
+        """
+        ends = (number for number in reversed(range(len(self.marks))) if self._is_step(number))
+        last = next(ends, None)
+        since = {kind for _, kind, _ in self.marks[last:]} if last is not None else set()
+        if last is None or since & {"forward_begin", "backward_begin"}:
+            self._stepped.clear()
+        elif id(optimizer) not in self._stepped:
+            del self.marks[last]
+            self.num_steps -= 1
+        self._stepped.add(id(optimizer))
+
+    def _is_step(self, number: int) -> bool:
+        return self.marks[number][1] == "step"
 
     def _end_step(self) -> None:
         self._mark("step", self.num_steps)
         self.num_steps += 1
+        if self.num_steps in _CLAIMED_STEPS:
+            self._claims.claim_everything()
         self._on_step(self.num_steps)
         if self._max_steps is not None and self.num_steps >= self._max_steps:
             raise StepsReached(0)

@@ -20,6 +20,11 @@ def is_ours(filename: str) -> bool:
     return filename.startswith(_OURS)
 
 
+def is_users(filename: str) -> bool:
+    """Whether a file is of the user's own code."""
+    return not _is_hidden(filename) and not _is_library(filename)
+
+
 def _is_library(filename: str) -> bool:
     return any(part in filename for part in _LIBRARIES)
 

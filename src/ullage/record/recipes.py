@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import importlib
 import mmap
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -39,6 +40,14 @@ class Step:
     args: tuple[Any, ...] = ()
     generator_state: tuple[mmap.mmap, int, int] | None = None
     source: Recipe | None = None
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether it leaves nothing but zeros."""
+        name = self.op.name()
+        # Not -0.0, which has a bit.
+        is_no_number = name == "aten::fill_.Scalar" and str(*self.args) in ("0", "0.0", "False")
+        return name == "aten::zero_" or is_no_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +88,19 @@ class _States:
 
 
 class Recipes:
-    """Follows recipes. One for the process; `is_busy` while it does."""
+    """Follows recipes. One for the process."""
 
     def __init__(self, torch: ModuleType) -> None:
-        self.is_busy = False
+        self._local = threading.local()
         self.states = _States(torch)
         self._torch = torch
         self._storage_of = torch._C.TensorBase.untyped_storage
         self._draws: dict[tuple[Any, Any, int], tuple[int, int] | None] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether this thread follows one."""
+        return getattr(self._local, "is_busy", False)
 
     def follow(self, storage: Any, steps: tuple[Step, ...]) -> None:
         """Does the steps on a storage."""
@@ -116,7 +130,7 @@ class Recipes:
     def _alone(self) -> Iterator[None]:
         """Operations are done as torch does them, whatever mode the program is in."""
         torch, was_busy = self._torch, self.is_busy
-        self.is_busy = True
+        self._local.is_busy = True
         transforms = importlib.import_module("torch._functorch.pyfunctorch")
         try:
             with (
@@ -127,7 +141,7 @@ class Recipes:
             ):
                 yield
         finally:
-            self.is_busy = was_busy
+            self._local.is_busy = was_busy
 
     def num_draws(self, op: Any, tensor: Any) -> int | None:
         """How many 32-bit numbers a fill draws; None: its generator is not one that is known.

@@ -13,19 +13,22 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ullage import __version__
-from ullage.record import host, library, place
+from ullage.record import alone, host, library, place
+from ullage.record.compiled import Compiled
 from ullage.record.compiler import defer_import
 from ullage.record.history import History
+from ullage.record.holders import Holders
+from ullage.record.modules import Modules
 from ullage.record.ownership import Claims
 from ullage.record.peaks import Peaks
 from ullage.record.phases import Phases
+from ullage.record.settings import Settings
 from ullage.record.values import Values
 from ullage.record.weights import SkippedWeights
 
@@ -34,31 +37,8 @@ _MARK_BYTES = 512
 # Address space, no memory: given back for the record of a program that has used up all it may have.
 _RESERVE_BYTES = 64 << 20
 _STDERR = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What `ullage run` asks of a watched process; read from the environment."""
-
-    run_dir: Path
-    max_steps: int | None
-    has_snapshot: bool
-    has_real_init: bool
-    has_values: bool
-    progress: Path | None
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Settings:
-        """Settings from the ULLAGE_* variables."""
-        steps, progress = environment.get("ULLAGE_STEPS"), environment.get("ULLAGE_PROGRESS")
-        return cls(
-            run_dir=Path(environment["ULLAGE_RUN_DIR"]),
-            max_steps=int(steps) if steps else None,
-            has_snapshot=environment.get("ULLAGE_SNAPSHOT", "1") == "1",
-            has_real_init=environment.get("ULLAGE_REAL_INIT") == "1",
-            has_values=environment.get("ULLAGE_VALUES", "1") == "1",
-            progress=Path(progress) if progress else None,
-        )
+# The steps after which it is noted who holds what; what grows is there by then.
+_LOOKED_AT = frozenset(4**power for power in range(1, 16))
 
 
 class Session:
@@ -87,14 +67,18 @@ class Session:
         self._reads: dict[str | None, list[int]] = {}
         self._ooms: list[dict[str, Any]] = []
         self._warnings: list[str] = []
+        self._groups: list[list[int]] = []
         self._weights = SkippedWeights(torch, is_on=not settings.has_real_init)
         self._history = History(torch)
         self._peaks = Peaks(torch)
-        self._claims = Claims(torch)
-        self._values = Values(torch, self._weights)
+        self._modules = Modules(torch)
+        self._claims = Claims(torch, self._modules)
+        self._holders = Holders(torch, is_on=settings.has_snapshot)
+        self._values = Values(torch, self._weights, settings.assumed)
         self._phases = Phases(
             torch,
             self._claims,
+            self._modules,
             max_steps=settings.max_steps,
             on_step=self._note_step,
             values=self._values,
@@ -109,14 +93,28 @@ class Session:
             self._history.install()
         self._peaks.install()
         self._phases.install()
-        defer_import(self._torch)
-        if self._settings.has_values and not self._values.install():
+        compiled = Compiled(self._torch, self._phases, self._values, self._weights)
+        defer_import(self._torch, compiled.install)
+        self._weights.install()
+        if self._settings.has_dummy_weights:
+            self._make_weights_up()
+        if not self._values.install(is_following=self._settings.has_values):
             self._warnings.append(
                 f"torch {self._torch.__version__} offers no way to follow small values: masks, "
                 "counts and flags that kernels make read as zeros"
             )
+        note = self._values.shapes.note
+        self._groups = alone.install(self._torch, self._settings.job, note)
         os.register_at_fork(after_in_child=self._leave)
         self._torch.cuda._lazy_call(self._begin)
+
+    def _make_weights_up(self) -> None:
+        from ullage.record.made_up import MadeUpWeights
+
+        directory = self._settings.run_dir / "weights"
+        made_up = MadeUpWeights(self._torch, directory, self._warnings.append)
+        self._weights.is_made_up = made_up.holds
+        made_up.install()
 
     def _begin(self) -> None:
         if os.getpid() != self._pid:
@@ -127,6 +125,11 @@ class Session:
         self._mark(b" " * _MARK_BYTES)
         with contextlib.suppress(OSError, ValueError):
             self._reserve = mmap.mmap(-1, _RESERVE_BYTES)
+        if not self._modules.begin():
+            self._warnings.append(
+                f"torch {self._torch.__version__} numbers autograd nodes in a way not known here: "
+                "what backward allocates has no module"
+            )
         backend = self._torch.cuda.get_allocator_backend()
         if backend == "native" and self._settings.has_snapshot:
             try:
@@ -159,6 +162,7 @@ class Session:
 
     def _note_oom(self, device: int, requested: int, _device_total: int, _device_free: int) -> None:
         self._claims.claim_everything()
+        self._holders.look()
         self._ooms.append(
             {
                 "position": library.position(),
@@ -172,6 +176,8 @@ class Session:
     def _note_step(self, num_steps: int) -> None:
         if self._settings.max_steps is not None and num_steps >= self._settings.max_steps:
             self.exit["kind"] = "steps_reached"
+        if num_steps in _LOOKED_AT:
+            self._holders.look()
         if self._settings.progress is not None:
             allocated = self._torch.cuda.memory_allocated() if self._has_device else 0
             # A disk that is full, or no file allowed any more, is not to end the program.
@@ -222,6 +228,7 @@ class Session:
     def _write(self) -> None:
         self._values.pause()
         self._claims.claim_everything()
+        self._holders.look()
         record = self._record()
         _write(self._settings.run_dir / f"{self._pid}.record", record)
         if self._settings.has_snapshot:
@@ -242,6 +249,7 @@ class Session:
     def _record(self) -> dict[str, Any]:
         torch = self._torch
         rank = os.environ.get("RANK")
+        events = self._events()
         return {
             "schema": "ullage.record/1",
             "ullage": __version__,
@@ -256,10 +264,13 @@ class Session:
             "exit": self.exit,
             "devices": [self._device(index) for index in range(torch.cuda.device_count())],
             "first_position": 0,
-            "events": self._events(),
+            "events": events,
             "marks": [list(mark) for mark in self._phases.whole_marks()],
-            "claims": [list(claim) for claim in self._claims.rows],
+            "modules": self._modules.names(),
+            "claims": [list(claim) for claim in self._claims.rows()],
             "workspaces": library.workspaces(),
+            **library.usage(len(events["device"])),
+            **self._holders.columns(),
             **self._basis(),
             "ooms": self._ooms,
             "host_peak_bytes": host.peak_bytes(),
@@ -267,6 +278,7 @@ class Session:
             "pinned_peak_bytes": library.pinned_peak_bytes(),
             "warnings": self._warnings,
             "changed_variables": list(self._changed_variables),
+            "groups": self._groups,
         }
 
     def _events(self) -> dict[str, bytes]:
@@ -301,7 +313,10 @@ class Session:
             ],
             "assumed": library.assumed(),
             "refused": library.refused(),
-            "not_initialised": {"count": self._weights.count, "bytes": self._weights.bytes},
+            "not_initialised": {
+                "count": self._weights.held.count,
+                "bytes": self._weights.held.bytes,
+            },
         }
 
     def _device(self, index: int) -> dict[str, Any]:

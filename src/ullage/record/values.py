@@ -10,21 +10,26 @@ told the worst case, and noted with its place.
 
 Operations are seen at a dispatch key that torch keeps free for tests and puts before all others. A
 TorchDispatchMode would not do: autograd and composite operations ask whether one is active, and
-then allocate otherwise. Backward and optimizer are left alone: no value steers anything there.
+then allocate otherwise. Backward is let through but for what recomputes a forward, and for a
+boolean index, of which it asks again how many elements there are. The optimizer is left alone.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from types import ModuleType
 from typing import Any
 
 from ullage.record import library
+from ullage.record.assume import Assumed
 from ullage.record.beside import Beside, Known
 from ullage.record.place import ShapeReads
+from ullage.record.routers import Routers
 from ullage.record.weights import SkippedWeights
 
 _KEY = "TESTING_ONLY_GenericMode"
+_OUR_KEYS = (_KEY, "TESTING_ONLY_GenericWrapper")  # the other is that of record/covers.py
 _SEEN = """
 arange full zeros ones scalar_tensor eye zeros_like ones_like full_like new_zeros new_ones new_full
 nll_loss_forward nll_loss2d_forward index_add index_add_ index_copy index_copy_ index_fill
@@ -34,7 +39,8 @@ bitwise_xor bitwise_not bitwise_and_ bitwise_or_ isin isnan isinf add sub mul di
 remainder rsub pow neg abs add_ sub_ mul_ div_ floor_divide_ neg_ maximum minimum clamp clamp_
 clamp_min clamp_max sign ceil floor round sum any all max min amax amin argmax argmin cumsum cumprod
 prod count_nonzero mean equal cat stack where index index_put_ index_put gather scatter scatter_
-index_select masked_fill masked_fill_ masked_select tril triu repeat repeat_interleave flip roll
+index_select masked_fill masked_fill_ masked_select masked_scatter
+masked_scatter_ masked_scatter_backward _index_put_impl_ tril triu repeat repeat_interleave flip roll
 clone sort topk bincount nonzero _unique2 unique_dim unique_consecutive constant_pad_nd searchsorted
 bucketize embedding copy_ _to_copy fill_ zero_ normal_ uniform_ _amp_update_scale_
 _foreach_norm _foreach_mul_ _foreach_add_ _foreach_copy_ _foreach_zero_
@@ -45,15 +51,22 @@ _foreach_norm _foreach_mul_ _foreach_add_ _foreach_copy_ _foreach_zero_
 class Values:
     """Sees every operation of the main thread while it is not paused."""
 
-    def __init__(self, torch: ModuleType, weights: SkippedWeights) -> None:
+    def __init__(self, torch: ModuleType, weights: SkippedWeights, assumed: Assumed) -> None:
         self.shapes = ShapeReads()
+        self.is_tracing = False  # the compiler's tensors have no bytes
         self._torch = torch
         self._weights = weights
         self._beside = Beside(torch)
+        self._assumed = assumed
+        self._routers = Routers(torch, self._beside, assumed, self.shapes.note)
         self._include = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
-        self._is_installed = self._is_active = False
+        self._is_installed = self._is_active = self._is_following = False
+        self._is_backward = False
         aten = torch.ops.aten
+        self._scattered = aten.masked_scatter_backward.default
+        self._places = {aten.index_put_.default, aten._index_put_impl_.default, self._scattered}
         self._copies = {aten._to_copy.default, aten.copy_.default}
+        self._topk = aten.topk.default
         self._equal, self._repeat = aten.equal.default, aten.repeat_interleave.Tensor
         self._finds = {
             aten.nonzero.default: None,
@@ -64,10 +77,16 @@ class Values:
             aten.masked_select.default: torch.bool,
             aten.index.Tensor: torch.bool,
             aten.index_put_.default: torch.bool,
+            aten._index_put_impl_.default: torch.bool,
+            aten.masked_scatter_backward.default: torch.bool,
         }
 
-    def install(self) -> bool:
-        """Starts; False: this torch has no such key, and small values stay unknown."""
+    def install(self, *, is_following: bool) -> bool:
+        """Starts; False: this torch has no such key, and small values stay unknown.
+
+        is_following: whether small values are followed; else all that is found is assumed.
+        """
+        self._is_following = is_following
         library_type = self._torch.library.Library
         fallback = getattr(library_type, "fallback", None)
         if self._include is None or fallback is None:
@@ -75,16 +94,24 @@ class Values:
         self._rest = library_type("_", "IMPL")
         fallback(self._rest, self._torch.library.fallthrough_kernel, _KEY)
         self._seen = library_type("aten", "IMPL")
-        for name in _SEEN.split():
-            packet = getattr(self._torch.ops.aten, name, None)
-            for overload in packet.overloads() if packet is not None else ():
-                op = getattr(packet, overload)
-                # What is made of others comes apart by itself, and they are seen one by one.
-                if "out" not in overload and self._is_whole(op.name()):
-                    self._seen.impl(op, functools.partial(self._follow, op), _KEY)
+        for op in self._weights.ops | (self._followed() if is_following else self._finds.keys()):
+            self._seen.impl(op, functools.partial(self._follow, op), _KEY)
+        _let_pass(self._torch._ops, self._torch._C)
         self._is_installed = True
         self.resume()
         return True
+
+    def _followed(self) -> set[Any]:
+        """What is made of others comes apart by itself, and they are seen one by one."""
+        packets = (getattr(self._torch.ops.aten, name, None) for name in _SEEN.split())
+        overloads = (
+            getattr(packet, overload)
+            for packet in packets
+            if packet is not None
+            for overload in packet.overloads()
+            if "out" not in overload
+        )
+        return {op for op in overloads if self._is_whole(op.name())}
 
     def _is_whole(self, name: str) -> bool:
         """Whether an operation has a kernel of its own."""
@@ -101,6 +128,16 @@ class Values:
         """Sees operations again."""
         self._switch(is_active=self._is_installed)
 
+    def begin_backward(self) -> None:
+        """Lets operations through but for those that steer something in backward as well."""
+        self._is_backward = True
+        library.follow_thread(1)  # as autograd's own threads
+
+    def end_backward(self) -> None:
+        """Sees all operations again."""
+        self._is_backward = False
+        self.resume()
+
     def _switch(self, *, is_active: bool) -> None:
         if not self._is_installed:
             return
@@ -116,15 +153,21 @@ class Values:
                 library.forget(tensor.data_ptr())
 
     def _follow(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        if op in self._weights.fills and self._weights.put_off(op, args, kwargs):
-            return args[0]
+        if self.is_tracing or (self._is_backward and not self._steers_backward(op)):
+            return self._pass_on(op, args, kwargs)
+        made = self._weights.put_off(op, args, kwargs) if op in self._weights.ops else None
+        if made is not None:
+            return made
+        if not self._is_following and op not in self._finds:
+            return self._pass_on(op, args, kwargs)
         if op is self._equal and self._beside.are_comparable(*args):
             # What it does on a GPU, step by step, so that each step is seen.
             return bool(args[0].eq(args[1]).all().item())
         self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
         library.follow_thread(1)
         try:
-            matters = op in self._finds or self._beside.may_matter(op, args)
+            may_matter = op in self._finds or self._beside.may_matter(op, args)
+            matters = self._is_following and may_matter
             known = self._beside.read_inputs(op, args) if matters else None
             self._beside.forget_written(op, args, kwargs)
             finds = op in self._finds and self._expect_count(op, args, known)
@@ -137,9 +180,22 @@ class Values:
                 self._beside.follow(op, args, kwargs, known, result)
             if op in self._copies:
                 self._beside.take_over(result)
+            elif op is self._topk and (known is None or not known.is_complete):
+                self._routers.choose(args, result)
             return result
         finally:
-            library.follow_thread(int(not self._is_active))
+            library.follow_thread(int(self._is_backward or not self._is_active))
+            self._include(_KEY, self._is_active)  # type: ignore[misc]
+
+    def _steers_backward(self, op: Any) -> bool:
+        """Whether an operation of backward finds something, or is one of a forward done again."""
+        return op in self._finds or self._torch.is_grad_enabled()
+
+    def _pass_on(self, op: Any, args: Any, kwargs: Any) -> Any:
+        self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
+        try:
+            return op(*args, **kwargs)
+        finally:
             self._include(_KEY, self._is_active)  # type: ignore[misc]
 
     def _expect_count(self, op: Any, args: Any, known: Known | None) -> bool:
@@ -158,8 +214,43 @@ class Values:
         if true and all(found is not None for found in true):
             library.expect_count(self._beside.count(op, true))
             return True
+        placed = self._count_placed(op, args) if op in self._places else None
+        if placed is not None:
+            library.expect_count(placed)
+            return True
         most = max(flag.numel() for flag in flags)
-        library.expect_count(most)
+        count, words = self._assumed.found(most), self._assumed.found_in_words
+        if op is self._repeat:
+            count, words = most, "once each"
+        elif len(flags) == 1 and (routed := self._routers.most(flags[0])) is not None:
+            count, words = routed, self._routers.words
+        library.expect_count(count)
         what = str(op).removeprefix("aten.").split(".")[0].strip("_")
-        self.shapes.note(what, 8 * most, "once each" if op is self._repeat else "worst case")
+        self.shapes.note(what, 8 * count, words)
         return True
+
+    def _count_placed(self, op: Any, args: Any) -> int | None:
+        """How many values are put where a single mask says; None: their shape does not tell."""
+        if op is self._scattered:
+            return math.prod(args[2])
+        whole, indices, values = args[:3]
+        masks = [index for index in indices if index is not None]
+        if len(masks) != 1 or values.dim() != whole.dim() - masks[0].dim() + 1:
+            return None
+        count = int(values.size(next(i for i, index in enumerate(indices) if index is not None)))
+        return count if count > 1 else None  # one may stand for all
+
+
+def _let_pass(ops: Any, c: Any) -> None:
+    """Higher-order operations choose among kernels in Python, by all keys that are included, and
+    have none for ours.
+    """
+    compute_keyset, keys = ops._compute_keyset, [*map(c._dispatch_key_parse, _OUR_KEYS)]
+
+    @functools.wraps(compute_keyset)
+    def compute_without_ours(args: Any, kwargs: Any, candidates: Any) -> Any:
+        for key in keys:
+            candidates = candidates.remove(key)
+        return compute_keyset(args, kwargs, candidates)
+
+    ops._compute_keyset = compute_without_ours

@@ -1,224 +1,315 @@
-"""Random initialisation that nobody reads.
+"""What is done to large CPU tensors that nobody reads: nothing.
 
 A model is built on the CPU, filled with random numbers, and moved to a GPU that is not there: the
 numbers go nowhere, and pages that nobody touches take no host memory. So filling a large CPU tensor
 is put off. What would have been done is noted, the random generator goes on as if it had been done,
 and it is done, with the very numbers that the program would have got, when anything reads the
-tensor. What nobody read by the end is counted and stands in the report.
+tensor. Copies, conversions and the scaling of what was put off are put off behind it. What nobody
+read by the end is counted and stands in the report.
 
-How a read is noticed: while something is put off, every operation of the thread is seen at a
-dispatch key that torch keeps free for tests. Copies to a device read nothing that is kept; a few
-operations are put off as well, behind the fill that they follow; all else is a read. The methods
-that reach a tensor's bytes without an operation are covered for as long.
+Zeros need no note: memory that was never written is zeros. A tensor is zeroed by giving its pages
+back, and the copy of one whose pages are not there is another such tensor.
 """
 
 from __future__ import annotations
 
-import functools
+import math
+import os
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 from ullage.record import library
-from ullage.record.recipes import Recipe, Recipes, Step, view_of
+from ullage.record.covers import Cover
+from ullage.record.held import Held
+from ullage.record.recipes import Step, view_of
 
 MIN_BYTES = 1 << 20
 """No more than this is filled: the phantom keeps such values on the device too
 (KEPT_PER_BLOCK in csrc/values.c), and small values may steer a program."""
 
-_KEY = "TESTING_ONLY_GenericWrapper"
-_LOOKS = """
-alias as_strided detach detach_ diagonal empty_like expand lift_fresh new_empty new_empty_strided
-new_full new_ones new_zeros ones_like permute rand_like randn_like _reshape_alias select set_
-set_data slice split split_with_sizes squeeze t transpose unbind unfold unsqueeze _unsafe_view view
-zeros_like full_like
-"""
-"""Operations that read no value: another look at the same bytes, or another tensor's shape."""
 _CHANGES = "add_ clamp_ clamp_max_ clamp_min_ div_ erfinv_ fill_ mul_ neg_ sub_ zero_"
 """Operations that initialise with: with numbers as their other arguments they follow a fill."""
-_OPENINGS = ("numpy", "data_ptr", "untyped_storage", "tolist", "__dlpack__")
-"""Methods that reach a tensor's bytes without an operation."""
+_COMPUTED = "add div mul neg sub"
+"""Operations that are a copy, and one of these changes to it."""
+_FACTORIES = "zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full"
 _CALLS_PER_SWEEP = 256
 _REACH = 9.0
 """No number of a normal distribution is so many deviations from its mean: they are made of uniform
 numbers of at most 53 bits, and (-2 log 2**-53) ** 0.5 is 8.6."""
 
 
-class _PutOff:
-    """What was put off of one storage; the reference does not keep the storage."""
-
-    def __init__(self, reference: Any, *, is_whole: bool) -> None:
-        self.reference = reference
-        self.is_whole = is_whole  # no byte of it is what it was before
-        self.steps: tuple[Step, ...] = ()
-
-
 class SkippedWeights:
-    """Puts fills off, and does them when they are read."""
+    """Decides what of fills and copies is put off.
+
+    Attributes:
+        held: what is put off.
+        ops: the operations that may be put off, whoever sees them.
+        is_made_up: whether an address is in a file of nothing but holes.
+    """
 
     def __init__(self, torch: ModuleType, *, is_on: bool) -> None:
         self._torch = torch
-        aten = torch.ops.aten
-        random = (aten.normal_.default, aten.uniform_.default)
-        self.fills: frozenset[Any] = frozenset(random if is_on else ())
+        self._cover = Cover(
+            torch,
+            follow=self._follow,
+            read=lambda tensor: self.held.read(tensor),
+            read_everything=lambda: self.held.read_everything(),
+        )
+        self.held = Held(torch, on_first=self._cover.turn_on, on_none=self._cover.turn_off)
+        self.is_made_up: Callable[[int], bool] = lambda _address: False
+        self._name_operations(torch.ops.aten)
+        self._starts = self._starting(torch.ops.aten) if is_on else {}
+        self.ops = frozenset(self._starts)
+        self._plain = (torch.Tensor, torch.nn.Parameter)
+        self._floats = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
+        narrow = (getattr(torch, name, None) for name in ("float8_e4m3fn", "float8_e5m2"))
+        self._copied = {*self._floats, *filter(None, narrow)}
+        self._storage_of = torch._C.TensorBase.untyped_storage
+        self._num_calls = 0
+
+    def _name_operations(self, aten: Any) -> None:
         self._changes = frozenset(
             getattr(getattr(aten, name), overload)
             for name in _CHANGES.split()
             for overload in getattr(aten, name).overloads()
         )
-        self._copy, self._clone, self._convert = (
-            *(aten.copy_.default, aten.clone.default, aten._to_copy.default),
-        )
+        self._computed = {
+            getattr(getattr(aten, name), overload): getattr(getattr(aten, f"{name}_"), overload)
+            for name in _COMPUTED.split()
+            for overload in getattr(aten, f"{name}_").overloads()
+            if overload in getattr(aten, name).overloads()
+        }
+        self._copy, self._convert = aten.copy_.default, aten._to_copy.default
+        self._zero, self._fill = aten.zero_.default, aten.fill_.Scalar
         self._normal, self._bounds = aten.normal_.default, (aten.lt.Scalar, aten.gt.Scalar)
-        self._plain = (torch.Tensor, torch.nn.Parameter)
-        self._floats = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-        self._include = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
-        self._storage_of = torch._C.TensorBase.untyped_storage
-        self._seen: Any = None
-        self._fallback: Any = None
-        self._libraries: dict[str, Any] = {}
-        self._whole: set[Any] = set()
-        self._storages: dict[int, _PutOff] = {}
-        self._covered: dict[str, Any] = {}
-        self._num_calls = 0
-        self._recipes = Recipes(torch)
-        self.count = 0
-        self.bytes = 0
 
-    # ---- Putting off -----------------------------------------------------------------------------
+    def _starting(self, aten: Any) -> dict[Any, Callable[[Any, Any, Any], Any]]:
+        """What is done in the stead of operations."""
+        starts = {
+            aten.normal_.default: self._fill_random,
+            aten.uniform_.default: self._fill_random,
+            aten.zero_.default: self._fill_number,
+            aten.fill_.Scalar: self._fill_number,
+            aten.clone.default: self._copy_new,
+            aten._to_copy.default: self._copy_new,
+            aten.copy_.default: self._copy_over,
+            aten.cat.default: self._join,
+        }
+        pin = getattr(aten, "_pin_memory", None)
+        for packet in [pin] if pin is not None else []:
+            starts |= {getattr(packet, name): self._pin for name in packet.overloads()}
+        return starts | {getattr(aten, name).default: self._make for name in _FACTORIES.split()}
 
-    def put_off(self, op: Any, args: Any, kwargs: Any) -> bool:
-        """Puts a random fill off, if it can be; False: it is to be done."""
-        tensor = args[0]
-        if self._recipes.is_busy or not self._can_wait(tensor) or kwargs.keys() - {"generator"}:
-            return False
-        torch = self._torch
+    def install(self) -> None:
+        """Begins."""
+        if self.ops:
+            self._cover.watch_threads()
+            os.register_at_fork(after_in_child=self.held.begin_in_child)
+
+    def settle(self, *, is_reading: bool) -> None:
+        """Sees operations from here on only where something is put off; `is_reading`: it is not to
+        be put off any longer, as torch runs no fallback where it traces.
+        """
+        self.held.sweep()
+        if is_reading:
+            self.held.read_everything()
+        self._cover.settle()
+
+    # ---- Operations that may be put off ----------------------------------------------------------
+
+    def put_off(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """Puts an operation of `ops` off, if it can be; its result, or None: it is to be done."""
+        return None if self.held.recipes.is_busy else self._starts[op](op, args, kwargs)
+
+    def _fill_random(self, op: Any, args: Any, kwargs: Any) -> Any:
+        tensor, recipes, torch = args[0], self.held.recipes, self._torch
+        if not self._can_wait(tensor) or kwargs.keys() - {"generator"}:
+            return None
         generator = kwargs.get("generator") or torch.default_generator
-        draws = self._recipes.num_draws(op, tensor)
+        draws = recipes.num_draws(op, tensor)
         if draws is None:
-            return False
+            return None
         # Nothing is drawn, but the arguments are judged: a negative deviation is an error.
         op(torch.empty(0, dtype=tensor.dtype, device="cpu"), *args[1:])
         state = generator.get_state()
-        before = self._recipes.states.keep(state)
+        before = recipes.states.keep(state)
         library.skip_random(state.data_ptr(), draws)
         generator.set_state(state)
         step = Step(op, view_of(tensor), tuple(args[1:]), generator_state=before)
-        if self._is_whole_storage(tensor):
-            self._drop(self._storage_of(tensor))
-        self._note(tensor, step)
-        self._count(step, 1)
-        return True
+        return self._overwrite(tensor, step)
 
-    def _can_wait(self, tensor: Any) -> bool:
-        """Whether a tensor's bytes are ordinary memory that only torch can reach."""
-        torch = self._torch
-        if not tensor.is_cpu or tensor.numel() * tensor.element_size() <= MIN_BYTES:
-            return False
-        if type(tensor) not in self._plain or torch._C._functorch.is_functorch_wrapped_tensor(
-            tensor
-        ):
-            return False
-        if tensor.dtype not in self._floats or not tensor.is_contiguous():
-            return False
-        if self._has_graph(tensor):
-            return False  # torch's own error, or a node of the graph
-        storage = self._storage_of(tensor)
-        # Memory of numpy, of a file, or shared with another process is not for torch alone.
-        return bool(storage.resizable() and not storage.is_shared())
+    def _fill_number(self, op: Any, args: Any, kwargs: Any) -> Any:
+        tensor, value = args[0], (args[1] if len(args) > 1 else 0)
+        if kwargs or not isinstance(value, (bool, int, float)):
+            return None
+        step = Step(op, view_of(tensor), tuple(args[1:])) if self._is_large(tensor) else None
+        if step is None or not self._can_wait(tensor, is_any_dtype=step.is_zero):
+            return None
+        return self._overwrite(tensor, step)
 
-    def _note(self, tensor: Any, step: Step) -> None:
-        storage = self._storage_of(tensor)
-        held = self._storages.get(storage._cdata)
-        if held is None:
-            reference = self._torch.multiprocessing.reductions.StorageWeakRef(storage)
-            held = self._storages[storage._cdata] = _PutOff(
-                reference, is_whole=self._is_whole_storage(tensor)
-            )
-        held.steps += (step,)
-        library.host_filled(
-            self._torch._C.TensorBase.data_ptr(tensor), tensor.numel() * tensor.element_size()
-        )
+    def _make(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """zeros, ones, full, alone or by another tensor"""
+        like = args[0] if isinstance(args[0], self._torch.Tensor) else None
+        device = kwargs.get("device") or (like.device if like is not None else None)
+        is_strided = kwargs.get("layout") in (None, self._torch.strided)
+        if (device is not None and device.type != "cpu") or not is_strided:
+            return None
+        name = op.name()
+        is_like = name.endswith("_like")
+        size = like.size() if is_like else args[int(like is not None)]  # type: ignore[union-attr]
+        if math.prod(size) * 8 <= MIN_BYTES or (like is not None and type(like) not in self._plain):
+            return None
+        value = 0 if "zeros" in name else 1 if "ones" in name else args[-1]
+        given = {key: value for key, value in kwargs.items() if value is not None}
+        if is_like:
+            made = self._torch.empty_like(like, requires_grad=False, **given)
+        else:
+            at = int(like is not None)
+            kind = op(*args[:at], [0], *args[at + 1 :], **given)
+            made = self._torch.empty(size, **{**given, "dtype": kind.dtype, "device": "cpu"})
+        step = Step(self._fill, view_of(made), (value,))
+        is_number = isinstance(value, (bool, int, float))
+        if is_number and self._can_wait(made, is_any_dtype=step.is_zero):
+            return self._overwrite(made, step, is_new=True)
+        return None
+
+    def _copy_new(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """clone, and conversions; also those on the way to a device"""
+        tensor, device = args[0], kwargs.get("device")
+        if not self._is_large(tensor):
+            return None
+        if device is not None and device.type != "cpu":
+            return self._convert_nothing(op, args, kwargs)
+        dtype, layout = kwargs.get("dtype") or tensor.dtype, kwargs.get("memory_format")
+        step = None if kwargs.get("pin_memory") else self._copying(tensor, dtype)
+        if step is None or tensor.numel() * dtype.itemsize <= MIN_BYTES:
+            return None
+        options = {"memory_format": layout} if layout is not None else {}
+        copy = self._torch.empty_like(tensor, dtype=dtype, **options)
+        return self._overwrite(copy, step(copy), is_new=True)
+
+    def _copy_over(self, op: Any, args: Any, kwargs: Any) -> Any:
+        target, source = args[:2]
+        if not self._is_large(source):
+            return None
+        if not target.is_cpu:
+            return self._convert_nothing(op, args, kwargs)
+        if source.size() != target.size() or not self._can_wait(target, is_any_dtype=True):
+            return None
+        is_same = self._storage_of(source)._cdata == self._storage_of(target)._cdata
+        step = None if is_same else self._copying(source, target.dtype)
+        return None if step is None else self._overwrite(target, step(target))
+
+    def _pin(self, _op: Any, args: Any, _kwargs: Any) -> Any:
+        tensor = args[0]
+        is_plain = self._is_large(tensor) and tensor.is_contiguous()
+        step = self._copying(tensor, tensor.dtype) if is_plain else None
+        if step is None:
+            return None
+        pinned = self._torch.empty(tensor.size(), dtype=tensor.dtype, pin_memory=True)
+        if not self._can_wait(pinned, is_any_dtype=True):
+            return None
+        return self._overwrite(pinned, step(pinned), is_new=True)
+
+    def _join(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """cat: a copy to each part of what is new."""
+        parts, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0)
+        is_alike = len({(part.dtype, part.dim()) for part in parts}) == 1
+        if not is_alike or not all(map(self._is_large, parts)):
+            return None
+        steps = [self._copying(part, part.dtype) for part in parts]
+        if None in steps:
+            return None
+        size = op([self._torch.empty_like(part, device="meta") for part in parts], dim).size()
+        made = self._torch.empty(size, dtype=parts[0].dtype, device="cpu")
+        views = made.split([part.size(dim) for part in parts], dim)
+        for step, view in zip(steps, views, strict=True):
+            if step is not None:
+                self.held.note(view, step(view), is_new=True)
+        return made
+
+    def _overwrite(self, tensor: Any, step: Step, *, is_new: bool = False) -> Any:
+        self.held.overwrite(tensor, step, is_new=is_new)
+        if not is_new:
+            self._raise_version(tensor)
+        return tensor
+
+    def _raise_version(self, tensor: Any) -> None:
         # Not within a factory such as randn, which keeps its filling from autograd.
         is_hidden = self._torch._C._dispatch_tls_is_dispatch_key_excluded("ADInplaceOrView")
         if not tensor.is_inference() and not is_hidden:
             self._torch.autograd.graph.increment_version(tensor)
-        self._cover()
 
-    def _is_whole_storage(self, tensor: Any) -> bool:
-        num_bytes = tensor.numel() * tensor.element_size()
-        return bool(tensor.is_contiguous() and self._storage_of(tensor).nbytes() == num_bytes)
+    # ---- What can be ----------------------------------------------------------------------------
 
-    def _count(self, step: Step, sign: int) -> None:
-        """Fills that were left out, and their bytes."""
-        if step.generator_state is not None:
-            elements = functools.reduce(lambda a, b: a * b, step.view.size, 1)
-            self.count += sign
-            self.bytes += sign * elements * step.view.dtype.itemsize
+    def _is_large(self, tensor: Any) -> bool:
+        if not isinstance(tensor, self._torch.Tensor):  # a number in the place of a tensor
+            return False
+        return bool(tensor.is_cpu and tensor.numel() * tensor.element_size() > MIN_BYTES)
 
-    # ---- Doing what was put off ------------------------------------------------------------------
+    def _is_ordinary(self, tensor: Any) -> bool:
+        """Whether nothing but torch stands between a tensor and its bytes."""
+        c = self._torch._C
+        if type(tensor) not in self._plain or c._functorch.is_functorch_wrapped_tensor(tensor):
+            return False
+        # Torch runs no fallback under a mode; and of autograd, its own error or a node.
+        return not c._len_torch_dispatch_stack() and not self._has_graph(tensor)
 
-    def read(self, tensor: Any) -> None:
-        """Does what was put off of a tensor's storage."""
-        if self._find(tensor) is not None:
-            self._do(self._storage_of(tensor))
+    def _is_own(self, tensor: Any) -> bool:
+        """Not memory of numpy, of a file, or shared with another process."""
+        storage = self._storage_of(tensor)
+        return bool(storage.resizable() and not storage.is_shared())
 
-    def _drop(self, storage: Any) -> None:
-        """Forgets what was put off of a storage: it is about to be done, or overwritten."""
-        held = self._storages.pop(storage._cdata, None)
-        for step in held.steps if held is not None else ():
-            self._count(step, -1)
-        self._sweep()
+    def _has_graph(self, tensor: Any) -> bool:
+        return bool(tensor.requires_grad and self._torch.is_grad_enabled())
 
-    def read_everything(self) -> None:
-        """Does all that was put off and can still be read."""
-        storage_type = self._torch.UntypedStorage
-        for held in list(self._storages.values()):
-            if not held.reference.expired():
-                self._do(storage_type._new_with_weak_ptr(held.reference.cdata))
+    def _can_wait(self, tensor: Any, *, is_any_dtype: bool = False) -> bool:
+        """Whether a tensor may be left as it is for now."""
+        if not self._is_large(tensor) or not self._is_ordinary(tensor):
+            return False
+        is_right = is_any_dtype or tensor.dtype in self._floats
+        return is_right and tensor.is_contiguous() and self._is_own(tensor)
 
-    def _do(self, storage: Any) -> None:
-        steps = self._storages[storage._cdata].steps
-        self._drop(storage)
-        self._recipes.follow(storage, steps)
+    def _copying(self, source: Any, dtype: Any) -> Callable[[Any], Step] | None:
+        """What makes a tensor a copy of what is put off, or zeros; None: it is to be read."""
+        if not self._is_ordinary(source):
+            return None
+        if self.held.find(source) is None:
+            is_nothing = not dtype.is_complex and self._is_nothing(source)
+            return (lambda copy: Step(self._zero, view_of(copy))) if is_nothing else None
+        recipe = self.held.recipe(source)
+        if recipe is None or not {dtype, source.dtype} <= self._copied:
+            return None
+        return lambda copy: Step(self._copy, view_of(copy), source=recipe)
 
-    # ---- Seeing reads ----------------------------------------------------------------------------
+    def _is_nothing(self, tensor: Any) -> bool:
+        """Whether a tensor is zeros that nobody has written."""
+        if not tensor.is_contiguous():
+            return False
+        address = self._torch._C.TensorBase.data_ptr(tensor)
+        is_file = self.is_made_up(address)
+        size = tensor.numel() * tensor.element_size()
+        if not is_file and not self._is_own(tensor):
+            return False
+        return bool(library.host_is_untouched(address, size, is_file))
 
-    def _see(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """Every operation while something is put off."""
-        if op not in self._whole:
-            if self._comes_apart(op):
-                self._library_of(op).impl(op, self._torch.library.fallthrough_kernel, _KEY)
-                return op(*args, **kwargs)
-            self._whole.add(op)
+    # ---- Operations on what is put off -----------------------------------------------------------
+
+    def _follow(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """Decides about any operation while something is put off; its result, or None where it is
+        to be done now.
+        """
         self._num_calls += 1
         if self._num_calls % _CALLS_PER_SWEEP == 0:
-            self._sweep()
-        held = [] if self._recipes.is_busy else list(self._held_among((*args, *kwargs.values())))
-        if held:
-            made = self._follow(op, args, kwargs, held)
-            if made is not None:
-                return made
-        return self._unseen(op, args, kwargs)
-
-    def _unseen(self, op: Any, args: Any, kwargs: Any) -> Any:
-        self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
-        try:
-            return op(*args, **kwargs)
-        finally:
-            # Another thread may have uncovered everything, and has not this one's keys.
-            self._include(_KEY, bool(self._covered))  # type: ignore[misc]
-
-    def _library_of(self, op: Any) -> Any:
-        """What kernels of an operation are registered through: its namespace's own."""
-        if op.namespace not in self._libraries:
-            self._libraries[op.namespace] = self._torch.library.Library(op.namespace, "IMPL")
-        return self._libraries[op.namespace]
-
-    def _comes_apart(self, op: Any) -> bool:
-        """Whether an operation is made of others, which are then seen one by one."""
-        has, name = self._torch._C._dispatch_has_kernel_for_dispatch_key, op.name()
-        return has(name, "CompositeImplicitAutograd") and not has(name, "CPU")
+            self.held.sweep()
+        if self.held.recipes.is_busy:
+            return None
+        made = self._starts[op](op, args, kwargs) if op in self._starts else None
+        if made is not None:
+            return made
+        held = list(self._held_among((*args, *kwargs.values())))
+        return self._follow_held(op, args, kwargs, held) if held else None
 
     def _held_among(self, args: Any) -> Iterator[Any]:
         """The tensors of which something is put off; all of it is done where one of the tensors is
@@ -229,8 +320,8 @@ class SkippedWeights:
                 yield from self._held_among(arg)
             elif isinstance(arg, self._torch.Tensor) and arg.is_cpu:
                 if self._is_wrapper(arg):
-                    self.read_everything()
-                elif self._find(arg) is not None:
+                    self.held.read_everything()
+                elif self.held.find(arg) is not None:
                     yield arg
 
     def _is_wrapper(self, tensor: Any) -> bool:
@@ -241,31 +332,34 @@ class SkippedWeights:
             getattr(kind, "__torch_dispatch__", None) is not self._torch.Tensor.__torch_dispatch__
         )
 
-    def _find(self, tensor: Any) -> _PutOff | None:
-        try:
-            return self._storages.get(self._storage_of(tensor)._cdata)
-        except (RuntimeError, NotImplementedError):  # a subclass without storage of its own
-            return None
-
-    def _follow(self, op: Any, args: Any, kwargs: Any, held: list[Any]) -> Any:
-        """Decides about an operation on tensors with something put off; its result, or None where
-        it is to be done now.
-        """
-        tensor = held[0]
-        if op in (self._convert, self._clone) and self._is_copy_put_off(tensor, kwargs):
-            return self._put_off_copy(tensor, kwargs)
-        if op is self._copy and tensor is args[0] and self._is_whole_storage(tensor):
-            self._drop(self._storage_of(tensor))  # all of it is overwritten
-            held = [other for other in held if self._find(other) is not None]
+    def _follow_held(self, op: Any, args: Any, kwargs: Any, held: list[Any]) -> Any:
+        tensor, numbers = held[0], tuple(args[1:])
+        if op is self._copy and tensor is args[0] and self.held.fills_storage(tensor):
+            self.held.drop(self._storage_of(tensor))  # all of it is overwritten
+            held = [other for other in held if self.held.find(other) is not None]
         elif op in self._bounds and self._is_within(op, args):
-            return self._torch.zeros(tensor.size(), dtype=self._torch.bool, device="cpu")
-        elif op in self._changes and self._is_change_put_off(tensor, args, kwargs):
-            self._note(tensor, Step(op, view_of(tensor), tuple(args[1:])))
+            made = self._torch.empty(tensor.size(), dtype=self._torch.bool, device="cpu")
+            return self._overwrite(made, Step(self._zero, view_of(made)), is_new=True)
+        elif op in self._changes and self._is_change(tensor, args, kwargs):
+            self.held.note(tensor, Step(op, view_of(tensor), numbers))
+            self._raise_version(tensor)
             return tensor
+        elif op in self._computed and self._is_change(tensor, args, kwargs):
+            step = self._copying(tensor, tensor.dtype) if tensor.dtype in self._floats else None
+            if step is not None and self._is_large(tensor):
+                copy = self._torch.empty_like(tensor)
+                self.held.overwrite(copy, step(copy), is_new=True)
+                self.held.note(copy, Step(self._computed[op], view_of(copy), numbers))
+                return copy
         for other in held:
             if not self._goes_to_a_device(op, args, kwargs, other):
-                self.read(other)
-        return self._convert_nothing(op, args, kwargs)
+                self.held.read(other)
+        return None
+
+    def _is_change(self, tensor: Any, args: Any, kwargs: Any) -> bool:
+        if tensor is not args[0] or kwargs or tensor.is_conj() or self._has_graph(tensor):
+            return False
+        return all(arg is None or isinstance(arg, (bool, int, float)) for arg in args[1:])
 
     def _goes_to_a_device(self, op: Any, args: Any, kwargs: Any, tensor: Any) -> bool:
         """Whether an operation copies a tensor where values of that size are not kept."""
@@ -273,8 +367,7 @@ class SkippedWeights:
         if target is None or tensor is not args[int(op is self._copy)]:
             return False
         device, dtype = target
-        num_elements = args[0].numel()
-        is_kept = num_elements * dtype.itemsize <= MIN_BYTES
+        is_kept = args[0].numel() * dtype.itemsize <= MIN_BYTES
         return device.type == "meta" or (device.type == "cuda" and not is_kept)
 
     def _target(self, op: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
@@ -286,101 +379,29 @@ class SkippedWeights:
         return None
 
     def _convert_nothing(self, op: Any, args: Any, kwargs: Any) -> Any:
-        """A copy to a device that would first convert on the CPU what was put off: the copy of
+        """A copy to a device that would first convert on the CPU what nobody reads: the copy of
         something that has the type already. None: it is not one.
         """
-        target, position = self._target(op, args, kwargs), int(op is self._copy)
-        if target is None or self._find(args[position]) is None:
+        position = int(op is self._copy)
+        source, target = args[position], self._target(op, args, kwargs)
+        if target is None or (dtype := target[1]) is source.dtype or not self._is_ordinary(source):
             return None
-        source, dtype = args[position], target[1]
         is_async = kwargs.get("non_blocking") or (op is self._copy and len(args) > 2 and args[2])
-        if dtype is source.dtype or is_async or self._has_graph(source):
+        if is_async or args[0].numel() * dtype.itemsize <= MIN_BYTES:
+            return None
+        if self.held.find(source) is None and not self._is_nothing(source):
             return None
         like = self._torch.empty_like(source, dtype=dtype)
-        return self._unseen(op, (*args[:position], like, *args[position + 1 :]), kwargs)
-
-    def _is_copy_put_off(self, tensor: Any, kwargs: Any) -> bool:
-        device, dtype = kwargs.get("device"), kwargs.get("dtype") or tensor.dtype
-        keeps = kwargs.get("memory_format") in (None, self._torch.preserve_format)
-        return bool(
-            self._storages[self._storage_of(tensor)._cdata].is_whole
-            and (device is None or device.type == "cpu")
-            and keeps
-            and not kwargs.get("pin_memory")
-            and dtype in self._floats
-            and tensor.dtype in self._floats
-            and tensor.numel() * dtype.itemsize > MIN_BYTES
-            and not self._has_graph(tensor)
-        )
-
-    def _has_graph(self, tensor: Any) -> bool:
-        return bool(tensor.requires_grad and self._torch.is_grad_enabled())
-
-    def _put_off_copy(self, tensor: Any, kwargs: Any) -> Any:
-        held, storage = self._storages[self._storage_of(tensor)._cdata], self._storage_of(tensor)
-        source = Recipe(storage.nbytes(), held.steps, view_of(tensor))
-        copy = self._torch.empty_like(tensor, dtype=kwargs.get("dtype"))
-        self._note(copy, Step(self._copy, view_of(copy), source=source))
-        return copy
-
-    def _is_change_put_off(self, tensor: Any, args: Any, kwargs: Any) -> bool:
-        if tensor is not args[0] or kwargs or tensor.is_conj() or self._has_graph(tensor):
-            return False
-        return all(arg is None or isinstance(arg, (bool, int, float)) for arg in args[1:])
+        return self._cover.unseen(op, (*args[:position], like, *args[position + 1 :]), kwargs)
 
     def _is_within(self, op: Any, args: Any) -> bool:
         """Whether no number of a normal fill can be below, or above, a bound (trunc_normal_)."""
         tensor, bound = args
-        steps = self._storages[self._storage_of(tensor)._cdata].steps
-        if len(steps) > 1 or steps[0].op is not self._normal or steps[0].view != view_of(tensor):
+        held = self.held.find(tensor)
+        steps = held.steps if held is not None else ()
+        if len(steps) != 1 or steps[0].op is not self._normal or steps[0].view != view_of(tensor):
             return False
         given: tuple[float, ...] = steps[0].args
         mean, deviation = given + (0.0, 1.0)[len(given) :]
         away = (mean - bound) if op is self._bounds[0] else (bound - mean)
         return bool(away >= _REACH * deviation)
-
-    # ---- Covering what could read ----------------------------------------------------------------
-
-    def _cover(self) -> None:
-        """Sees every operation of this thread, and every method that reaches a tensor's bytes."""
-        if self._covered:
-            return
-        if self._seen is None:
-            library_type = self._torch.library.Library
-            looks = self._torch.library.fallthrough_kernel
-            self._fallback = library_type("_", "IMPL")
-            self._fallback.fallback(self._see, _KEY)
-            self._seen = library_type("aten", "IMPL")
-            for name in _LOOKS.split():
-                packet = getattr(self._torch.ops.aten, name)
-                for overload in packet.overloads():
-                    self._seen.impl(getattr(packet, overload), looks, _KEY)
-        tensor_type = self._torch.Tensor
-        for name in _OPENINGS:
-            self._covered[name] = tensor_type.__dict__.get(name)
-            setattr(tensor_type, name, self._reading_first(getattr(tensor_type, name)))
-        self._include(_KEY, True)  # type: ignore[misc]  # noqa: FBT003
-
-    def _reading_first(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def read_first(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._recipes.is_busy:
-                self.read(tensor)
-            return method(tensor, *args, **kwargs)
-
-        return read_first
-
-    def _sweep(self) -> None:
-        """Forgets storages that are gone; with the last of them all is as it was."""
-        gone = [key for key, held in self._storages.items() if held.reference.expired()]
-        for key in gone:
-            del self._storages[key]
-        if self._storages or not self._covered:
-            return
-        for name, own in self._covered.items():
-            if own is None:
-                delattr(self._torch.Tensor, name)
-            else:
-                setattr(self._torch.Tensor, name, own)
-        self._covered.clear()
-        self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003

@@ -46,6 +46,7 @@ def run_document(report: RunReport) -> Document:
         "pinned_peak_bytes": report.host.pinned_peak_bytes,
         "processes": processes,
         "devices": [_device(device) for device in report.devices],
+        "ranks": [{"rank": rank, "stands_for": list(like)} for rank, like in report.covers],
         "fits_on": list(report.fits_on),
         "exception": _exception(report),
         "oom": processes[0]["oom"] if processes else None,
@@ -96,7 +97,9 @@ def _device(device: DeviceReport) -> Document:
         "num_alloc_retries": totals.num_alloc_retries,
         "at_peak": _owners(device.at_peak),
         "ledger": _ledger(device.ledger),
-        "modules": [],
+        "modules": [
+            {"path": share.path, "bytes": share.size_bytes} for share in device.modules_at_peak
+        ],
         "steps": [_step(step) for step in device.steps],
     }
 

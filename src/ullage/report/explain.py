@@ -26,6 +26,8 @@ from ullage.report.explain_parts import (
     site_table,
     step_parts,
 )
+from ullage.report.explain_recorded import recorded_parts
+from ullage.report.modules import module_table
 from ullage.report.palette import CATEGORY_LOOKS
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.trace.model import Category
@@ -152,10 +154,14 @@ def _device_parts(
     guess = "" if device.owners.is_known else ", owners guessed from stacks"
     yield Text(f"\nMost allocated{which}{moment_text(case, device.peak_event)}{guess}", "bold")
     yield _category_table(device, bar)
+    if len(device.modules_at_peak) > 1:
+        yield Text("\nBy module, at that moment", style="bold")
+        yield module_table(device.modules_at_peak)
     yield Text("\nBy line of code, at that moment", style="bold")
     yield site_table(case, width)
     if view.report.contradictions:
         return
+    yield from recorded_parts(case, width)
     yield Text(f"\nReserved{which}{moment_text(case, device.fragmentation.event)}", "bold")
     yield ledger_table(case, bar)
     yield from fragmentation_parts(case, view.request_bytes, width)

@@ -5,14 +5,19 @@ explain_document(view)          what json.dumps takes
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 
+from ullage.explain.reconcile import reconcile
 from ullage.explain.rules.case import Case, category_of, make_case
 from ullage.explain.rules.rule import Finding
 from ullage.explain.snapshot import DeviceSnapshot
 from ullage.report.document import Document
 from ullage.report.explain import ExplainView, explain_line
 from ullage.report.explain_parts import describe_device
+from ullage.report.explain_recorded import recorded_document
+from ullage.report.explain_series import series_document
 
 EXPLAIN_SCHEMA = "ullage.explain/1"
 _MAX_SITES = 200
@@ -72,14 +77,20 @@ def _device(view: ExplainView, device: DeviceSnapshot) -> Document:
                  "num_blocks": share.num_blocks, "bytes": share.size_bytes}
                 for share in device.sites_at_peak[:_MAX_SITES]
             ],
+            "by_module": [
+                {"path": share.path, "bytes": share.size_bytes}
+                for share in device.modules_at_peak
+            ],
             "brief_bytes": 0 if device.spike is None else device.spike.size_bytes,
             "without_brief_bytes": device.peak_allocated_bytes if device.spike is None
             else device.spike.lower_peak_bytes,
         },
         "reserved": _reserved(case, view.request_bytes),
         "steps": _steps(case),
+        "recorded": recorded_document(case),
+        "timeline": series_document(case),
         "out_of_memory": _shortage(device),
-        "whole_device": _totals(device),
+        "whole_device": _whole_device(device),
     }  # fmt: skip
 
 
@@ -166,13 +177,12 @@ def _shortage(device: DeviceSnapshot) -> Document | None:
     }
 
 
-def _totals(device: DeviceSnapshot) -> Document | None:
-    totals = device.totals
-    if totals is None:
-        return None
+def _whole_device(device: DeviceSnapshot) -> Document:
+    """From nvidia-smi's figures down to what was asked for; null is what the file does not tell."""
+    lines = reconcile(device.fragmentation, device.totals)
     return {
-        "name": totals.name,
-        "total_bytes": totals.total_bytes,
-        "context_bytes": totals.context_bytes,
-        "non_torch_bytes": totals.non_torch_bytes,
+        "name": None if device.totals is None else device.totals.name,
+        **asdict(lines),
+        "reserved_bytes": lines.reserved_bytes,
+        "process_bytes": lines.process_bytes,
     }

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ullage.explain.course import StepSource
 from ullage.explain.phases import Phase
+from ullage.explain.reconcile import Reconciliation, reconcile
 from ullage.explain.rules.case import Case, category_of
 from ullage.explain.sites import UNKNOWN_SITE
 from ullage.explain.snapshot import DeviceSnapshot, SiteShare, SnapshotReport
@@ -120,14 +121,14 @@ def _site_text(case: Case, share: SiteShare) -> str:
 
 
 def ledger_table(case: Case, bar: str) -> Table:
-    """From what was asked for to what is reserved, and to the device where that was recorded."""
-    lay, totals = case.device.fragmentation, case.device.totals
+    """From what was asked for to what is reserved, and to the device as nvidia-smi shows it."""
+    lines = reconcile(case.device.fragmentation, case.device.totals)
     rows = [
-        (Look("tensors, as asked for", USED_LOOK.color), lay.requested_bytes),
-        (_ROUNDING_LOOK, lay.allocated_bytes - lay.requested_bytes),
-        (Look("cache, can be given back", CACHE_LOOK.color), lay.empty_bytes),
-        (_HOLES_LOOK, lay.hole_bytes),
-        (_PRIVATE_LOOK, lay.private_free_bytes),
+        (Look("tensors, as asked for", USED_LOOK.color), lines.requested_bytes),
+        (_ROUNDING_LOOK, lines.rounding_bytes),
+        (Look("cache, can be given back", CACHE_LOOK.color), lines.cache_bytes),
+        (_HOLES_LOOK, lines.hole_bytes),
+        (_PRIVATE_LOOK, lines.private_free_bytes),
     ]
     table = make_grid("left", "right", "left")
     scale = max(size for _, size in rows)
@@ -135,21 +136,23 @@ def ledger_table(case: Case, bar: str) -> Table:
         if size:
             table.add_row(f"  {look.label}", format_bytes(size, 2),
                           draw_bar(look, size, scale, bar))  # fmt: skip
-    table.add_row("  reserved", format_bytes(lay.reserved_bytes, 2))
-    if totals is not None and totals.total_bytes:
-        free = (
-            totals.total_bytes - lay.reserved_bytes - totals.context_bytes - totals.non_torch_bytes
-        )
-        beside = (
-            (CONTEXT_LOOK, totals.context_bytes),
-            (NON_TORCH_LOOK, totals.non_torch_bytes),
-            (FREE_LOOK, free),
-        )
-        for look, size in beside:
-            if size:
-                table.add_row(f"  {look.label}", format_bytes(size, 2))
-        table.add_row(f"  {totals.name}", format_bytes(totals.total_bytes, 2))
+    table.add_row("  reserved", format_bytes(lines.reserved_bytes, 2))
+    for label, number in _beside(case, lines):
+        table.add_row(f"  {label}", "not known" if number is None else format_bytes(number, 2))
     return table
+
+
+def _beside(case: Case, lines: Reconciliation) -> Iterator[tuple[str, int | None]]:
+    """The lines of the device beside what is reserved, without zeros; None: not in the file."""
+    rows = [(CONTEXT_LOOK.label, lines.context_bytes), (NON_TORCH_LOOK.label, lines.library_bytes)]
+    if lines.process_bytes is not None:
+        rows.append(("this process in nvidia-smi", lines.process_bytes))
+    rows.append(("other processes", lines.other_process_bytes))
+    if case.device.totals is not None and lines.total_bytes is not None:
+        rows += [
+            (FREE_LOOK.label, lines.free_bytes), (case.device.totals.name, lines.total_bytes)
+        ]  # fmt: skip
+    yield from (row for row in rows if row[1] != 0)
 
 
 def fragmentation_parts(

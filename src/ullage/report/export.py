@@ -1,29 +1,38 @@
-"""A snapshot in the formats of other tools: folded stacks for flame graphs, CSV, counter tracks for
-Perfetto, and the pickle that PyTorch's own memory_viz reads.
+"""A snapshot in the formats of other tools, chosen by the ending of a file's name: the pickle that
+PyTorch's own memory_viz reads, trace events for Perfetto, folded stacks for flame graphs, CSV, the
+JSON document, and ullage's own compact file.
 
-with path.open("wb") as file:
-    write_perfetto(file, page)
+    check_format(Path("snapshot.folded"))
+    write_export(view, Path("snapshot.folded"), force=False)
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import pickle
-from collections.abc import Iterator
-from typing import Any, BinaryIO, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import numpy as np
 
+from ullage.errors import SpecError
 from ullage.explain.levels import find_levels
 from ullage.explain.sites import find_sites
+from ullage.files import write_file
+from ullage.report.explain import ExplainView
+from ullage.report.explain_document import explain_document
+from ullage.report.explain_page import make_pages
 from ullage.report.page_payload import SnapshotPage
-from ullage.report.palette import CATEGORY_LOOKS
+from ullage.report.trace_events import write_trace_events
+from ullage.trace.compact import write_compact
 from ullage.trace.model import Category
 from ullage.trace.snapshot import (
     Action,
     BlockState,
     EventTable,
-    Int64Array,
     SegmentTable,
     Snapshot,
     Stacks,
@@ -37,6 +46,35 @@ _STATES = {
     BlockState.PENDING: "active_pending_free",
     BlockState.UNKNOWN: "unknown",
 }
+
+
+def check_format(path: Path) -> None:
+    """Raises SpecError where the ending of a name is of no format."""
+    _find_format(path)
+
+
+def write_export(view: ExplainView, path: Path, *, force: bool) -> Path:
+    """Writes an explained snapshot in the format that the ending of the name says; as
+    `files.keep_file` does.
+
+    Returns where it is.
+
+    Raises:
+        SpecError: the ending is of no format.
+        SnapshotError: the format shows device memory, and the file tells of none.
+        OSError: it cannot be written there.
+    """
+    chosen = _find_format(path)
+    return write_file(lambda target: chosen.write(target, view), path, force=force)
+
+
+def _find_format(path: Path) -> _Format:
+    # The longest first: ".perfetto.json" is not ".json".
+    for ending in sorted(_FORMATS, key=len, reverse=True):
+        if path.name.lower().endswith(ending):
+            return _FORMATS[ending]
+    known = ", ".join(f"{ending} ({one.what})" for ending, one in _FORMATS.items())
+    raise SpecError(f"the name {path.name!r} says no format to export to; end it in one of {known}")
 
 
 def write_folded(out: TextIO, page: SnapshotPage, event: int | None = None) -> None:
@@ -59,21 +97,26 @@ def write_folded(out: TextIO, page: SnapshotPage, event: int | None = None) -> N
     out.writelines(f"{text} {size}\n" for text, size in lines.items())
 
 
-def write_csv(out: TextIO, page: SnapshotPage) -> None:
+def write_csv(out: TextIO, pages: Sequence[SnapshotPage]) -> None:
     """Writes a line for each block: where, how large, from which event to which, and whose.
 
     Empty is what is not known: the birth of a block from before the trace, the death of one that is
     live at the end, times where the file has none.
     """
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(
+        ("device", "address", "size_bytes", "requested_bytes", "birth_event", "death_event",
+         "birth_us", "death_us", "stream", "stack", "site", "category", "module")
+    )  # fmt: skip
+    for page in pages:
+        rows.writerows(_csv_rows(page))
+
+
+def _csv_rows(page: SnapshotPage) -> Iterator[tuple[object, ...]]:
     blocks, num_events = page.replay.blocks, page.replay.num_events
     sites = find_sites(page.snapshot.stacks)
     times = page.snapshot.events_of(page.device).time_us.tolist()
     categories = [category.value for category in Category]
-    out_rows = csv.writer(out, lineterminator="\n")
-    out_rows.writerow(
-        ("address", "size_bytes", "requested_bytes", "birth_event", "death_event", "birth_us",
-         "death_us", "stream", "stack", "site", "category", "module")
-    )  # fmt: skip
     rows = zip(
         blocks.address.tolist(), blocks.size_bytes.tolist(), blocks.requested_bytes.tolist(),
         blocks.birth.tolist(), blocks.death.tolist(), blocks.stream.tolist(),
@@ -81,82 +124,13 @@ def write_csv(out: TextIO, page: SnapshotPage) -> None:
     )  # fmt: skip
     for number, (address, size, requested, birth, death, stream, stack) in enumerate(rows):
         is_born, dies = birth >= 0, death < num_events
-        out_rows.writerow(
-            (
-                address, size, requested, birth if is_born else "", death if dies else "",
-                (times[birth] or "") if is_born else "", (times[death] or "") if dies else "",
-                stream, stack, sites.names[sites.of_stack[stack]],
-                "" if page.category is None else categories[page.category[number]],
-                "" if page.module is None else page.module_names[page.module[number]],
-            )
+        yield (
+            page.device, address, size, requested, birth if is_born else "", death if dies else "",
+            (times[birth] or "") if is_born else "", (times[death] or "") if dies else "",
+            stream, stack, sites.names[sites.of_stack[stack]],
+            "" if page.category is None else categories[page.category[number]],
+            "" if page.module is None else page.module_names[page.module[number]],
         )  # fmt: skip
-
-
-def write_perfetto(out: BinaryIO, page: SnapshotPage) -> None:
-    """Writes counter tracks for ui.perfetto.dev: live, requested and reserved bytes, and the live
-    bytes of each category where they are known. Where the file has no times, an event is 1 us.
-
-    Source: the fields of TracePacket, TrackDescriptor, CounterDescriptor and TrackEvent in
-    protos/perfetto/trace/ of Perfetto.
-    """
-    times = page.snapshot.events_of(page.device).time_us
-    if not times.any():
-        times = np.arange(page.replay.num_events)
-    # A value holds from its event on; the first is that of the moment before the trace.
-    moments = np.concatenate([times[:1], times]) if len(times) else np.zeros(1, np.int64)
-    for track, (name, level) in enumerate(_counters(page), start=1):
-        # TrackDescriptor: uuid, name, counter of bytes.
-        descriptor = _field(1, track) + _field(2, f"device {page.device} {name}".encode())
-        descriptor += _field(8, _field(3, _UNIT_BYTES))
-        out.write(_packet(_field(60, descriptor) + _field(10, track)))
-        changes = np.flatnonzero(np.diff(level, prepend=-1))
-        # TrackEvent: type, track_uuid, and the key of counter_value.
-        head = _field(9, _TYPE_COUNTER) + _field(11, track) + _varint(30 << 3)
-        tail = _field(10, track)
-        for time_us, value in zip(moments[changes].tolist(), level[changes].tolist(), strict=True):
-            event = _field(11, head + _varint(value))
-            out.write(_packet(_field(8, time_us * 1000) + event + tail))
-
-
-_UNIT_BYTES = 3
-_TYPE_COUNTER = 4
-
-
-def _counters(page: SnapshotPage) -> Iterator[tuple[str, Int64Array]]:
-    levels, blocks = find_levels(page.replay), page.replay.blocks
-    yield "reserved", levels.reserved_bytes
-    yield "live", levels.allocated_bytes
-    yield "requested", levels.requested_bytes
-    if page.category is None:
-        return
-    for code, category in enumerate(Category):
-        mine = page.category == code
-        if not mine.any():
-            continue
-        level = np.zeros(page.replay.num_events + 2, dtype=np.int64)
-        np.add.at(level, blocks.birth[mine] + 1, blocks.size_bytes[mine])
-        np.subtract.at(level, blocks.death[mine] + 1, blocks.size_bytes[mine])
-        yield f"live: {CATEGORY_LOOKS[category].label}", np.cumsum(level)[:-1]
-
-
-def _packet(body: bytes) -> bytes:
-    return _field(1, body)
-
-
-def _field(number: int, value: int | bytes) -> bytes:
-    """A field of a protocol buffer: a varint, or bytes with their length."""
-    if isinstance(value, int):
-        return _varint(number << 3) + _varint(value)
-    return _varint(number << 3 | 2) + _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    parts = bytearray()
-    while value > 127:
-        parts.append(value & 127 | 128)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
 
 
 def write_pickle(out: BinaryIO, snapshot: Snapshot) -> None:
@@ -244,3 +218,48 @@ def _describe(file: str, line: int, function: str) -> str:
     where = "" if file in ("", "??") else f"{file}:{line}" if line else file
     text = f"{function} ({where})" if where and function else function or where or "?"
     return text.replace(";", ",").replace("\n", " ")
+
+
+class _Format(NamedTuple):
+    """What a format is for, and how a snapshot is written in it."""
+
+    what: str
+    write: Callable[[Path, ExplainView], None]
+
+
+def _to_pickle(path: Path, view: ExplainView) -> None:
+    with path.open("wb") as out:
+        write_pickle(out, view.report.snapshot)
+
+
+def _to_text(write: Callable[[TextIO, ExplainView], None]) -> Callable[[Path, ExplainView], None]:
+    def write_to(path: Path, view: ExplainView) -> None:
+        with path.open("w", encoding="utf-8", newline="") as out:
+            write(out, view)
+
+    return write_to
+
+
+_FORMATS = MappingProxyType(
+    {
+        ".pickle": _Format("PyTorch's memory_viz", _to_pickle),
+        ".perfetto.json": _Format(
+            "ui.perfetto.dev, chrome://tracing",
+            _to_text(lambda out, view: write_trace_events(out, make_pages(view))),
+        ),
+        ".folded": _Format(
+            "flamegraph.pl, speedscope",
+            _to_text(lambda out, view: write_folded(out, make_pages(view)[0])),
+        ),
+        ".csv": _Format(
+            "every block", _to_text(lambda out, view: write_csv(out, make_pages(view)))
+        ),
+        ".json": _Format(
+            "what --json prints",
+            _to_text(lambda out, view: json.dump(explain_document(view), out, indent=2)),
+        ),
+        ".ullage": _Format(
+            "opens at once", lambda path, view: write_compact(view.report.snapshot, path)
+        ),
+    }
+)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ullage.explain.course import Course
 from ullage.explain.levels import find_levels
 from ullage.explain.sites import Sites, find_sites, rank_frames
 from ullage.report.page_columns import Packing
@@ -53,6 +54,7 @@ class SnapshotPage:
         is_guess: whether the categories are guesses.
         module: (num_blocks,) number of each block's module in `module_names`; None likewise.
         module_names: paths such as "model.layers.0.mlp"; the empty one is "no module".
+        course: steps and phases; None where they were not looked for.
         findings: the most important first.
         summary: pairs of a label and a value, shown at the top.
         notes: what a reader must know to trust the page; that a file contradicts itself is added.
@@ -66,6 +68,7 @@ class SnapshotPage:
     is_guess: bool = False
     module: NDArray[Any] | None = None
     module_names: tuple[str, ...] = ()
+    course: Course | None = None
     findings: tuple[Finding, ...] = ()
     summary: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()

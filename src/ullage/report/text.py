@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -22,6 +22,7 @@ from ullage.explain.ledger import Ledger
 from ullage.explain.run import RunReport
 from ullage.explain.steps import StepPeak
 from ullage.explain.verdict import Verdict
+from ullage.report.modules import module_table
 from ullage.report.palette import (
     CACHE_LOOK,
     CATEGORY_LOOKS,
@@ -74,8 +75,8 @@ def _parts(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
         yield Text(f"\nwarning: {warning}", style="yellow")
     if fullest is not None:
         yield from _device_parts(fullest, bar, is_only=len(report.devices) == 1)
-    if len(report.devices) > 1:
-        yield from _all_devices(report.devices)
+    if len(report.devices) > 1 or report.covers:
+        yield from _all_devices(report.devices, dict(report.covers))
     if report.devices:
         yield Text("\nHost memory", style="bold")
         yield _host_table(report.host)
@@ -134,6 +135,9 @@ def _device_parts(device: DeviceReport, bar: str, *, is_only: bool) -> Iterator[
     which = "" if is_only else f" of {_device_name(device)}"
     yield Text(f"\nMemory{which} {when}", style="bold")
     yield _ledger_table(device.ledger, bar, has_limit=not device.is_unlimited)
+    if len(device.modules_at_peak) > 1:
+        yield Text(f"\nMost allocated{which}, by module", style="bold")
+        yield module_table(device.modules_at_peak)
     yield Text("\nPeaks", style="bold")
     yield _peak_table(device)
     if device.steps:
@@ -208,18 +212,39 @@ def _shown_of_step(step: StepPeak) -> tuple[object, ...]:
     return step.is_complete, step.peak, sorted(phases.items())
 
 
-def _all_devices(devices: Sequence[DeviceReport]) -> Iterator[RenderableType]:
-    yield Text("\nAll devices", style="bold")
+def _all_devices(
+    devices: Sequence[DeviceReport], covers: Mapping[int, Sequence[int]]
+) -> Iterator[RenderableType]:
+    """A line for each device; one for all ranks that show the same."""
+    rows: dict[tuple[str, ...], list[int]] = {}
     table = make_grid("left", "right", "right", "right")
     table.add_row("  device", "allocated", "reserved", "left", style="dim")
     for device in devices:
-        table.add_row(
-            f"  {_device_name(device)}",
+        shown = (
             format_bytes(device.totals.peak_allocated_bytes, 2),
             format_bytes(device.totals.peak_reserved_bytes, 2),
             "" if device.is_unlimited else format_bytes(device.headroom_bytes, 2),
         )
+        if device.rank is None:
+            table.add_row(f"  {_device_name(device)}", *shown)
+        else:
+            rows.setdefault(shown, []).extend(covers.get(device.rank, (device.rank,)))
+    for sizes, ranks in rows.items():
+        table.add_row(f"  {_rank_names(sorted(set(ranks)))}", *sizes)
+    yield Text("\nAll devices", style="bold")
     yield table
+
+
+def _rank_names(ranks: Sequence[int]) -> str:
+    """Ranks in few words: "ranks 0-3, 7"."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    names = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(names)}"
 
 
 def _device_name(device: DeviceReport) -> str:

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
+UInt32Array: TypeAlias = npt.NDArray[np.uint32]
+Int32Array: TypeAlias = npt.NDArray[np.int32]
 UInt8Array: TypeAlias = npt.NDArray[np.uint8]
 
 
@@ -74,6 +76,9 @@ class Events:
         reserved_bytes: what the allocator holds of that device after the event.
         device: index of the device.
         kind: an `EventKind`.
+        scope: for a block given out, the module in which it was, as an index into the record's
+            `modules`; -1: in none.
+        has_graph: whether autograd noted what the thread ran; in backward, that it recomputed.
     """
 
     address: Int64Array
@@ -81,6 +86,8 @@ class Events:
     reserved_bytes: Int64Array
     device: UInt8Array
     kind: UInt8Array
+    scope: Int32Array
+    has_graph: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.address)
@@ -126,6 +133,61 @@ class Workspaces:
 
     def __len__(self) -> int:
         return len(self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies between host and device of 64 KiB and more, as columns.
+
+    Attributes:
+        address: on the device.
+        stream: the CUDA stream's handle.
+        is_to_device: else to the host.
+        is_pinned: whether the memory of the host was; the driver copies other memory twice.
+        is_waited_for: whether the host did nothing else before it had waited for the copy.
+    """
+
+    position: Int64Array
+    device: Int64Array
+    address: Int64Array
+    size_bytes: Int64Array
+    stream: Int64Array
+    is_to_device: npt.NDArray[np.bool_]
+    is_pinned: npt.NDArray[np.bool_]
+    is_waited_for: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedLevels:
+    """How much host memory was pinned from each position on, as columns."""
+
+    position: Int64Array
+    size_bytes: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """By which name the program held a tensor: "outputs[3] in train()"."""
+
+    position: int
+    device: int
+    address: int
+    chain: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraphHolder:
+    """A tensor that held a graph of so many nodes, by its name."""
+
+    position: int
+    num_nodes: int
+    chain: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +268,12 @@ class AssumedBytes:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All that one watched process wrote down."""
+    """All that one watched process wrote down.
+
+    `last_use` has for each event that gave out a block the position at which it was last handed to
+    a kernel, a library or a copy, 0 for never; this and `copies` are None in records of before.
+    `groups` are the ranks of each process group of a rank that was played alone.
+    """
 
     ullage: str
     torch: str
@@ -224,6 +291,12 @@ class Record:
     marks: tuple[Mark, ...]
     claims: Claims
     workspaces: Workspaces
+    modules: tuple[str, ...] = ()
+    last_use: UInt32Array | None = None
+    copies: Copies | None = None
+    pinned: PinnedLevels | None = None
+    holders: tuple[Holder, ...] = ()
+    graphs: tuple[GraphHolder, ...] = ()
     reads: tuple[HostRead, ...] = ()
     shapes: tuple[AssumedShape, ...] = ()
     assumed: tuple[AssumedBytes, ...] = ()
@@ -236,3 +309,4 @@ class Record:
     pinned_peak_bytes: int = 0
     warnings: tuple[str, ...] = ()
     changed_variables: tuple[str, ...] = ()
+    groups: tuple[tuple[int, ...], ...] = ()

@@ -10,27 +10,33 @@ so that nothing beyond this module sees a dict.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ullage.errors import SnapshotError
+from ullage.trace import check
 from ullage.trace.model import (
     AssumedBytes,
     AssumedShape,
     Category,
     Claims,
+    Copies,
     DeviceTotals,
     Events,
     ExitKind,
+    GraphHolder,
+    Holder,
     HostRead,
     Mark,
     MarkKind,
     OutOfMemory,
+    PinnedLevels,
     ProgramExit,
     Record,
+    UInt32Array,
     Workspaces,
 )
 
@@ -38,8 +44,7 @@ SCHEMA = "ullage.record/1"
 MAX_FILE_BYTES = 8 << 30
 # 2^40 and more would let positions and sizes overflow 64 bits where they are combined.
 MAX_EVENTS = 1 << 31
-
-T = TypeVar("T")
+_WITH_GRAPH = 2
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -87,49 +92,67 @@ def parse_record(value: object) -> Record:
     Raises:
         SnapshotError: it is not a record, of another schema, or damaged.
     """
-    fields = _as(value, dict, "the file")
+    fields = check.typed(value, dict, "the file")
     if "schema" not in fields and "ullage" in fields:
-        fields = _as(fields["ullage"], dict, "ullage")
+        fields = check.typed(fields["ullage"], dict, "ullage")
     schema = fields.get("schema")
     if schema != SCHEMA:
         raise SnapshotError(f"its schema is {schema!r}; this ullage reads {SCHEMA!r}")
-    events = _parse_events(_as(fields.get("events"), dict, "events"))
-    not_initialised = _as(fields.get("not_initialised", {}), dict, "not_initialised")
+    events = _parse_events(check.typed(fields.get("events"), dict, "events"))
+    not_initialised = check.typed(fields.get("not_initialised", {}), dict, "not_initialised")
     return Record(
-        ullage=_text(fields, "ullage"),
-        torch=_text(fields, "torch"),
-        cuda=_optional_text(fields, "cuda"),
-        python=_text(fields, "python"),
-        argv=_parse_texts(fields, "argv"),
-        pid=_number(fields, "pid"),
-        rank=None if fields.get("rank") is None else _number(fields, "rank"),
-        started_s=_seconds(fields, "started_s"),
-        ended_s=_seconds(fields, "ended_s"),
-        exit=_parse_exit(_as(fields.get("exit"), dict, "exit")),
-        devices=_parse_rows(fields, "devices", _parse_device),
-        first_position=_number(fields, "first_position"),
+        **_parse_program(fields),
+        devices=check.parse_rows(fields, "devices", _parse_device),
+        first_position=check.number(fields, "first_position"),
         events=events,
-        marks=_parse_rows(fields, "marks", _parse_mark),
-        claims=_parse_claims(_rows(fields, "claims")),
-        workspaces=_parse_workspaces(_rows(fields, "workspaces")),
-        reads=_parse_rows(fields, "reads", _parse_read),
-        shapes=_parse_rows(fields, "shapes", _parse_shape),
-        assumed=_parse_rows(fields, "assumed", _parse_assumed),
-        refused=_parse_refused(_as(fields.get("refused", {}), dict, "refused")),
-        num_not_initialised=_number(not_initialised, "count", 0),
-        not_initialised_bytes=_number(not_initialised, "bytes", 0),
-        ooms=_parse_rows(fields, "ooms", _parse_oom),
-        host_peak_bytes=_number(fields, "host_peak_bytes", 0),
-        host_needed_bytes=_number(fields, "host_needed_bytes", 0),
-        pinned_peak_bytes=_number(fields, "pinned_peak_bytes", 0),
-        warnings=_parse_texts(fields, "warnings"),
-        changed_variables=_parse_texts(fields, "changed_variables"),
+        marks=check.parse_rows(fields, "marks", _parse_mark),
+        claims=_parse_claims(check.rows(fields, "claims")),
+        workspaces=_parse_workspaces(check.rows(fields, "workspaces")),
+        modules=check.parse_texts(fields, "modules"),
+        last_use=_parse_last_use(fields, len(events)),
+        copies=_parse_copies(check.rows(fields, "copies")) if "copies" in fields else None,
+        holders=check.parse_rows(fields, "holders", _parse_holder),
+        graphs=check.parse_rows(fields, "graphs", _parse_graph),
+        pinned=_parse_pinned(check.rows(fields, "pinned")) if "pinned" in fields else None,
+        reads=check.parse_rows(fields, "reads", _parse_read),
+        shapes=check.parse_rows(fields, "shapes", _parse_shape),
+        assumed=check.parse_rows(fields, "assumed", _parse_assumed),
+        refused=_parse_refused(check.typed(fields.get("refused", {}), dict, "refused")),
+        num_not_initialised=check.number(not_initialised, "count", 0),
+        not_initialised_bytes=check.number(not_initialised, "bytes", 0),
+        ooms=check.parse_rows(fields, "ooms", _parse_oom),
+        host_peak_bytes=check.number(fields, "host_peak_bytes", 0),
+        host_needed_bytes=check.number(fields, "host_needed_bytes", 0),
+        pinned_peak_bytes=check.number(fields, "pinned_peak_bytes", 0),
+        warnings=check.parse_texts(fields, "warnings"),
+        changed_variables=check.parse_texts(fields, "changed_variables"),
+        groups=check.parse_rows(fields, "groups", _parse_group),
     )
+
+
+def _parse_group(entry: object) -> tuple[int, ...]:
+    return tuple(check.typed(rank, int, "groups") for rank in check.typed(entry, list, "groups"))
+
+
+def _parse_program(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What ran, and how it ended."""
+    return {
+        "ullage": check.text(fields, "ullage"),
+        "torch": check.text(fields, "torch"),
+        "cuda": check.optional_text(fields, "cuda"),
+        "python": check.text(fields, "python"),
+        "argv": check.parse_texts(fields, "argv"),
+        "pid": check.number(fields, "pid"),
+        "rank": None if fields.get("rank") is None else check.number(fields, "rank"),
+        "started_s": check.seconds(fields, "started_s"),
+        "ended_s": check.seconds(fields, "ended_s"),
+        "exit": _parse_exit(check.typed(fields.get("exit"), dict, "exit")),
+    }
 
 
 def _parse_events(fields: Mapping[str, Any]) -> Events:
     def column(name: str, dtype: str) -> np.ndarray[Any, Any]:
-        raw = _as(fields.get(name), bytes, f"events.{name}")
+        raw = check.typed(fields.get(name), bytes, f"events.{name}")
         width = np.dtype(dtype).itemsize
         if len(raw) % width or len(raw) // width > MAX_EVENTS:
             raise SnapshotError(
@@ -137,12 +160,16 @@ def _parse_events(fields: Mapping[str, Any]) -> Events:
             )
         return np.frombuffer(raw, dtype=dtype)
 
+    device, kind = column("device", "u1"), column("kind", "u1")
     events = Events(
         address=column("address", "<i8"),
         size_bytes=column("bytes", "<i8"),
         reserved_bytes=column("reserved", "<i8"),
-        device=column("device", "u1"),
-        kind=column("kind", "u1"),
+        device=device,
+        kind=kind & ~np.uint8(_WITH_GRAPH),
+        # A record from before there were modules has none.
+        scope=column("scope", "<i4") if "scope" in fields else np.full(len(device), -1, "<i4"),
+        has_graph=(kind & _WITH_GRAPH) != 0,
     )
     lengths = {
         len(events.address),
@@ -150,189 +177,172 @@ def _parse_events(fields: Mapping[str, Any]) -> Events:
         len(events.reserved_bytes),
         len(events.device),
         len(events.kind),
+        len(events.scope),
     }
     if len(lengths) != 1:
         raise SnapshotError(f"its event columns have different lengths: {sorted(lengths)}")
     return events
 
 
+def _parse_last_use(fields: Mapping[str, Any], num_events: int) -> UInt32Array | None:
+    if "last_uses" not in fields:
+        return None
+    raw = check.typed(fields["last_uses"], bytes, "last_uses")
+    if len(raw) != 4 * num_events:
+        raise SnapshotError(
+            f"last_uses has {len(raw)} bytes, not 4 for each of {num_events} events"
+        )
+    return np.frombuffer(raw, dtype="<u4")
+
+
 def _parse_exit(fields: Mapping[str, Any]) -> ProgramExit:
     return ProgramExit(
-        kind=_choice(ExitKind, fields.get("kind"), "exit.kind"),
-        exception=_optional_text(fields, "exception"),
-        message=_optional_text(fields, "message"),
-        where=_optional_text(fields, "where"),
-        code=_number(fields, "code", 0),
+        kind=check.choice(ExitKind, fields.get("kind"), "exit.kind"),
+        exception=check.optional_text(fields, "exception"),
+        message=check.optional_text(fields, "message"),
+        where=check.optional_text(fields, "where"),
+        code=check.number(fields, "code", 0),
     )
 
 
 def _parse_device(value: object) -> DeviceTotals:
-    fields = _as(value, dict, "devices")
+    fields = check.typed(value, dict, "devices")
     return DeviceTotals(
-        index=_number(fields, "index"),
-        name=_text(fields, "name"),
-        total_bytes=_number(fields, "total_bytes"),
-        context_bytes=_number(fields, "context_bytes"),
-        non_torch_bytes=_number(fields, "non_torch_bytes"),
-        peak_requested_bytes=_number(fields, "peak_requested_bytes"),
-        peak_allocated_bytes=_number(fields, "peak_allocated_bytes"),
-        peak_reserved_bytes=_number(fields, "peak_reserved_bytes"),
-        num_allocs=_number(fields, "num_allocs"),
-        num_segments=_number(fields, "num_segments"),
-        num_ooms=_number(fields, "num_ooms"),
-        num_alloc_retries=_number(fields, "num_alloc_retries"),
+        index=check.number(fields, "index"),
+        name=check.text(fields, "name"),
+        total_bytes=check.number(fields, "total_bytes"),
+        context_bytes=check.number(fields, "context_bytes"),
+        non_torch_bytes=check.number(fields, "non_torch_bytes"),
+        peak_requested_bytes=check.number(fields, "peak_requested_bytes"),
+        peak_allocated_bytes=check.number(fields, "peak_allocated_bytes"),
+        peak_reserved_bytes=check.number(fields, "peak_reserved_bytes"),
+        num_allocs=check.number(fields, "num_allocs"),
+        num_segments=check.number(fields, "num_segments"),
+        num_ooms=check.number(fields, "num_ooms"),
+        num_alloc_retries=check.number(fields, "num_alloc_retries"),
     )
 
 
 def _parse_mark(value: object) -> Mark:
-    position, kind_text, payload = _row(value, 3, "marks")
-    kind = _choice(MarkKind, kind_text, "marks")
+    position, kind_text, payload = check.row(value, 3, "marks")
+    kind = check.choice(MarkKind, kind_text, "marks")
     grad = index = None
     if kind is MarkKind.FORWARD_BEGIN and isinstance(payload, dict):
         grad = bool(payload.get("grad", True))
     if kind is MarkKind.STEP and isinstance(payload, int):
         index = payload
-    return Mark(position=_as(position, int, "marks"), kind=kind, grad=grad, index=index)
+    return Mark(position=check.typed(position, int, "marks"), kind=kind, grad=grad, index=index)
 
 
 def _parse_claims(rows: Sequence[object]) -> Claims:
-    columns = _columns(rows, 5, "claims")
+    columns = check.columns(rows, 5, "claims")
     return Claims(
-        position=_int_column(columns[0], "claims"),
-        device=_int_column(columns[1], "claims"),
-        address=_int_column(columns[2], "claims"),
-        category=tuple(_choice(Category, text, "claims") for text in columns[3]),
-        name=tuple(_as(text, str, "claims") for text in columns[4]),
+        position=check.int_column(columns[0], "claims"),
+        device=check.int_column(columns[1], "claims"),
+        address=check.int_column(columns[2], "claims"),
+        category=tuple(check.choice(Category, text, "claims") for text in columns[3]),
+        name=tuple(check.typed(text, str, "claims") for text in columns[4]),
     )
 
 
 def _parse_workspaces(rows: Sequence[object]) -> Workspaces:
-    columns = _columns(rows, 5, "workspaces")
+    columns = check.columns(rows, 5, "workspaces")
     return Workspaces(
-        position=_int_column(columns[0], "workspaces"),
-        device=_int_column(columns[1], "workspaces"),
-        address=_int_column(columns[2], "workspaces"),
-        size_bytes=_int_column(columns[3], "workspaces"),
-        library=tuple(_as(text, str, "workspaces") for text in columns[4]),
+        position=check.int_column(columns[0], "workspaces"),
+        device=check.int_column(columns[1], "workspaces"),
+        address=check.int_column(columns[2], "workspaces"),
+        size_bytes=check.int_column(columns[3], "workspaces"),
+        library=tuple(check.typed(text, str, "workspaces") for text in columns[4]),
+    )
+
+
+def _parse_copies(rows: Sequence[object]) -> Copies:
+    position, device, address, size, stream, flags = (
+        check.int_column(column, "copies") for column in check.columns(rows, 6, "copies")
+    )
+    return Copies(
+        position=position,
+        device=device,
+        address=address,
+        size_bytes=size,
+        stream=stream,
+        is_to_device=(flags & 1) != 0,
+        is_pinned=(flags & 2) != 0,
+        is_waited_for=(flags & 4) != 0,
+    )
+
+
+def _parse_pinned(rows: Sequence[object]) -> PinnedLevels:
+    position, size = (
+        check.int_column(column, "pinned") for column in check.columns(rows, 2, "pinned")
+    )
+    return PinnedLevels(position=position, size_bytes=size)
+
+
+def _parse_holder(value: object) -> Holder:
+    position, device, address, chain = check.row(value, 4, "holders")
+    return Holder(
+        position=check.typed(position, int, "holders"),
+        device=check.typed(device, int, "holders"),
+        address=check.typed(address, int, "holders"),
+        chain=check.typed(chain, str, "holders"),
+    )
+
+
+def _parse_graph(value: object) -> GraphHolder:
+    position, num_nodes, chain = check.row(value, 3, "graphs")
+    return GraphHolder(
+        position=check.typed(position, int, "graphs"),
+        num_nodes=check.typed(num_nodes, int, "graphs"),
+        chain=check.typed(chain, str, "graphs"),
     )
 
 
 def _parse_read(value: object) -> HostRead:
-    fields = _as(value, dict, "reads")
+    fields = check.typed(value, dict, "reads")
     return HostRead(
-        what=_text(fields, "what"),
-        where=_optional_text(fields, "where") or "",
-        count=_number(fields, "count"),
-        size_bytes=_number(fields, "bytes", 0),
+        what=check.text(fields, "what"),
+        where=check.optional_text(fields, "where") or "",
+        count=check.number(fields, "count"),
+        size_bytes=check.number(fields, "bytes", 0),
     )
 
 
 def _parse_shape(value: object) -> AssumedShape:
-    fields = _as(value, dict, "shapes")
+    fields = check.typed(value, dict, "shapes")
     return AssumedShape(
-        what=_text(fields, "what"),
-        where=_optional_text(fields, "where") or "",
-        count=_number(fields, "count"),
-        size_bytes=_number(fields, "bytes", 0),
-        assumption=_optional_text(fields, "assumption") or "",
+        what=check.text(fields, "what"),
+        where=check.optional_text(fields, "where") or "",
+        count=check.number(fields, "count"),
+        size_bytes=check.number(fields, "bytes", 0),
+        assumption=check.optional_text(fields, "assumption") or "",
     )
 
 
 def _parse_assumed(value: object) -> AssumedBytes:
-    fields = _as(value, dict, "assumed")
+    fields = check.typed(value, dict, "assumed")
     return AssumedBytes(
-        what=_text(fields, "what"),
-        count=_number(fields, "count"),
-        low_bytes=_number(fields, "low_bytes"),
-        answered_bytes=_number(fields, "answered_bytes"),
-        high_bytes=_number(fields, "high_bytes"),
+        what=check.text(fields, "what"),
+        count=check.number(fields, "count"),
+        low_bytes=check.number(fields, "low_bytes"),
+        answered_bytes=check.number(fields, "answered_bytes"),
+        high_bytes=check.number(fields, "high_bytes"),
     )
 
 
 def _parse_refused(fields: Mapping[Any, Any]) -> tuple[tuple[str, int], ...]:
     return tuple(
-        (_as(name, str, "refused"), _as(count, int, "refused")) for name, count in fields.items()
+        (check.typed(name, str, "refused"), check.typed(count, int, "refused"))
+        for name, count in fields.items()
     )
 
 
 def _parse_oom(value: object) -> OutOfMemory:
-    fields = _as(value, dict, "ooms")
+    fields = check.typed(value, dict, "ooms")
     return OutOfMemory(
-        position=_number(fields, "position"),
-        device=_number(fields, "device"),
-        requested_bytes=_number(fields, "requested_bytes"),
-        message=_optional_text(fields, "message"),
-        where=_optional_text(fields, "where"),
+        position=check.number(fields, "position"),
+        device=check.number(fields, "device"),
+        requested_bytes=check.number(fields, "requested_bytes"),
+        message=check.optional_text(fields, "message"),
+        where=check.optional_text(fields, "where"),
     )
-
-
-def _as(value: object, kind: type[T], name: str) -> T:
-    if not isinstance(value, kind):
-        raise SnapshotError(f"{name} is {type(value).__name__}, not {kind.__name__}")
-    return value
-
-
-def _text(fields: Mapping[str, Any], name: str) -> str:
-    return _as(fields.get(name), str, name)
-
-
-def _optional_text(fields: Mapping[str, Any], name: str) -> str | None:
-    return None if fields.get(name) is None else _text(fields, name)
-
-
-def _number(fields: Mapping[str, Any], name: str, fallback: int | None = None) -> int:
-    value = fields.get(name)
-    if value is None and fallback is not None:
-        return fallback
-    number = _as(value, int, name)
-    if abs(number) >= 1 << 63:
-        raise SnapshotError(f"{name} is {number}, more than 64 bits hold")
-    return number
-
-
-def _seconds(fields: Mapping[str, Any], name: str) -> float:
-    value = fields.get(name)
-    return float(value) if isinstance(value, int) else _as(value, float, name)
-
-
-def _choice(choices: type[T], value: object, name: str) -> T:
-    try:
-        return choices(value)  # type: ignore[call-arg]
-    except ValueError:
-        raise SnapshotError(
-            f"{name} holds {value!r}, which this ullage does not know; is it newer?"
-        ) from None
-
-
-def _rows(fields: Mapping[str, Any], name: str) -> Sequence[object]:
-    value = fields.get(name, ())
-    if not isinstance(value, list | tuple):
-        raise SnapshotError(f"{name} is {type(value).__name__}, not a list")
-    return value
-
-
-def _row(value: object, width: int, name: str) -> Sequence[Any]:
-    if not isinstance(value, list | tuple) or len(value) != width:
-        raise SnapshotError(f"{name} holds an entry that is not {width} values: {value!r:.80}")
-    return value
-
-
-def _parse_rows(
-    fields: Mapping[str, Any], name: str, parse: Callable[[object], T]
-) -> tuple[T, ...]:
-    return tuple(parse(row) for row in _rows(fields, name))
-
-
-def _parse_texts(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    return _parse_rows(fields, name, lambda text: _as(text, str, name))
-
-
-def _columns(rows: Sequence[object], width: int, name: str) -> Sequence[Sequence[Any]]:
-    checked = [_row(row, width, name) for row in rows]
-    return list(zip(*checked, strict=True)) if checked else [()] * width
-
-
-def _int_column(values: Sequence[Any], name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    if not all(isinstance(value, int) for value in values):
-        raise SnapshotError(f"{name} holds a number that is not an integer")
-    return np.array(values, dtype=np.int64)

@@ -39,13 +39,17 @@ class SnapshotBuilder:
         self.marks: list[list[Any]] = []
         self.claims: list[list[Any]] = []
         self.ooms: list[dict[str, Any]] = []
+        self.last_uses: dict[int, int] = {}
+        self.copies: list[list[int]] = []
+        self.pinned: list[list[int]] = []
         self.num_steps = 0
 
     def add(self, script: str) -> None:
         """Words: [64 a segment of 64 MiB; {64 one of a private pool; a+4 block a of 4 MiB,
         a+4@main:3>layer:7 from line 7 of layer, called from line 3 of main, =parameter claimed;
         a- it goes; F f N B b O o marks of ullage's record, S a step ends; !16:2 a request of 16 MiB
-        fails with 2 MiB free.
+        fails with 2 MiB free. Only of the record: a~ block a is used; a< it is copied to, from
+        memory that is pinned (a<p), waited for (a<w) or both (a<pw); ^64 64 MiB are pinned.
         """
         for word in script.split():
             if word[0] in "[{":
@@ -60,6 +64,12 @@ class SnapshotBuilder:
                 self._fail(*(int(part) * MIB for part in word[1:].split(":")))
             elif word.endswith("-"):
                 self._free(word[:-1])
+            elif word.endswith("~"):
+                self.last_uses[self.live[word[:-1]]["row"]] = len(self.rows)
+            elif word[0] == "^":
+                self.pinned.append([len(self.rows), int(word[1:]) * MIB])
+            elif "<" in word:
+                self._copy(*word.split("<"))
             else:
                 self._allocate(word)
 
@@ -96,7 +106,8 @@ class SnapshotBuilder:
         assert match is not None, f"{word!r} is no word of a script"
         size, frames = int(match["size"]) * MIB, _frames(match["stack"] or "")
         address = self._place(size)
-        self.live[match["name"]] = {"address": address, "size": size, "frames": frames}
+        self.live[match["name"]] = {"address": address, "size": size, "frames": frames,
+                                    "row": len(self.rows)}  # fmt: skip
         self._event("alloc", address, size, frames)
         self.rows.append((address, size, self._reserved(), 0, 0))
         if match["owner"]:
@@ -124,6 +135,11 @@ class SnapshotBuilder:
         for action in ("free_requested", "free_completed"):
             self._event(action, block["address"], block["size"], [])
         self.rows.append((block["address"], -block["size"], self._reserved(), 0, 0))
+
+    def _copy(self, name: str, how: str) -> None:
+        block = self.live[name]
+        flags = 1 + 2 * ("p" in how) + 4 * ("w" in how)
+        self.copies.append([len(self.rows), 0, block["address"], block["size"], 0, flags])
 
     def _fail(self, size: int, free: int) -> None:
         self.ooms.append({"position": len(self.rows), "device": 0, "requested_bytes": size,
@@ -175,7 +191,11 @@ class SnapshotBuilder:
             "peak_reserved_bytes": self._reserved(), "num_allocs": 1, "num_segments": 1,
             "num_ooms": len(self.ooms), "num_alloc_retries": 0,
         }  # fmt: skip
-        return {
+        uses = np.zeros(len(self.rows), dtype="<u4")
+        uses[list(self.last_uses)] = list(self.last_uses.values())
+        used = {"last_uses": uses.tobytes()} if self.last_uses else {}
+        return used | {
+            "copies": self.copies, "pinned": self.pinned,
             "schema": "ullage.record/1", "ullage": "0.1.0", "torch": "2.15.0+cu132",
             "cuda": "13.2", "python": "3.11.7", "argv": ["train.py"], "pid": 4711, "rank": None,
             "started_s": 1.0, "ended_s": 3.0,

@@ -11,6 +11,8 @@ import pytest
 
 import ullage
 from ullage.errors import SnapshotError
+from ullage.explain.causes import CauseKind
+from ullage.explain.differences import Difference
 from ullage.units import MIB
 
 Block = tuple[int, int, str]  # bytes, line, function
@@ -70,21 +72,37 @@ def test_a_new_place_is_named_with_its_line(compare: Diff) -> None:
     found = compare(BASE, [*BASE, (32 * MIB, 40, "keep"), (32 * MIB, 40, "keep")])
     ((name, changed),) = changes(found).items()
     assert name.endswith("model.py:40 in keep") and changed == found.changed_bytes == 64 * MIB
-    assert found.causes == (f"+64.00 MiB: unattributed at {name} (new: 2 blocks)",)
+    (cause,) = found.causes
+    assert cause.text == f"unattributed at {name} (new: 2 blocks)"
+    assert (cause.kind, cause.changed_bytes) == (CauseKind.PLACE, 64 * MIB)
 
 
 def test_what_is_gone_is_named(compare: Diff) -> None:
     found = compare(BASE, BASE[:-1])
     (changed,) = changes(found).values()
     assert changed == found.changed_bytes == -8 * MIB
-    assert "(gone: 1 blocks)" in found.causes[0] and found.causes[0].startswith("-8.00 MiB")
+    assert "(gone: 1 block)" in found.causes[0].text
+    assert found.causes[0].changed_bytes == -8 * MIB
 
 
 def test_many_places_that_grow_alike_are_one_cause(compare: Diff) -> None:
     found = compare(BASE, [(2 * size, line, name) for size, line, name in BASE])
     assert found.changed_bytes == 20 * MIB == sum(changes(found).values())
-    assert len(found.causes) == 1
-    assert "4 places have as many blocks, 2x as large, as with another batch" in found.causes[0]
+    first, *others = found.causes
+    assert (first.kind, first.changed_bytes) == (CauseKind.SCALE, 20 * MIB)
+    assert first.text.startswith("another batch or sequence length, 2x as large: 100 %")
+    assert {cause.kind for cause in others} == {CauseKind.PLACE}
+
+
+def test_what_grows_with_the_square_is_a_longer_sequence(compare: Diff) -> None:
+    grown = [(size * (4 if name == LOSS else 2), line, name) for size, line, name in BASE]
+    (first, *_) = compare(BASE, grown).causes
+    assert first.text.startswith("another sequence length, 2x as large: 100 %")
+
+
+def test_some_places_that_grow_are_no_scale(compare: Diff) -> None:
+    grown = [(2 * size if line == 10 else size, line, name) for size, line, name in BASE]
+    assert {cause.kind for cause in compare(BASE, grown).causes} == {CauseKind.PLACE}
 
 
 def test_more_blocks_of_the_same_size_are_something_kept(compare: Diff) -> None:
@@ -110,8 +128,10 @@ def test_halves_and_other_factors_are_written_as_people_do(compare: Diff) -> Non
 
 def test_settings_that_differ_are_told(compare: Diff) -> None:
     found = compare(BASE, BASE, expandable_segments=True)
-    assert found.report.settings == (("expandable_segments", None, True),)
-    assert "setting expandable_segments: None to True" in found.text()
+    assert found.report.differences == (
+        Difference(name="setting expandable_segments", before=None, after=True),
+    )
+    assert "setting expandable_segments  -       True" in found.text()
 
 
 def test_every_byte_of_the_change_is_in_the_document(compare: Diff) -> None:

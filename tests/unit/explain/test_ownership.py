@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ullage.explain.ownership import CATEGORIES, CLAIM_ORDER, attribute
+from ullage.explain.ownership import CATEGORIES, CLAIM_ORDER, attribute, attribute_record
 from ullage.explain.phases import find_regions
 from ullage.trace.lifetime import NEVER, Lifetimes, find_lifetimes
 from ullage.trace.model import Claims, Mark, MarkKind, Record, Workspaces
@@ -19,13 +19,7 @@ def owners(record: Record) -> dict[int, str]:
     """The category of each block by its size, which the scripts keep unique."""
     lifetimes = find_lifetimes(record.events, record.first_position)
     regions = find_regions(record.marks, record.first_position)
-    codes = attribute(
-        lifetimes,
-        record.claims,
-        record.workspaces,
-        regions,
-        oom_positions=[oom.position for oom in record.ooms],
-    )
+    codes = attribute_record(record, lifetimes, regions)
     return {
         int(size): CATEGORIES[code].value
         for size, code in zip(lifetimes.size_bytes, codes, strict=True)
@@ -66,7 +60,17 @@ def owners(record: Record) -> dict[int, str]:
         ("F f B +7 !9", "temporary"),
         ("F f B b +7 -7 O o S", "temporary"),
         ("F f B b O +7 -7 o S", "temporary"),
-        ("F f B F +7 f -7 b S", "temporary"),  # recomputed
+        # sent or received
+        ("F f B +7 x -7 b S", "communication"),
+        ("+7 x F f B b O o S", "communication"),
+        ("F +7 x f B -7 b O o S", "activation"),
+        ("F +7 x -7 f B b O o S", "communication"),
+        ("F +7 x f B b O o S F f B b O o S", "communication"),
+        ("F f B +7 x =gradient b O o S -7", "gradient"),
+        # recomputed in backward
+        ("F f B R +7 r -7 b S", "activation"),
+        ("F f B R +7 -7 r b S", "temporary"),
+        ("F f B R +7 r !9", "activation"),
         # between the passes
         ("+7 F -7 f B b S", "input"),
         ("F f B b +7 F f B b O o S", "input"),  # the next micro-batch

@@ -10,7 +10,7 @@ import pytest
 
 from ullage.errors import SpecError
 from ullage.explain.rules.registry import RULES, find_findings, find_rule
-from ullage.explain.rules.rule import Finding
+from ullage.explain.rules.rule import Finding, Kind
 from ullage.explain.snapshot import SnapshotReport
 from ullage.units import MIB
 
@@ -30,6 +30,7 @@ def found(report: SnapshotReport) -> dict[str, Finding]:
 
 STEP = "F x#+64@main:5>forward:2 f B g#+100=gradient x#- b O o g#- S"
 WEIGHTS = "w+100@main:1=parameter"
+USED_ONCE = "r+90@main:2 r~ w+9=parameter a+1 b+1 c+1 a- b- c-"
 CASTS = (
     "F " + " ".join(f"c{n}_#+{n}@main:5" for n in range(8, 14)) + " x#+9 y#+9 z#+9 v#+9 f B b O o "
     + " ".join(f"c{n}_#-" for n in range(8, 14)) + " x#- y#- z#- v#- S"
@@ -87,6 +88,10 @@ CASES = {
                "S", 4),
         repeat("F x#0+9@f:1 f x#0- S F x#1+9@f:1 f x#1- S", 8),
     ),
+    "UL116": (
+        repeat("F x#+40@f:1 f B x#~ b x#- S", 4, USED_ONCE),
+        repeat("F x#+40@f:1 f B x#~ r~ b x#- S", 4, USED_ONCE),
+    ),
     "UL121": (
         repeat("F a#+50@f:1 b#+100@f:2>cross_entropy:3 c#+100@f:3 f B a#- b#- c#- b S", 3),
         repeat("F a#+50@f:1 b#+100@f:2>project:3 c#+100@f:3 f B a#- b#- c#- b S", 3),
@@ -127,6 +132,10 @@ CASES = {
         repeat(STEP, 3, WEIGHTS + " d+300@main:2"),
         repeat("d#+300@main:2 " + STEP + " d#-", 3, WEIGHTS),
     ),
+    "UL136": (
+        repeat("N a#+9@f:1 a#- f S", 3, "w+90@main:1=parameter c+90@main:2=kv_cache"),
+        repeat("N a#+9@f:1 a#- f S", 3, "w+90@main:1=parameter c+40@main:2=kv_cache"),
+    ),
     "UL144": (
         repeat(STEP, 4, WEIGHTS + " F x+300@f:1 f B b x- S"),
         repeat(STEP, 4, WEIGHTS),
@@ -136,6 +145,48 @@ CASES = {
         repeat("N a#+90@f:1 t#+400@f:2 b#+90@f:3 t#- a#- b#- f S", 3, WEIGHTS),
     ),
 }  # fmt: skip
+
+
+# What costs time and no memory: code, what has it, what has not.
+TIMES = {
+    "UL161": (
+        repeat("x#+4@main:5 x#< " + STEP.replace("x#", "y#") + " x#-", 5),
+        repeat("x#+4@main:5 x#<p " + STEP.replace("x#", "y#") + " x#-", 5),
+    ),
+    "UL162": (
+        repeat("x#+4@main:5 x#<pw " + STEP.replace("x#", "y#") + " x#-", 5),
+        "[65536 x+4@main:5 x<pw " + repeat(STEP, 5).removeprefix("[65536"),
+    ),
+    "UL163": (
+        repeat(STEP.replace("b O", "b ^#00 O"), 8),
+        repeat(STEP.replace("b O", "b ^600 O"), 8),
+    ),
+}
+
+
+@pytest.mark.parametrize("code", TIMES)
+def test_what_costs_time_is_found_and_gains_no_memory(report_of: ReportOf, code: str) -> None:
+    there, not_there = (found(report_of(script, has_record=True)) for script in TIMES[code])
+    assert there[code].gain_bytes == 0
+    assert there[code].rule.kind is Kind.TIME
+    assert code not in not_there
+
+
+def test_small_copies_are_no_finding(report_of: ReportOf, file_of: ReportOf) -> None:
+    file = file_of(TIMES["UL161"][0], has_record=True)
+    for row in file["ullage"]["copies"]:
+        row[3] = 80 << 10
+    assert "UL161" not in found(report_of("", **file))
+
+
+def test_what_is_idle_at_the_end_of_a_run_counts_after_two_steps(report_of: ReportOf) -> None:
+    step = "F x#+40@f:1 f B x#~ b x#- S"
+    for num_steps, is_found in ((2, False), (3, True)):
+        script = repeat(step.replace("x#~", "x#~ r~", 1), 1, USED_ONCE) + " d+1 d- e+1 e- g+1 g- "
+        script += " ".join(
+            step.replace("x#", f"y{number}").replace("40", "50") for number in range(num_steps - 1)
+        )  # fmt: skip
+        assert ("UL116" in found(report_of(script, has_record=True))) is is_found
 
 
 @pytest.mark.parametrize("code", CASES)
@@ -154,7 +205,8 @@ def test_without_the_fault_nothing_is_found(report_of: ReportOf, code: str) -> N
 @pytest.mark.parametrize(
     ("code", "gain"),
     [
-        ("UL102", 96), ("UL105", 8 + 9 + 10 + 11 + 12 + 13), ("UL106", 8 + 9 + 10 + 11 + 12 + 13),
+        ("UL116", 49), ("UL136", 45), ("UL102", 96),
+        ("UL105", 8 + 9 + 10 + 11 + 12 + 13), ("UL106", 8 + 9 + 10 + 11 + 12 + 13),
         ("UL112", 5 * 9), ("UL113", 50), ("UL132", 160), ("UL133", 200), ("UL144", 300 - 164),
         ("UL147", 400),
     ],
@@ -274,7 +326,7 @@ def test_a_few_tensors_on_another_device_are_found(
 def test_every_rule_says_what_it_means() -> None:
     assert len(RULES) >= 30
     for code, rule in RULES.items():
-        assert re.fullmatch(r"UL1[0-5]\d", code) and rule.code == code
+        assert re.fullmatch(r"UL1[0-6]\d", code) and rule.code == code
         texts = (rule.title, rule.meaning, rule.evidence, rule.cost, rule.change)
         assert all(len(text) >= 7 and text == text.strip() for text in texts)
 
@@ -282,7 +334,7 @@ def test_every_rule_says_what_it_means() -> None:
 def test_every_rule_is_tried_here_or_where_memory_runs_out() -> None:
     others = {"UL104", "UL134", "UL141", "UL142", "UL143", "UL145", "UL146", "UL148"}
     oom = {f"UL15{number}" for number in range(1, 6)}
-    assert set(RULES) == set(CASES) | others | oom
+    assert set(RULES) == set(CASES) | set(TIMES) | others | oom
 
 
 def test_a_code_that_is_none_gets_an_answer() -> None:

@@ -34,6 +34,11 @@ SCRIPTS = {
         "[2048 w+300@main:5=parameter m+600@main:8=optimizer_state "
         + " ".join(STEP.replace("#", str(n)) for n in range(5)), {"has_record": True}, "1GiB",
     ),
+    "explain-recorded": (
+        "[3900 w+300@main:5=parameter r+700@main:6 r~ a+1 b+1 c+1 a- b- c- "
+        + " ".join("i#+96@main:11 i#< w~ ".replace("#", str(n)) + STEP.replace("#", str(n))
+                   + f"i{n}-" for n in range(5)), {"has_record": True}, None,
+    ),
     "explain-out-of-memory": (
         "[3900 w+300@main:5=parameter " + " ".join(LEAK.replace("#", str(n)) for n in range(6))
         + " F z+512@main:12>forward:30 !600:100", {"has_record": True}, None,

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
+import json
 import lzma
+import os
 import pickle
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import ullage
+from ullage.errors import SpecError
+from ullage.explain.course import Course, StepSource
 from ullage.explain.levels import find_levels
-from ullage.report.export import write_csv, write_folded, write_perfetto, write_pickle
+from ullage.explain.phases import Phase
+from ullage.report.export import check_format, write_csv, write_folded, write_pickle
 from ullage.report.html import SnapshotPage
+from ullage.report.trace_events import write_trace_events
 from ullage.trace.model import Category
 from ullage.trace.replay import replay
+from ullage.trace.snapshot import Action
 from ullage.trace.snapshot_reader import read_snapshot
+from ullage.units import format_bytes
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "snapshots"
 NAMES = sorted(path.name.partition(".")[0] for path in GOLDEN.glob("*.pickle.xz"))
@@ -49,7 +61,7 @@ def test_folded_stacks_come_to_the_peak(tmp_path: Path) -> None:
 def test_the_csv_has_every_block(tmp_path: Path) -> None:
     page = read_page(tmp_path, "roy_train256_ring")
     blocks, out = page.replay.blocks, io.StringIO()
-    write_csv(out, page)
+    write_csv(out, [page])
     rows = list(csv.DictReader(io.StringIO(out.getvalue())))
     assert [int(row["size_bytes"]) for row in rows] == blocks.size_bytes.tolist()
     assert [int(row["birth_event"] or -1) for row in rows] == blocks.birth.tolist()
@@ -60,55 +72,140 @@ def test_the_csv_has_every_block(tmp_path: Path) -> None:
     assert int(born["birth_us"]) == times[int(born["birth_event"])]
 
 
-def read_fields(body: bytes) -> list[tuple[int, Any]]:
-    """The fields of a protocol buffer: an independent reading of the wire format."""
-    fields, at = [], 0
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = body[at]
-            at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while at < len(body):
-        key = varint()
-        value: Any = varint()
-        if key & 7 == 2:
-            value, at = body[at : at + value], at + value
-        fields.append((key >> 3, value))
-    return fields
+FIELDS = {
+    "M": {"name", "ph", "pid", "args"},
+    "C": {"name", "ph", "ts", "pid", "args"},
+    "X": {"name", "ph", "ts", "dur", "pid", "tid"},
+    "i": {"name", "ph", "ts", "pid", "tid", "s"},
+}
 
 
-def test_perfetto_counters_are_the_levels(tmp_path: Path) -> None:
+def read_trace(*pages: SnapshotPage) -> list[dict[str, Any]]:
+    """The events of the pages in the trace event format, each with the fields that it asks for."""
+    out = io.StringIO()
+    write_trace_events(out, pages)
+    trace = json.loads(out.getvalue())
+    assert trace["displayTimeUnit"] in ("ms", "ns")
+    for event in trace["traceEvents"]:
+        assert set(event) - {"tid"} == FIELDS[event["ph"]] - {"tid"}
+        assert event["ph"] == "M" or (isinstance(event["ts"], int) and event["ts"] >= 0)
+        assert event["ph"] != "X" or event["dur"] >= 0
+        assert event["ph"] != "i" or event["s"] in ("g", "p", "t")
+        assert event["ph"] != "C" or all(type(one) is int for one in event["args"].values())
+    events: list[dict[str, Any]] = trace["traceEvents"]
+    return events
+
+
+def test_trace_events_are_the_levels(tmp_path: Path) -> None:
     page = read_page(tmp_path, "charan_small_fwd")
-    out = io.BytesIO()
-    write_perfetto(out, page)
-    names: dict[int, str] = {}
-    values: dict[int, list[tuple[int, int]]] = {}
-    for _, packet in read_fields(out.getvalue()):
-        parts = dict(read_fields(packet))
-        if 60 in parts:
-            track = dict(read_fields(parts[60]))
-            names[track[1]] = track[2].decode()
-            assert dict(read_fields(track[8])) == {3: 3}
-        else:
-            event = dict(read_fields(parts[11]))
-            assert event[9] == 4
-            values.setdefault(event[11], []).append((parts[8], event[30]))
+    values: dict[str, list[tuple[int, int]]] = {}
+    for event in read_trace(page):
+        if event["ph"] == "C":
+            values.setdefault(event["name"], []).append((event["ts"], event["args"]["bytes"]))
     levels = find_levels(page.replay)
-    by_name = {names[track]: rows for track, rows in values.items()}
-    live = by_name["device 0 live"]
+    live = values["live"]
     assert max(value for _, value in live) == levels.allocated_bytes.max()
     assert live[0][1] == levels.allocated_bytes[0] and live[-1][1] == levels.allocated_bytes[-1]
+    assert max(value for _, value in values["reserved"]) == levels.reserved_bytes.max()
     times = page.snapshot.events_of(0).time_us
-    assert live[0][0] == times[0] * 1000 and live[-1][0] <= times[-1] * 1000
-    last = [rows[-1][1] for name, rows in by_name.items() if ": " in name]
+    assert live[0][0] == times[0] and live[-1][0] <= times[-1]
+    assert live == sorted(live, key=lambda row: row[0])
+    last = [rows[-1][1] for name, rows in values.items() if ": " in name]
     assert sum(last) == levels.allocated_bytes[-1]
+
+
+def test_steps_follow_one_another_in_trace_events(tmp_path: Path) -> None:
+    page = read_page(tmp_path, "wed_med_train256")
+    ends = np.array([100, 400, 900])
+    course = Course(
+        begin=np.array([-1, 50, 300, 500]),
+        phase=np.array([Phase.OUTSIDE, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER], np.uint8),
+        grad=np.ones(4, dtype=np.bool_),
+        step_ends=ends,
+        source=StepSource.RECORD,
+        has_phases=True,
+    )
+    found = [one for one in read_trace(replace(page, course=course)) if one["ph"] == "X"]
+    steps = [one for one in found if one["name"].startswith("step ")]
+    assert [one["name"] for one in steps] == ["step 0", "step 1", "step 2"]
+    for one, two in itertools.pairwise(steps):
+        assert one["ts"] + one["dur"] == two["ts"]
+    times = page.snapshot.events_of(0).time_us
+    assert steps[0]["ts"] == times[0] and steps[1]["ts"] == times[ends[0] - 1]
+    names = [one["name"] for one in found if one not in steps]
+    assert names == ["forward", "backward", "optimizer"]
+
+
+def test_running_out_of_memory_is_an_instant(tmp_path: Path) -> None:
+    page = read_page(tmp_path, "wed_med_train256")
+    (table, *_) = page.snapshot.events
+    action = table.action.copy()
+    action[500] = Action.OOM
+    events = (replace(table, action=action),)
+    changed = replace(page, snapshot=replace(page.snapshot, events=events))
+    (found,) = [one for one in read_trace(changed) if one["ph"] == "i"]
+    asked = format_bytes(int(table.size_bytes[500]))
+    assert found["name"] == f"out of memory: no room for {asked}"
+    assert found["ts"] == table.time_us[500]
+
+
+FORMATS = ("pickle", "perfetto.json", "folded", "csv", "json", "ullage")
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_a_snapshot_is_exported_by_the_ending_of_the_name(tmp_path: Path, ending: str) -> None:
+    source = tmp_path / "snapshot.pickle"
+    source.write_bytes(lzma.decompress((GOLDEN / "wed_med_train256.pickle.xz").read_bytes()))
+    explained = ullage.explain_file(source)
+    path = tmp_path / f"exported.{ending}"
+    assert explained.export(path) == path
+    if ending in ("pickle", "ullage"):
+        again = ullage.explain_file(path)
+        assert again.report.devices[0].owners_at_peak == explained.report.devices[0].owners_at_peak
+    elif ending == "folded":
+        sizes = [int(line.rpartition(" ")[2]) for line in path.read_text().splitlines()]
+        assert sum(sizes) == explained.report.devices[0].peak_allocated_bytes
+    elif ending == "csv":
+        rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+        assert len(rows) == len(explained.report.devices[0].replay.blocks)
+        assert {row["device"] for row in rows} == {"0"}
+    else:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        assert found == explained.document if ending == "json" else "traceEvents" in found
+    beside = explained.export(path)
+    assert beside != path and explained.export(path, force=True) == path
+
+
+def test_a_name_of_no_format_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(SpecError) as caught:
+        check_format(Path("snapshot.svg"))
+    assert "'snapshot.svg' says no format" in str(caught.value)
+    assert all(f".{ending} (" in str(caught.value) for ending in FORMATS)
+
+
+MEMORY_VIZ = """
+import json, pickle, sys
+from torch.cuda import _memory_viz
+with open(sys.argv[1], "rb") as file:
+    snapshot = pickle.load(file)
+page = _memory_viz.trace_plot(snapshot)
+print(json.dumps([len(page), _memory_viz.segsum(snapshot)[:200]]))
+"""
+
+
+def test_torchs_own_viewer_opens_the_pickle(tmp_path: Path) -> None:
+    python = os.environ.get("ULLAGE_TEST_PYTHON")
+    if not python:
+        pytest.skip("needs ULLAGE_TEST_PYTHON, the interpreter of an environment with torch")
+    path = tmp_path / "again.pickle"
+    with path.open("wb") as file:
+        write_pickle(file, read_page(tmp_path, "wed_med_train256").snapshot)
+    command = [python, "-c", MEMORY_VIZ, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    length, segments = json.loads(done.stdout.splitlines()[-1])
+    assert length > path.stat().st_size  # the snapshot is in the page, as base64
+    assert segments.startswith("Summary of segments")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
+from rich.text import Text
 
-from ullage.report.html import _SCRIPTS, SnapshotPage, render_snapshot
+from ullage.report.html import _SCRIPTS, SnapshotPage, Told, render_comparison, render_snapshot
 from ullage.report.page_columns import Packing
 from ullage.report.page_groups import name_groups
 from ullage.report.page_payload import lay_out
+from ullage.report.terminal_html import to_html
 from ullage.trace.replay import Lives, Replay
 from ullage.trace.segments import SegmentLives
 from ullage.trace.snapshot import (
@@ -133,6 +136,32 @@ def test_what_is_not_data_is_small() -> None:
 def test_two_runs_are_two_payloads() -> None:
     page = make_page(make_replay((MIB, 512, 0, 4)))
     assert render_snapshot(page, page).count('class="run"') == 2
+    assert 'data-how="devices"' in render_snapshot(page, page)
+    assert 'data-how="comparison"' in render_comparison(page, page)
+
+
+def test_what_is_told_is_in_the_page() -> None:
+    page = make_page(make_replay((MIB, 512, 0, 4)))
+    document = {"schema": "ullage.run/1", "program": ["</script>", "<!--x", "é"]}
+    told = Told(
+        "fits <on> it",
+        to_html(lambda console: console.print(Text("a < b", style="bold red"))),
+        document,
+    )
+    text = render_snapshot(page, told=told)
+    found = re.search(r'<script type="application/json" id="document">(.*?)</script>', text)
+    assert found is not None and json.loads(found[1]) == document
+    assert '<strong id="verdict">fits &lt;on&gt; it</strong>' in text
+    assert '<pre><span class="bold red">a &lt; b</span></pre>' in text
+
+
+def test_a_report_keeps_its_exact_colours_and_its_lines() -> None:
+    def show(console: Console) -> None:
+        console.print(Text("██", style="#0072b2"), Text("dim", style="dim"))
+        console.print("second")
+
+    wanted = '<span style="color:#0072b2">██</span> <span class="dim">dim</span>\nsecond'
+    assert to_html(show) == wanted
 
 
 RANGES = st.lists(

@@ -150,7 +150,8 @@ def alternating(num_events: int) -> Events:
     address = np.repeat(np.arange(half, dtype=np.int64) % 5000 * 512, 2)
     size = np.tile(np.array([512, -512], dtype=np.int64), half)
     zeros = np.zeros(num_events, dtype=np.uint8)
-    return Events(address, size, np.zeros(num_events, dtype=np.int64), zeros, zeros)
+    reserved = np.zeros(num_events, dtype=np.int64)
+    return Events(address, size, reserved, zeros, zeros, zeros - 1, zeros != 0)
 
 
 def test_the_time_for_a_million_events_grows_with_their_number(

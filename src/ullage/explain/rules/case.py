@@ -120,6 +120,12 @@ class Case:
             lines.append(f"{format_bytes(rest)} at {len(rows) - _LISTED} other places")
         return tuple(lines)
 
+    def list_holders(self, blocks: Int64Array) -> tuple[str, ...]:
+        """By which name the program holds most of some blocks, where that was recorded."""
+        recorded = self.device.recorded
+        name = None if recorded is None else recorded.holders.name(blocks.tolist())
+        return () if name is None else (f"held by {name}",)
+
     def calls(self, pattern: re.Pattern[str]) -> BoolArray:
         """(num_blocks,) which blocks' stacks hold a Python function whose name matches, or an
         operator of torch's ("cross_entropy_loss").

@@ -20,7 +20,7 @@ from ullage.units import format_bytes
 # A graph saves tensors of many calls; what is kept of one call alone is a list of tensors.
 _MIN_GRAPH_CALLS = 3
 _LEAK_FRAC = 0.01
-_MIN_SAWTOOTH_STEPS, _MIN_RISES, _DROP = 6, 3, 2.5
+_MIN_SAWTOOTH_STEPS, _MIN_RISES, _MIN_DROPS, _DROP = 6, 3, 2, 2.5
 _PASS_FRAC = 0.08
 
 
@@ -29,8 +29,10 @@ def _split_growth(case: Case) -> tuple[list[Growth], list[Growth], list[Growth]]
     graph, grown, others = [], [], []
     for growth in case.device.growth:
         newest = growth.blocks[-1] if growth.blocks else None
-        is_cache = newest is not None and category_of(case, newest) is Category.KV_CACHE
-        if growth.is_replaced or is_cache:
+        category = None if newest is None else category_of(case, newest)
+        if growth.is_replaced and category is Category.INPUT:  # batches that become larger
+            continue
+        if growth.is_replaced or category is Category.KV_CACHE:
             grown.append(growth)
         elif newest is not None and _is_of_graph(case, newest):
             graph.append(growth)
@@ -50,9 +52,11 @@ def _is_of_graph(case: Case, block: int) -> bool:
 
 
 def _growth_found(
-    case: Case, grown: list[Growth], what: str, left_bytes: int = 0
+    case: Case, grown: list[Growth], what: str, left_bytes: int = 0, held: tuple[str, ...] = ()
 ) -> Iterator[Found]:
-    """`left_bytes` are what the growth leaves behind in the allocator."""
+    """`left_bytes` are what the growth leaves behind in the allocator, `held` what is known of who
+    holds it.
+    """
     size = sum(growth.size_bytes for growth in grown)
     if not grown or not case.is_worth(size + left_bytes, _LEAK_FRAC):
         return
@@ -65,6 +69,7 @@ def _growth_found(
             f"{first.last_step} ({case.device.course.source.value})"
         ),
         *case.list_sites(blocks),
+        *(held or case.list_holders(blocks)),
     )
     # The last step's own blocks would be there in any case.
     last_end = case.device.course.step_ends[np.minimum(case.step, len(
@@ -84,9 +89,17 @@ def _growth_found(
 def _find_kept_graph(case: Case) -> Iterator[Found]:
     graph, _, _ = _split_growth(case)
     if graph:
-        yield from _growth_found(
-            case, graph, "each step's graph is kept: {rate} a step, {size} by the end"
-        )
+        what = "each step's graph is kept: {rate} a step, {size} by the end"
+        yield from _growth_found(case, graph, what, held=_graph_holder(case))
+
+
+def _graph_holder(case: Case) -> tuple[str, ...]:
+    """The name of the tensor with the largest graph, where that was recorded."""
+    recorded = case.device.recorded
+    graph = None if recorded is None else recorded.holders.graph
+    if graph is None:
+        return ()
+    return (f"held by {graph.chain}, a tensor with a graph of {graph.num_nodes:,} operations",)
 
 
 def _find_piles(case: Case) -> Iterator[Found]:
@@ -271,8 +284,10 @@ def _irregular_sites(case: Case) -> Int64Array:
         return np.empty(0, dtype=np.int64)
     levels = find_step_levels(device.replay, case.report.sites, course, is_recent=True)
     rises = np.diff(levels.num_blocks[1:], axis=0)
-    typical, drops = _typical(rises), np.minimum(rises, 0).min(axis=0)
-    is_sawtooth = (-drops >= _DROP * typical) & ((rises > 0).sum(axis=0) >= _MIN_RISES)
+    typical = _typical(rises)
+    # A list that is made once, such as the parts of what is then put together, goes once.
+    is_drop = -rises >= np.maximum(_DROP * typical, 1)
+    is_sawtooth = (is_drop.sum(axis=0) >= _MIN_DROPS) & ((rises > 0).sum(axis=0) >= _MIN_RISES)
     is_sawtooth[[growth.site for growth in device.growth]] = False
     return np.flatnonzero(is_sawtooth & (typical > 0))
 

@@ -19,8 +19,10 @@ from ullage.explain.rules import (
     copies,
     gradients,
     graphs,
+    lives,
     oom,
     optimizer,
+    pipeline,
     residents,
 )
 from ullage.explain.rules.case import make_case
@@ -29,9 +31,10 @@ from ullage.explain.snapshot import SnapshotReport
 
 _ALL = (
     *optimizer.RULES, *gradients.RULES, *copies.RULES, *graphs.RULES, *activations.RULES,
-    *attention.RULES, *residents.RULES, *allocator.RULES, *oom.RULES,
+    *attention.RULES, *residents.RULES, *lives.RULES, *allocator.RULES, *oom.RULES, *pipeline.RULES,
 )  # fmt: skip
 RULES = MappingProxyType({rule.code: rule for rule in sorted(_ALL, key=lambda rule: rule.code)})
+_ORDER = (Kind.FAULT, Kind.CHOICE, Kind.TIME)
 # A general rule gives way where another has found so much of what it is about.
 _SAME_FRAC = 0.5
 
@@ -51,8 +54,8 @@ def find_rule(code: str) -> Rule:
 
 
 def find_findings(report: SnapshotReport) -> tuple[Finding, ...]:
-    """What all rules find: why it ran out of memory first, then faults, then choices; what is
-    known before what is guessed, the most bytes first.
+    """What all rules find: why it ran out of memory first, then faults, then choices, then what
+    costs time alone; what is known before what is guessed, the most bytes first.
     """
     found: list[Finding] = []
     for device in report.devices:
@@ -72,12 +75,12 @@ def find_findings(report: SnapshotReport) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=_rank))
 
 
-def _rank(finding: Finding) -> tuple[bool, bool, bool, int]:
+def _rank(finding: Finding) -> tuple[bool, bool, int, int]:
     rule = finding.rule
     return (
         not finding.is_fatal,
         finding.is_guess,
-        rule.kind is Kind.CHOICE,
+        _ORDER.index(rule.kind),
         -finding.gain_bytes,
     )
 

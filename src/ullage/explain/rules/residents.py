@@ -48,6 +48,9 @@ def _find_data(case: Case) -> Iterator[Found]:
         return
     stays = (blocks.birth < first[0]) & (blocks.death >= course.step_ends[-1])
     stays &= case.is_of(Category.INPUT, Category.UNATTRIBUTED)
+    recorded = case.device.recorded
+    if recorded is not None and recorded.dead is not None:
+        stays[recorded.dead.blocks] = False  # UL116 says more
     numbers = np.flatnonzero(stays)
     numbers = numbers[np.argsort(-case.size_bytes[numbers], kind="stable")][:_FEW]
     size = int(case.size_bytes[numbers].sum())

@@ -15,6 +15,7 @@ class Kind(enum.Enum):
 
     FAULT = "fault"  # memory that buys nothing
     CHOICE = "choice"  # memory that could be had for a price
+    TIME = "time"  # no device memory: host and GPU wait for each other
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@
 #include "blocks.h"
 #include "host.h"
 #include "phantom.h"
+#include "scope.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -17,8 +18,12 @@
 
 enum { MAX_EVENTS = 1 << 25, MAX_REFUSED = 512, MAX_ASSUMED = 128, CUDA = 1 };
 
+/* Kinds of events, and what may be added to them. */
+enum { BLOCK = 0, OUT_OF_MEMORY = 1, WITH_GRAPH = 2 };
+
 struct event {
   int64_t address, bytes, reserved;
+  int32_t scope;
   uint8_t device, kind;
 };
 
@@ -57,14 +62,16 @@ static bool grow(void **array, uint64_t *room, size_t item) {
   return true;
 }
 
-static void note_event(struct event e) {
+/* Answers with the number of the event. */
+static uint64_t note_event(struct event e) {
   pthread_mutex_lock(&lock);
-  __atomic_add_fetch(&position, 1, __ATOMIC_RELAXED);
+  uint64_t number = __atomic_fetch_add(&position, 1, __ATOMIC_RELAXED);
   bool room = num_events < event_room || (num_events < MAX_EVENTS && grow((void **)&events, &event_room, sizeof *events));
   if (room) events[num_events++] = e;
   uint64_t used = used_bytes(e.device), torch = device(e.device)->context_bytes + (uint64_t)e.reserved;
   if (used > torch && used - torch > non_torch_peak[e.device & 63]) non_torch_peak[e.device & 63] = used - torch;
   pthread_mutex_unlock(&lock);
+  return number;
 }
 
 uint64_t event_position(void) { return __atomic_load_n(&position, __ATOMIC_RELAXED); }
@@ -83,13 +90,22 @@ void *in_libc10(const char *name) {
 /* c10::Device: device type in the low byte, index in the next. */
 typedef uint16_t c10_device;
 
+/* Whether autograd notes what this thread runs: in backward, that it recomputes. */
+static bool is_recording_graph(void) {
+  static bool (*is_enabled)(void);
+  if (!is_enabled) is_enabled = (bool (*)(void))in_libc10("_ZN3c108GradMode10is_enabledEv");
+  return is_enabled && is_enabled();
+}
+
 API void REPORT_USAGE(void *block, int64_t bytes, size_t allocated, size_t reserved, c10_device where) {
   static void (*next)(void *, int64_t, size_t, size_t, c10_device);
   if (!next) next = (void (*)(void *, int64_t, size_t, size_t, c10_device))in_libc10(NAME_OF(REPORT_USAGE));
   if ((where & 0xff) == CUDA && is_device_address(block)) {
-    if (bytes > 0) block_allocated((uintptr_t)block, (size_t)bytes);
-    else block_freed((uintptr_t)block);
-    note_event((struct event){(int64_t)(uintptr_t)block, bytes, (int64_t)reserved, (uint8_t)(where >> 8), 0});
+    if (bytes < 0) block_freed((uintptr_t)block);
+    uint64_t number = note_event((struct event){(int64_t)(uintptr_t)block, bytes, (int64_t)reserved,
+                                                bytes > 0 ? current_scope() : NO_SCOPE, (uint8_t)(where >> 8),
+                                                BLOCK | (is_recording_graph() ? WITH_GRAPH : 0)});
+    if (bytes > 0) block_allocated((uintptr_t)block, (size_t)bytes, number);
   }
   if (next) next(block, bytes, allocated, reserved, where);
 }
@@ -97,7 +113,7 @@ API void REPORT_USAGE(void *block, int64_t bytes, size_t allocated, size_t reser
 API void REPORT_OOM(int64_t bytes, size_t allocated, size_t reserved, c10_device where) {
   static void (*next)(int64_t, size_t, size_t, c10_device);
   if (!next) next = (void (*)(int64_t, size_t, size_t, c10_device))in_libc10(NAME_OF(REPORT_OOM));
-  if ((where & 0xff) == CUDA) note_event((struct event){0, bytes, (int64_t)reserved, (uint8_t)(where >> 8), 1});
+  if ((where & 0xff) == CUDA) note_event((struct event){0, bytes, (int64_t)reserved, current_scope(), (uint8_t)(where >> 8), OUT_OF_MEMORY});
   if (next) next(bytes, allocated, reserved, where);
 }
 
@@ -132,15 +148,23 @@ void assume_bytes(const char *what, size_t low, size_t answered, size_t high) {
   pthread_mutex_unlock(&lock);
 }
 
-void saw_workspace(enum library library, const void *p, size_t bytes) {
-  if (!bytes || !is_device_address(p)) return;
-  forget(p);
+static void note_handed(enum library library, const void *p, size_t bytes) {
   if (!mark_workspace((uintptr_t)p)) return;
   pthread_mutex_lock(&lock);
   if (num_workspaces < workspace_room || grow((void **)&workspaces, &workspace_room, sizeof *workspaces))
     workspaces[num_workspaces++] = (struct workspace){event_position(), (int64_t)(uintptr_t)p, (int64_t)bytes,
                                                       device_of_address(p), (int32_t)library};
   pthread_mutex_unlock(&lock);
+}
+
+void saw_workspace(enum library library, const void *p, size_t bytes) {
+  if (!bytes || !is_device_address(p)) return;
+  forget(p);
+  note_handed(library, p, bytes);
+}
+
+void saw_communication(const void *p) {
+  if (is_device_address(p)) note_handed(LIBRARY_NCCL, p, 0);
 }
 
 void *new_handle(void) {
@@ -154,12 +178,14 @@ API uint64_t ullage_position(void) { return event_position(); }
 API uint64_t ullage_num_events(void) { return num_events; }
 
 /* Copies the events into columns of ullage_num_events() entries. */
-API void ullage_events(uint64_t count, int64_t *address, int64_t *bytes, int64_t *reserved, uint8_t *dev, uint8_t *kind) {
+API void ullage_events(uint64_t count, int64_t *address, int64_t *bytes, int64_t *reserved, int32_t *scope,
+                       uint8_t *dev, uint8_t *kind) {
   pthread_mutex_lock(&lock);
   for (uint64_t i = 0; i < count && i < num_events; i++) {
     address[i] = events[i].address;
     bytes[i] = events[i].bytes;
     reserved[i] = events[i].reserved;
+    scope[i] = events[i].scope;
     dev[i] = events[i].device;
     kind[i] = events[i].kind;
   }

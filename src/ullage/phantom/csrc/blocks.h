@@ -6,11 +6,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-void block_allocated(uintptr_t start, size_t bytes);
+void block_allocated(uintptr_t start, size_t bytes, uint64_t birth); /* birth: number of the event */
 void block_freed(uintptr_t start);
 
 /* Marks the block that holds p as scratch memory of a library; false: no such block, or marked before. */
 bool mark_workspace(uintptr_t p);
+
+/* Writes down the last uses of the blocks that are there (uses.c). */
+void note_live_uses(void);
 
 /* Number of block events and out-of-memory events so far, all devices together. */
 uint64_t event_position(void);

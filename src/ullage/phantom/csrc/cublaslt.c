@@ -111,6 +111,9 @@ INIT(cublasLtEmulationDescInit_internal, EMULATION, (void *d, size_t bytes), (vo
 
 static int set_in(void *d, uint32_t magic, int attribute, const void *value, size_t bytes) {
   if (!is_attributes(d, magic)) return INVALID_VALUE;
+  const void *p = NULL; /* a bias, a scale: read by the matmul that follows */
+  if (value && bytes == sizeof p) memcpy(&p, value, sizeof p);
+  note_use(p);
   return set_attribute(d, attribute, value, bytes) ? SUCCESS : INVALID_VALUE;
 }
 

@@ -16,6 +16,9 @@ enum status {
   INVALID_HANDLE = 400,
   NOT_FOUND = 500,
   NOT_SUPPORTED = 801,
+  CAPTURE_UNSUPPORTED = 900,
+  CAPTURE_INVALIDATED = 901,
+  CAPTURED_EVENT = 907,
 };
 
 struct dim3 {
@@ -35,12 +38,10 @@ int create_stream(void **stream, unsigned flags, int priority);
 int destroy_stream(void *stream);
 int stream_priority(const void *stream);
 unsigned stream_flags(const void *stream);
-int begin_capture(void *stream);
-int end_capture(void *stream, void **graph);
-bool is_capturing(const void *stream, uint64_t *id, void **graph);
-void note_captured_node(void);
 int create_event(void **event);
-int record_event(void *event);
+int record_event(void *event, const void *stream);
+int wait_for_event(void *stream, const void *event);
+int event_status(const void *event);
 int elapsed_ms(float *ms, const void *start, const void *end);
 
 /* attribute.c: cudaDeviceGetAttribute and cuDeviceGetAttribute. */

@@ -1,5 +1,8 @@
 /* The CUDA runtime: devices, errors, streams, events and graphs. Memory is in cudart_memory.c, kernels in launch.c. */
+#include "capture.h"
 #include "cuda.h"
+#include "transfers.h"
+#include "uses.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -25,6 +28,9 @@ static const struct {
     {INVALID_HANDLE, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {NOT_FOUND, "cudaErrorSymbolNotFound", "named symbol not found"},
     {NOT_SUPPORTED, "cudaErrorNotSupported", "operation not supported"},
+    {CAPTURE_UNSUPPORTED, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
+    {CAPTURE_INVALIDATED, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
+    {CAPTURED_EVENT, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
 };
 
 API const char *cudaGetErrorName(int status) {
@@ -127,8 +133,17 @@ API int cudaStreamGetDevice(void *stream, int *index) { return (void)stream, *in
 
 API int cudaEventCreate(void **event) { return create_event(event); }
 API int cudaEventCreateWithFlags(void **event, unsigned flags) { return (void)flags, create_event(event); }
-API int cudaEventRecord(void *event, void *stream) { return (void)stream, record_event(event); }
-API int cudaEventRecordWithFlags(void *e, void *s, unsigned flags) { return (void)s, (void)flags, record_event(e); }
+API int cudaEventRecord(void *event, void *stream) { return record_event(event, stream); }
+API int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags) { return (void)flags, record_event(event, stream); }
+API int cudaEventQuery(void *event) { return event_status(event); }
+API int cudaEventSynchronize(void *event) { return event_status(event); }
+API int cudaStreamWaitEvent(void *stream, void *event, unsigned flags) { return (void)flags, wait_for_event(stream, event); }
+ALIAS(cudaStreamWaitEvent_ptsz, cudaStreamWaitEvent);
+API int cudaStreamSynchronize(void *stream) { return note_wait(stream), wait_for_stream(stream); }
+ALIAS(cudaStreamSynchronize_ptsz, cudaStreamSynchronize);
+API int cudaStreamQuery(void *stream) { return wait_for_stream(stream); }
+ALIAS(cudaStreamQuery_ptsz, cudaStreamQuery);
+API int cudaDeviceSynchronize(void) { return wait_for_device(); }
 API int cudaEventElapsedTime(float *ms, void *start, void *end) { return elapsed_ms(ms, start, end); }
 
 /* Work completes at once, so what was to happen after it happens now. */
@@ -146,22 +161,22 @@ API int cudaLaunchHostFunc(void *stream, void (*call)(void *), void *data) {
 
 /* ---- Capture and graphs ------------------------------------------------------------------------------------------ */
 
-API int cudaStreamBeginCapture(void *stream, int mode) { return (void)mode, begin_capture(stream); }
+API int cudaStreamBeginCapture(void *stream, int mode) { return (void)mode, begin_capture(stream, new_graph()); }
 
 API int cudaStreamBeginCaptureToGraph(void *stream, void *graph, const void *nodes, const void *edges, size_t count, int mode) {
-  (void)graph, (void)nodes, (void)edges, (void)count, (void)mode;
-  return begin_capture(stream);
+  (void)nodes, (void)edges, (void)count, (void)mode;
+  return begin_capture(stream, graph);
 }
 
 API int cudaStreamEndCapture(void *stream, void **graph) { return end_capture(stream, graph); }
 
 API int cudaStreamIsCapturing(void *stream, int *status) {
-  return *status = is_capturing(stream, NULL, NULL), SUCCESS;
+  return *status = capture_status(stream, NULL, NULL), SUCCESS;
 }
 
 static int capture_info(void *stream, int *status, unsigned long long *id, void **graph, size_t *count) {
   uint64_t number = 0;
-  *status = is_capturing(stream, &number, graph);
+  *status = capture_status(stream, &number, graph);
   if (id) *id = number;
   if (count) *count = 0;
   return SUCCESS;
@@ -193,14 +208,22 @@ API int cudaThreadExchangeStreamCaptureMode(int *mode) {
 
 static int give_handle(void **out) { return out ? (*out = new_handle(), SUCCESS) : fail(INVALID_VALUE); }
 
-API int cudaGraphCreate(void **graph, unsigned flags) { return (void)flags, give_handle(graph); }
-API int cudaGraphInstantiate(void **exec, void *g, unsigned long long flags) { return (void)g, (void)flags, give_handle(exec); }
+API int cudaGraphCreate(void **graph, unsigned flags) { return (void)flags, (*graph = new_graph()) ? SUCCESS : fail(OUT_OF_MEMORY); }
+API int cudaGraphInstantiate(void **exec, void *graph, unsigned long long flags) { return (void)flags, *exec = graph, SUCCESS; }
 ALIAS(cudaGraphInstantiateWithFlags, cudaGraphInstantiate);
 
 API int cudaGraphAddNode(void **node, void *graph, const void *before, const void *edges, size_t count, void *params) {
   (void)graph, (void)before, (void)edges, (void)count, (void)params;
   return give_handle(node);
 }
+
+API int cudaGraphLaunch(void *exec, void *stream) {
+  (void)stream;
+  use_every_block();
+  launch_graph(exec);
+  return SUCCESS;
+}
+ALIAS(cudaGraphLaunch_ptsz, cudaGraphLaunch);
 
 /* One node stands for all that was captured: PyTorch warns of graphs without any. */
 API int cudaGraphGetNodes(void *graph, void **nodes, size_t *count) {

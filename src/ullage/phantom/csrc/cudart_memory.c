@@ -1,6 +1,7 @@
 /* The CUDA runtime's memory calls: device, pinned and managed memory, pools, copies, what an address is. */
 #include "cuda.h"
 #include "memory.h"
+#include "transfers.h"
 
 #include <string.h>
 
@@ -134,9 +135,15 @@ API int cudaPointerGetAttributes(struct pointer_attributes *a, const void *p) {
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------- */
 
-API int cudaMemcpy(void *dst, const void *src, size_t bytes, int kind) { return (void)kind, copy_values(dst, src, bytes), SUCCESS; }
+static int copy(void *dst, const void *src, size_t bytes, const void *stream, bool is_waited_for) {
+  note_copy(dst, src, bytes, stream, is_waited_for);
+  copy_values(dst, src, bytes);
+  return SUCCESS;
+}
+
+API int cudaMemcpy(void *dst, const void *src, size_t bytes, int kind) { return (void)kind, copy(dst, src, bytes, NULL, true); }
 ALIAS(cudaMemcpy_ptds, cudaMemcpy);
-API int cudaMemcpyAsync(void *d, const void *s, size_t n, int kind, void *st) { return (void)kind, (void)st, copy_values(d, s, n), SUCCESS; }
+API int cudaMemcpyAsync(void *dst, const void *src, size_t bytes, int kind, void *stream) { return (void)kind, copy(dst, src, bytes, stream, false); }
 ALIAS(cudaMemcpyAsync_ptsz, cudaMemcpyAsync);
 
 API int cudaMemcpyPeerAsync(void *dst, int to, const void *src, int from, size_t bytes, void *stream) {
@@ -150,7 +157,8 @@ API int cudaMemcpyPeer(void *dst, int to, const void *src, int from, size_t byte
 
 API int cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
                           int kind, void *stream) {
-  (void)kind, (void)stream;
+  (void)kind;
+  note_copy(dst, src, width * height, stream, false);
   for (size_t row = 0; row < height; row++)
     copy_values((char *)dst + row * dst_pitch, (const char *)src + row * src_pitch, width);
   return SUCCESS;

@@ -1,6 +1,9 @@
 /* The CUDA driver: devices, contexts, streams, modules, and the look-up of its own entry points. */
 #define _GNU_SOURCE
+#include "capture.h"
 #include "cuda.h"
+#include "transfers.h"
+#include "uses.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -18,6 +21,8 @@ API int cuGetErrorName(int status, const char **text) {
       {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"}, {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
       {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"}, {NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
       {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"}, {NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
+      {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
+      {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"}, {CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT"},
       {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"}};
   for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
     if (NAMES[i].status == status) return *text = NAMES[i].name, SUCCESS;
@@ -83,11 +88,17 @@ API int cuStreamGetFlags(void *stream, unsigned *flags) { return *flags = stream
 API int cuStreamGetId(void *stream, unsigned long long *id) { return *id = (uintptr_t)stream, SUCCESS; }
 API int cuStreamGetCtx(void *stream, void **context) { return (void)stream, *context = context_of(current_device()), SUCCESS; }
 API int cuStreamGetDevice(void *stream, int *dev) { return (void)stream, *dev = current_device(), SUCCESS; }
-API int cuStreamIsCapturing(void *stream, int *status) { return *status = is_capturing(stream, NULL, NULL), SUCCESS; }
-API int cuStreamBeginCapture_v2(void *stream, int mode) { return (void)mode, begin_capture(stream); }
+API int cuStreamIsCapturing(void *stream, int *status) { return *status = capture_status(stream, NULL, NULL), SUCCESS; }
+API int cuStreamBeginCapture_v2(void *stream, int mode) { return (void)mode, begin_capture(stream, new_graph()); }
 API int cuStreamEndCapture(void *stream, void **graph) { return end_capture(stream, graph); }
 API int cuEventCreate(void **event, unsigned flags) { return (void)flags, create_event(event); }
-API int cuEventRecord(void *event, void *stream) { return (void)stream, record_event(event); }
+API int cuEventRecord(void *event, void *stream) { return record_event(event, stream); }
+API int cuEventQuery(void *event) { return event_status(event); }
+API int cuEventSynchronize(void *event) { return event_status(event); }
+API int cuStreamWaitEvent(void *stream, void *event, unsigned flags) { return (void)flags, wait_for_event(stream, event); }
+API int cuStreamQuery(void *stream) { return wait_for_stream(stream); }
+API int cuCtxSynchronize(void) { return wait_for_device(); }
+ALIAS(cuCtxSynchronize_v2, cuCtxSynchronize);
 API int cuEventElapsedTime(float *ms, void *start, void *end) { return elapsed_ms(ms, start, end); }
 ALIAS(cuEventElapsedTime_v2, cuEventElapsedTime);
 
@@ -177,6 +188,9 @@ API int cuLaunchKernelEx(const void *config, void *f, void **params, void **extr
   forget_extra(extra);
   return SUCCESS;
 }
+
+API int cuGraphLaunch(void *exec, void *stream) { return (void)stream, use_every_block(), launch_graph(exec), SUCCESS; }
+API int cuStreamSynchronize(void *stream) { return note_wait(stream), wait_for_stream(stream); }
 
 /* Nothing is ever logged, so the callback is never called. */
 API int cuLogsRegisterCallback(void *callback, void *data, void **handle) { return (void)callback, (void)data, give_handle(handle); }

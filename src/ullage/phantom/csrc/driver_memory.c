@@ -2,6 +2,7 @@
  * PyTorch's expandable segments stand. */
 #include "cuda.h"
 #include "memory.h"
+#include "transfers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -166,11 +167,17 @@ API int cuPointerSetAttribute(const void *value, int attribute, const void *p) {
 
 /* ---- Copies and fills --------------------------------------------------------------------------------------------- */
 
-API int cuMemcpy(void *dst, const void *src, size_t bytes) { return copy_values(dst, src, bytes), SUCCESS; }
+static int copy(void *dst, const void *src, size_t bytes, const void *stream, bool is_waited_for) {
+  note_copy(dst, src, bytes, stream, is_waited_for);
+  copy_values(dst, src, bytes);
+  return SUCCESS;
+}
+
+API int cuMemcpy(void *dst, const void *src, size_t bytes) { return copy(dst, src, bytes, NULL, true); }
 ALIAS(cuMemcpyHtoD_v2, cuMemcpy);
 ALIAS(cuMemcpyDtoH_v2, cuMemcpy);
 ALIAS(cuMemcpyDtoD_v2, cuMemcpy);
-API int cuMemcpyAsync(void *dst, const void *src, size_t bytes, void *stream) { return (void)stream, copy_values(dst, src, bytes), SUCCESS; }
+API int cuMemcpyAsync(void *dst, const void *src, size_t bytes, void *stream) { return copy(dst, src, bytes, stream, false); }
 ALIAS(cuMemcpyHtoDAsync_v2, cuMemcpyAsync);
 ALIAS(cuMemcpyDtoHAsync_v2, cuMemcpyAsync);
 ALIAS(cuMemcpyDtoDAsync_v2, cuMemcpyAsync);

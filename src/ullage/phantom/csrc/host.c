@@ -19,6 +19,7 @@
 #include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -153,6 +154,19 @@ void host_filled(const void *p, size_t bytes) {
   pthread_mutex_unlock(&lock);
 }
 
+/* Zeros without touching whole pages: a checkpoint of a large model must not need its size in host memory. */
+void fill_zeros(void *dst, size_t bytes) {
+  uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)dst, end = start + bytes;
+  uintptr_t first = (start + page - 1) / page * page, last = end / page * page;
+  if (bytes < LARGE || first >= last || madvise((void *)first, last - first, MADV_DONTNEED)) {
+    memset(dst, 0, bytes);
+    return;
+  }
+  memset(dst, 0, first - start);
+  memset((void *)last, 0, end - last);
+  host_filled((void *)first, last - first);
+}
+
 void host_pinned(const void *p, size_t bytes) {
   if (bytes >= LARGE) add_block((uintptr_t)p, bytes, true);
   host_filled(p, bytes);
@@ -181,6 +195,35 @@ API void _ZN3c108free_cpuEPv(void *p) {
 
 /* The program has filled these bytes, and the filling was put off. */
 API void ullage_host_filled(const void *p, uint64_t bytes) { host_filled(p, bytes); }
+
+/* Zeros, without a page of them; of private memory that no file lies behind. */
+API void ullage_host_zero(void *p, uint64_t bytes) { fill_zeros(p, bytes); }
+
+static bool is_zero(const unsigned char *p, const unsigned char *end) {
+  while (p < end && !*p) p++;
+  return p >= end;
+}
+
+/* Whether these bytes are zeros because nobody has written them: pages that are not there or, where a file of nothing
+ * but holes lies behind them, are the file's. False where the kernel does not say. */
+API int ullage_host_is_untouched(const void *p, uint64_t bytes, int is_file) {
+  static const uint64_t PRESENT = 1ull << 63, SWAPPED = 1ull << 62, OF_FILE = 1ull << 61;
+  uint64_t entries[512];
+  uintptr_t start = (uintptr_t)p, end = start + bytes, size = (uintptr_t)sysconf(_SC_PAGESIZE);
+  uintptr_t first = (start + size - 1) / size * size, last = end / size * size;
+  if (first >= last || !is_zero(p, (void *)first) || !is_zero((void *)last, (void *)end)) return 0;
+  int file = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  bool is_untouched = file >= 0;
+  for (uintptr_t at = first; at < last && is_untouched;) {
+    size_t pages = (last - at) / size < 512 ? (last - at) / size : 512;
+    is_untouched = pread(file, entries, pages * 8, (off_t)(at / size * 8)) == (ssize_t)(pages * 8);
+    for (size_t i = 0; i < pages && is_untouched; i++)
+      is_untouched = !(entries[i] & (PRESENT | SWAPPED)) || (is_file && (entries[i] & OF_FILE));
+    at += pages * size;
+  }
+  if (file >= 0) close(file);
+  return is_untouched;
+}
 
 /* Peak of host memory on a machine with the GPU, at least; 0: no more than here. */
 API uint64_t ullage_host_needed_bytes(void) {

@@ -8,6 +8,8 @@ void host_filled(const void *p, size_t bytes); /* these bytes of a CPU tensor, b
 void host_pinned(const void *p, size_t bytes); /* pinned memory is resident from the start */
 void host_unpinned(const void *p);
 
+void fill_zeros(void *dst, size_t bytes);
+
 /* libc10's own function of this name: the one that the phantom's stands in front of. */
 void *in_libc10(const char *name);
 

@@ -10,6 +10,7 @@
  */
 #define _GNU_SOURCE
 #include "cuda.h"
+#include "transfers.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -49,6 +50,7 @@ static bool forget_far_argument(uintptr_t p) {
 }
 
 void forget_launch(void *const *params) {
+  note_launch();
   if (!params) return;
   if (!stack_high) find_stack();
   bool array_on_stack = on_stack((uintptr_t)params);

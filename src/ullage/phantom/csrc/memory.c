@@ -5,8 +5,9 @@
  * The virtual-memory calls (expandable segments) count physical handles, not addresses.
  */
 #include "host.h"
-#include "phantom.h"
 #include "memory.h"
+#include "phantom.h"
+#include "transfers.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -302,6 +303,7 @@ static void remember_pinned(void *p, size_t bytes, bool owned) {
   tsearch(a, &pinned, by_address);
   pinned_now += bytes;
   if (pinned_now > pinned_peak) pinned_peak = pinned_now;
+  note_pinned(pinned_now);
   pthread_mutex_unlock(&lock);
   host_pinned(p, bytes);
 }
@@ -312,6 +314,7 @@ static struct allocation *forget_pinned(void *p) {
   if (a && a->start == (uintptr_t)p) {
     tdelete(a, &pinned, by_address);
     pinned_now -= a->bytes;
+    note_pinned(pinned_now);
   } else {
     a = NULL;
   }

@@ -80,14 +80,19 @@ API int ncclCommInitAll(struct communicator **result, int count, const int *devi
   return SUCCESS;
 }
 
-/* How many ranks share the color is known to the others alone. PyTorch keeps the new size itself and passes the new rank
- * as the key, so the parent's size does no harm. */
+/* How many ranks share the color is known to the others alone: the recorder says it, who sees which group PyTorch makes.
+ * PyTorch passes the new rank as the key. */
+static _Thread_local int split_size;
+
+API void ullage_split_size(int size) { split_size = size; }
+
 API int ncclCommSplit(struct communicator *c, int color, int key, struct communicator **result, void *config) {
   (void)config;
   if (!c || !result) return INVALID_ARGUMENT;
   *result = NULL;
   if (color == NO_COLOR) return SUCCESS;
-  return create(result, c->size, key >= 0 && key < c->size ? key : c->rank, c->device);
+  int size = split_size > 0 && split_size <= c->size ? split_size : c->size;
+  return create(result, size, key >= 0 && key < size ? key : c->rank % size, c->device);
 }
 
 API int ncclCommShrink(struct communicator *c, const int *excluded, int num_excluded, struct communicator **result, void *config,
@@ -152,6 +157,9 @@ static void scale(void *values, size_t count, int type, int factor) {
 
 /* The same values from every rank: maximum, minimum and average change nothing, a sum is a multiple. */
 static void reduce(const struct communicator *c, void *recv, const void *send, size_t count, int type, int op) {
+  note_use(send);
+  saw_communication(send);
+  saw_communication(recv);
   size_t bytes = count * ITEM_BYTES[type];
   if (c->size == 1 ? op < NUM_BUILTIN_OPS : op == MAX || op == MIN || op == AVERAGE) {
     if (recv != send) copy_values(recv, send, bytes);
@@ -175,6 +183,7 @@ API int ncclAllReduce(const void *send, void *recv, size_t count, int type, int 
 }
 
 API int ncclReduce(const void *send, void *recv, size_t count, int type, int op, int root, struct communicator *c, void *stream) {
+  note_use(send);
   if (c && root != c->rank) return is_type(type) ? SUCCESS : INVALID_ARGUMENT; /* only the root's recv is written */
   return ncclAllReduce(send, recv, count, type, op, c, stream);
 }
@@ -186,6 +195,9 @@ API int ncclReduceScatter(const void *send, void *recv, size_t count, int type, 
 }
 
 static void repeat(const struct communicator *c, char *recv, const void *send, size_t bytes) {
+  note_use(send);
+  saw_communication(send);
+  saw_communication(recv);
   if (bytes > SMALL_BYTES) { /* large ones are of no interest, and copying unknown bytes n times costs time */
     forget(recv);
     return;
@@ -205,21 +217,9 @@ API int ncclAllGather(const void *send, void *recv, size_t count, int type, stru
 }
 
 API int ncclGather(const void *send, void *recv, size_t count, int type, int root, struct communicator *c, void *stream) {
+  note_use(send);
   if (c && root != c->rank) return is_type(type) ? SUCCESS : INVALID_ARGUMENT;
   return ncclAllGather(send, recv, count, type, c, stream);
-}
-
-API int ncclBroadcast(const void *send, void *recv, size_t count, int type, int root, struct communicator *c, void *stream) {
-  (void)root, (void)stream;
-  size_t bytes = bytes_of(c, count, type);
-  if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
-  /* Elsewhere than at the root, send means nothing: the root's values are taken to be those in recv. */
-  if (root == c->rank && recv != send) copy_values(recv, send, bytes);
-  return SUCCESS;
-}
-
-API int ncclBcast(void *buffer, size_t count, int type, int root, struct communicator *c, void *stream) {
-  return ncclBroadcast(buffer, buffer, count, type, root, c, stream);
 }
 
 /* Every rank's slice for this one is equal to the own slice for oneself. */
@@ -230,21 +230,22 @@ API int ncclAlltoAll(const void *send, void *recv, size_t count, int type, struc
 }
 
 API int ncclScatter(const void *send, void *recv, size_t count, int type, int root, struct communicator *c, void *stream) {
+  (void)stream;
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
-  if (root == c->rank) return ncclBroadcast((const char *)send + (size_t)root * bytes, recv, count, type, root, c, stream);
-  forget(recv); /* the root's input is not here */
+  if (root == c->rank) copy_values(recv, (const char *)send + (size_t)root * bytes, bytes);
+  else forget(recv); /* the root's input is not here */
   return SUCCESS;
 }
 
-/* ---- Messages: matched within a group ---------------------------------------------------------------------------- */
+/* ---- Messages and broadcasts: matched within a group ------------------------------------------------------------- */
 
 struct message {
   const void *p;
   size_t bytes;
   struct communicator *c;
   int peer;
-  bool is_send;
+  bool is_send, is_kept; /* kept: where no counterpart is found, what the buffer holds stands */
 };
 static _Thread_local struct message messages[MAX_MESSAGES];
 static _Thread_local int num_messages, group_depth;
@@ -264,30 +265,52 @@ static const struct message *counterpart(const struct message *recv) {
 static void deliver(void) {
   for (int i = 0; i < num_messages; i++) {
     const struct message *m = &messages[i], *other = m->is_send ? NULL : counterpart(m);
+    note_use(m->p);
+    saw_communication(m->p);
     if (m->is_send) continue;
     if (other && m->bytes <= SMALL_BYTES) copy_values((void *)m->p, other->p, m->bytes);
-    else forget(m->p);
+    else if (other || !m->is_kept) forget(m->p);
   }
   num_messages = 0;
 }
 
-static int post(const void *p, size_t count, int type, int peer, struct communicator *c, bool is_send) {
+static void post(struct message m) {
+  if (num_messages == MAX_MESSAGES) deliver();
+  messages[num_messages++] = m;
+  if (!group_depth) deliver();
+}
+
+static int post_to(int peer, const void *p, size_t count, int type, struct communicator *c, bool is_send) {
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX || peer < 0 || peer >= c->size) return INVALID_ARGUMENT;
-  if (num_messages == MAX_MESSAGES) deliver();
-  messages[num_messages++] = (struct message){p, bytes, c, peer, is_send};
-  if (!group_depth) deliver();
+  post((struct message){p, bytes, c, peer, .is_send = is_send});
   return SUCCESS;
 }
 
 API int ncclSend(const void *send, size_t count, int type, int peer, struct communicator *c, void *stream) {
   (void)stream;
-  return post(send, count, type, peer, c, true);
+  return post_to(peer, send, count, type, c, true);
 }
 
 API int ncclRecv(void *recv, size_t count, int type, int peer, struct communicator *c, void *stream) {
   (void)stream;
-  return post(recv, count, type, peer, c, false);
+  return post_to(peer, recv, count, type, c, false);
+}
+
+/* Elsewhere than at the root, send means nothing: the root's values are taken to be those in recv. But one broadcast from
+ * each rank, in a group, is how PyTorch gathers into a list: there what this rank sent stands for what the others send. */
+API int ncclBroadcast(const void *send, void *recv, size_t count, int type, int root, struct communicator *c, void *stream) {
+  (void)stream;
+  size_t bytes = bytes_of(c, count, type);
+  if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
+  bool is_root = root == c->rank;
+  if (is_root && recv != send) copy_values(recv, send, bytes);
+  post((struct message){recv, bytes, c, root, .is_send = is_root, .is_kept = true});
+  return SUCCESS;
+}
+
+API int ncclBcast(void *buffer, size_t count, int type, int root, struct communicator *c, void *stream) {
+  return ncclBroadcast(buffer, buffer, count, type, root, c, stream);
 }
 
 API int ncclGroupStart(void) {

@@ -90,15 +90,19 @@ uint64_t total_bytes(int device_index);
 /* ---- Values (values.c) -------------------------------------------------------------------------------------------
  * What was copied to the device (blocks of up to 1 MiB) is kept until something may have written to the block. */
 void forget(const void *p);                              /* the block that holds p: it is written */
+void note_use(const void *p);                            /* the block that holds p: it is read; see uses.c */
 void forget_words(const uintptr_t *words, size_t count); /* every block that a word points into: it may be written */
 void copy_values(void *dst, const void *src, size_t bytes); /* any direction; a host read of unknown bytes is counted */
 void fill_values(void *dst, int value, size_t bytes);       /* memset */
 
 /* ---- What the report is told (basis.c) --------------------------------------------------------------------------- */
-enum library { LIBRARY_CUBLAS, LIBRARY_CUBLASLT, LIBRARY_CUDNN, LIBRARY_CUSOLVER, LIBRARY_CUSPARSE, LIBRARY_CUFFT, LIBRARY_OTHER };
+enum library { LIBRARY_CUBLAS, LIBRARY_CUBLASLT, LIBRARY_CUDNN, LIBRARY_CUSOLVER, LIBRARY_CUSPARSE, LIBRARY_CUFFT, LIBRARY_OTHER, LIBRARY_NCCL };
 
 /* The library was handed this scratch memory: the block belongs to WORKSPACE, whoever allocated it. */
 void saw_workspace(enum library library, const void *p, size_t bytes);
+
+/* A collective sends from, or receives into, the block that holds p. */
+void saw_communication(const void *p);
 
 /* A size was answered from a model, not from knowledge: `what` is a short stable text ("cuDNN convolution forward
  * workspace"), low <= answered <= high in bytes. One entry a `what` in the report: count, and the largest answer. */

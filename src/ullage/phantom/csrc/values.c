@@ -9,15 +9,15 @@
  * the recorder answers for: it knows from each operation's schema what is written, and says so itself.
  */
 #include "blocks.h"
+#include "capture.h"
 #include "host.h"
 #include "phantom.h"
+#include "uses.h"
 
 #include <pthread.h>
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 static const size_t KEPT_PER_BLOCK = 1 << 20;
 static const size_t KEPT_ALTOGETHER = 256 << 20;
@@ -27,8 +27,10 @@ struct block {
   size_t bytes;
   unsigned char *data;  /* NULL: nothing is known */
   unsigned char *known; /* one byte a byte: 1 where data holds what the device would */
+  uint64_t birth, used; /* positions of the event that brought it and of its last use */
   bool is_workspace;
   bool is_followed;     /* the recorder answers for its values */
+  bool holds_addresses; /* some of its values may be addresses of the device */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -51,11 +53,25 @@ static struct block *block_at(uintptr_t address) {
 }
 
 static void drop_values(struct block *b);
+static void use_listed(const struct block *list);
 
 static void drop_at(uintptr_t address, bool is_guess) {
   if (!is_device_address((const void *)address)) return;
   struct block *b = block_at(address);
-  if (b && !(is_guess && b->is_followed)) drop_values(b);
+  if (!b) return;
+  b->used = event_position();
+  if (!is_guess || !b->is_followed) is_write_captured(b->start);
+  if (!is_guess || !b->is_followed) drop_values(b);
+  else if (b->holds_addresses) use_listed(b);
+}
+
+/* What a list of pointers points to, for a kernel that leaves the list as it is. */
+static void use_listed(const struct block *list) {
+  for (size_t i = 0; i < list->bytes / sizeof(uintptr_t); i++) {
+    uintptr_t address = ((const uintptr_t *)list->data)[i];
+    struct block *b = is_device_address((const void *)address) ? block_at(address) : NULL;
+    if (b) b->used = event_position();
+  }
 }
 
 static void drop_values(struct block *b) {
@@ -78,6 +94,14 @@ void forget(const void *p) {
   pthread_mutex_unlock(&lock);
 }
 
+void note_use(const void *p) {
+  if (!is_device_address(p)) return;
+  pthread_mutex_lock(&lock);
+  struct block *b = block_at((uintptr_t)p);
+  if (b) b->used = event_position();
+  pthread_mutex_unlock(&lock);
+}
+
 void forget_words(const uintptr_t *words, size_t count) {
   size_t i = 0;
   while (i < count && !is_device_address((const void *)words[i])) i++;
@@ -90,6 +114,7 @@ void forget_words(const uintptr_t *words, size_t count) {
 /* ---- The allocator's blocks -------------------------------------------------------------------------------------- */
 
 static void remove_block(struct block *b) {
+  if (b->birth != NO_BIRTH) note_last_use(b->birth, b->used);
   tdelete(b, &blocks, by_address);
   if (b->data) kept -= b->bytes;
   free(b->data);
@@ -104,13 +129,15 @@ static struct block *insert_block(uintptr_t start, size_t bytes) {
   if (!b) return NULL;
   b->start = start;
   b->bytes = bytes;
+  b->birth = NO_BIRTH;
   tsearch(b, &blocks, by_address);
   return b;
 }
 
-void block_allocated(uintptr_t start, size_t bytes) {
+void block_allocated(uintptr_t start, size_t bytes, uint64_t birth) {
   pthread_mutex_lock(&lock);
-  insert_block(start, bytes);
+  struct block *b = insert_block(start, bytes);
+  if (b) b->birth = birth;
   pthread_mutex_unlock(&lock);
 }
 
@@ -118,6 +145,18 @@ void block_freed(uintptr_t start) {
   pthread_mutex_lock(&lock);
   struct block *b = block_at(start);
   if (b) remove_block(b);
+  pthread_mutex_unlock(&lock);
+}
+
+static void note_live_use(const void *node, VISIT visit, int depth) {
+  (void)depth;
+  const struct block *b = *(struct block *const *)node;
+  if ((visit == postorder || visit == leaf) && b->birth != NO_BIRTH) note_last_use(b->birth, b->used);
+}
+
+void note_live_uses(void) {
+  pthread_mutex_lock(&lock);
+  twalk(blocks, note_live_use);
   pthread_mutex_unlock(&lock);
 }
 
@@ -156,10 +195,14 @@ static struct block *block_for_values(uintptr_t p, size_t bytes, bool create) {
 
 static void write_values(uintptr_t p, const void *src, size_t bytes) {
   pthread_mutex_lock(&lock);
-  struct block *b = bytes <= KEPT_PER_BLOCK ? block_for_values(p, bytes, true) : NULL;
+  bool is_now = !is_write_captured(p); /* else whenever the graph runs */
+  struct block *b = is_now && bytes <= KEPT_PER_BLOCK ? block_for_values(p, bytes, true) : NULL;
   if (b) {
     memcpy(b->data + (p - b->start), src, bytes);
     memset(b->known + (p - b->start), 1, bytes);
+    size_t word = (p - b->start) / sizeof(uintptr_t), end = (p - b->start + bytes) / sizeof(uintptr_t);
+    for (; word < end && !b->holds_addresses; word++)
+      b->holds_addresses = is_device_address(((const void *const *)b->data)[word]);
   } else {
     drop_at(p, false);
   }
@@ -179,19 +222,6 @@ static bool read_values(uintptr_t p, void *dst, size_t bytes) {
   }
   pthread_mutex_unlock(&lock);
   return is_known;
-}
-
-/* Zeros without touching whole pages: a checkpoint of a large model must not need its size in host memory. */
-static void fill_zeros(void *dst, size_t bytes) {
-  uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)dst, end = start + bytes;
-  uintptr_t first = (start + page - 1) / page * page, last = end / page * page;
-  if (bytes < KEPT_PER_BLOCK || first >= last || madvise((void *)first, last - first, MADV_DONTNEED)) {
-    memset(dst, 0, bytes);
-    return;
-  }
-  memset(dst, 0, first - start);
-  memset((void *)last, 0, end - last);
-  host_filled((void *)first, last - first);
 }
 
 static void read_to_host(void *dst, uintptr_t src, size_t bytes) {
@@ -220,6 +250,8 @@ static void copy_on_device(uintptr_t dst, uintptr_t src, size_t bytes) {
 void copy_values(void *dst, const void *src, size_t bytes) {
   bool to_device = is_device_address(dst), from_device = is_device_address(src);
   if (!bytes) return;
+  note_use(dst);
+  note_use(src);
   if (to_device && from_device) copy_on_device((uintptr_t)dst, (uintptr_t)src, bytes);
   else if (to_device) write_values((uintptr_t)dst, src, bytes);
   else if (from_device) {
@@ -233,6 +265,7 @@ void fill_values(void *dst, int value, size_t bytes) {
     memset(dst, value, bytes);
     return;
   }
+  note_use(dst);
   unsigned char *filled = bytes <= KEPT_PER_BLOCK ? malloc(bytes) : NULL;
   if (filled) {
     memset(filled, value, bytes);
@@ -269,8 +302,17 @@ API int ullage_read(uintptr_t p, void *dst, size_t bytes) {
   return 1;
 }
 
+static bool holds(uintptr_t p, const void *src, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  struct block *b = block_for_values(p, bytes, false);
+  bool is_same = b && !memchr(b->known + (p - b->start), 0, bytes) && !memcmp(b->data + (p - b->start), src, bytes);
+  pthread_mutex_unlock(&lock);
+  return is_same;
+}
+
 API void ullage_write(uintptr_t p, const void *src, size_t bytes) {
-  write_values(p, src, bytes);
+  /* What was only read is written back; within a capture that is no write. */
+  if (!is_any_capture_open() || !holds(p, src, bytes)) write_values(p, src, bytes);
   follow_block(p);
 }
 

@@ -132,7 +132,7 @@ function findingsOf(run) {
   const remarks = [...contradictions, ...notes].map((note) => makeElement("p", {}, note));
   return [
     remarks.length > 0
-      ? makeElement("div", { class: "notes" }, makeElement("h2", {}, "Read this first"), ...remarks)
+      ? makeElement("div", { class: contradictions.length > 0 ? "notes warning" : "notes" }, makeElement("h2", {}, contradictions.length > 0 ? "Read this first" : "About this file"), ...remarks)
       : null,
     findings.length === 0 ? makeElement("p", { class: "empty" }, "No findings.") : null,
     ...findings.map(findingArticle),

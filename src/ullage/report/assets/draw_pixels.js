@@ -3,7 +3,7 @@
 class PixelCanvas {
   constructor() {
     this.canvas = document.createElement("canvas");
-    this.context = this.canvas.getContext("2d", { alpha: false });
+    this.context = this.canvas.getContext("2d", { alpha: false, willReadFrequently: true }); // plain memory
     this.batch = 300; // between two looks at the clock
   }
 

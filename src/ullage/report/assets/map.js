@@ -101,10 +101,10 @@ class MapView {
     this.job = null;
   }
 
-  resize() {
+  resize(size) {
     const ratio = window.devicePixelRatio || 1;
-    const width = Math.max(1, Math.round(this.front.clientWidth * ratio));
-    const height = Math.max(1, Math.round(this.front.clientHeight * ratio));
+    const width = Math.max(1, Math.round(size.width * ratio));
+    const height = Math.max(1, Math.round(size.height * ratio));
     if (this.front.width === width && this.front.height === height) return;
     for (const canvas of [this.front, this.picture]) Object.assign(canvas, { width, height });
     this.painter.resize(width, height);

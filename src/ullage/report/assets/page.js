@@ -1,8 +1,8 @@
 // The page: its views, its tools, the keyboard, and the frames in which it draws.
 
-const TABS = ["map", "timeline", "peak", "segments", "findings"];
 const THEME_COLORS = ["ground", "segment", "text", "muted", "line", "accent"];
-const FRAME_MS = 2.4; // of script; what is not done by then goes on in the next frame
+const FRAME_MS = 1.5; // of script; what is not done by then goes on in the next frame
+const WARM_VIEWS = 40;
 const byId = (id) => document.getElementById(id);
 
 function fillSelect(id, options) {
@@ -19,9 +19,10 @@ class Page {
       const gl = location.hash.includes("pixels") ? null : GlCanvas.create({ mayBeSlow });
       return new Panel(run, { page: this, renderer: gl ?? new PixelCanvas() });
     });
-    this.active = this.panels[0];
+    this.isComparison = document.body.dataset.how === "comparison";
+    this._activate(this.panels[0]);
     for (const panel of this.panels) {
-      panel.parts.name.textContent = runs.length > 1 ? panel.run.header.title : "";
+      panel.parts.name.textContent = this.isComparison ? panel.run.header.title : "";
       byId("panels").append(panel.element);
     }
     this.linkLevels();
@@ -36,14 +37,24 @@ class Page {
 
   // What is in view.
 
+  /** The panels that are looked at: both of a comparison, one of several devices. */
+  get shown() {
+    return this.isComparison ? this.panels : [this.active];
+  }
+
+  _activate(panel) {
+    this.active = panel;
+    for (const one of this.panels) one.element.classList.toggle("active", one === panel);
+  }
+
   /** One scale of bytes for the timelines of all runs. */
   linkLevels() {
-    const top = Math.max(...this.panels.map(({ timeline }) => timeline.highest));
+    const top = Math.max(...this.shown.map(({ timeline }) => timeline.highest));
     for (const { timeline } of this.panels) timeline.topBytes = 1.05 * top;
   }
 
   fitView() {
-    const extents = this.panels.map((panel) => extentOf(panel.run, this.axis));
+    const extents = this.shown.map((panel) => extentOf(panel.run, this.axis));
     const low = Math.min(...extents.map(([begin]) => begin));
     const high = Math.max(...extents.map(([, end]) => end), low + (this.axis === "seconds" ? 1e-6 : 1));
     const margin = 0.01 * (high - low);
@@ -94,7 +105,7 @@ class Page {
 
   select(panel, block) {
     for (const one of this.panels) one.selection = one === panel ? block : null;
-    this.active = panel;
+    this._activate(panel);
     byId("details").replaceChildren(...blockDetails(panel.run, block));
     byId("details").scrollTop = 0;
     this.invalidate();
@@ -114,7 +125,7 @@ class Page {
   }
 
   showMoment(panel, event) {
-    this.active = panel;
+    this._activate(panel);
     this.moment = event;
     byId("run").value = this.panels.indexOf(panel);
     this._showFacts();
@@ -209,8 +220,10 @@ class Page {
     fillSelect("run", this.panels.map((panel, i) => [i, panel.run.header.title]));
     const hasTimes = this.panels.every((panel) => panel.run.hasTimes);
     byId("axis").querySelector("[value=seconds]").disabled = !hasTimes;
+    byId("run-label").textContent = this.isComparison ? "run" : "device";
     byId("run").parentElement.hidden = this.panels.length < 2;
-    byId("title").textContent = this.panels.map((panel) => panel.run.header.title).join(" and ");
+    if (byId("report").childElementCount === 0) document.querySelector("[data-tab=report]").remove();
+    this.tabs = Array.from(document.querySelectorAll("[role=tab]"), (button) => button.dataset.tab);
     const count = this.panels.reduce((sum, panel) => sum + panel.run.header.findings.length, 0);
     byId("finding-count").textContent = count > 0 ? ` (${count})` : "";
     const warnings = this.panels.flatMap((panel) => panel.run.header.contradictions);
@@ -263,7 +276,11 @@ class Page {
     on("color-by", "change", (event) => this.colorBy(Number(event.target.value)));
     on("tile-by", "change", (event) => this.activeViews.treemap.show({ by: event.target.value }));
     on("run", "change", (event) => {
-      this.active = this.panels[Number(event.target.value)];
+      this._activate(this.panels[Number(event.target.value)]);
+      if (!this.isComparison) {
+        this.linkLevels();
+        this.fitView();
+      }
       this.showMoment(this.active, this.active.run.header.peak_event);
       this.showTab(this.tab);
     });
@@ -314,9 +331,9 @@ class Page {
       "/": () => byId("search").focus(), "?": () => byId("help").click(), Escape: () => this.clear(),
     };
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-    const isScrolled = event.target.matches("#segment-scroll, #details, #findings");
+    const isScrolled = event.target.matches("#segment-scroll, #details, #findings, #report");
     const isTab = event.target.matches("[role=tab]") && key.startsWith("Arrow");
-    if (/^[1-5]$/.test(key)) this.showTab(TABS[Number(key) - 1]);
+    if (this.tabs[key - 1]) this.showTab(this.tabs[key - 1]);
     else if (isTab) this._stepTab(key === "ArrowLeft" ? -1 : 1);
     else if (actions[key] && !(isScrolled && key.startsWith("Arrow"))) actions[key]();
     else return;
@@ -324,7 +341,7 @@ class Page {
   }
 
   _stepTab(by) {
-    const next = TABS[(TABS.indexOf(this.tab) + by + TABS.length) % TABS.length];
+    const next = this.tabs[(this.tabs.indexOf(this.tab) + by + this.tabs.length) % this.tabs.length];
     this.showTab(next);
     document.querySelector(`[role=tab][data-tab=${next}]`).focus();
   }
@@ -350,11 +367,12 @@ class Page {
   /** Draws some views that are not shown: the browser compiles what has run a few times, and the
    * first movement is as quick as those after it. */
   warmUp() {
-    for (const share of [0.5, 0.1, 0.02, 0.004, 0.0008, 0.1, 0.004]) {
-      this.zoom(share);
+    for (let i = 0; i < WARM_VIEWS; i++) {
+      if (i % 8 === 0) this.fitView();
+      this.zoom(0.3, 0.2 + 0.1 * (i % 6));
       this.draw();
-      this.fitView();
     }
+    this.fitView();
     this._markAll();
   }
 
@@ -378,20 +396,3 @@ class Page {
     return isUnfinished;
   }
 }
-
-async function openPage() {
-  const texts = [...document.querySelectorAll("script.run")].map((script) => script.textContent);
-  const runs = (await Promise.all(texts.map(unpackRun))).map((run) => new Run(run));
-  const page = new Page(runs);
-  window.ullage = page; // for whoever looks at it from the console
-  page.warmUp();
-  page.draw(Infinity); // all of it at once, the first time
-  document.body.dataset.state = "ready";
-  performance.mark("drawn");
-}
-
-openPage().catch((error) => {
-  document.body.dataset.state = "failed";
-  byId("facts").textContent = `This page could not be shown: ${error.message}`;
-  throw error;
-});

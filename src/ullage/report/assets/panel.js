@@ -1,6 +1,8 @@
 // One run over time: the timeline, the map below it on the same axis, their scales, the pointer.
 
 const MIN_EVENTS = 8;
+const LABEL_WIDTH = 130; // of a label on the axis of time, at most
+const SCALE_FONT = "11px system-ui, sans-serif";
 const OUT_OF_MEMORY_COLOR = "#d11f2a";
 
 class Panel {
@@ -35,9 +37,15 @@ class Panel {
     this.map.setAxis(axis);
   }
 
+  /** Takes over the sizes of its canvases; asked for in a frame they cost a layout. */
   resize() {
-    this.timeline.resize();
-    this.map.resize();
+    this.sizes = {};
+    for (const name of ["strip", "map", "stripScale", "mapScale", "axis"]) {
+      const { clientWidth: width, clientHeight: height } = this.parts[name];
+      this.sizes[name] = { width, height };
+    }
+    this.timeline.resize(this.sizes.strip);
+    this.map.resize(this.sizes.map);
     this.isStale = true;
   }
 
@@ -45,14 +53,14 @@ class Panel {
   draw(view, axis, deadline) {
     const isMoved = !this.drawnView || this.drawnView.x0 !== view.x0 || this.drawnView.x1 !== view.x1;
     if (isMoved || this.isStale) {
-      if (this.parts.strip.clientHeight > 0) this.timeline.draw(view, axis);
+      if (this.sizes.strip.height > 0) this.timeline.draw(view, axis);
       this._drawAxis(view, axis);
       this.drawnView = { ...view };
     }
-    if (this.isStale) drawScale(this.parts.stripScale, 0, this.timeline.topBytes, this.theme);
+    if (this.isStale) this._drawScale("stripScale", 0, this.timeline.topBytes);
     if (this.isStale) this.drawnHeights = null;
     this.isStale = false;
-    if (this.parts.map.clientHeight === 0) return false;
+    if (this.sizes.map.height === 0) return false;
     this._drawHeights();
     return this.map.draw(view, { selection: this.selection, deadline });
   }
@@ -61,14 +69,18 @@ class Panel {
     const { heights } = this.map;
     if (this.drawnHeights === heights) return;
     const unit = this.run.header.unit_bytes;
-    drawScale(this.parts.mapScale, heights.y0 * unit, heights.y1 * unit, this.theme);
+    this._drawScale("mapScale", heights.y0 * unit, heights.y1 * unit);
     this.drawnHeights = heights;
   }
 
+  _drawScale(name, low, high) {
+    drawScale(clearScale(this.parts[name], this.sizes[name], this.theme), low, high, this.theme);
+  }
+
   _drawAxis(view, axis) {
-    const { context, width, height } = clearScale(this.parts.axis, this.theme);
+    const { context, width, height } = clearScale(this.parts.axis, this.sizes.axis, this.theme);
     const isSeconds = axis === "seconds";
-    const ticks = makeTicks(view.x0, view.x1, width / 130, { isWhole: !isSeconds });
+    const ticks = makeTicks(view.x0, view.x1, width / LABEL_WIDTH, { isWhole: !isSeconds });
     context.textAlign = "center";
     for (const tick of ticks) {
       const x = ((tick - view.x0) / (view.x1 - view.x0)) * width;
@@ -76,7 +88,8 @@ class Panel {
       context.fillRect(Math.round(x), 0, 1, 5);
       context.fillStyle = this.theme.muted;
       const text = isSeconds ? formatSeconds(tick, ticks[1] - ticks[0]) : formatCount(tick);
-      const half = context.measureText(text).width / 2;
+      const isAtEnd = x < LABEL_WIDTH / 2 || x > width - LABEL_WIDTH / 2;
+      const half = isAtEnd ? context.measureText(text).width / 2 : 0;
       context.fillText(text, Math.max(half, Math.min(width - half, x)), height / 2 + 3);
     }
     const mark = (event, color) => {
@@ -105,12 +118,12 @@ class Panel {
 
   _zoomByWheel(event, isMap) {
     event.preventDefault();
-    const { page, parts } = this;
-    const width = parts.axis.clientWidth;
+    const { page } = this;
+    const { width, height } = this.sizes.map;
     const amount = event.deltaMode === 1 ? 30 : 1;
     const factor = Math.exp((event.deltaY || event.deltaX) * amount * 0.0015);
     const isSideways = Math.abs(event.deltaX) > Math.abs(event.deltaY);
-    if (isMap && event.shiftKey) this.zoomHeights(factor, 1 - event.offsetY / parts.map.clientHeight);
+    if (isMap && event.shiftKey) this.zoomHeights(factor, 1 - event.offsetY / height);
     else if (isSideways) page.pan((event.deltaX * amount) / width);
     else page.zoom(factor, event.offsetX / width);
   }
@@ -141,13 +154,14 @@ class Panel {
   _startDrag(event, isMap) {
     if (event.button !== 0) return;
     const canvas = event.currentTarget;
+    const { width, height } = this.sizes[isMap ? "map" : "strip"];
     let [lastX, lastY, moved] = [event.clientX, event.clientY, 0];
     canvas.setPointerCapture(event.pointerId);
     const move = (next) => {
       moved += Math.abs(next.clientX - lastX) + Math.abs(next.clientY - lastY);
       if (moved > 3) {
-        this.page.pan((lastX - next.clientX) / canvas.clientWidth);
-        if (isMap) this.panHeights((next.clientY - lastY) / canvas.clientHeight);
+        this.page.pan((lastX - next.clientX) / width);
+        if (isMap) this.panHeights((next.clientY - lastY) / height);
       }
       [lastX, lastY] = [next.clientX, next.clientY];
     };
@@ -184,23 +198,21 @@ class Panel {
 }
 
 /** An empty scale canvas of its own size. */
-function clearScale(canvas, theme) {
+function clearScale(canvas, { width, height }, theme) {
   const ratio = window.devicePixelRatio || 1;
-  const [width, height] = [canvas.clientWidth, canvas.clientHeight];
   const size = { width: Math.round(width * ratio), height: Math.round(height * ratio) };
   if (canvas.width !== size.width || canvas.height !== size.height) Object.assign(canvas, size);
   const context = canvas.getContext("2d");
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
-  context.font = "11px system-ui, sans-serif";
+  if (context.font !== SCALE_FONT) context.font = SCALE_FONT;
   context.textBaseline = "middle";
   context.fillStyle = theme.muted;
   return { context, width, height };
 }
 
 /** Bytes upward, from low to high. */
-function drawScale(canvas, low, high, theme) {
-  const { context, width, height } = clearScale(canvas, theme);
+function drawScale({ context, width, height }, low, high, theme) {
   context.textAlign = "right";
   for (const tick of makeTicks(low, high, Math.max(3, height / 45), { isBinary: true })) {
     const y = height - ((tick - low) / (high - low)) * height;

@@ -5,7 +5,7 @@ class TimelineView {
   constructor(run, canvas) {
     this.run = run;
     this.canvas = canvas;
-    this.context = canvas.getContext("2d", { alpha: false });
+    this.context = canvas.getContext("2d", { alpha: false, willReadFrequently: true }); // plain memory
     this.regroup();
   }
 
@@ -25,10 +25,10 @@ class TimelineView {
     this.groundInk = pack(this.ground);
   }
 
-  resize() {
+  resize(size) {
     const ratio = window.devicePixelRatio || 1;
-    const width = Math.max(1, Math.round(this.canvas.clientWidth * ratio));
-    const height = Math.max(1, Math.round(this.canvas.clientHeight * ratio));
+    const width = Math.max(1, Math.round(size.width * ratio));
+    const height = Math.max(1, Math.round(size.height * ratio));
     if (this.image && this.canvas.width === width && this.canvas.height === height) return;
     Object.assign(this.canvas, { width, height });
     this.image = this.context.createImageData(width, height);
@@ -74,7 +74,9 @@ class TimelineView {
   _spaceFor(width, numGroups) {
     const length = width * numGroups;
     if (this.space?.tops.length !== length || this.space.lows.length !== width) {
-      this.space = { tops: new Float64Array(length), lows: new Int32Array(width) };
+      this.space = {
+        tops: new Float64Array(length), lows: new Int32Array(width), points: new Int32Array(width + 1),
+      };
     }
     this.space.tops.fill(0);
     return this.space;
@@ -85,7 +87,7 @@ class TimelineView {
     const { run } = this;
     const [low, high] = extentOf(run, axis);
     const step = (view.x1 - view.x0) / width;
-    const points = new Int32Array(width + 1);
+    const points = this.space.points;
     for (let column = 0; column <= width; column++) {
       const x = view.x0 + column * step;
       const isOutside = x + step < low || x > high;

@@ -1,0 +1,74 @@
+"""What passes without gradients carry from one to the next: keys and values, states.
+
+A cache does not say that it is one. But what a module made in one forward pass and uses again in a
+later one was kept for that; and what else the module leaves behind after a pass is of the same
+kind, though no later pass has come to use it. What a model returns and is given again (an image
+that is denoised step by step) is made by its last module and used by its first.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from ullage.explain.phases import Phase, Regions, region_of_births
+from ullage.trace.lifetime import Lifetimes
+from ullage.trace.model import Int64Array, Record
+from ullage.trace.replay import BoolArray
+
+
+def find_carried(record: Record, lifetimes: Lifetimes, regions: Regions) -> BoolArray:
+    """Which allocations a pass without gradients made for later ones; none in a record that does
+    not say when blocks were used, or in which module.
+    """
+    carried = np.zeros(len(lifetimes), dtype=np.bool_)
+    scopes = record.events.scope.astype(np.int64)
+    if record.last_use is None or not len(record.events) or not record.modules:
+        return carried
+    event = lifetimes.birth - record.first_position - 1
+    last_use = record.last_use.astype(np.int64)[event]
+    born = region_of_births(regions, lifetimes.birth)
+    # Of the event before the use: what happened since without an allocation has no place.
+    used = region_of_births(regions, last_use)
+    is_pass = (regions.phase == Phase.FORWARD) & ~regions.grad
+    has_module = (event >= 0) & (scopes[event] >= 0)
+    is_of_pass = is_pass[born] & has_module
+    may_be = np.flatnonzero(is_of_pass & is_pass[used] & (used > born))
+    made_in = scopes[event[may_be]]
+    used_in = _scopes_before(record, last_use[may_be])
+    carried[may_be] = _are_related(record.modules, made_in, used_in)
+
+    keepers = np.unique(scopes[event[carried]])
+    outlives = lifetimes.death > regions.end[born]
+    left: BoolArray = carried | (is_of_pass & outlives & np.isin(scopes[event], keepers))
+    return left
+
+
+def _scopes_before(record: Record, position: Int64Array) -> Int64Array:
+    """The scope of the last allocation before each position: an operation allocates its result,
+    then it uses its inputs. -1 for none.
+    """
+    scopes = record.events.scope.astype(np.int64)
+    births = np.flatnonzero(record.events.size_bytes > 0)
+    row = np.searchsorted(births, position - record.first_position, side="left") - 1
+    return np.where(row >= 0, scopes[births[np.maximum(row, 0)]], -1)
+
+
+def _are_related(modules: tuple[str, ...], scope: Int64Array, other: Int64Array) -> BoolArray:
+    """Whether two scopes are one module below the outermost, or one holds the other."""
+
+    @functools.cache
+    def are_related(one: int, two: int) -> bool:
+        if not (0 <= one < len(modules) and 0 <= two < len(modules)):
+            return False
+        a, b = modules[one], modules[two]
+        return bool(a and b) and (a == b or b == _holder(a) or a == _holder(b))
+
+    pairs = zip(scope.tolist(), other.tolist(), strict=True)
+    return np.array([are_related(one, two) for one, two in pairs], dtype=np.bool_)
+
+
+def _holder(path: str) -> str:
+    """The module that holds another directly."""
+    return path.rpartition(".")[0]

@@ -1,0 +1,78 @@
+"""What two snapshots say of themselves that differs: the torch, the GPU, the arguments, settings of
+the allocator, the optimizer, activation checkpointing.
+
+The first three are known where ullage recorded both. The optimizer is the file of torch.optim, and
+checkpointing the one of torch.utils, in whose functions memory was allocated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
+from ullage.trace.model import Record
+
+_OPTIMIZER = re.compile(r"(?:^|/)torch/optim/([a-z]\w*)\.py$")
+_NOT_OPTIMIZERS = frozenset({"optimizer", "lr_scheduler", "swa_utils"})
+_CHECKPOINT = re.compile(r"(?:^|/)torch/utils/checkpoint\.py$")
+CHECKPOINTING, OPTIMIZER = "activation checkpointing", "optimizer"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A thing that has one value before and another after; None where it has none."""
+
+    name: str
+    before: object
+    after: object
+
+
+def find_differences(
+    before: tuple[SnapshotReport, DeviceSnapshot], after: tuple[SnapshotReport, DeviceSnapshot]
+) -> Iterator[Difference]:
+    """All that differs, what says most first."""
+    reports = before[0], after[0]
+    if reports[0].record is not None and reports[1].record is not None:
+        yield from _compare_records(reports[0].record, reports[1].record)
+    totals = before[1].totals, after[1].totals
+    if totals[0] is not None and totals[1] is not None:
+        yield from _unless_same("GPU", totals[0].name, totals[1].name)
+    # Where one side has no stacks they say nothing of the other.
+    if all(len(report.snapshot.stacks.frames.file) > 1 for report in reports):
+        found = [_optimizer_of(report) for report in reports]
+        yield from _unless_same(OPTIMIZER, *found)
+        used = ["on" if _is_checkpointed(report) else "off" for report in reports]
+        yield from _unless_same(CHECKPOINTING, *used)
+    settings = [report.snapshot.settings for report in reports]
+    for name in sorted({*settings[0], *settings[1]}):
+        yield from _unless_same(f"setting {name}", settings[0].get(name), settings[1].get(name))
+
+
+def _unless_same(name: str, before: object, after: object) -> Iterator[Difference]:
+    if before != after:
+        yield Difference(name, before, after)
+
+
+def _compare_records(before: Record, after: Record) -> Iterator[Difference]:
+    yield from _unless_same("torch", before.torch, after.torch)
+    matcher = SequenceMatcher(None, before.argv, after.argv, autojunk=False)
+    for action, a, b, c, d in matcher.get_opcodes():
+        if action == "equal":
+            continue
+        # A value alone says little: the option before it is shown too.
+        start = a > 0 and before.argv[a - 1].startswith("-")
+        old, new = before.argv[a - start : b], after.argv[c - start : d]
+        yield Difference("arguments", " ".join(old) or None, " ".join(new) or None)
+
+
+def _optimizer_of(report: SnapshotReport) -> str | None:
+    matches = (_OPTIMIZER.search(file) for file in report.snapshot.stacks.frames.file)
+    names = {match[1] for match in matches if match} - _NOT_OPTIMIZERS
+    return ", ".join(sorted(names)) or None
+
+
+def _is_checkpointed(report: SnapshotReport) -> bool:
+    return any(_CHECKPOINT.search(file) for file in report.snapshot.stacks.frames.file)

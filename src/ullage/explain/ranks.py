@@ -1,0 +1,125 @@
+"""The ranks of a distributed job: which of them are alike, and several runs of one rank each as one
+report.
+
+Two ranks are alike where their allocators were asked for the same bytes in the same order; frees in
+a row may come in any order.
+
+    event_digest(report) == event_digest(other)
+    find_axes([(0, 1, 2, 3), (0, 4)], world_size=8)     # strides and sizes: (1, 4), (4, 2)
+    join_ranks([report_of_rank_0, report_of_rank_7], covers={0: (0, 1, 2), 7: (7,)})
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ullage.explain.basis import Assumption, Basis, BasisKind, allocator_basis
+from ullage.explain.host import host_memory
+from ullage.explain.run import RunReport
+from ullage.explain.verdict import Verdict
+
+_GRAVITY = (Verdict.FITS, Verdict.OUT_OF_MEMORY, Verdict.FAILED)
+
+
+class Axis(NamedTuple):
+    """An axis of the mesh that ranks form: neighbours along it are `stride` ranks apart."""
+
+    stride: int
+    size: int
+
+
+def event_digest(report: RunReport) -> bytes:
+    """A digest of what every process of a run asked its allocators for."""
+    digest = hashlib.blake2b()
+    for process in report.processes:
+        sizes = process.record.events.size_bytes
+        is_free = sizes < 0
+        group = np.cumsum(np.diff(is_free, prepend=is_free[:1]))
+        order = np.lexsort((np.where(is_free, sizes, 0), group))
+        digest.update(sizes[order].tobytes())
+    return digest.digest()
+
+
+def find_axes(groups: Iterable[Sequence[int]], world_size: int) -> tuple[Axis, ...]:
+    """The mesh that the process groups of rank 0 tell of, smallest stride first.
+
+    groups: the ranks of each group; those that do not begin with rank 0, or are not evenly spaced,
+        say nothing. What they leave open is an axis too, so that the sizes multiply to
+        `world_size`.
+    """
+    found: dict[int, int] = {}
+    for group in groups:
+        if len(group) < 2 or group[0] != 0:
+            continue
+        stride = group[1]
+        if list(group) == list(range(0, stride * len(group), stride)):
+            found[stride] = min(len(group), found.get(stride, len(group)))
+    axes, covered = [], 1
+    strides = sorted(found)
+    for stride, following in itertools.zip_longest(strides, strides[1:], fillvalue=world_size):
+        # A group that holds other axes, such as that of all ranks, is cut where the next begins.
+        size = min(found[stride], following // stride)
+        if stride % covered or world_size % (stride * size):
+            continue
+        if stride > covered:
+            axes.append(Axis(covered, stride // covered))
+        axes.append(Axis(stride, size))
+        covered = stride * size
+    if covered < world_size:
+        axes.append(Axis(covered, world_size // covered))
+    return tuple(axes)
+
+
+def join_ranks(
+    reports: Sequence[RunReport], covers: Mapping[int, Sequence[int]], wall_s: float
+) -> RunReport:
+    """One report of several ranks that were each run alone, in the order of their ranks.
+
+    Args:
+        reports: one of each rank.
+        covers: for a rank that was played the ranks that it stands for.
+        wall_s: from the start of the first to the end of the last.
+    """
+    worst = max(reports, key=lambda report: _GRAVITY.index(report.verdict))
+    processes = tuple(process for report in reports for process in report.processes)
+    records = [process.record for process in processes]
+    which = "" if worst.verdict is Verdict.FITS else _name(worst)
+    fits_on = [name for name in reports[0].fits_on if all(name in r.fits_on for r in reports)]
+    warnings = dict.fromkeys(warning for report in reports for warning in report.warnings)
+    return replace(
+        worst,
+        reason=f"{which}{worst.reason}",
+        program=replace(worst.program, wall_s=wall_s),
+        host=host_memory(records),
+        processes=processes,
+        devices=tuple(device for report in reports for device in report.devices),
+        allocator_basis=_with_unplayed(allocator_basis(records), covers),
+        fits_on=tuple(fits_on),
+        warnings=tuple(warnings),
+        covers=tuple((rank, tuple(ranks)) for rank, ranks in sorted(covers.items())),
+    )
+
+
+def _with_unplayed(basis: Basis, covers: Mapping[int, Sequence[int]]) -> Basis:
+    """The basis, and that ranks were left out."""
+    num_unplayed = sum(map(len, covers.values())) - len(covers)
+    if not num_unplayed:
+        return basis
+    made = Assumption(
+        "ranks that were not played: like those on both sides of them in the mesh",
+        "",
+        num_unplayed,
+        0,
+    )
+    return Basis(BasisKind.ASSUMED, (*basis.assumptions, made))
+
+
+def _name(report: RunReport) -> str:
+    rank = report.processes[0].record.rank if report.processes else None
+    return "" if rank is None else f"rank {rank}: "

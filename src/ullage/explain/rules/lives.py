@@ -1,0 +1,117 @@
+"""Rules about what lies in memory and is not used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ullage.explain.rules.case import MIN_BYTES, Case
+from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.trace.model import Category, Int64Array
+from ullage.units import format_bytes
+
+_DEAD_FRAC = 0.1
+_CACHE_FRAC = 0.4
+_LISTED = 3
+
+
+def _find_dead(case: Case) -> Iterator[Found]:
+    recorded = case.device.recorded
+    dead = None if recorded is None else recorded.dead
+    if dead is None:
+        return
+    gain = case.peak_bytes - dead.lower_peak_bytes
+    if not case.is_worth(gain, _DEAD_FRAC):
+        return
+    yield Found(
+        what=f"{case.share(dead.size_bytes)} are live and never used again",
+        evidence=(
+            *_list_dead(case, dead.blocks, dead.last_use),
+            *case.list_holders(dead.blocks[:1]),
+        ),
+        gain_bytes=gain,
+        blocks=dead.blocks,
+    )
+
+
+def _list_dead(case: Case, blocks: Int64Array, last_use: Int64Array) -> Iterator[str]:
+    """The sites with most dead bytes, and when the last of their blocks was used."""
+    sites: dict[str, list[int]] = {}
+    for block in blocks.tolist():
+        sites.setdefault(case.site(block), []).append(block)
+    rows = sorted(sites.items(), key=lambda item: -int(case.size_bytes[item[1]].sum()))
+    for site, mine in rows[:_LISTED]:
+        if site != rows[0][0] and case.size_bytes[mine].sum() < MIN_BYTES:
+            break
+        count = f"{len(mine)} block{'s' * (len(mine) > 1)}"
+        used = when_used(case, int(last_use[mine].max()))
+        yield f"{format_bytes(int(case.size_bytes[mine].sum()))} in {count}, {used}: {site}"
+    rest = sum(int(case.size_bytes[mine].sum()) for _, mine in rows[_LISTED:])
+    if rest >= MIN_BYTES:
+        yield f"{format_bytes(rest)} at {len(rows) - _LISTED} other places"
+
+
+def when_used(case: Case, event: int) -> str:
+    """When something was last used: "last used in step 2, backward, 3 steps before the peak"."""
+    course = case.device.course
+    described = course.describe(event - 1)
+    steps = int(np.diff(course.step_at(np.array([event, case.device.peak_event])))[0])
+    ago = f", {steps} step{'s' * (steps > 1)} before the peak" if steps > 0 else ""
+    return f"last used in {described}{ago}" if described else "not used any more"
+
+
+def _find_cache(case: Case) -> Iterator[Found]:
+    if not case.is_known:
+        return
+    numbers = np.flatnonzero(case.is_live & case.is_of(Category.KV_CACHE))
+    size = int(case.size_bytes[numbers].sum())
+    if not case.is_worth(size, _CACHE_FRAC):
+        return
+    recorded = case.device.recorded
+    tokens = None if recorded is None else recorded.tokens
+    rate = ""
+    if tokens is not None:
+        each = f"{format_bytes(tokens.token_bytes)} for each token of all sequences together"
+        rate = f"{each}, {tokens.num_tokens:,} tokens at the end"
+    yield Found(
+        what=f"keys and values of earlier tokens are {case.share(size)}",
+        evidence=(*filter(None, (rate,)), *case.list_sites(numbers)),
+        gain_bytes=size // 2,
+        blocks=numbers,
+    )
+
+
+RULES = (
+    Rule(
+        code="UL116",
+        title="memory is held that is never used again",
+        kind=Kind.FAULT,
+        meaning="A name, a list, an attribute or a traceback keeps a tensor after the last "
+        "operation that reads it: raw data beside what was made of it, logits through the whole "
+        "backward pass, a part of a model that has done its work.",
+        evidence="The last kernel, library call or copy that got an address in a block came before "
+        "the peak, and the block is freed later, or lay idle for two whole steps when the program "
+        "ended. Without such blocks the peak is 10 % lower or more. Runs that ullage recorded "
+        "only.",
+        cost="nothing, or a copy back where it is needed after all",
+        change="let it go after its last use: del the name, return from the function, set_to_none, "
+        "module.cpu(), no reference in a list, a hook or a traceback",
+        find=_find_dead,
+        is_general=True,
+    ),
+    Rule(
+        code="UL136",
+        title="the KV cache dominates the peak",
+        kind=Kind.CHOICE,
+        meaning="Keys and values of all earlier tokens, of every layer and every sequence of the "
+        "batch, grow with the length and with the batch.",
+        evidence="The caches that the model was handed or gave back are 40 % of the peak or more. "
+        "The gain is that of half the bytes for each element.",
+        cost="a quantised cache loses a little precision and takes a little time; a window forgets",
+        change='keep it in 8 bits (transformers: cache_implementation="quantized"; vLLM: '
+        "--kv-cache-dtype fp8), batch fewer sequences, or use a model with fewer KV heads or a "
+        "sliding window",
+        find=_find_cache,
+    ),
+)

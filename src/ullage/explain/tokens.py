@@ -1,0 +1,74 @@
+"""What a generating program's cache of keys and values costs: bytes for each token.
+
+Where the model is called without gradients, each call of the outermost module is a step, and makes
+one token for each sequence of the batch. What the cache is longer by after each is what a token
+costs; its whole length at that rate is how many tokens are in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ullage.explain.course import Course
+from ullage.explain.growth import Growth
+from ullage.explain.ownership import code_of
+from ullage.explain.phases import Phase
+from ullage.trace.model import Category, UInt8Array
+from ullage.trace.replay import Replay
+
+
+@dataclass(frozen=True, slots=True)
+class TokenGrowth:
+    """A cache that grows with each token.
+
+    Attributes:
+        token_bytes: what one more token of each sequence takes.
+        cache_bytes: what the growing blocks had after the last step, as asked for.
+        sites: numbers in `Sites.names` of the lines that make it.
+        is_replaced: whether each token's tensor takes the place of a smaller one.
+    """
+
+    token_bytes: int
+    cache_bytes: int
+    sites: tuple[int, ...]
+    is_replaced: bool
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens the cache held at the end."""
+        return round(self.cache_bytes / self.token_bytes)
+
+    def bytes_at(self, num_tokens: int) -> int:
+        """What the cache takes with so many tokens."""
+        return self.token_bytes * num_tokens
+
+
+def find_token_growth(
+    growth: Sequence[Growth], replay: Replay, category: UInt8Array, course: Course
+) -> TokenGrowth | None:
+    """What grows with each token; None where nothing does, or where it is not a program that
+    generates: an optimizer or gradients are no part of that.
+    """
+    is_forward = course.phase == Phase.FORWARD
+    if not course.has_phases or course.grad[is_forward].any() or not is_forward.any():
+        return None
+    caches = [one for one in growth if _is_cache(one, category)]
+    rate = round(sum(one.bytes_per_step for one in caches))
+    if not rate:
+        return None
+    blocks = np.unique([block for one in caches for block in one.blocks])
+    return TokenGrowth(
+        token_bytes=rate,
+        cache_bytes=int(replay.blocks.requested_bytes[blocks].sum()),
+        sites=tuple(one.site for one in caches),
+        is_replaced=all(one.is_replaced for one in caches),
+    )
+
+
+def _is_cache(growth: Growth, category: UInt8Array) -> bool:
+    cache = code_of(Category.KV_CACHE)
+    is_claimed = bool(growth.blocks) and category[growth.blocks[-1]] == cache
+    return growth.is_replaced or bool(is_claimed)

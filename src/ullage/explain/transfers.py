@@ -1,0 +1,112 @@
+"""Copies between host and device that come again in every step, and pinned memory that grows.
+
+What is copied once, such as the weights, is no part of the input pipeline. Of the rest it matters
+whether the memory of the host is pinned, whether the program waits for the copy, and whether it is
+on the stream that computes: each of the three keeps a copy from going on beside the computing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ullage.explain.course import Course
+from ullage.explain.matching import Match
+from ullage.trace.lifetime import find_blocks
+from ullage.trace.model import Copies, Int64Array
+from ullage.trace.replay import BoolArray, Replay
+
+_MIN_STEPS = 3
+_OFTEN_FRAC = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """Copies of one kind that most steps have.
+
+    Attributes:
+        is_to_device, is_pinned, is_waited_for: see `trace.model.Copies`.
+        is_beside: whether all of them are on other streams than the one that computes.
+        num_copies: in all steps but the first.
+        num_steps: in how many of these they come.
+        step_bytes: in one of them; the median.
+        blocks: numbers in `Replay.blocks` of what they are copied to or from.
+    """
+
+    is_to_device: bool
+    is_pinned: bool
+    is_waited_for: bool
+    is_beside: bool
+    num_copies: int
+    num_steps: int
+    step_bytes: int
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """Pinned memory of the host when steps ended: (num_steps,) bytes."""
+
+    size_bytes: Int64Array
+
+
+def find_transfers(
+    match: Match, replay: Replay, course: Course, device: int
+) -> tuple[Transfers, ...] | None:
+    """The copies of steps by kind, the most bytes first; None where copies were not recorded."""
+    copies = match.record.copies
+    if copies is None:
+        return None
+    event = match.event_after(copies.position, replay.num_events)
+    step = course.step_at(event)
+    # The first step comes with all that is copied once.
+    num_steps = course.num_steps - 1
+    here = (copies.device == device) & (step >= 1) & (step <= num_steps)
+    kinds = copies.is_to_device * 4 + copies.is_pinned * 2 + copies.is_waited_for
+    found = []
+    for kind in np.unique(kinds[here]).tolist():
+        rows = np.flatnonzero(here & (kinds == kind))
+        steps = np.unique(step[rows])
+        if len(steps) < max(_MIN_STEPS, _OFTEN_FRAC * num_steps):
+            continue
+        sums = np.bincount(step[rows], weights=copies.size_bytes[rows])[steps]
+        found.append(
+            Transfers(
+                is_to_device=bool(kind & 4),
+                is_pinned=bool(kind & 2),
+                is_waited_for=bool(kind & 1),
+                is_beside=bool((copies.stream[rows] != _computing_stream(replay)).all()),
+                num_copies=len(rows),
+                num_steps=len(steps),
+                step_bytes=int(np.median(sums)),
+                blocks=_blocks_of(match, copies, rows),
+            )
+        )
+    return tuple(sorted(found, key=lambda one: -one.step_bytes))
+
+
+def find_pinned(match: Match, replay: Replay, course: Course) -> Pinned | None:
+    """How much was pinned when each step ended; None where that was not recorded."""
+    levels = match.record.pinned
+    if levels is None:
+        return None
+    events = match.event_after(levels.position, replay.num_events)
+    place = np.searchsorted(events, course.step_ends, side="right")
+    return Pinned(np.append(0, levels.size_bytes)[place])
+
+
+def _computing_stream(replay: Replay) -> int:
+    """The stream that most bytes were allocated on."""
+    streams, place = np.unique(replay.blocks.stream, return_inverse=True)
+    sums = np.bincount(place, weights=replay.blocks.size_bytes)
+    return int(streams[np.argmax(sums)]) if len(streams) else 0
+
+
+def _blocks_of(match: Match, copies: Copies, rows: Int64Array) -> tuple[int, ...]:
+    """The blocks of the trace that copies went to or came from, each once."""
+    lives = find_blocks(
+        match.lifetimes, copies.position[rows], copies.device[rows], copies.address[rows]
+    )
+    is_copied: BoolArray = np.isin(match.row, lives) & (match.row >= 0)
+    return tuple(np.flatnonzero(is_copied).tolist())

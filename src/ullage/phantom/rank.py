@@ -1,0 +1,80 @@
+"""One rank of a distributed job, as torchrun would tell it to a program.
+
+Rank(5, world_size=64, local_world_size=8).variables()["LOCAL_RANK"]    # "5"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ullage.errors import SpecError
+
+# GPUs of the usual server, and so ranks of one node, where nothing else is said.
+DEFAULT_LOCAL_WORLD_SIZE = 8
+# As many devices as the phantom plays in one process.
+MAX_LOCAL_WORLD_SIZE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A rank, the number of ranks of the job, and the number on one node."""
+
+    number: int
+    world_size: int
+    local_world_size: int
+
+    def variables(self) -> dict[str, str]:
+        """What torchrun sets for this rank; nobody listens at the address."""
+        node, local = divmod(self.number, self.local_world_size)
+        num_nodes = self.world_size // self.local_world_size
+        return {
+            "RANK": str(self.number),
+            "LOCAL_RANK": str(local),
+            "GROUP_RANK": str(node),
+            "ROLE_RANK": str(self.number),
+            "ROLE_NAME": "default",
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_WORLD_SIZE": str(self.local_world_size),
+            "GROUP_WORLD_SIZE": str(num_nodes),
+            "ROLE_WORLD_SIZE": str(self.world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_RUN_ID": "none",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        }
+
+
+def choose_ranks(
+    numbers: tuple[int, ...], world_size: int, local_world_size: int | None = None
+) -> tuple[Rank, ...]:
+    """The ranks of a job that are to be played.
+
+    Args:
+        numbers: which, each once.
+        world_size: how many ranks the job has.
+        local_world_size: how many of them are on one node; None is 8, or all of a smaller job.
+
+    Raises:
+        SpecError: there is no such rank, or the nodes do not come out even.
+    """
+    local = local_world_size
+    if local is None:
+        local = min(world_size, DEFAULT_LOCAL_WORLD_SIZE)
+    if world_size < 1:
+        raise SpecError(f"world_size={world_size} is not a number of ranks; expected 1 or more")
+    if not 1 <= local <= MAX_LOCAL_WORLD_SIZE or world_size % local:
+        raise SpecError(
+            f"{world_size} ranks cannot be on nodes of {local}; give --local-world-size the number "
+            f"of GPUs of a node, from 1 to {MAX_LOCAL_WORLD_SIZE}, that divides {world_size}"
+        )
+    for number in numbers:
+        if not 0 <= number < world_size:
+            raise SpecError(
+                f"there is no rank {number} of {world_size}; ranks go from 0 to {world_size - 1}"
+            )
+        if numbers.count(number) > 1:
+            raise SpecError(f"rank {number} was given twice; give each rank once")
+    return tuple(Rank(number, world_size, local) for number in numbers)

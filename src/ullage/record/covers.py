@@ -1,0 +1,172 @@
+"""Who reads a tensor on the CPU while something of it is put off.
+
+Every operation is seen at a dispatch key that torch keeps free for tests; the methods that reach a
+tensor's bytes without an operation are covered for as long. The key is a thread's own: threads that
+the program starts see theirs from their first operation on.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+_KEY = "TESTING_ONLY_GenericWrapper"
+_LOOKS = """
+alias as_strided detach detach_ diagonal empty_like expand is_pinned lift_fresh new_empty
+new_empty_strided new_full new_ones new_zeros ones_like permute rand_like randn_like _reshape_alias
+select set_ set_data slice split split_with_sizes squeeze t transpose unbind unfold unsqueeze
+_unsafe_view view zeros_like full_like
+"""
+"""Operations that read no value: another look at the same bytes, or another tensor's shape."""
+_OPENINGS = ("numpy", "data_ptr", "untyped_storage", "tolist", "__dlpack__")
+"""Methods that reach a tensor's bytes without an operation."""
+
+
+class Cover:
+    """Sees operations, and hands them to who decides about them.
+
+    Attributes:
+        is_on: whether something is put off.
+    """
+
+    def __init__(
+        self,
+        torch: ModuleType,
+        *,
+        follow: Callable[[Any, Any, Any], Any],
+        read: Callable[[Any], None],
+        read_everything: Callable[[], None],
+    ) -> None:
+        """`follow(op, args, kwargs)` gives an operation's result, or None where it is to be done
+        as it is; `read(tensor)` and `read_everything()` do what was put off.
+        """
+        self.is_on = False
+        self._torch = torch
+        self._follow, self._read, self._read_everything = follow, read, read_everything
+        self._include = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
+        self._lock = threading.Lock()
+        self._libraries: dict[str, Any] = {}
+        self._whole: set[Any] = set()
+        self._parted: set[Any] = set()
+        self._own: dict[str, Any] = {}
+        self._is_ready = False
+        self._main = threading.get_ident()
+
+    def watch_threads(self) -> None:
+        """Has threads that are started from now on see their operations from the first: what is
+        put off later may be read by any of them.
+        """
+        run = getattr(threading.Thread, "_bootstrap_inner", None)
+        if self._include is None or run is None:
+            return
+
+        @functools.wraps(run)
+        def see_and_run(thread: threading.Thread) -> None:
+            self._prepare()
+            self.settle()
+            run(thread)
+
+        threading.Thread._bootstrap_inner = see_and_run  # type: ignore[attr-defined]
+
+    def settle(self) -> None:
+        """Sees this thread's operations from here on only as far as it must."""
+        if self._include is None:
+            return
+        is_thread = self._is_ready and threading.get_ident() != self._main
+        self._include(_KEY, self.is_on or is_thread)
+
+    def turn_on(self) -> None:
+        """Something is put off."""
+        if self.is_on:
+            return
+        self._prepare()
+        self.is_on = True
+        tensor_type = self._torch.Tensor
+        for name in _OPENINGS:
+            self._own[name] = tensor_type.__dict__.get(name)
+            setattr(tensor_type, name, self._reading_first(getattr(tensor_type, name)))
+        self.settle()
+
+    def turn_off(self) -> None:
+        """Nothing is put off any longer: all is as it was."""
+        if not self.is_on:
+            return
+        self.is_on = False
+        for name, own in self._own.items():
+            if own is None:
+                delattr(self._torch.Tensor, name)
+            else:
+                setattr(self._torch.Tensor, name, own)
+        self._own.clear()
+        self.settle()
+
+    def _prepare(self) -> None:
+        if self._is_ready:
+            return
+        self._is_ready = True
+        library_type = self._torch.library.Library
+        looks = self._torch.library.fallthrough_kernel
+        self._fallback = library_type("_", "IMPL")
+        self._fallback.fallback(self._see, _KEY)
+        mode = self._torch.utils._python_dispatch.TorchDispatchMode
+        mode.__enter__ = self._reading_all_first(mode.__enter__)
+        self._seen = library_type("aten", "IMPL")
+        for name in _LOOKS.split():
+            packet = getattr(self._torch.ops.aten, name)
+            for overload in packet.overloads():
+                self._seen.impl(getattr(packet, overload), looks, _KEY)
+
+    def _see(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        """Every operation while something is put off."""
+        if op not in self._whole:
+            if self._comes_apart(op):
+                self._pass_by(op)
+                return op(*args, **kwargs)
+            self._whole.add(op)
+        made = self._follow(op, args, kwargs)
+        return self.unseen(op, args, kwargs) if made is None else made
+
+    def unseen(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """Does an operation as it is."""
+        self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
+        try:
+            return op(*args, **kwargs)
+        finally:
+            self.settle()
+
+    def _pass_by(self, op: Any) -> None:
+        """Sees an operation no longer; through its namespace's own library."""
+        with self._lock:
+            if op in self._parted:
+                return  # by another thread
+            if op.namespace not in self._libraries:
+                self._libraries[op.namespace] = self._torch.library.Library(op.namespace, "IMPL")
+            fallthrough = self._torch.library.fallthrough_kernel
+            self._libraries[op.namespace].impl(op, fallthrough, _KEY)
+            self._parted.add(op)
+
+    def _comes_apart(self, op: Any) -> bool:
+        """Whether an operation is made of others, which are then seen one by one."""
+        has, name = self._torch._C._dispatch_has_kernel_for_dispatch_key, op.name()
+        return has(name, "CompositeImplicitAutograd") and not has(name, "CPU")
+
+    def _reading_first(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def read_first(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            self._read(tensor)
+            return method(tensor, *args, **kwargs)
+
+        return read_first
+
+    def _reading_all_first(self, enter: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(enter)
+        def read_all_first(mode: Any) -> Any:
+            self._read_everything()
+            if self._include is not None:
+                self._include(_KEY, False)  # noqa: FBT003 - torch runs no fallback under a mode
+            return enter(mode)
+
+        return read_all_first

@@ -1,0 +1,77 @@
+"""What FSDP2 gathers and reduces: whole parameters while they are used, their gradients, buffers.
+
+A sharded parameter stays where it is; the whole one is another tensor, whose storage comes and goes
+with each use, and no module lists it then. So it is claimed where FSDP2 has just made it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+_PLACE = "torch.distributed.fsdp._fully_shard."
+_WATCHED = "_ullage_watched"
+
+
+class Claiming(Protocol):
+    """What collects claims."""
+
+    def claim_for(self, parameter: Any, tensor: Any, category: str) -> None:
+        """A tensor that belongs to a parameter; None: to no single one."""
+
+
+def watch(claims: Claiming) -> None:
+    """Has FSDP2 claim what it makes, once it has been imported."""
+    single = getattr(sys.modules.get(_PLACE + "_fsdp_param"), "FSDPParam", None)
+    group = getattr(sys.modules.get(_PLACE + "_fsdp_param_group"), "FSDPParamGroup", None)
+    if single is None or group is None or hasattr(group, _WATCHED):
+        return
+    setattr(group, _WATCHED, True)
+
+    def claim_whole(whole: Any) -> None:
+        claims.claim_for(whole.sharded_param, whole._unsharded_param, "parameter")
+
+    def claim_gathered(gathering: Any) -> None:
+        result = getattr(gathering, "_all_gather_result", None)
+        if result is not None:
+            claims.claim_for(None, result.all_gather_output, "communication")
+
+    def claim_gradients(reducing: Any) -> None:
+        for whole in reducing.fsdp_params:
+            gradients = (
+                getattr(getattr(whole, "_unsharded_param", None), "grad", None),
+                getattr(whole, "unsharded_accumulated_grad", None),
+            )
+            for gradient in gradients:
+                if gradient is not None:
+                    claims.claim_for(whole.sharded_param, gradient, "gradient")
+
+    _call_with(single, "to_unsharded", after=claim_whole)
+    _call_with(group, "unshard", after=claim_gathered)
+    _call_with(group, "post_backward", before=claim_gradients)
+
+
+def _call_with(
+    kind: Any,
+    name: str,
+    *,
+    before: Callable[[Any], None] | None = None,
+    after: Callable[[Any], None] | None = None,
+) -> None:
+    """Wraps a method, where this torch has it."""
+    method = getattr(kind, name, None)
+    if method is None:
+        return
+
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        if before is not None:
+            before(self)
+        result = method(self, *arguments, **named)
+        if after is not None:
+            after(self)
+        return result
+
+    setattr(kind, name, call)

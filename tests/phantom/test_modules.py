@@ -1,0 +1,52 @@
+"""Which module allocated what: programs whose blocks say by their size whose they have to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ullage.explain.modules import attribute_modules
+from ullage.trace.lifetime import find_lifetimes
+from ullage.trace.model import Record
+
+pytestmark = pytest.mark.phantom
+MIB = 2**20
+RunProgram = Callable[..., Any]
+
+
+def modules_by_size(record: Record) -> dict[int, list[str | None]]:
+    """The modules of all blocks of a size, over the whole run."""
+    lifetimes = find_lifetimes(record.events, record.first_position)
+    owners = attribute_modules(lifetimes, record)
+    names = (*owners.names, None)
+    found: dict[int, list[str | None]] = {}
+    for size, number in zip(lifetimes.size_bytes.tolist(), owners.index.tolist(), strict=True):
+        found.setdefault(size, []).append(names[number])
+    return found
+
+
+@pytest.mark.parametrize("roots", ["one", "two"])
+def test_every_block_belongs_to_the_module_of_its_size(run_program: RunProgram, roots: str) -> None:
+    outcome = run_program("modules.py", roots)
+    assert outcome.exit_code == 0, outcome.stderr
+    found = modules_by_size(outcome.record)
+    wrong = {}
+    for size, path in outcome.printed.items():
+        near = [one for one in found if int(size) <= one <= int(size) + MIB]
+        blocks = [path for one in near for path in found[one]]
+        assert len(blocks) >= (1 if path is None else 4), f"{path}: {len(blocks)} blocks"
+        if set(blocks) != {path}:
+            wrong[path] = blocks
+    assert not wrong
+
+
+def test_the_document_lists_modules_whose_bytes_sum_to_the_peak(run_program: RunProgram) -> None:
+    outcome = run_program("modules.py", "one")
+    assert outcome.exit_code == 0, outcome.stderr
+    device = outcome.device
+    assert sum(row["bytes"] for row in device["modules"]) == device["peak_allocated_bytes"]
+    paths = [row["path"] for row in device["modules"]]
+    assert len(paths) == len(set(paths))
+    assert "nested.inner" in paths
