@@ -30,7 +30,7 @@ LAYERS = (
     ("report", "ui"),
     ("api",),
     ("parallel", "diffs", "explanations", "what_ifs"),
-    ("sweeps",),
+    ("sweeps", "ranks"),
     ("cli", "pytest_plugin"),
 )
 ROW_OF = {name: row for row, names in enumerate(LAYERS) for name in names}
@@ -56,16 +56,20 @@ POSITIONAL_PARAMETERS = 5
 FLAGS = {
     "run": {
         "program", "--gpu", "--sweep", "--plot", "--memory", "--capability", "--alloc-conf",
-        "--steps", "--python", "--real-init", "--snapshot", "-o", "--output", "--json", "--force",
-        "--quiet",
+        "--steps", "--python", "--real-init", "--dummy-weights", "--values", "--assume",
+        "--snapshot", "-o", "--output", "--html", "--json",
+        "--force", "--quiet", "--gpus", "--world-size", "--rank", "--ranks", "--local-world-size",
     },
     "scrub": {"file", "-o", "--output", "--word", "--key", "--force"},
     "gpus": {"name", "--json"},
     "explain": {
         "file", "--request", "--what-if", "--gpu", "--memory", "--python", "--rule", "--html",
+        "--export",
         "--json", "-o", "--output", "--force", "--quiet",
     },
-    "diff": {"before", "after", "--json", "-o", "--output", "--force", "--quiet"},
+    "diff": {
+        "before", "after", "--json", "-o", "--output", "--html", "--force", "--quiet",
+    },
     "env": {
         "directory", "--torch", "-r", "--requirement", "--with-triton", "--python", "--force",
     },

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UllageError,
     )
     from ullage.explanations import Explanation, explain_file
+    from ullage.ranks import run_ranks
     from ullage.sweeps import Sweep, sweep
     from ullage.what_ifs import WhatIf, what_if
 
@@ -49,6 +50,7 @@ __all__ = [
     "diff",
     "explain_file",
     "run",
+    "run_ranks",
     "sweep",
     "what_if",
 ]
@@ -69,6 +71,7 @@ _MODULES = {
     "diff": "ullage.diffs",
     "explain_file": "ullage.explanations",
     "run": "ullage.api",
+    "run_ranks": "ullage.ranks",
     "sweep": "ullage.sweeps",
     "what_if": "ullage.what_ifs",
 }

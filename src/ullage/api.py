@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
 from ullage.files import is_stream
+from ullage.phantom.companions import Companions, companions
 from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.launch import (
     LIBRARY_DIR,
@@ -30,12 +32,17 @@ from ullage.phantom.launch import (
     start,
 )
 from ullage.phantom.program import UserProgram, resolve_program
+from ullage.phantom.rank import Rank, choose_ranks
 from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
+from ullage.record.assume import Assumed
 
 if TYPE_CHECKING:
     from ullage.explain.device import DeviceReport
     from ullage.explain.run import RunReport
     from ullage.explain.verdict import Verdict
+
+
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,18 @@ class Run:
         return self.report.processes[0].snapshot if self.report.processes else None
 
     @property
+    def html(self) -> str:
+        """One self-contained page: the snapshots of all processes, and the report; the run document
+        is in it.
+
+        Raises:
+            SnapshotError: no snapshot was kept, or it tells of no device memory.
+        """
+        from ullage.report.run_page import render_run_page
+
+        return render_run_page(self.report)
+
+    @property
     def document(self) -> dict[str, Any]:
         """The run document, schema "ullage.run/1"."""
         from ullage.report.document import run_document
@@ -114,6 +133,13 @@ def run(
     snapshot: str | os.PathLike[str] | None = None,
     force: bool = False,
     real_init: bool = False,
+    dummy_weights: bool = False,
+    values: bool = True,
+    assume: Sequence[str] = (),
+    gpus: int | None = None,
+    world_size: int | None = None,
+    rank: int | None = None,
+    local_world_size: int | None = None,
     stdout_to_stderr: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> Run:
@@ -133,6 +159,14 @@ def run(
         snapshot: where the memory snapshot goes; None keeps none.
         force: overwrite that file.
         real_init: really initialise weights on the CPU (slower, and no allocation depends on it).
+        dummy_weights: make up weight files of transformers models that are not there.
+        values: compute small values (masks, counts, flags) beside the phantom.
+        assume: what is assumed of values that are not known, such as "nonzero=half" (or all, none,
+            a fraction) and "experts=balanced" (or worst).
+        gpus: how many devices there are, all alike; None is one, or those of a rank's node.
+        world_size: the number of ranks of a distributed job of which the program plays one.
+        rank: which; None is rank 0.
+        local_world_size: how many ranks are on one node; None is 8, or all of a smaller job.
         stdout_to_stderr: the program's own output goes to stderr.
         on_progress: called with a line, such as "step 3 allocated 8641234567", as steps end.
 
@@ -149,12 +183,30 @@ def run(
         device=choose_device(gpu, memory=memory, capability=capability),
         python=python,
         options=RunOptions(
-            alloc_conf, steps, has_snapshot=kept is not None, has_real_init=real_init
+            alloc_conf,
+            steps,
+            has_snapshot=kept is not None,
+            has_real_init=real_init,
+            has_dummy_weights=dummy_weights,
+            has_values=values,
+            assumed=Assumed.parse(assume),
+            rank=_choose_rank(rank, world_size, local_world_size),
+            num_devices=gpus,
         ),
     )
     return run_job(
         job, kept, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress, force=force
     )
+
+
+def _choose_rank(
+    rank: int | None, world_size: int | None, local_world_size: int | None
+) -> Rank | None:
+    if world_size is None:
+        if rank is not None or local_world_size is not None:
+            raise SpecError("a rank is one of a job; give the number of its ranks (world size) too")
+        return None
+    return choose_ranks((rank or 0,), world_size, local_world_size)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +228,11 @@ def make_job(
 ) -> Job:
     """Finds the program and its torch; raises as `run` does."""
     check_platform()
+    if options.rank is not None and program and Path(program[0]).name in _LAUNCHERS:
+        raise SpecError(
+            f"{Path(program[0]).name} starts the ranks of a job itself; give it --gpus N instead, "
+            "or the script alone to play one rank"
+        )
     user_program = resolve_program(program, None if python is None else os.fspath(python))
     return Job(
         user_program, device, check_torch(find_torch(user_program.python), LIBRARY_DIR), options
@@ -191,14 +248,36 @@ def run_job(
     force: bool = False,
 ) -> Run:
     """Runs a job in a process of its own, and explains it; its snapshot goes to `kept`."""
-    with run_directory() as run_dir:
+    with run_directory() as run_dir, job_companions(job, run_dir) as beside:
         environment = make_environment(run_dir, job.device, job.build, job.options)
+        if beside is not None and job.options.rank is not None:
+            beside.note_start(job.options.rank.number)
         with start(job.program, environment, stdout_to_stderr=stdout_to_stderr) as child:
             from ullage.explain.run import explain_run  # noqa: F401 - while the child runs
             from ullage.report import text as _text  # noqa: F401 - likewise
 
             ended = child.wait(_watch(run_dir / PROGRESS_FILE, on_progress))
         return explain_job(job, run_dir, child.pid, ended, kept, force=force)
+
+
+@contextmanager
+def job_companions(job: Job, mail: Path) -> Iterator[Companions | None]:
+    """While this lasts, a rank that waits for what another one sends has that rank run beside it;
+    None for a job that is no rank.
+    """
+    rank = job.options.rank
+    if rank is None:
+        yield None
+        return
+
+    def environment_of(number: int, directory: Path) -> dict[str, str]:
+        options = replace(
+            job.options, rank=replace(rank, number=number), mail=mail, has_snapshot=False
+        )
+        return make_environment(directory, job.device, job.build, options)
+
+    with companions(job.program, mail, environment_of) as beside:
+        yield beside
 
 
 def explain_job(
@@ -289,6 +368,7 @@ __all__ = [
     "check_writable",
     "default_snapshot",
     "explain_job",
+    "job_companions",
     "make_job",
     "run",
     "run_job",

@@ -1,7 +1,7 @@
 """Compares two snapshot files: what `ullage diff` and `ullage.diff` are.
 
 found = ullage.diff("before.pickle", "after.pickle")
-found.changed_bytes, found.causes
+found.changed_bytes, found.causes[0].text
 print(found.text())
 """
 
@@ -15,14 +15,21 @@ from typing import TYPE_CHECKING, Any
 from ullage.errors import SnapshotError
 
 if TYPE_CHECKING:
+    from ullage.explain.causes import Cause
     from ullage.explain.diff import DiffReport
     from ullage.explain.snapshot import SnapshotReport
 
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Two snapshots compared at their peaks."""
+    """Two snapshots compared.
 
+    Attributes:
+        paths: of the files, as they were given.
+        report: all that was found.
+    """
+
+    paths: tuple[str, str]
     report: DiffReport
 
     @property
@@ -31,8 +38,8 @@ class Diff:
         return self.report.changed_bytes
 
     @property
-    def causes(self) -> tuple[str, ...]:
-        """What it comes to, in words, the largest first."""
+    def causes(self) -> tuple[Cause, ...]:
+        """Why it changed, the most telling first."""
         return self.report.causes
 
     @property
@@ -41,6 +48,15 @@ class Diff:
         from ullage.report.diff import diff_document
 
         return diff_document(self.report)
+
+    @property
+    def html(self) -> str:
+        """One self-contained page: both runs on the same axes, and the report; the document is in
+        it.
+        """
+        from ullage.report.diff_page import render_diff_page
+
+        return render_diff_page(self.report, self.paths)
 
     def text(self, width: int = 80) -> str:
         """The comparison for people, without colour."""
@@ -65,7 +81,7 @@ def diff(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Diff:
             path for path, report in zip(paths, reports, strict=True) if not report.devices
         )
         raise SnapshotError(f"{str(empty)!r} holds no device memory; there is nothing to compare")
-    return Diff(found)
+    return Diff((os.fspath(before), os.fspath(after)), found)
 
 
 def _explain(path: Path) -> SnapshotReport:

@@ -53,7 +53,8 @@ class Explanation:
 
     @property
     def html(self) -> str:
-        """One self-contained page: the map of addresses, the timeline, the findings.
+        """One self-contained page: the map of addresses, the timeline, the findings, the report;
+        the document is in it.
 
         Raises:
             SnapshotError: the file tells of no device memory.
@@ -61,6 +62,21 @@ class Explanation:
         from ullage.report.explain_page import render_page
 
         return render_page(self.view)
+
+    def export(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """Writes it for another tool, in the format that the ending of the name says: .pickle for
+        PyTorch's memory_viz, .perfetto.json, .folded for flame graphs, .csv, .json, .ullage.
+
+        Returns where it is: beside a file of that name, unless `force` is given.
+
+        Raises:
+            SpecError: the ending is of no format.
+            SnapshotError: the format shows device memory, and the file tells of none.
+            OSError: it cannot be written there.
+        """
+        from ullage.report.export import write_export
+
+        return write_export(self.view, Path(path), force=force)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""

@@ -23,8 +23,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from ullage.api import Job, Run, explain_job
+from ullage.api import Job, Run, explain_job, job_companions
 from ullage.errors import EnvironmentProblem
+from ullage.phantom.companions import Companions
 from ullage.phantom.launch import Child, Ended, make_environment, run_directory, start
 from ullage.phantom.strays import end_strays
 from ullage.phantom.warm import WarmChild, WarmProcess, start_warm
@@ -58,6 +59,7 @@ class ParallelRuns:
         self._lock = threading.Lock()
         self._running: set[Child | WarmChild] = set()
         self._warm: WarmProcess | None = None
+        self._companions: Companions | None = None
         self._warm_environment: dict[str, str] = {}
 
     def run_all(self) -> None:
@@ -67,6 +69,8 @@ class ParallelRuns:
             directory = stack.enter_context(run_directory())
             # Last of all, when the warm process has ended too: what its forks have left.
             stack.callback(end_strays, directory)
+            mail = self._jobs[0].options.mail or directory
+            self._companions = stack.enter_context(job_companions(self._jobs[0], mail))
             try:
                 # Two runs are over before a warm process is of use.
                 if len(self._jobs) > 2 and not self.fresh_because:
@@ -126,6 +130,7 @@ class ParallelRuns:
         job = self._jobs[number]
         run_dir.mkdir()
         output = run_dir / "output"
+        self._note_rank(job, Companions.note_start)
         ended = None
         if number > 0 and self._warm is not None and not self.fresh_because:
             ended = self._fork(self._warm, job, run_dir, output)
@@ -133,6 +138,7 @@ class ParallelRuns:
             environment = make_environment(run_dir, job.device, job.build, job.options)
             with start(job.program, environment, output=output) as child:
                 ended = self._wait(child)
+        self._note_rank(job, Companions.note_end)
         if self.was_interrupted:
             return
         result = explain_job(job, run_dir, ended[0], ended[1], None)
@@ -140,6 +146,11 @@ class ParallelRuns:
             self._on_failure(_tail(output))
         self.results[number] = result
         shutil.rmtree(run_dir, ignore_errors=True)
+
+    def _note_rank(self, job: Job, note: Callable[[Companions, int], None]) -> None:
+        """Tells those that wait for a rank that it has started or ended."""
+        if self._companions is not None and job.options.rank is not None:
+            note(self._companions, job.options.rank.number)
 
     def _fork(
         self, warm: WarmProcess, job: Job, run_dir: Path, output: Path

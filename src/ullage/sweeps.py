@@ -26,6 +26,7 @@ from ullage.parallel import ParallelRuns
 from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.launch import RunOptions
 from ullage.phantom.program import resolve_program
+from ullage.record.assume import Assumed
 
 if TYPE_CHECKING:
     from ullage.explain.sweep import Line, Setting, SweepReport
@@ -98,6 +99,9 @@ def sweep(
     steps: int | None = None,
     python: str | os.PathLike[str] | None = None,
     real_init: bool = False,
+    dummy_weights: bool = False,
+    values: bool = True,
+    assume: Sequence[str] = (),
     on_progress: Callable[[str], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
 ) -> Sweep:
@@ -108,6 +112,7 @@ def sweep(
         variables: the values of each variable; None varies the GPU alone.
         gpu: one GPU of the catalogue, or several.
         memory, capability, alloc_conf, steps, python, real_init: as for `ullage.run`.
+        dummy_weights, values, assume: likewise.
         on_progress: called with a line, such as "3 of 8 runs", as runs end.
         on_failure: called with the last output of a program that failed.
 
@@ -119,7 +124,15 @@ def sweep(
     gpus: Sequence[str | None] = [gpu] if gpu is None or isinstance(gpu, str) else list(gpu)
     _check(program, named, gpus)
     devices = [choose_device(one, memory=memory, capability=capability) for one in gpus]
-    options = RunOptions(alloc_conf, steps, has_snapshot=False, has_real_init=real_init)
+    options = RunOptions(
+        alloc_conf,
+        steps,
+        has_snapshot=False,
+        has_real_init=real_init,
+        has_dummy_weights=dummy_weights,
+        has_values=values,
+        assumed=Assumed.parse(assume),
+    )
     settings, jobs = _lay_out(program, named, devices, python, options)
     started_s = time.monotonic()
     runs = ParallelRuns(jobs, on_progress, on_failure)

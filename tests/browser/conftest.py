@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.report.html import Finding, SnapshotPage, render_snapshot
+from ullage.report.html import (
+    Finding,
+    SnapshotPage,
+    Told,
+    render_comparison,
+    render_snapshot,
+)
 from ullage.trace.model import Category
 from ullage.trace.replay import replay
 from ullage.trace.snapshot_reader import read_snapshot
@@ -123,13 +129,20 @@ class Opened:
 def opened(
     chromium: Any, tmp_path: Path, page_of: Callable[[str], SnapshotPage]
 ) -> Iterator[Callable[..., Opened]]:
-    """Opens the page of one or two recordings; at the end nothing may have gone wrong in it."""
+    """Opens the page of one recording, or of two: compared, or as devices of one program; at the
+    end nothing may have gone wrong in it.
+    """
     contexts = []
     pages: list[Opened] = []
 
-    def open_page(*names: str, scheme: str = "light", fragment: str = "") -> Opened:
+    def open_page(
+        *names: str, scheme: str = "light", fragment: str = "", told: Told | None = None,
+        how: str = "comparison",
+    ) -> Opened:  # fmt: skip
         path = tmp_path / f"{'-'.join(names)}.html"
-        path.write_text(render_snapshot(*map(page_of, names)), encoding="utf-8")
+        is_comparison = how == "comparison" and len(names) == 2
+        show = render_comparison if is_comparison else render_snapshot
+        path.write_text(show(*map(page_of, names), told=told), encoding="utf-8")
         context = chromium.new_context(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
         contexts.append(context)
         pages.append(Opened(context.new_page(), path))

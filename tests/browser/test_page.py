@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ullage.explain.levels import find_levels
-from ullage.report.html import SnapshotPage
+from ullage.report.html import SnapshotPage, Told
 from ullage.units import format_bytes
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "snapshots"
@@ -284,3 +284,47 @@ def test_with_and_without_a_gpu_the_picture_is_the_same(opened: Open) -> None:
     is_other = pictures[0] != pictures[1]
     # Where an edge falls on the middle of a pixel, 32-bit floats may round it the other way.
     assert is_other.mean() < 0.01
+
+
+def test_the_report_is_a_view_and_its_document_is_in_the_page(opened: Open) -> None:
+    told = Told("fits </script>", '<span class="bold green">fits</span> it', {"schema": "x/1"})
+    page = opened(TRAINING, told=told)
+    assert page.page.inner_text("#verdict") == "fits </script>"
+    page.page.keyboard.press("6")
+    assert page.page.inner_text("#report") == "fits it"
+    document = "JSON.parse(document.getElementById('document').textContent)"
+    assert page.ask(document) == {"schema": "x/1"}
+    page.page.keyboard.press("1")
+    assert not page.page.is_visible("#report")
+
+
+def test_a_page_without_a_report_has_no_view_for_it(opened: Open) -> None:
+    page = opened(TRAINING)
+    assert page.page.locator("[data-tab=report]").count() == 0
+    page.page.keyboard.press("6")
+    assert page.ask("page.tab") == "map"
+
+
+def test_devices_are_looked_at_one_at_a_time(opened: Open, page_of: PageOf) -> None:
+    names = (TRAINING, "charan_small_fwd")
+    page = opened(*names, how="devices")
+    for number, name in enumerate(names):
+        page.page.select_option("#run", str(number))
+        page.settle()
+        assert page.page.locator(".panel:visible").count() == 1
+        levels = find_levels(page_of(name).replay)
+        assert f"peak {format_bytes(int(levels.allocated_bytes.max()))}" in page.page.inner_text(
+            "#facts"
+        )
+        view = page.ask("[page.view.x0, page.view.x1]")
+        count = page_of(name).replay.num_events
+        assert view[0] < 0 and count < view[1] < 1.1 * count + 10
+        assert page.page.evaluate(
+            """(number) => {
+              const canvas = document.querySelectorAll("canvas.map")[number];
+              const { width, height } = canvas;
+              const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+              return new Set(new Uint32Array(data.buffer)).size;
+            }""",
+            number,
+        ) >= 3  # fmt: skip

@@ -123,3 +123,43 @@ def test_a_page_is_written_where_it_is_asked_for(
     page.write_text("mine")
     assert ullage("explain", snapshot, "--html", page)[0] == 2
     assert page.read_text() == "mine"
+
+
+def test_a_snapshot_is_exported_in_several_formats_at_once(
+    ullage: Ullage, snapshot: Path, tmp_path: Path
+) -> None:
+    paths = [tmp_path / name for name in ("peak.folded", "blocks.csv", "again.ullage")]
+    options = [word for path in paths for word in ("--export", path)]
+    code, out, _ = ullage("explain", snapshot, *options)
+    assert code == 0
+    assert [f"Wrote {path}" for path in paths] == out.splitlines()[-3:]
+    assert ullage("explain", paths[2], "--quiet") == ullage("explain", snapshot, "--quiet")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--export", "peak.svg"), "'peak.svg' says no format to export to; end it in one of"),
+        (("--export", "a.csv", "-o", "a.csv"), "--output and --export both name"),
+        (("--export", "no/where.csv"), "there is no directory 'no'"),
+        (("--export", "a.csv", "--what-if"), "--export does not go with --what-if"),
+    ],
+)
+def test_an_export_that_cannot_be_is_refused_before_the_work(
+    ullage: Ullage, snapshot: Path, options: tuple[str, ...], told: str
+) -> None:
+    code, out, err = ullage("explain", snapshot, *options)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+def test_a_page_of_two_snapshots(ullage: Ullage, snapshot: Path, tmp_path: Path) -> None:
+    page, document = tmp_path / "diff.html", tmp_path / "diff.json"
+    code, out, _ = ullage("diff", snapshot, snapshot, "--html", page, "-o", document)
+    assert code == 0
+    assert out.startswith("the peaks are the same: 39.")
+    text = page.read_text()
+    assert text.count('class="run"') == 2 and 'data-how="comparison"' in text
+    found = json.loads(document.read_text())
+    assert (found["causes"], found["by_site"], found["changed_allocated_bytes"]) == ([], [], 0)
+    assert ullage("diff", snapshot, snapshot, "--html", page)[0] == 2

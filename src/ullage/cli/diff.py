@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ullage.cli.output import UNWRITABLE, Output, write_result
+from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
 from ullage.diffs import diff
 
 FILE = click.Path(path_type=Path)
@@ -17,24 +17,32 @@ FILE = click.Path(path_type=Path)
 @click.argument("after", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, ullage.diff/1.")
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Also write that document.")
+@click.option("--html", type=FILE, metavar="FILE", help="Also write a page to look at.")
 @click.option("--force", is_flag=True, help="Overwrite files that were named.")
 @click.option("--quiet", is_flag=True, help="Print the first line alone.")
 def diff_command(
-    before: Path, after: Path, *, as_json: bool, output: Path | None, force: bool, quiet: bool
+    before: Path,
+    after: Path,
+    *,
+    as_json: bool,
+    output: Path | None,
+    html: Path | None,
+    force: bool,
+    quiet: bool,
 ) -> int:
-    """Compare two memory snapshots at their peaks: what grew, what shrank, and why.
+    """Compare two memory snapshots: what grew, what shrank, in which phase, and why.
 
     \b
     ullage diff before.pickle after.pickle
+    ullage diff before.pickle after.pickle --html diff.html
 
     Of any version of PyTorch, from a GPU or from `ullage run`.
     """
-    from ullage.api import check_writable
+    from ullage.files import write_text
     from ullage.report.diff import diff_line, print_diff
 
     shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
-    if output is not None:
-        check_writable(output, force=force)
+    check_files(("--output", output), ("--html", html), force=force)
     report = diff(before, after)
 
     def show() -> None:
@@ -45,4 +53,6 @@ def diff_command(
 
             print_diff(report.report, Console())
 
-    return 0 if write_result(shown, lambda: report.document, show, [], []) else UNWRITABLE
+    pages = [] if html is None else [write_text(report.html, html, force=force)]
+    is_written = write_result(shown, lambda: report.document, show, pages, [])
+    return 0 if is_written else UNWRITABLE

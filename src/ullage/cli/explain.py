@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ullage.cli.output import UNWRITABLE, Output, write_result
+from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
 from ullage.cli.what_if import check_options, show_what_if
 
 FILE = click.Path(path_type=Path)
@@ -22,6 +22,14 @@ FILE = click.Path(path_type=Path)
 @click.option("--rule", metavar="CODE", help="Tell what a rule means, such as UL101, and end.")
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Also write the document (JSON).")
 @click.option("--html", type=FILE, metavar="FILE", help="Also write a page to look at.")
+@click.option(
+    "--export",
+    multiple=True,
+    type=FILE,
+    metavar="FILE",
+    help="Also write it for another tool: .pickle (memory_viz), .perfetto.json, .folded "
+    "(flame graph), .csv, .json, .ullage (compact).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the document, not the report.")
 @click.option("--force", is_flag=True, help="Overwrite files that were named.")
 @click.option("--quiet", is_flag=True, help="Print the verdict alone.")
@@ -36,6 +44,7 @@ def explain_command(
     rule: str | None,
     output: Path | None,
     html: Path | None,
+    export: tuple[Path, ...],
     as_json: bool,
     force: bool,
     quiet: bool,
@@ -45,6 +54,7 @@ def explain_command(
     \b
     ullage explain snapshot.pickle
     ullage explain snapshot.pickle --what-if --gpu l4
+    ullage explain snapshot.pickle --html page.html --export flame.folded
     ullage explain --rule UL111
 
     FILE is what torch.cuda.memory._dump_snapshot() or `ullage run` wrote.
@@ -56,16 +66,17 @@ def explain_command(
     if file is None:
         raise click.UsageError("missing FILE, a memory snapshot; or give --rule CODE")
     needing = {"--gpu": gpu, "--memory": memory, "--python": python}
-    unfit = {"--request": request, "--html": html}
+    unfit = {"--request": request, "--html": html, "--export": export or None}
     check_options(is_what_if=what_if, only_with=needing, not_with=unfit)
-    from ullage.api import check_writable
     from ullage.explanations import explain_file
     from ullage.files import write_text
     from ullage.report.explain import explain_line, print_explain
+    from ullage.report.export import check_format
 
-    for path in (output, html):
-        if path is not None:
-            check_writable(path, force=force)
+    exports = [("--export", path) for path in export]
+    check_files(("--output", output), ("--html", html), *exports, force=force)
+    for path in export:
+        check_format(path)
     shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     if what_if:
         return show_what_if(file, shown, gpu=gpu, memory=memory, python=python)
@@ -79,8 +90,10 @@ def explain_command(
 
             print_explain(result.view, Console())
 
-    pages = [] if html is None else [write_text(result.html, html, force=force)]
-    is_written = write_result(shown, lambda: result.document, show, pages, [])
+    files = [result.export(path, force=force) for path in export]
+    if html is not None:
+        files.append(write_text(result.html, html, force=force))
+    is_written = write_result(shown, lambda: result.document, show, files, [])
     return result.exit_code if is_written else UNWRITABLE
 
 

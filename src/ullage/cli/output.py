@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ullage.api import Run
+from ullage.api import Run, check_writable
 from ullage.cli.main import WRONG_USE, drop_stdout
+from ullage.errors import SnapshotError, SpecError
 from ullage.files import write_text
 from ullage.units import format_bytes
 
@@ -68,10 +69,26 @@ def _echo_aside(text: str) -> None:
         click.echo(text, nl=False, err=True)
 
 
-def write_run(run: Run, output: Output, named: Path | None) -> bool:
+def check_files(*named: tuple[str, Path | None], force: bool) -> None:
+    """Raises SpecError where a file that an option names cannot be written, or two name the same:
+    before the work, not after it.
+    """
+    taken: dict[Path, str] = {}
+    for option, path in named:
+        if path is None:
+            continue
+        check_writable(path, force=force)
+        if path.absolute() in taken:
+            other = taken[path.absolute()]
+            raise SpecError(f"{other} and {option} both name {str(path)!r}; give two names")
+        taken[path.absolute()] = option
+
+
+def write_run(run: Run, output: Output, named: Path | None, html: Path | None) -> bool:
     """Writes the result of a run; the last lines name the files.
 
     named: what the snapshot was to be called, if the user said so.
+    html: where a page goes, if one is asked for.
 
     Returns whether everything that was asked for is written; what is not is told.
     """
@@ -87,11 +104,16 @@ def write_run(run: Run, output: Output, named: Path | None) -> bool:
             click.echo()  # the program's own output ends here
             print_run(run.report, Console())
 
-    snapshots = [process.snapshot for process in run.report.processes]
+    files: list[object] = [process.snapshot for process in run.report.processes]
     problems = list(run.report.program.not_kept)
-    if named is not None and snapshots and snapshots[0] not in {None, str(named)}:
-        problems.append(_moved(named, snapshots[0]))
-    return write_result(output, lambda: run.document, show, snapshots, problems)
+    if named is not None and files and files[0] not in {None, str(named)}:
+        problems.append(_moved(named, files[0]))
+    if html is not None:
+        try:
+            files.append(write_text(run.html, html, force=output.force))
+        except (OSError, SnapshotError) as error:
+            problems.append(f"{str(html)!r} could not be written: {error}")
+    return write_result(output, lambda: run.document, show, files, problems)
 
 
 def write_result(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ullage import api
-from ullage.cli.output import UNWRITABLE, Output, write_run, write_sweep
+from ullage.cli.output import UNWRITABLE, Output, check_files, write_run, write_sweep
 from ullage.errors import SpecError
 
 FILE = click.Path(path_type=Path)
@@ -28,16 +28,37 @@ FILE = click.Path(path_type=Path)
 @click.option("--plot", type=FILE, metavar="FILE", help="Draw a sweep: .svg, .png or .pdf.")
 @click.option("--memory", metavar="SIZE", help="Another total memory, such as 24GiB.")
 @click.option("--capability", metavar="M.N", help="Another compute capability, such as 8.9.")
+@click.option("--gpus", type=int, metavar="N", help="How many GPUs, all alike.")
+@click.option("--world-size", type=int, metavar="N", help="Play one rank of a job of N ranks.")
+@click.option(
+    "--rank", "--ranks", "ranks", metavar="R[,...]", help="Which, or 'distinct'; default: 0."
+)
+@click.option("--local-world-size", type=int, metavar="N", help="Ranks of one node; default: 8.")
 @click.option("--alloc-conf", metavar="TEXT", help="Sets PYTORCH_ALLOC_CONF for the program.")
 @click.option("--steps", type=int, metavar="N", help="Stop after N training steps.")
 @click.option("--python", metavar="PATH", help="The interpreter of another environment.")
 @click.option("--real-init", is_flag=True, help="Really initialise weights on the CPU.")
+@click.option("--dummy-weights", is_flag=True, help="Make up weight files that are not there.")
+@click.option(
+    "--values",
+    type=click.Choice(("on", "off")),
+    default="on",
+    callback=lambda _context, _parameter, value: value == "on",
+    help="Whether small values are computed (default: on).",
+)
+@click.option(
+    "--assume",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Of unknown values: nonzero=all|half|none|FRACTION, experts=worst|balanced.",
+)
 @click.option(
     "--snapshot", type=FILE, metavar="FILE", help="The memory snapshot; default: a new name here."
 )
 @click.option(
     "-o", "--output", type=FILE, metavar="FILE", help="Also write the run document (JSON)."
 )
+@click.option("--html", type=FILE, metavar="FILE", help="Also write a page to look at.")
 @click.option("--json", "as_json", is_flag=True, help="Print the run document, not the report.")
 @click.option("--force", is_flag=True, help="Overwrite files that were named.")
 @click.option("--quiet", is_flag=True, help="Print the verdict alone, and no progress.")
@@ -49,6 +70,8 @@ def run_command(
     plot: Path | None,
     snapshot: Path | None,
     output: Path | None,
+    html: Path | None,
+    ranks: str | None,
     as_json: bool,
     quiet: bool,
     force: bool,
@@ -60,29 +83,37 @@ def run_command(
     ullage run --gpu h100-80gb -- train.py --batch-size 16
     ullage run --memory 24GiB -- -m package.train
     ullage run --gpu l4 --sweep batch=1,2,4 -- train.py --batch-size {batch}
+    ullage run --world-size 64 --ranks 0,63 -- train_fsdp.py
+    ullage run --gpus 4 -- torchrun --nproc-per-node 4 train_ddp.py
 
     Exits with 0 if it fits, 1 if it does not, 3 if the program failed for a reason of its own.
     """
     shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
-    if output is not None:
-        api.check_writable(output, force=force)
-        if snapshot is not None and output.absolute() == snapshot.absolute():
-            raise SpecError(f"--output and --snapshot both name {str(output)!r}; give two names")
+    named = (("--output", output), ("--snapshot", snapshot), ("--html", html), ("--plot", plot))
+    check_files(*named, force=force)
     gpus = None if gpu is None else gpu.split(",")
     if sweep or len(gpus or ()) > 1:
         if snapshot is not None:
             raise SpecError("a sweep keeps no snapshots; leave --snapshot out, or run one value")
+        if html is not None:
+            raise SpecError("--html shows one run; leave it out, or run one value on one GPU")
+        _refuse_ranks(ranks, options)
         options |= {"gpu": gpus, "variables": _parse_variables(sweep)}
         return _sweep(program, shown, plot, force=force, **options)
     if plot is not None:
         raise SpecError("--plot draws a sweep; add --sweep NAME=A,B,... or several GPUs")
+    if ranks is not None and not ranks.isdecimal():
+        if snapshot is not None or html is not None:
+            raise SpecError("several ranks keep no snapshots; name one rank for --snapshot, --html")
+        return _run_ranks(program, ranks, shown, gpu=gpu, **options)
+    options["rank"] = None if ranks is None else int(ranks)
     kept = snapshot or api.default_snapshot(program, options["python"])
     options |= {"gpu": gpu, "snapshot": kept}
     with shown.progress() as on_progress:
         result = api.run(
             program, force=force, stdout_to_stderr=as_json, on_progress=on_progress, **options
         )
-    return result.exit_code if write_run(result, shown, snapshot) else UNWRITABLE
+    return result.exit_code if write_run(result, shown, snapshot, html) else UNWRITABLE
 
 
 def _sweep(
@@ -99,9 +130,6 @@ def _sweep(
 
     if plot is not None:
         check_plot(plot)
-        api.check_writable(plot, force=force)
-        if shown.path is not None and plot.absolute() == shown.path.absolute():
-            raise SpecError(f"--output and --plot both name {str(plot)!r}; give two names")
     with shown.progress() as on_progress:
         result = sweep(
             program,
@@ -112,6 +140,52 @@ def _sweep(
     if plot is not None:
         result.plot(plot, force=force)
     return result.exit_code if write_sweep(result, shown, plot) else UNWRITABLE
+
+
+def _run_ranks(
+    program: tuple[str, ...],
+    ranks: str,
+    shown: Output,
+    *,
+    world_size: int | None,
+    gpus: int | None,
+    **options: Any,  # noqa: ANN401 - handed to ranks.run_ranks as they are named there
+) -> int:
+    """Several ranks of one job: one report."""
+    from ullage.ranks import DISTINCT, run_ranks
+
+    if world_size is None:
+        raise SpecError(
+            "--ranks names ranks of a job; give the number of its ranks: --world-size N"
+        )
+    if gpus is not None:
+        raise SpecError("--gpus is for one process; a rank has the GPUs of --local-world-size")
+    numbers = ranks.split(",")
+    if ranks != DISTINCT and not all(number.isdecimal() for number in numbers):
+        raise SpecError(
+            f"--ranks {ranks!r} are not ranks; write, such as: --ranks 0,7 or {DISTINCT}"
+        )
+    with shown.progress() as on_progress:
+        result = run_ranks(
+            program,
+            ranks if ranks == DISTINCT else [int(number) for number in numbers],
+            world_size=world_size,
+            on_progress=on_progress,
+            on_failure=lambda text: click.echo(text, err=True),
+            **options,
+        )
+    return result.exit_code if write_run(result, shown, None, None) else UNWRITABLE
+
+
+def _refuse_ranks(ranks: str | None, options: dict[str, Any]) -> None:
+    """A sweep is over one process on one device."""
+    unfit = {"--rank": ranks} | {
+        f"--{name.replace('_', '-')}": options.pop(name)
+        for name in ("world_size", "local_world_size", "gpus")
+    }
+    for name, value in unfit.items():
+        if value is not None:
+            raise SpecError(f"a sweep does not go with {name}; leave one of them out")
 
 
 def _parse_variables(texts: tuple[str, ...]) -> dict[str, list[str]]:
