@@ -249,7 +249,7 @@ def test_the_checker_sees_a_record_that_was_tampered_with(run_program: RunProgra
     events = outcome.record.events
     reserved = events.reserved_bytes.copy()
     reserved[len(reserved) // 2] += 1
-    changed = type(events)(events.address, events.size_bytes, reserved, events.device, events.kind)
+    changed = replace(events, reserved_bytes=reserved)
     with pytest.raises(ValueError):
         check_record(replace(outcome.record, events=changed), outcome.snapshot)
 

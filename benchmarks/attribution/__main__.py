@@ -1,0 +1,123 @@
+"""Judge attribution on the reference programs, and write docs/attribution.md.
+
+python -m benchmarks.attribution --python env-2.15/bin/python
+
+Of several environments each program takes the first that has what it needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.attribution.judge import Judgement, judge, shuffle
+from benchmarks.attribution.programs import GPU, PROGRAMS, Program, missing_packages, run_program
+from ullage.units import format_bytes
+
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "attribution.md"
+_SHOWN_FRAC = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One program judged; `shuffled` against owners dealt out anew."""
+
+    program: Program
+    torch: str
+    judgement: Judgement
+    shuffled: Judgement
+
+    def row(self) -> str:
+        """A line of the table."""
+        found, dealt = self.judgement, self.shuffled
+        return (
+            f"| `{self.program.label}` | {self.program.what} | {format_bytes(found.peak_bytes, 1)} "
+            f"| {found.category_frac:.2%} | {found.module_frac:.2%} | {found.unknown_frac:.2%} "
+            f"| {_wrong(found)} | {dealt.category_frac:.0%}, {dealt.module_frac:.0%} |"
+        )
+
+
+def _wrong(found: Judgement) -> str:
+    """What was wrong, down to a thousandth of the peak."""
+    wrong = [
+        f"{truth} taken for {answer}: {format_bytes(size, 1)}"
+        for (truth, answer), size in (*found.wrong_categories, *found.wrong_modules)
+        if size >= _SHOWN_FRAC * found.peak_bytes
+    ]
+    return "; ".join(wrong)
+
+
+def judge_program(program: Program, pythons: Sequence[Path]) -> Result:
+    """Runs and judges one program.
+
+    Raises:
+        SystemExit: no environment has what it needs.
+    """
+    able = [python for python in pythons if not missing_packages(program, python)]
+    if not able:
+        raise SystemExit(
+            f"{program.label} needs {', '.join(program.packages)}; "
+            "name an environment that has it with --python"
+        )
+    with tempfile.TemporaryDirectory(prefix="ullage-attribution-") as directory:
+        peak = run_program(program, able[0], Path(directory))
+    result = Result(program, _torch_version(able[0]), judge(peak), judge(shuffle(peak)))
+    print(result.row(), file=sys.stderr, flush=True)
+    return result
+
+
+def _torch_version(python: Path) -> str:
+    code = "from importlib.metadata import version; print(version('torch'))"
+    return subprocess.check_output([str(python), "-c", code], text=True).strip()
+
+
+def render(results: Sequence[Result]) -> str:
+    """The page."""
+    columns = (
+        "program", "what it is", "peak", "category", "module", "not known", "what was wrong",
+        "dealt anew",
+    )  # fmt: skip
+    rows = "\n".join(result.row() for result in results)
+    versions = ", ".join(sorted({result.torch for result in results}))
+    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+    return f"""# Attribution
+
+Written by `python -m benchmarks.attribution` on {today}, torch {versions}, on the phantom of {GPU}.
+Each program of `tests/programs/attribution` knows the owners of its storages itself
+(`truth.py` there says how) and writes them down; the judge compares them with what ullage says of
+the blocks that are live at the peak.
+
+An *activation* is what autograd saved for backward, also while it recomputed; what a forward pass
+returned; and without gradients what a later operation read. What belongs to a parameter is its
+module's; all else the module's whose call was the innermost when it was allocated, in backward the
+module's in whose call the graph's node was made.
+
+*category* and *module* are the shares of the peak's bytes with the right owner, *not known* the
+share of which the program does not know it, which counts as wrong. What an operation allocates and
+frees again without returning it is its scratch memory: there *temporary* and *workspace* are both
+taken for right. *dealt anew* is what the same answers reach when the true owners are dealt out to
+the blocks at random: a judge that cannot say no would not show a difference.
+
+| {" | ".join(columns)} |
+|---|---|--:|--:|--:|--:|---|--:|
+{rows}
+"""
+
+
+def main() -> None:
+    """Judge every program, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--python", type=Path, action="append", required=True)
+    pythons = [python.absolute() for python in parser.parse_args().python]
+    PAGE.write_text(render([judge_program(program, pythons) for program in PROGRAMS]), "utf-8")
+    print(f"Wrote {PAGE}")
+
+
+if __name__ == "__main__":
+    main()
