@@ -8,6 +8,7 @@ it leaves undone before that is done here, on the way through torch.distributed.
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,8 @@ def install() -> None:
     c10d.ProcessGroup.monitored_barrier = _nothing_to_do
     for name in ("_set_sequence_number_for_group", "_set_default_timeout"):
         setattr(c10d.FakeProcessGroup, name, _nothing_to_do)
+    if not hasattr(c10d.FakeProcessGroup, "options"):  # torch 2.8 writes the group's name there
+        c10d.FakeProcessGroup.options = types.SimpleNamespace()
     if not _knows_uniform_ranks():
         for name, finish in _FINISHERS.items():
             original = getattr(c10d.ProcessGroup, name)

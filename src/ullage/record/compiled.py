@@ -2,8 +2,9 @@
 
 While it traces, the hooks of all modules are out of its sight (it would trace them too, and compile
 the program once more where what they do has changed), nothing is put off, and no value is followed:
-what runs then runs on tensors without bytes. What it has compiled runs without hooks, so a compiled
-module or function is entered and left around its call.
+what runs then runs on tensors without bytes. What it has compiled runs without hooks too, as it may
+ask before each call whether there still are none; so a compiled module or function is entered and
+left around its call.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Compiled:
         self._phases = phases
         self._values = values
         self._weights = weights
-        self._num_traces = self._num_chosen = 0
+        self._num_traces = self._num_chosen = self._num_hiding = 0
         self._counters: Any = None
         self._hidden: list[tuple[dict[int, Any], int, Any]] = []
 
@@ -45,7 +46,7 @@ class Compiled:
         modules = self._torch.nn.modules.module
         has_any = getattr(modules, "_has_any_global_hook", None)
         if has_any is not None:  # torch warns of global hooks: of those of the program alone
-            modules._has_any_global_hook = self._without_hooks(has_any)
+            modules._has_any_global_hook = self._without_hooks(lambda: bool(has_any()))
         dynamo.trace_rules.add(__name__.partition(".")[0])
         # Callbacks of the program's own may come and go, so the calls of all of them are watched.
         handler = dynamo.callback.callback_handler
@@ -83,6 +84,9 @@ class Compiled:
             self._values.shapes.note("kernel chosen by timing", 0, "first of all")
 
     def _hide(self) -> None:
+        self._num_hiding += 1
+        if self._num_hiding > 1:
+            return
         with_kwargs = self._torch.nn.modules.module._global_forward_hooks_with_kwargs
         for handle in self._phases.hooks:
             extra = [reference() for reference in handle.extra_dict_ref]
@@ -93,24 +97,23 @@ class Compiled:
 
     def _show(self) -> None:
         """Puts the hooks back where they were: before the program's own."""
-        while self._hidden:
+        self._num_hiding -= 1
+        while self._hidden and not self._num_hiding:
             held, key, hook = self._hidden.pop()
             others = dict(held)
             held.clear()
             held |= {key: hook, **others}
 
-    def _without_hooks(self, has_any: Callable[[], Any]) -> Callable[[], bool]:
-        @functools.wraps(has_any)
-        def has_others() -> bool:
-            if self._hidden:
-                return bool(has_any())
+    def _without_hooks(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(run)
+        def run_without(*args: Any, **kwargs: Any) -> Any:
             self._hide()
             try:
-                return bool(has_any())
+                return run(*args, **kwargs)
             finally:
                 self._show()
 
-        return has_others
+        return run_without
 
     def _around_compile(self, compile_: Callable[..., Any]) -> Callable[..., Any]:
         """A compiled module is called as such, by way of hooks; a compiled function, or method, is
@@ -137,14 +140,14 @@ class Compiled:
         return inner.__get__(owner)
 
     def _watched(self, function: Any, compiled: Any) -> Any:
-        run = self._runner(function)
+        run, hidden = self._runner(function), self._without_hooks(compiled)
 
         @functools.wraps(compiled)
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._num_traces:
                 return compiled(*args, **kwargs)
             self._weights.settle(is_reading=False)
-            return run(compiled, args, kwargs)
+            return run(hidden, args, kwargs)
 
         if hasattr(compiled, "_torchdynamo_wrapper_id"):  # by it torch finds what it has wrapped
             call._torchdynamo_wrapper_id = id(call)  # type: ignore[attr-defined]

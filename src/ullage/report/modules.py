@@ -12,7 +12,7 @@ from ullage.units import format_bytes
 
 _MAX_ROWS = 8
 OUTSIDE = "outside of all modules"
-ITSELF = "the outermost module itself"
+ITSELF = "the model itself"
 
 
 def module_table(shares: Sequence[ModuleShare]) -> Table:

@@ -63,6 +63,10 @@ ALIAS(cuCtxPushCurrent, cuCtxSetCurrent);
 ALIAS(cuCtxPopCurrent_v2, cuCtxGetCurrent);
 ALIAS(cuCtxPopCurrent, cuCtxGetCurrent);
 API int cuCtxGetDevice(int *dev) { return *dev = current_device(), SUCCESS; }
+API int cuCtxGetDevice_v2(int *dev, void *context) {
+  *dev = context ? device_of_context(context) : current_device();
+  return *dev < 0 ? INVALID_CONTEXT : SUCCESS;
+}
 API int cuCtxGetFlags(unsigned *flags) { return *flags = 0, SUCCESS; }
 API int cuCtxGetApiVersion(void *context, unsigned *version) { return (void)context, *version = 3020, SUCCESS; }
 API int cuCtxGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = -5, SUCCESS; }
