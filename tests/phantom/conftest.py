@@ -99,17 +99,19 @@ def environment(changes: Mapping[str, str]) -> dict[str, str]:
     return kept | {"NO_COLOR": "1"} | dict(changes)
 
 
-def execute(command: list[str], directory: Path, env: dict[str, str]) -> tuple[int, str, str]:
+def execute(
+    command: list[str], directory: Path, env: dict[str, str], timeout_s: int = TIMEOUT_S
+) -> tuple[int, str, str]:
     """Exit code, stdout and stderr; what hangs is ended with all that it started."""
     with subprocess.Popen(
         command, cwd=directory, env=env, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         try:
-            stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+            stdout, stderr = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            pytest.fail(f"{command} did not end within {TIMEOUT_S} s")
+            pytest.fail(f"{command} did not end within {timeout_s} s")
     return process.returncode, stdout, stderr
 
 
@@ -127,6 +129,7 @@ def run_program(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         options: tuple[str, ...] = (),
         env: tuple[tuple[str, str], ...] = (),
         turn: int = 0,
+        timeout_s: int = TIMEOUT_S,
     ) -> Outcome:
         key = (program, gpu, options, env, turn)
         if key not in done:
@@ -136,7 +139,8 @@ def run_program(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> 
                 "--python", str(thin_python), "--snapshot", str(directory / "snapshot.pickle"),
                 *options, "--", find_program(program[0]), *program[1:],
             ]  # fmt: skip
-            done[key] = Outcome(*execute(command, directory, environment(dict(env))), directory)
+            ended = execute(command, directory, environment(dict(env)), timeout_s)
+            done[key] = Outcome(*ended, directory)
         return done[key]
 
     return run

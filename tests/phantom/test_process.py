@@ -56,6 +56,13 @@ def test_a_program_that_exits_with_a_code_has_failed_and_its_output_passes_throu
     assert device["peak_allocated_bytes"] == 4 * MIB, "what it used until then is there"
 
 
+def test_a_program_that_first_asks_whether_torch_is_there_is_watched(
+    run_program: RunProgram,
+) -> None:
+    outcome = run_program("looks_for_torch.py")
+    assert outcome.device["peak_allocated_bytes"] == 4 * MIB
+
+
 def test_a_program_that_fails_shows_its_own_error(run_program: RunProgram) -> None:
     outcome = run_program("fails.py")
     assert outcome.exit_code == 3

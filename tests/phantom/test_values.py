@@ -159,7 +159,10 @@ def test_the_choice_of_experts_is_listed_where_the_host_asks_for_it(
 def test_following_values_changes_nothing_that_the_allocator_sees(
     run_program: RunProgram, name: str
 ) -> None:
-    followed, bare = run_program(*FOLLOWED[name]), run_program(*FOLLOWED[name], options=WITHOUT_VALUES)
+    followed, bare = (
+        run_program(*FOLLOWED[name]),
+        run_program(*FOLLOWED[name], options=WITHOUT_VALUES),
+    )
     assert (followed.exit_code, bare.exit_code) == (0, 0), followed.stderr + bare.stderr
     events = canonical(followed.record)
     assert len(events) > 100

@@ -53,7 +53,7 @@ class Cover:
         self._parted: set[Any] = set()
         self._own: dict[str, Any] = {}
         self._is_ready = False
-        self._main = threading.get_ident()
+        self._local = threading.local()
 
     def watch_threads(self) -> None:
         """Has threads that are started from now on see their operations from the first: what is
@@ -66,6 +66,7 @@ class Cover:
         @functools.wraps(run)
         def see_and_run(thread: threading.Thread) -> None:
             self._prepare()
+            self._local.is_started = True
             self.settle()
             run(thread)
 
@@ -75,8 +76,10 @@ class Cover:
         """Sees this thread's operations from here on only as far as it must."""
         if self._include is None:
             return
-        is_thread = self._is_ready and threading.get_ident() != self._main
-        self._include(_KEY, self.is_on or is_thread)
+        is_thread = getattr(self._local, "is_started", False)  # autograd's own do as their caller
+        # Torch runs no fallback under a mode.
+        is_under_mode = bool(self._torch._C._len_torch_dispatch_stack())
+        self._include(_KEY, (self.is_on or is_thread) and not is_under_mode)
 
     def turn_on(self) -> None:
         """Something is put off."""
@@ -112,7 +115,8 @@ class Cover:
         self._fallback = library_type("_", "IMPL")
         self._fallback.fallback(self._see, _KEY)
         mode = self._torch.utils._python_dispatch.TorchDispatchMode
-        mode.__enter__ = self._reading_all_first(mode.__enter__)
+        mode.__enter__ = self._entering(mode.__enter__)
+        mode.__exit__ = self._leaving(mode.__exit__)
         self._seen = library_type("aten", "IMPL")
         for name in _LOOKS.split():
             packet = getattr(self._torch.ops.aten, name)
@@ -161,12 +165,27 @@ class Cover:
 
         return read_first
 
-    def _reading_all_first(self, enter: Callable[..., Any]) -> Callable[..., Any]:
+    def _entering(self, enter: Callable[..., Any]) -> Callable[..., Any]:
+        """Before a mode that may read: all is done that was put off. Tensors of a fake mode have no
+        bytes, so that nothing is read under one.
+        """
+
         @functools.wraps(enter)
-        def read_all_first(mode: Any) -> Any:
-            self._read_everything()
+        def settle_and_enter(mode: Any) -> Any:
+            if getattr(mode, "allow_non_fake_inputs", True):
+                self._read_everything()
             if self._include is not None:
-                self._include(_KEY, False)  # noqa: FBT003 - torch runs no fallback under a mode
+                self._include(_KEY, False)  # noqa: FBT003
             return enter(mode)
 
-        return read_all_first
+        return settle_and_enter
+
+    def _leaving(self, leave: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(leave)
+        def leave_and_settle(mode: Any, *exception: Any) -> Any:
+            try:
+                return leave(mode, *exception)
+            finally:
+                self.settle()
+
+        return leave_and_settle

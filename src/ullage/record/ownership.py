@@ -108,6 +108,9 @@ class Claims:
                     self._meet(parameter, (root, join(path, name)))
             for name, buffer in module.named_buffers(recurse=False):
                 self._claim(buffer, "buffer", [(root, join(path, name))])
+            cache = module.__dict__.get("kv_cache")  # as vLLM binds it to its layers
+            if cache is not None:
+                self._claim_all(cache, "kv_cache", [(root, path)])
 
     def _meet(self, parameter: Any, place: Place | None = None) -> None:
         """Claims a parameter, and remembers it for its gradients."""

@@ -77,6 +77,38 @@ def here() -> str | None:
     return place
 
 
+class HostReads:
+    """Values read by the host that a kernel may have written: where -> count, bytes."""
+
+    MANY = 10_000
+    """Reads in a row at one place, with no step between, that look like waiting."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str | None, list[int]] = {}
+        self._last: str | None = None
+        self._in_a_row = 0
+
+    def note(self, num_bytes: int) -> str | None:
+        """One more such read, here in the user's code; a warning, once it looks like waiting."""
+        where = here()
+        row = self.rows.setdefault(where, [0, 0])
+        row[0] += 1
+        row[1] += num_bytes
+        self._in_a_row = self._in_a_row + 1 if where == self._last else 1
+        self._last = where
+        if self._in_a_row != self.MANY:
+            return None
+        return (
+            f"{where or 'the program'} has read {self.MANY:,} times in a row a value that no "
+            "kernel has computed, and got zeros; if it waits there for the value to change, it "
+            "waits for ever"
+        )
+
+    def end_step(self) -> None:
+        """A step has ended: nobody waited."""
+        self._in_a_row = 0
+
+
 class ShapeReads:
     """Shapes that hung on an unknown value: (what, where, assumption) -> count, bytes."""
 

@@ -64,7 +64,7 @@ class Session:
         self._has_history = False
         self._is_written = False
         self._reserve: mmap.mmap | None = None
-        self._reads: dict[str | None, list[int]] = {}
+        self._reads = place.HostReads()
         self._ooms: list[dict[str, Any]] = []
         self._warnings: list[str] = []
         self._groups: list[list[int]] = []
@@ -156,9 +156,10 @@ class Session:
             self._pid, self._started_s, self._is_forked = os.getpid(), time.time(), True
 
     def _note_read(self, num_bytes: int) -> None:
-        row = self._reads.setdefault(place.here(), [0, 0])
-        row[0] += 1
-        row[1] += num_bytes
+        warning = self._reads.note(num_bytes)
+        if warning is not None and warning not in self._warnings:
+            self._warnings.append(warning)
+            print(f"ullage: {warning}", file=sys.stderr)
 
     def _note_oom(self, device: int, requested: int, _device_total: int, _device_free: int) -> None:
         self._claims.claim_everything()
@@ -174,6 +175,7 @@ class Session:
         )
 
     def _note_step(self, num_steps: int) -> None:
+        self._reads.end_step()
         if self._settings.max_steps is not None and num_steps >= self._settings.max_steps:
             self.exit["kind"] = "steps_reached"
         if num_steps in _LOOKED_AT:
@@ -296,7 +298,7 @@ class Session:
         return {
             "reads": [
                 {"what": "host read", "where": where, "count": count, "bytes": num_bytes}
-                for where, (count, num_bytes) in self._reads.items()
+                for where, (count, num_bytes) in self._reads.rows.items()
             ],
             "shapes": [
                 {

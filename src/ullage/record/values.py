@@ -39,11 +39,11 @@ bitwise_xor bitwise_not bitwise_and_ bitwise_or_ isin isnan isinf add sub mul di
 remainder rsub pow neg abs add_ sub_ mul_ div_ floor_divide_ neg_ maximum minimum clamp clamp_
 clamp_min clamp_max sign ceil floor round sum any all max min amax amin argmax argmin cumsum cumprod
 prod count_nonzero mean equal cat stack where index index_put_ index_put gather scatter scatter_
-index_select masked_fill masked_fill_ masked_select masked_scatter
-masked_scatter_ masked_scatter_backward _index_put_impl_ tril triu repeat repeat_interleave flip roll
-clone sort topk bincount nonzero _unique2 unique_dim unique_consecutive constant_pad_nd searchsorted
-bucketize embedding copy_ _to_copy fill_ zero_ normal_ uniform_ _amp_update_scale_
-_foreach_norm _foreach_mul_ _foreach_add_ _foreach_copy_ _foreach_zero_
+index_select masked_fill masked_fill_ masked_select masked_scatter masked_scatter_
+masked_scatter_backward _index_put_impl_ tril triu repeat repeat_interleave flip roll clone sort
+topk bincount nonzero _unique2 unique_dim unique_consecutive constant_pad_nd searchsorted bucketize
+embedding copy_ _to_copy fill_ zero_ normal_ uniform_ _amp_update_scale_ _foreach_norm _foreach_mul_
+_foreach_add_ _foreach_copy_ _foreach_zero_
 """
 """Operations with kernels of their own that make, hand on, or read what programs decide by."""
 
@@ -232,7 +232,7 @@ class Values:
     def _count_placed(self, op: Any, args: Any) -> int | None:
         """How many values are put where a single mask says; None: their shape does not tell."""
         if op is self._scattered:
-            return math.prod(args[2])
+            return int(math.prod(args[2]))
         whole, indices, values = args[:3]
         masks = [index for index in indices if index is not None]
         if len(masks) != 1 or values.dim() != whole.dim() - masks[0].dim() + 1:

@@ -66,6 +66,7 @@ class SkippedWeights:
         narrow = (getattr(torch, name, None) for name in ("float8_e4m3fn", "float8_e5m2"))
         self._copied = {*self._floats, *filter(None, narrow)}
         self._storage_of = torch._C.TensorBase.untyped_storage
+        self._address_of = torch._C.TensorBase.data_ptr
         self._num_calls = 0
 
     def _name_operations(self, aten: Any) -> None:
@@ -115,8 +116,6 @@ class SkippedWeights:
         if is_reading:
             self.held.read_everything()
         self._cover.settle()
-
-    # ---- Operations that may be put off ----------------------------------------------------------
 
     def put_off(self, op: Any, args: Any, kwargs: Any) -> Any:
         """Puts an operation of `ops` off, if it can be; its result, or None: it is to be done."""
@@ -241,8 +240,6 @@ class SkippedWeights:
         if not tensor.is_inference() and not is_hidden:
             self._torch.autograd.graph.increment_version(tensor)
 
-    # ---- What can be ----------------------------------------------------------------------------
-
     def _is_large(self, tensor: Any) -> bool:
         if not isinstance(tensor, self._torch.Tensor):  # a number in the place of a tensor
             return False
@@ -258,8 +255,7 @@ class SkippedWeights:
 
     def _is_own(self, tensor: Any) -> bool:
         """Not memory of numpy, of a file, or shared with another process."""
-        storage = self._storage_of(tensor)
-        return bool(storage.resizable() and not storage.is_shared())
+        return bool((of := self._storage_of(tensor)).resizable() and not of.is_shared())
 
     def _has_graph(self, tensor: Any) -> bool:
         return bool(tensor.requires_grad and self._torch.is_grad_enabled())
@@ -287,14 +283,11 @@ class SkippedWeights:
         """Whether a tensor is zeros that nobody has written."""
         if not tensor.is_contiguous():
             return False
-        address = self._torch._C.TensorBase.data_ptr(tensor)
+        address, size = self._address_of(tensor), tensor.numel() * tensor.element_size()
         is_file = self.is_made_up(address)
-        size = tensor.numel() * tensor.element_size()
         if not is_file and not self._is_own(tensor):
             return False
         return bool(library.host_is_untouched(address, size, is_file))
-
-    # ---- Operations on what is put off -----------------------------------------------------------
 
     def _follow(self, op: Any, args: Any, kwargs: Any) -> Any:
         """Decides about any operation while something is put off; its result, or None where it is

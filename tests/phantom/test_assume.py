@@ -1,0 +1,59 @@
+"""What is assumed of values that nobody computed: as it was asked for, listed, and never small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.phantom
+RunProgram = Callable[..., Any]
+
+OFF = ("--values", "off")
+BALANCED = ("--assume", "experts=balanced")
+
+
+@pytest.mark.parametrize("values", [(), OFF], ids=["", "off"])
+@pytest.mark.parametrize(
+    ("assumed", "fraction"), [((), 1.0), (("--assume", "nonzero=half"), 0.5),
+                              (("--assume", "nonzero=0.1"), 0.1)],
+)  # fmt: skip
+def test_what_is_found_is_the_part_that_was_asked_for(
+    run_program: RunProgram, values: tuple[str, ...], assumed: tuple[str, ...], fraction: float
+) -> None:
+    outcome = run_program("finds.py", options=(*values, *assumed))
+    assert outcome.exit_code == 0, outcome.stderr
+    assert outcome.printed == [30_000 * fraction] * 3 + [1000 * fraction]
+    listed = [what for entries in outcome.reads.values() for what in entries]
+    words = "worst case" if fraction == 1 else f"{fraction:g} of the worst case"
+    assert len([what for what in listed if what.endswith(f": {words}")]) == 4
+
+
+@pytest.mark.parametrize("tokens", [512, 8192], ids=["followed", "too many to follow"])
+def test_experts_get_the_tokens_that_were_asked_for(run_program: RunProgram, tokens: int) -> None:
+    worst = run_program("experts.py", str(tokens))
+    balanced = run_program("experts.py", str(tokens), options=BALANCED)
+    off = run_program("experts.py", str(tokens), options=OFF)
+    assert (worst.exit_code, balanced.exit_code, off.exit_code) == (0, 0, 0), worst.stderr
+    peaks = [outcome.printed["peak"] for outcome in (worst, balanced, off)]
+    # What is kept for backward is as much however it is spread; without values to follow, each
+    # expert gets all tokens, and twice.
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.35)
+    assert peaks[2] > 1.5 * max(peaks[:2])
+    for outcome, words in ((worst, "all tokens to the same"), (balanced, "as many tokens to each")):
+        listed = [what for entries in outcome.reads.values() for what in entries]
+        assert any("experts" in what and words in what for what in listed), listed
+
+
+def test_a_loop_that_waits_for_a_value_is_named_with_its_line(run_program: RunProgram) -> None:
+    outcome = run_program("waits.py", "10001")
+    assert outcome.exit_code == 0, outcome.stderr
+    (warning,) = [text for text in outcome.document["warnings"] if "in a row" in text]
+    assert warning.startswith("waits.py:9 in <module> has read 10,000 times")
+    assert f"ullage: {warning}" in outcome.stderr, "while it waits, not only at the end"
+
+
+def test_a_loop_that_ends_soon_is_not_warned_of(run_program: RunProgram) -> None:
+    outcome = run_program("waits.py", "100")
+    assert not [text for text in outcome.document["warnings"] if "in a row" in text]
