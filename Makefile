@@ -3,7 +3,8 @@
 #   make demo      a real training script on a GPU that is not there
 #   make test      every check and test
 #   make check     lint, types, spelling
-#   make nightly   the slow tests too, on five versions of PyTorch; writes docs/torch-versions.md and docs/examples.md
+#   make nightly   the slow tests too, on five versions of PyTorch, and the popular stacks; writes docs/torch-versions.md,
+#                  docs/examples.md and docs/stacks.md
 #   make fuzz      the readers of snapshots against a million inputs and more each; needs clang
 #   make wheel     wheels for x86-64 and aarch64 Linux
 
@@ -14,6 +15,8 @@ BIN := .venv/bin
 NEWEST := .envs/torch-newest
 OLDEST := .envs/torch-$(OLDEST_TORCH)
 REQUIREMENTS := examples/requirements.txt
+# benchmarks/stacks.py makes them
+STACKS := .envs/stacks .envs/stacks-vllm
 
 .PHONY: demo test check nightly fuzz wheel clean phantom
 .DELETE_ON_ERROR:
@@ -35,6 +38,10 @@ nightly: check $(NEWEST)/ullage-env.json phantom
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(BIN)/python -m pytest -m "not phantom"
 	$(BIN)/python -m benchmarks.versions
 	$(BIN)/python -m benchmarks.examples --python $(NEWEST)/bin/python --python $(OLDEST)/bin/python
+	$(BIN)/python -m benchmarks.stacks
+	for stacks in $(STACKS); do \
+	  ULLAGE_TEST_PYTHON=$$stacks/bin/python $(BIN)/python -m pytest -m phantom tests/phantom/test_stacks.py || exit 1; \
+	done
 
 fuzz: phantom
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'

@@ -87,7 +87,9 @@ def events() -> dict[str, bytes]:
 
 
 def workspaces() -> list[list[object]]:
-    """Blocks handed to a library as scratch, or to NCCL to exchange: [position, device, address, bytes, library]."""
+    """Blocks handed to a library as scratch, or to NCCL to exchange: [position, device, address,
+    bytes, library].
+    """
     row = (c_int64 * 5)()
     found: list[list[object]] = []
     for index in range(_num_workspaces()):

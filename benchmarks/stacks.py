@@ -1,0 +1,227 @@
+"""Run the popular stacks of tests/programs/stacks, and write docs/stacks.md.
+
+    python -m benchmarks.stacks                             # environments in .envs/, all tests
+    python -m benchmarks.stacks --python env/bin/python     # environments that are there already
+
+Each stack runs twice, in the first environment that has its packages. Ends with exit code 1 where
+one did not end as it should. Their tests are tests/phantom/test_stacks.py.
+"""
+
+import argparse
+import datetime
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ullage
+from benchmarks.speed.run import machine
+from ullage.phantom.environment import EnvironmentSpec, make_environment
+from ullage.units import format_bytes
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "stacks.md"
+STACKS = ROOT / "tests" / "programs" / "stacks"
+HERE = Path(__file__).parent
+ENVIRONMENTS = {
+    "stacks": EnvironmentSpec(None, (HERE / "stacks.txt",), has_triton=True),
+    "stacks-vllm": EnvironmentSpec("2.13.0", (HERE / "stacks-vllm.txt",), has_triton=True),
+}
+GPU = "h100-80gb"
+TIMEOUT_S = 1200
+# What `ullage env` has put its name for only, and a stack loads: numba-cuda.
+BY_NAME_ONLY = "cuda-bindings"
+# A package of four files is such a name.
+CODE = """
+import importlib.metadata as metadata, json
+whole = [d for d in metadata.distributions() if d.files and len(d.files) > 4]
+print(json.dumps({d.name.replace("_", "-").lower(): d.version for d in whole}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One stack: its entry in stacks.toml, its version and torch's, what two runs said."""
+
+    stack: dict[str, Any]
+    version: str
+    documents: tuple[dict[str, Any], dict[str, Any]]
+    outputs: tuple[str, str]
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether it ended with the reason that it was to end with."""
+        reason = self.stack.get("refused")
+        return reason is not None and reason in self.outputs[0]
+
+    @property
+    def is_as_expected(self) -> bool:
+        """Whether it ran, twice alike, and its peak is its own; or was refused as expected."""
+        if "refused" in self.stack:
+            return self.has_refused
+        first, second = self.documents
+        is_fine = first["verdict"] == second["verdict"] == "fits" and peaks(first) == peaks(second)
+        return is_fine and self.own_peak in (None, peaks(first)[0])
+
+    @property
+    def own_peak(self) -> int | None:
+        """What the program printed of torch.cuda.max_memory_allocated()."""
+        lines = [line for line in self.outputs[0].splitlines() if line.startswith('{"parameters"')]
+        return int(json.loads(lines[-1])["peak"]) if lines else None
+
+    def row(self) -> str:
+        """A line of the table."""
+        first = self.documents[0]
+        cells = [self.stack["name"], self.version, first["torch"].partition("+")[0]]
+        if first["verdict"] != "fits":
+            said = [line for line in self.outputs[0].splitlines() if line.startswith("ullage: ")]
+            why = [*said, first.get("reason") or first["verdict"]][0]
+            why = why.removeprefix("ullage: ").splitlines()[0]
+            return f"| {' | '.join([*cells, *['-'] * 5])} | {why} |"
+        device = max(first["devices"], key=lambda one: one["peak_allocated_bytes"])
+        at_peak, peak = device["at_peak"], device["peak_allocated_bytes"]
+        owned = f"{100 * (1 - at_peak['unattributed'] / peak):.1f} %" if device["steps"] else "-"
+        checks = ["owners", "steps"] if device["steps"] else []
+        checks += ["its own peak"] if self.own_peak == peak else []
+        checks += ["twice alike"] if peaks(self.documents[0]) == peaks(self.documents[1]) else []
+        return (
+            f"| {' | '.join(cells)} | {format_bytes(peak, 2)} | "
+            f"{format_bytes(device['peak_reserved_bytes'], 2)} | "
+            f"{owned} | {len(device['steps'])} | "
+            f"{first['wall_s']:.0f} | {', '.join(checks)}; {basis(first)} |"
+        )
+
+
+def peaks(document: dict[str, Any]) -> list[int]:
+    """The peaks of all devices, by which two runs are compared."""
+    keys = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_requested_bytes", "num_allocs")
+    return [device[key] for device in document["devices"] for key in keys]
+
+
+def basis(document: dict[str, Any]) -> str:
+    """What the allocator's bytes hang on: exact, or how often how much was assumed."""
+    found = document["basis"]["allocator"]
+    sizes = [made for made in found["assumptions"] if made["bytes"] > 2**20]
+    if not sizes:
+        return str(found["kind"])
+    most = max(sizes, key=lambda made: made["bytes"])
+    return f"{found['kind']}, most: {most['what']} {format_bytes(most['bytes'], 1)}"
+
+
+def run_stack(python: Path, stack: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The run document of a stack, and what it printed.
+
+    Raises:
+        SystemExit: the run left no document.
+    """
+    name, *flags = shlex.split(stack["run"])
+    with tempfile.TemporaryDirectory(prefix="ullage-stacks-") as directory:
+        options = ("--gpu", GPU, "--python", str(python), "--json", *stack.get("options", ()))
+        snapshot = ("--snapshot", str(Path(directory) / "snapshot.pickle"))
+        command = (sys.executable, "-c", "from ullage.cli.main import main; main()", "run")
+        done = subprocess.run(
+            [*command, *options, *snapshot, "--", str(STACKS / name), *flags],
+            cwd=directory, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+        )  # fmt: skip
+    if not done.stdout:
+        raise SystemExit(f"{stack['name']} gave no document:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout), done.stderr
+
+
+def try_stack(pythons: dict[Path, dict[str, str]], stack: dict[str, Any]) -> Result | None:
+    """Runs a stack twice in the first environment that has its packages; None: there is none."""
+    wanted = set(stack["packages"])
+    python = next((path for path, has in pythons.items() if wanted <= has.keys()), None)
+    if python is None:
+        return None
+    first, second = (run_stack(python, stack) for _ in range(2))
+    version = pythons[python][stack["packages"][0]]
+    result = Result(stack, version, (first[0], second[0]), (first[1], second[1]))
+    print(result.row(), file=sys.stderr, flush=True)
+    return result
+
+
+def versions(python: Path) -> dict[str, str]:
+    """The packages of an environment and their versions."""
+    done = subprocess.run([str(python), "-c", CODE], check=True, capture_output=True, text=True)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def environments() -> list[Path]:
+    """The interpreters of the environments, made where they are not there."""
+    pythons = []
+    for name, spec in ENVIRONMENTS.items():
+        directory = ROOT / ".envs" / name
+        made = make_environment(
+            directory, spec, force=True, progress=lambda line: print(line, flush=True)
+        )
+        if BY_NAME_ONLY not in versions(made.python):
+            bring = ("install", "--quiet", "--force-reinstall", "--no-deps", BY_NAME_ONLY)
+            subprocess.run([str(made.python), "-m", "pip", *bring], check=True)
+        pythons.append(made.python)
+    return pythons
+
+
+def render(results: list[Result], missing: list[str]) -> str:
+    """The page."""
+    columns = (
+        "stack", "version", "torch", "allocated", "reserved", "owned", "steps", "s",
+        "checked; basis, or why not",
+    )  # fmt: skip
+    rows = "\n".join(result.row() for result in results)
+    left_out = f"\n\nNot installed: {', '.join(missing)}." if missing else ""
+    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+    return f"""# Popular stacks on a GPU that is not there
+
+Written by `python -m benchmarks.stacks`. Each is a small program of `tests/programs/stacks` that
+knows nothing of ullage, on an {GPU}: random weights, made-up data, three steps where it trains.
+*allocated* and *reserved* are the peaks of PyTorch's allocator, *owned* the share of the peak whose
+owner is known, *s* the seconds of the whole run, start-up and compilers included. Checked: *its own
+peak* is what `torch.cuda.max_memory_allocated()` says inside the program; *twice alike*, a second
+run has the same peaks and number of allocations. No GPU was at hand to compare with.
+
+Machine: {machine()}. ullage {ullage.__version__}, {today}.
+
+| {" | ".join(columns)} |
+|---|---|---|--:|--:|--:|--:|--:|---|
+{rows}{left_out}
+"""
+
+
+def main() -> None:
+    """Run everything and write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--python", type=Path, action="append", help="an interpreter with stacks")
+    parser.add_argument("--only", help="stacks whose name holds this, without writing the page")
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
+    args = parser.parse_args()
+    # Not resolved: a virtual environment's python is a link to the one that it was made with.
+    pythons = [path.absolute() for path in args.python or ()] or environments()
+    packages = {python: versions(python) for python in pythons}
+    stacks = tomllib.loads((STACKS / "stacks.toml").read_text(encoding="utf-8"))["stack"]
+    chosen = [stack for stack in stacks if (args.only or "") in stack["name"]]
+    results: list[Result] = []
+    missing: list[str] = []
+    for stack in sorted(chosen, key=lambda stack: stack.get("nightly", False)):
+        result = try_stack(packages, stack)
+        if result is None:
+            missing.append(stack["name"])
+            continue
+        results.append(result)
+        if not args.only:
+            args.page.write_text(render(results, missing), encoding="utf-8")
+    if not args.only:
+        print(f"Wrote {args.page}")
+    failed = [result.stack["name"] for result in results if not result.is_as_expected]
+    if failed:
+        raise SystemExit("not as expected:\n" + "\n".join(failed))
+
+
+if __name__ == "__main__":
+    main()

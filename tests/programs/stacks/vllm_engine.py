@@ -1,0 +1,45 @@
+"""vLLM's engine for a Llama of 1.2 billion random weights: starts, profiles, makes its cache."""
+
+import argparse
+import os
+import tempfile
+
+from made_up import small_llama
+from vllm import LLM
+
+
+def main() -> None:
+    """Start and leave."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--one-process", action="store_true")
+    args = parser.parse_args()
+    if args.one_process:  # else an engine that takes its time to leave is killed
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    config = small_llama(
+        vocab_size=128256,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+        use_cache=True,
+        architectures=["LlamaForCausalLM"],
+        dtype="bfloat16",
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        config.save_pretrained(directory)
+        engine = LLM(
+            directory,
+            load_format="dummy",
+            skip_tokenizer_init=True,
+            enforce_eager=args.eager,
+        )
+        cache = engine.llm_engine.vllm_config.cache_config
+        print(f"{cache.num_gpu_blocks} blocks of {cache.block_size} tokens")
+
+
+if __name__ == "__main__":
+    main()
