@@ -1,9 +1,10 @@
 """Hold two recordings together: python compare.py TRUTH_DIR OTHER_DIR
 
-Per workload: equal events in order, first difference, and the error of the peaks of the last
-step; then a summary line. Order within a run of consecutive frees does not count: autocast drops
-its cache in the order of a hash map of pointers, which differs from process to process on a real
-GPU too.
+Per workload: equal events in order, first difference, and the error of the highest peaks of all
+steps; then a summary line, and what ran out of memory in the first recording alone. Order within a
+run of consecutive frees does not count: autocast drops its cache in the order of a hash map of
+pointers, which differs from process to process on a real GPU too. Exit status 1 where events differ
+or something ran out in the first alone.
 """
 
 import json
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-PEAKS = ("requested", "allocated", "reserved")
+PEAKS = ("requested", "allocated", "active", "reserved")
 
 
 class Comparison(NamedTuple):
@@ -23,6 +24,11 @@ class Comparison(NamedTuple):
     num_events: tuple[int, int]
     first_difference: int | None  # place of the first event that differs; None: all are equal
     errors: dict[str, float]  # of each peak, as a fraction of the first recording's
+
+
+def highest(row: dict[str, Any]) -> dict[str, int]:
+    """Each of the four peaks of a recorded workload, over all its steps."""
+    return {peak: max(step[peak] for step in row["steps"]) for peak in PEAKS}
 
 
 def canonical(events: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -61,10 +67,18 @@ def compare(truth_dir: Path, other_dir: Path) -> dict[str, Comparison | str]:
             found[name] = f"{row.get('error')} | {other_row.get('error')}"
             continue
         a, b = true_events[name], other_events[name]
-        x, y = row["steps"][-1], other_row["steps"][-1]
+        x, y = highest(row), highest(other_row)
         errors = {peak: (y[peak] - x[peak]) / x[peak] for peak in PEAKS}
         found[name] = Comparison((len(a), len(b)), first_difference(a, b), errors)
     return found
+
+
+def false_fits(truth_dir: Path, other_dir: Path) -> list[str]:
+    """The workloads that ran out of memory in the first recording and not in the second."""
+    truth, _ = read(truth_dir)
+    other, _ = read(other_dir)
+    ran_out = [name for name, row in truth.items() if "out of memory" in row.get("error", "")]
+    return [name for name in ran_out if "error" not in other.get(name, {"error": "absent"})]
 
 
 def main() -> None:
@@ -90,6 +104,9 @@ def main() -> None:
         return
     summary = f"worst peak error median {np.median(worst):.3%}, max {max(worst):.3%}"
     print(f"{num_exact} of {len(worst)} equal event for event; {summary}")
+    wrong = false_fits(Path(sys.argv[1]), Path(sys.argv[2]))
+    print(f"ran out of memory in the first alone: {', '.join(wrong) or 'none'}")
+    raise SystemExit(int(bool(wrong) or num_exact < len(worst)))
 
 
 if __name__ == "__main__":

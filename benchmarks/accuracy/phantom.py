@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.compare import Comparison, compare
-from benchmarks.accuracy.record import collect
+from benchmarks.accuracy.compare import Comparison, compare, false_fits, highest
+from benchmarks.accuracy.record import collect, note_error, part
 from benchmarks.accuracy.workload_names import ALLOC_CONF, NAMES
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "accuracy.md"
 MIB = 2**20
+RESERVED_BOUND = 0.01
 # The line of a traceback that names the exception
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Unsupported)\b")
 
@@ -57,6 +58,7 @@ def run_workload(name: str, parts: Path, args: argparse.Namespace) -> Result:
     except ValueError:
         document = None
     if done.returncode == 0:
+        (parts / f"{name}.run.json").write_text(done.stdout)
         return Result(name, None, document)
     lines = done.stderr.strip().splitlines() or ["no message"]
     errors = [line for line in lines if _ERROR.match(line)]
@@ -65,36 +67,77 @@ def run_workload(name: str, parts: Path, args: argparse.Namespace) -> Result:
     return Result(name, (errors or lines)[-1].strip()[:200], document)
 
 
+def earlier(name: str, parts: Path) -> Result | None:
+    """What an earlier call left of a workload that ran; None if there is nothing."""
+    row, path = part(name, parts), parts / f"{name}.run.json"
+    if row is None or "error" in row or not path.exists():
+        return None
+    return Result(name, None, json.loads(path.read_text()))
+
+
 def mib(num_bytes: int) -> str:
     """Bytes as MiB with two decimals."""
     return f"{num_bytes / MIB:,.2f}"
+
+
+def basis_of(result: Result) -> str:
+    """The basis of the allocator's bytes, as the run document has it."""
+    return result.document["basis"]["allocator"]["kind"] if result.document else "?"
 
 
 def result_row(result: Result, row: dict[str, Any]) -> str:
     """One line of the page's table."""
     if result.error:
         return f"| `{result.name}` | {result.error.replace('|', '/')} | | | | | | |"
-    last = row["steps"][-1]
-    peaks = " | ".join(mib(last[peak]) for peak in ("requested", "allocated", "reserved"))
-    unattributed, basis, wall = "?", "?", "?"
+    peak = highest(row)
+    peaks = " | ".join(mib(peak[name]) for name in ("requested", "allocated", "reserved"))
+    unattributed, wall = "?", "?"
     if result.document:
         device = result.document["devices"][0]
         share = device["at_peak"]["unattributed"] / max(device["peak_allocated_bytes"], 1)
         unattributed = f"{share:.1%}"
-        basis = result.document["basis"]["allocator"]["kind"]
         wall = f"{result.document['wall_s']:.1f}"
-    tail = f"{row['num_events']:,} | {unattributed} | {basis} | {wall}"
+    tail = f"{row['num_events']:,} | {unattributed} | {basis_of(result)} | {wall}"
     return f"| `{result.name}` | ran | {peaks} | {tail} |"
 
 
-def truth_lines(out: Path, environment: dict[str, Any]) -> list[str]:
-    """How this recording compares with those in truth/ by the same torch on the same GPU."""
-    lines = []
+def truth_folders(environment: dict[str, Any]) -> list[Path]:
+    """The recordings in truth/ by the same torch on the same GPU."""
+    found = []
     for folder in sorted(path.parent for path in (HERE / "truth").glob("*/truth.json")):
         truth = json.loads((folder / "truth.json").read_text())
         there = next((row for row in truth.values() if "error" not in row), {})
-        if any(there.get(key) != environment.get(key) for key in ("torch", "gpu")):
-            continue
+        if all(there.get(key) == environment.get(key) for key in ("torch", "gpu")):
+            found.append(folder)
+    return found
+
+
+def bound_lines(folders: list[Path], out: Path, exact: set[str]) -> list[str]:
+    """What must hold against every recording, and whether it was shown to."""
+    names = (
+        "every event equal where no closed library chooses a size (basis *exact*)",
+        f"peak reserved within {RESERVED_BOUND:.0%} elsewhere",
+        "nothing fits here that ran out of memory there",
+    )
+    rows = [item for folder in folders for item in compare(folder, out).items()]
+    both = [(name, row) for name, row in rows if isinstance(row, Comparison)]
+    equal = [row.first_difference is None for name, row in both if name in exact]
+    near = [
+        abs(row.errors["reserved"]) <= RESERVED_BOUND for name, row in both if name not in exact
+    ]
+    honest = [not false_fits(folder, out) for folder in folders]
+    holds = [all(found) if found else None for found in (equal, near, honest)]
+    words = {None: "not shown", True: "holds", False: "**does not hold**"}
+    lines = [f"- {name}: {words[held]}" for name, held in zip(names, holds, strict=True)]
+    if not folders:
+        lines += ["", "No recording by this torch build on this GPU is in the repository yet."]
+    return [*lines, ""]
+
+
+def truth_lines(folders: list[Path], out: Path) -> list[str]:
+    """How this recording compares with each of those, workload by workload."""
+    lines = []
+    for folder in folders:
         lines += [
             f"### {folder.name}",
             "",
@@ -113,10 +156,7 @@ def truth_lines(out: Path, environment: dict[str, Any]) -> list[str]:
             errors = f"{row.errors['allocated']:+.3%} | {row.errors['reserved']:+.3%}"
             lines.append(f"| `{name}` | {place} of {row.num_events[0]:,} | {errors} |")
         lines.append("")
-    return lines or [
-        "No recording by this torch build on this GPU is in `benchmarks/accuracy/truth` yet.",
-        "",
-    ]
+    return lines
 
 
 def render(results: list[Result], truth: dict[str, Any], out: Path) -> str:
@@ -135,6 +175,8 @@ Peaks over four steps, in MiB, as `torch.cuda.memory_stats()` gives them in the 
 are those of PyTorch's allocator, *unowned* is the share of the allocated peak that has no owner,
 *basis* that of the allocator's bytes, *s* the whole run in seconds on the machine that wrote this.
 """
+    folders = truth_folders(environment)
+    exact = {result.name for result in results if basis_of(result) == "exact"}
     lines = [
         introduction,
         "| workload | result | requested | allocated | reserved | events | unowned | basis | s |",
@@ -143,7 +185,8 @@ are those of PyTorch's allocator, *unowned* is the share of the allocated peak t
         "",
         "## Against real GPUs",
         "",
-        *truth_lines(out, environment),
+        *bound_lines(folders, out, exact),
+        *truth_lines(folders, out),
     ]
     return "\n".join(lines)
 
@@ -158,6 +201,7 @@ def main() -> None:
     parser.add_argument("--gpu", default="h100-80gb")
     parser.add_argument("--timeout", type=int, default=600, help="seconds a workload")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
+    parser.add_argument("--missing", action="store_true", help="keep what DIR holds already")
     parser.add_argument("names", nargs="*", metavar="NAME")
     args = parser.parse_args()
     if unknown := set(args.names) - set(NAMES):
@@ -168,9 +212,12 @@ def main() -> None:
     parts.mkdir(parents=True, exist_ok=True)
     results = []
     for name in args.names or NAMES:
-        results.append(run_workload(name, parts, args))
+        done = earlier(name, parts) if args.missing else None
+        results.append(done or run_workload(name, parts, args))
+        if error := results[-1].error:
+            note_error(name, parts, error)
         print(f"{name:28} {results[-1].error or 'ran'}", flush=True)
-    truth = collect(parts, args.out, {result.name: result.error for result in results})
+    truth = collect(parts, args.out)
     args.page.parent.mkdir(exist_ok=True)
     args.page.write_text(render(results, truth, args.out))
     print(f"Wrote {args.page}")

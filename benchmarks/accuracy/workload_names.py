@@ -1,4 +1,4 @@
-"""The names of the workloads, readable without torch, and the allocator setting of one of them."""
+"""The names of the workloads, readable without torch, and the allocator settings of some."""
 
 NAMES = (
     "mlp_fp32_adam",
@@ -32,7 +32,42 @@ NAMES = (
     "timm_resnet50_infer",
     "unet_bf16",
     "lstm_fp32",
+    "lstm_fp16_scaler",
+    "cnn_fp32",
+    "cnn_fp16_scaler_cl",
+    "cnn_max_split",
+    "vit_bf16",
+    "dit_bf16",
+    "unet_fp16_sample",
+    "encoder_fp32",
+    "moe_bf16",
+    "gnn_mean_fp32",
+    "gnn_attention_fp32",
+    "gpt_fp8",
+    "gpt_bfloat16_fused",
+    "gpt_bf16_adafactor",
+    "gpt_bf16_adam8bit",
+    "gpt_bf16_offload",
+    "gpt_bf16_lora",
+    "gpt_bf16_one_token",
+    "gpt_bf16_batch512",
+    "gpt_bf16_length8192",
+    "gpt_bf16_varying",
+    "gpt_bf16_varying_expandable",
+    "gpt_bf16_varying_roundup",
+    "gpt_bf16_varying_collected",
+    "gpt_fp32_out_of_memory",
+    "gpt_fp32_graph",
+    "gpt_fp32_no_cache",
+    "gpt_fp32_growing_cache",
+    "gpt_fp32_static_cache",
 )
 
 # Values of PYTORCH_CUDA_ALLOC_CONF, which must stand before torch starts
-ALLOC_CONF = {"gpt_bf16_expandable": "expandable_segments:True"}
+ALLOC_CONF = {
+    "gpt_bf16_expandable": "expandable_segments:True",
+    "gpt_bf16_varying_expandable": "expandable_segments:True",
+    "gpt_bf16_varying_roundup": "roundup_power2_divisions:4",
+    "gpt_bf16_varying_collected": "garbage_collection_threshold:0.6",
+    "cnn_max_split": "max_split_size_mb:64",
+}
