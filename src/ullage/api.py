@@ -284,7 +284,8 @@ def explain_job(
     job: Job, run_dir: Path, pid: int, ended: Ended, kept: Path | None, *, force: bool = False
 ) -> Run:
     """Explains what the process `pid` of a job and its children left in `run_dir`."""
-    from ullage.explain.run import Program, explain_run
+    from ullage.explain.program import Program
+    from ullage.explain.run import explain_run
     from ullage.gpus.catalog import load_catalog
     from ullage.phantom.remains import collect
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.explain.run import Program, explain_run
+from ullage.explain.program import Program
+from ullage.explain.run import explain_run
 from ullage.explain.sweep import Point, Setting, SweepReport, explain_sweep, parse_number
 from ullage.gpus.catalog import Gpu, find_gpu
 from ullage.trace.model import Record

@@ -5,12 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from ullage.explain.program import Program
 from ullage.trace.model import ExitKind, ProgramExit, Record
-
-if TYPE_CHECKING:
-    from ullage.explain.run import Program
 
 _MAX_SIGNAL = 64
 

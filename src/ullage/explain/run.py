@@ -16,6 +16,7 @@ from ullage.explain.basis import Basis, allocator_basis, device_basis
 from ullage.explain.device import DeviceReport, explain_devices
 from ullage.explain.host import HostMemory, host_memory
 from ullage.explain.losses import describe_end, find_gap, find_losses, settle_exit
+from ullage.explain.program import Program
 from ullage.explain.verdict import (
     ExitCode,
     Verdict,
@@ -29,32 +30,6 @@ from ullage.units import format_bytes
 
 if TYPE_CHECKING:
     from ullage.gpus.catalog import Gpu
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """What was run and how it ended, as its parent saw it.
-
-    Attributes:
-        argv: the words after `--`.
-        pid: of the process that was started.
-        exit_code: of that process; 128 + the number of the signal that ended it.
-        wall_s: from its start to its end.
-        was_interrupted: the user asked the run to stop.
-        unrecorded: the processes that used a device and left no record of it, each with the reason
-            where it gave one.
-        left_running: the processes that had to be ended after the program, with their commands.
-        not_kept: what of the run could not be written, and why.
-    """
-
-    argv: tuple[str, ...]
-    pid: int
-    exit_code: int
-    wall_s: float
-    was_interrupted: bool = False
-    unrecorded: tuple[tuple[int, str], ...] = ()
-    left_running: tuple[tuple[int, str], ...] = ()
-    not_kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ullage.explain.run import Program, RunReport, explain_run
+from ullage.explain.program import Program
+from ullage.explain.run import RunReport, explain_run
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.trace.model import ExitKind, Record

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from ullage.explain.basis import BasisKind
 from ullage.explain.device import DeviceReport
-from ullage.explain.run import Program, RunReport, explain_run
+from ullage.explain.program import Program
+from ullage.explain.run import RunReport, explain_run
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.trace.model import Category, Record

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ullage.explain.run import Program, explain_run
+from ullage.explain.program import Program
+from ullage.explain.run import explain_run
 from ullage.gpus.catalog import Gpu
 from ullage.report.document import run_document
 from ullage.trace.model import Record

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ullage.explain.run import Program, RunReport, explain_run
+from ullage.explain.program import Program
+from ullage.explain.run import RunReport, explain_run
 from ullage.gpus.catalog import Gpu
 from ullage.report.text import print_run, render_run
 from ullage.trace.model import Record
