@@ -4,7 +4,7 @@
 #   make test      every check and test
 #   make check     lint, types, spelling
 #   make nightly   the slow tests too, on five versions of PyTorch, and the popular stacks; writes docs/torch-versions.md,
-#                  docs/examples.md and docs/stacks.md
+#                  docs/examples.md, docs/stacks.md and docs/attribution.md
 #   make fuzz      the readers of snapshots against a million inputs and more each; needs clang
 #   make wheel     wheels for x86-64 and aarch64 Linux
 
@@ -42,6 +42,9 @@ nightly: check $(NEWEST)/ullage-env.json phantom
 	for stacks in $(STACKS); do \
 	  ULLAGE_TEST_PYTHON=$$stacks/bin/python $(BIN)/python -m pytest -m phantom tests/phantom/test_stacks.py || exit 1; \
 	done
+	ULLAGE_TEST_PYTHON=$(firstword $(STACKS))/bin/python $(BIN)/python -m pytest -m phantom \
+	  tests/phantom/test_compile.py tests/phantom/test_attribution.py
+	$(BIN)/python -m benchmarks.attribution --python $(firstword $(STACKS))/bin/python
 
 fuzz: phantom
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
