@@ -28,7 +28,6 @@ AT_PEAK = {
     "own_cache": Category.KV_CACHE,
     "eager": Category.INPUT,
     "eight_bit": Category.OPTIMIZER_STATE,
-    "moe": Category.GRADIENT,
     "lora": Category.PARAMETER,
 }
 
