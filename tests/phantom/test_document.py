@@ -21,7 +21,7 @@ GPUS = {
 }
 OUT_OF_MEMORY = tuple(GPUS)[1:]
 
-# {field: its type, or the fields of what it holds}; a list says what each of its items is.
+# {field: its type, types, or the fields of what it holds}; a list says what each of its items is.
 OWNERS = dict.fromkeys(
     ("parameter", "gradient", "optimizer_state", "activation", "input", "temporary",
      "workspace", "communication", "kv_cache", "buffer", "unattributed"), int,
@@ -43,7 +43,7 @@ DOCUMENT = {
     "host_peak_bytes": int, "pinned_peak_bytes": int,
     "processes": [{"pid": int, "rank": None, "snapshot": str, "oom": None}],
     "devices": [{**SIZES, "rank": None, "gpu": str, "at_peak": OWNERS,
-                 "modules": [{"path": str, "bytes": int}], "steps": [STEP]}],
+                 "modules": [{"path": (str, type(None)), "bytes": int}], "steps": [STEP]}],
     "oom": None, "snapshot": str,
 }  # fmt: skip
 
@@ -52,6 +52,8 @@ def check_shape(found: Any, expected: Any, path: str = "document") -> None:
     """Every expected field is there, with the type that it should have."""
     if expected is None:
         assert found is None, path
+    elif isinstance(expected, tuple):
+        assert type(found) in expected, f"{path} is {found!r}"
     elif isinstance(expected, type):
         assert type(found) is expected, f"{path} is {found!r}"
     elif isinstance(expected, list):
