@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 _KEY = "TESTING_ONLY_GenericWrapper"
+_COMPOSITE = "CompositeImplicitAutograd"
 _LOOKS = """
 alias as_strided detach detach_ diagonal empty_like expand is_pinned lift_fresh new_empty
 new_empty_strided new_full new_ones new_zeros ones_like permute rand_like randn_like _reshape_alias
@@ -63,13 +64,20 @@ class Cover:
         if self._include is None or run is None:
             return
 
+        start = threading.Thread.start
+
+        @functools.wraps(start)
+        def prepare_and_start(thread: threading.Thread) -> None:
+            self._prepare()
+            start(thread)
+
         @functools.wraps(run)
         def see_and_run(thread: threading.Thread) -> None:
-            self._prepare()
             self._local.is_started = True
             self.settle()
             run(thread)
 
+        threading.Thread.start = prepare_and_start  # type: ignore[method-assign,assignment]
         threading.Thread._bootstrap_inner = see_and_run  # type: ignore[attr-defined]
 
     def settle(self) -> None:
@@ -122,6 +130,23 @@ class Cover:
             packet = getattr(self._torch.ops.aten, name)
             for overload in packet.overloads():
                 self._seen.impl(getattr(packet, overload), looks, _KEY)
+        self._pass_by_all()
+
+    def _pass_by_all(self) -> None:
+        """Sees none of the operations that are made of others. All at once, before there are other
+        threads: one of them that runs the very operation would be in the middle of its choice.
+        """
+        has = self._torch._C._dispatch_has_kernel_for_dispatch_key
+        for name in self._torch._C._dispatch_get_registrations_for_dispatch_key(_COMPOSITE):
+            if not has(name, "CPU") and not has(name, _KEY):
+                namespace, _, rest = name.partition("::")
+                looks = self._torch.library.fallthrough_kernel
+                self._library(namespace).m.impl(rest, _KEY, looks)
+
+    def _library(self, namespace: str) -> Any:
+        if namespace not in self._libraries:
+            self._libraries[namespace] = self._torch.library.Library(namespace, "IMPL")
+        return self._libraries[namespace]
 
     def _see(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         """Every operation while something is put off."""
@@ -142,20 +167,18 @@ class Cover:
             self.settle()
 
     def _pass_by(self, op: Any) -> None:
-        """Sees an operation no longer; through its namespace's own library."""
+        """Sees an operation no longer: one that was defined after the others."""
         with self._lock:
             if op in self._parted:
                 return  # by another thread
-            if op.namespace not in self._libraries:
-                self._libraries[op.namespace] = self._torch.library.Library(op.namespace, "IMPL")
             fallthrough = self._torch.library.fallthrough_kernel
-            self._libraries[op.namespace].impl(op, fallthrough, _KEY)
+            self._library(op.namespace).impl(op, fallthrough, _KEY)
             self._parted.add(op)
 
     def _comes_apart(self, op: Any) -> bool:
         """Whether an operation is made of others, which are then seen one by one."""
         has, name = self._torch._C._dispatch_has_kernel_for_dispatch_key, op.name()
-        return has(name, "CompositeImplicitAutograd") and not has(name, "CPU")
+        return has(name, _COMPOSITE) and not has(name, "CPU")
 
     def _reading_first(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
