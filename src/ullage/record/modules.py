@@ -102,7 +102,7 @@ class Modules:
         # A loss may be made anew in each step; to look for what holds a module takes milliseconds.
         if _has_parameters(module) and self._num_searches < _MAX_SEARCHES:
             self._num_searches += 1
-            top = _outermost(module, live_modules(self._torch))
+            top = _outermost(module, live_owners(self._torch)[0])
         for _ in self.walk(top):
             pass
         return self._numbers[id(module)]
@@ -147,10 +147,22 @@ class Modules:
         return number
 
 
-def live_modules(torch: ModuleType) -> list[Any]:
-    """All modules that there are."""
-    kind = torch.nn.Module
-    return [found for found in gc.get_objects() if issubclass(type(found), kind)]
+def live_owners(torch: ModuleType) -> tuple[list[Any], list[Any]]:
+    """All modules and all optimizers that there are; among half a million objects, each type is
+    judged once.
+    """
+    modules, optimizers = list[Any](), list[Any]()
+    into: dict[type, list[Any] | None] = {}
+    for found in gc.get_objects():
+        kind = type(found)
+        if kind not in into:
+            is_module = issubclass(kind, torch.nn.Module)
+            is_optimizer = issubclass(kind, torch.optim.Optimizer)
+            into[kind] = modules if is_module else optimizers if is_optimizer else None
+        owners = into[kind]
+        if owners is not None:
+            owners.append(found)
+    return modules, optimizers
 
 
 def find_roots(modules: Sequence[Any]) -> list[Any]:

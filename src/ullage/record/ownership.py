@@ -7,14 +7,13 @@ of functions play no part.
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
 from ullage.record import library, sharded
-from ullage.record.modules import Modules, Place, find_roots, join, live_modules
+from ullage.record.modules import Modules, Place, find_roots, join, live_owners
 
 Claim = tuple[int, int, int, str, str]  # position, device, address, category, name
 Name = list[Place]
@@ -86,11 +85,11 @@ class Claims:
         """Every module and optimizer there is: after the first steps (at the end, what the
         program's functions held may be gone), when memory ran out, and at the end.
         """
-        for module in find_roots(live_modules(self._torch)):
+        modules, optimizers = live_owners(self._torch)
+        for module in find_roots(modules):
             self._walk(module)
         self.claim_gradients()
-        optimizers = self._torch.optim.Optimizer
-        for optimizer in [one for one in gc.get_objects() if issubclass(type(one), optimizers)]:
+        for optimizer in optimizers:
             self._num_calls.pop(optimizer, None)
             self.claim_optimizer(optimizer)
 
