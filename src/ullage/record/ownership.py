@@ -82,7 +82,7 @@ class Claims:
                 self._claim_all(holder, "kv_cache", [])
 
     def claim_everything(self) -> None:
-        """Every module and optimizer there is: after the first steps (at the end, what the
+        """Every module and optimizer there is: after the first step (at the end, what the
         program's functions held may be gone), when memory ran out, and at the end.
         """
         modules, optimizers = live_owners(self._torch)

@@ -18,8 +18,8 @@ from ullage.record.ownership import Claims
 from ullage.record.values import Values
 
 Mark = tuple[int, str, Any]
-_CLAIMED_STEPS = (1, 2)
-"""Steps after which every module and optimizer is looked for: it takes some milliseconds."""
+_CLAIMED_STEP = 1
+"""The step after which every module and optimizer is looked for, which takes about 0.1 s."""
 
 
 class StepsReached(SystemExit):
@@ -283,7 +283,7 @@ class Phases:
     def _end_step(self) -> None:
         self._mark("step", self.num_steps)
         self.num_steps += 1
-        if self.num_steps in _CLAIMED_STEPS:
+        if self.num_steps == _CLAIMED_STEP:
             self._claims.claim_everything()
         self._on_step(self.num_steps)
         if self._max_steps is not None and self.num_steps >= self._max_steps:
