@@ -10,70 +10,20 @@ import atexit
 import contextlib
 import ctypes
 import functools
-import importlib.machinery
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
+from ullage.record.arrivals import Load, around_import
 from ullage.record.place import is_ours
 
 _OPS = f"torch{os.sep}_ops.py"
 _PR_SET_PDEATHSIG = 1
 _COMPILE_WORKER = f"torch{os.sep}_inductor{os.sep}compile_worker{os.sep}"
-
-
-class _TorchFinder:
-    """Finds torch as Python would, and is told when its import is done."""
-
-    def __init__(self, environment: dict[str, str]) -> None:
-        self._environment = environment
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of torch with a loader that calls back; None for all else."""
-        if name != "torch" or path is not None:
-            return None
-        # Many ask whether torch is there (importlib.util.find_spec) long before they import it.
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            watched = _WatchedLoader(spec.loader, self)
-            spec.loader = watched  # type: ignore[assignment]
-        return spec
-
-    def watch(self, torch: ModuleType, load: Callable[[ModuleType], None]) -> None:
-        """Loads the module and has it watched; there is nothing to find after that."""
-        changed = _changed_variables(self._environment)
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(self)
-        with stubs_for_libraries():
-            load(torch)
-        watch(torch, changed, self._environment)
-
-
-class _WatchedLoader:
-    """torch's own loader, then `watch`; the module keeps the loader it would have had."""
-
-    def __init__(self, loader: Any, finder: _TorchFinder) -> None:
-        self._loader = loader
-        self._finder = finder
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        created: ModuleType | None = self._loader.create_module(spec)
-        return created
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._finder.watch(module, self._loader.exec_module)
 
 
 def _changed_variables(before: dict[str, str]) -> list[str]:
@@ -130,7 +80,15 @@ def start() -> None:
     """Arranges for torch to be watched in this process, when and if it is imported."""
     if any(_COMPILE_WORKER in word for word in sys.orig_argv):
         return  # it asks what the device is, and takes nothing of it
-    sys.meta_path.insert(0, _TorchFinder(dict(os.environ)))
+    environment = dict(os.environ)
+
+    def load_and_watch(torch: ModuleType, load: Load) -> None:
+        changed = _changed_variables(environment)
+        with stubs_for_libraries():
+            load(torch)
+        watch(torch, changed, environment)
+
+    around_import("torch", load_and_watch)
 
 
 def watch(

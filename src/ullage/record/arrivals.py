@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+Load = Callable[[ModuleType], None]
 
-def on_import(name: str, callback: Callable[[ModuleType], None]) -> None:
+
+def on_import(name: str, callback: Load) -> None:
     """Calls `callback(module)` when a module has been imported; at once where it is there."""
     if name in sys.modules:
         callback(sys.modules[name])
-    else:
-        sys.meta_path.insert(0, _Finder(name, callback))
+        return
+
+    def load_and_call(module: ModuleType, load: Load) -> None:
+        load(module)
+        callback(module)
+
+    around_import(name, load_and_call)
+
+
+def around_import(name: str, arrive: Callable[[ModuleType, Load], None]) -> None:
+    """Calls `arrive(module, load)` instead of loading a module; load(module) is what loads it."""
+    sys.meta_path.insert(0, _Finder(name, arrive))
 
 
 class _Finder:
-    """Finds one module as Python would, once."""
+    """Finds one module as Python would, until it has been loaded."""
 
-    def __init__(self, name: str, callback: Callable[[ModuleType], None]) -> None:
+    def __init__(self, name: str, arrive: Callable[[ModuleType, Load], None]) -> None:
         self._name = name
-        self._callback = callback
+        self._arrive = arrive
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -30,19 +43,30 @@ class _Finder:
         """The module's own spec, with a loader that calls back; None for all else."""
         if name != self._name:
             return None
-        sys.meta_path.remove(self)
+        # Many ask whether a module is there (importlib.util.find_spec) long before they import it.
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._callback)  # type: ignore[assignment]
+            spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]
         return spec
+
+    def load(self, module: ModuleType, load: Load) -> None:
+        """The module arrives; there is nothing to find after that."""
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+        self._arrive(module, load)
 
 
 class _Loader:
-    """A module's own loader, then the callback; the module keeps the loader it would have had."""
+    """A module's own loader, but for the moment of loading; the module keeps the loader it would
+    have had.
+    """
 
-    def __init__(self, loader: Any, callback: Callable[[ModuleType], None]) -> None:
+    def __init__(self, loader: Any, finder: _Finder) -> None:
         self._loader = loader
-        self._callback = callback
+        self._finder = finder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         created: ModuleType | None = self._loader.create_module(spec)
@@ -52,5 +76,4 @@ class _Loader:
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._callback(module)
+        self._finder.load(module, self._loader.exec_module)
