@@ -26,7 +26,7 @@ LAYERS = (
     ("gpus", "models", "trace", "files"),
     ("estimate", "record", "runtime"),
     ("phantom", "explain", "techniques", "watch"),
-    ("plan", "gate", "serve", "whatif"),
+    ("plan", "gate", "serve", "whatif", "jobs"),
     ("report", "ui"),
     ("api",),
     ("parallel", "diffs", "explanations", "what_ifs"),

@@ -11,38 +11,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
-from ullage.files import is_stream
-from ullage.phantom.companions import Companions, companions
-from ullage.phantom.device import PhantomDevice, choose_device
-from ullage.phantom.launch import (
-    LIBRARY_DIR,
-    PROGRESS_FILE,
-    Ended,
-    RunOptions,
-    check_platform,
-    make_environment,
-    run_directory,
-    start,
-)
-from ullage.phantom.program import UserProgram, resolve_program
+from ullage.files import check_writable
+from ullage.jobs import Job, job_companions, make_job, make_options
+from ullage.phantom.device import choose_device
+from ullage.phantom.launch import PROGRESS_FILE, Ended, make_environment, run_directory, start
+from ullage.phantom.program import resolve_program
 from ullage.phantom.rank import Rank, choose_ranks
-from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
-from ullage.record.assume import Assumed
 
 if TYPE_CHECKING:
     from ullage.explain.device import DeviceReport
     from ullage.explain.run import RunReport
     from ullage.explain.verdict import Verdict
-
-
-_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +167,16 @@ def run(
         program,
         device=choose_device(gpu, memory=memory, capability=capability),
         python=python,
-        options=RunOptions(
-            alloc_conf,
-            steps,
+        options=replace(
+            make_options(
+                alloc_conf=alloc_conf,
+                steps=steps,
+                real_init=real_init,
+                dummy_weights=dummy_weights,
+                values=values,
+                assume=assume,
+            ),
             has_snapshot=kept is not None,
-            has_real_init=real_init,
-            has_dummy_weights=dummy_weights,
-            has_values=values,
-            assumed=Assumed.parse(assume),
             rank=_choose_rank(rank, world_size, local_world_size),
             num_devices=gpus,
         ),
@@ -207,36 +194,6 @@ def _choose_rank(
             raise SpecError("a rank is one of a job; give the number of its ranks (world size) too")
         return None
     return choose_ranks((rank or 0,), world_size, local_world_size)[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """All that decides a run, checked before anything starts."""
-
-    program: UserProgram
-    device: PhantomDevice
-    build: TorchBuild
-    options: RunOptions
-
-
-def make_job(
-    program: Sequence[str],
-    *,
-    device: PhantomDevice,
-    python: str | os.PathLike[str] | None,
-    options: RunOptions,
-) -> Job:
-    """Finds the program and its torch; raises as `run` does."""
-    check_platform()
-    if options.rank is not None and program and Path(program[0]).name in _LAUNCHERS:
-        raise SpecError(
-            f"{Path(program[0]).name} starts the ranks of a job itself; give it --gpus N instead, "
-            "or the script alone to play one rank"
-        )
-    user_program = resolve_program(program, None if python is None else os.fspath(python))
-    return Job(
-        user_program, device, check_torch(find_torch(user_program.python), LIBRARY_DIR), options
-    )
 
 
 def run_job(
@@ -258,26 +215,6 @@ def run_job(
 
             ended = child.wait(_watch(run_dir / PROGRESS_FILE, on_progress))
         return explain_job(job, run_dir, child.pid, ended, kept, force=force)
-
-
-@contextmanager
-def job_companions(job: Job, mail: Path) -> Iterator[Companions | None]:
-    """While this lasts, a rank that waits for what another one sends has that rank run beside it;
-    None for a job that is no rank.
-    """
-    rank = job.options.rank
-    if rank is None:
-        yield None
-        return
-
-    def environment_of(number: int, directory: Path) -> dict[str, str]:
-        options = replace(
-            job.options, rank=replace(rank, number=number), mail=mail, has_snapshot=False
-        )
-        return make_environment(directory, job.device, job.build, options)
-
-    with companions(job.program, mail, environment_of) as beside:
-        yield beside
 
 
 def explain_job(
@@ -309,24 +246,6 @@ def explain_job(
             catalogued=load_catalog(),
         )
     )
-
-
-def check_writable(path: Path, *, force: bool) -> None:
-    """Raises SpecError where a named file cannot be written: before a run, not after it."""
-    if path.is_dir():
-        raise SpecError(f"{str(path)!r} is a directory; give the name of a file")
-    if is_stream(path):
-        return
-    if os.path.lexists(path) and not force:
-        raise SpecError(f"{str(path)!r} exists; give another name, or --force to overwrite it")
-    if not path.parent.is_dir():
-        raise SpecError(
-            f"there is no directory {str(path.parent)!r} to write {path.name!r} into; make it first"
-        )
-    if not os.access(path.parent, os.W_OK):
-        raise SpecError(
-            f"{str(path.parent)!r} cannot be written to; name another place for {path.name!r}"
-        )
 
 
 def default_snapshot(program: Sequence[str], python: str | None = None) -> Path:
@@ -364,13 +283,9 @@ def _watch(path: Path, on_progress: Callable[[str], None] | None) -> Callable[[]
 
 
 __all__ = [
-    "Job",
     "Run",
-    "check_writable",
     "default_snapshot",
     "explain_job",
-    "job_companions",
-    "make_job",
     "run",
     "run_job",
 ]

@@ -18,7 +18,27 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ullage.errors import SpecError
+
 _HAS_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+def check_writable(path: Path, *, force: bool) -> None:
+    """Raises SpecError where a named file cannot be written: before a run, not after it."""
+    if path.is_dir():
+        raise SpecError(f"{str(path)!r} is a directory; give the name of a file")
+    if is_stream(path):
+        return
+    if os.path.lexists(path) and not force:
+        raise SpecError(f"{str(path)!r} exists; give another name, or --force to overwrite it")
+    if not path.parent.is_dir():
+        raise SpecError(
+            f"there is no directory {str(path.parent)!r} to write {path.name!r} into; make it first"
+        )
+    if not os.access(path.parent, os.W_OK):
+        raise SpecError(
+            f"{str(path.parent)!r} cannot be written to; name another place for {path.name!r}"
+        )
 
 
 def keep_file(source: Path, target: Path, *, force: bool) -> Path:

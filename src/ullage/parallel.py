@@ -23,8 +23,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from ullage.api import Job, Run, explain_job, job_companions
+from ullage.api import Run, explain_job
 from ullage.errors import EnvironmentProblem
+from ullage.jobs import Job, job_companions
 from ullage.phantom.companions import Companions
 from ullage.phantom.launch import Child, Ended, make_environment, run_directory, start
 from ullage.phantom.strays import end_strays

@@ -12,15 +12,15 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from ullage.api import Job, Run, make_job
+from ullage.api import Run
 from ullage.errors import SpecError
+from ullage.jobs import Job, ProgramOptions, make_job, make_options
 from ullage.parallel import ParallelRuns
 from ullage.phantom.device import choose_device
-from ullage.phantom.launch import RunOptions, run_directory
+from ullage.phantom.launch import run_directory
 from ullage.phantom.rank import choose_ranks
-from ullage.record.assume import Assumed
 
 if TYPE_CHECKING:
     from ullage.explain.ranks import Axis
@@ -39,15 +39,10 @@ def run_ranks(
     gpu: str | None = None,
     memory: str | int | None = None,
     capability: str | None = None,
-    alloc_conf: str | None = None,
-    steps: int | None = None,
     python: str | os.PathLike[str] | None = None,
-    real_init: bool = False,
-    dummy_weights: bool = False,
-    values: bool = True,
-    assume: Sequence[str] = (),
     on_progress: Callable[[str], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
+    **options: Unpack[ProgramOptions],
 ) -> Run:
     """Runs a program once for each of several ranks of a distributed job; one report of all.
 
@@ -56,10 +51,10 @@ def run_ranks(
         ranks: their numbers, or "distinct": as many as it takes to know them all (see `Survey`).
         world_size: the number of ranks of the job.
         local_world_size: how many of them are on one node; None is 8, or all of a smaller job.
-        gpu, memory, capability, alloc_conf, steps, python, real_init: as for `ullage.run`.
-        dummy_weights, values, assume: likewise.
+        gpu, memory, capability, python: as for `ullage.run`.
         on_progress: called with a line, such as "3 of 8 runs", as runs end.
         on_failure: called with the last output of a program that failed.
+        options: alloc_conf, steps, real_init, dummy_weights, values and assume of `ullage.run`.
 
     Raises:
         SpecError: an option or the program is not possible.
@@ -73,16 +68,7 @@ def run_ranks(
         program,
         device=choose_device(gpu, memory=memory, capability=capability),
         python=python,
-        options=RunOptions(
-            alloc_conf,
-            steps,
-            has_snapshot=False,
-            has_real_init=real_init,
-            has_dummy_weights=dummy_weights,
-            has_values=values,
-            assumed=Assumed.parse(assume),
-            rank=first,
-        ),
+        options=replace(make_options(**options), rank=first),
     )
     started_s = time.monotonic()
     with run_directory() as mail:

@@ -17,16 +17,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from ullage.api import Job, Run, make_job
+from ullage.api import Run
 from ullage.errors import SpecError
-from ullage.files import keep_file
+from ullage.files import check_writable, keep_file
+from ullage.jobs import Job, ProgramOptions, make_job, make_options
 from ullage.parallel import ParallelRuns
 from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.launch import RunOptions
 from ullage.phantom.program import resolve_program
-from ullage.record.assume import Assumed
 
 if TYPE_CHECKING:
     from ullage.explain.sweep import Line, Setting, SweepReport
@@ -77,7 +77,6 @@ class Sweep:
         Raises:
             SpecError: matplotlib is missing, the file exists, or its kind is not known.
         """
-        from ullage.api import check_writable
         from ullage.report.plot import check_plot, plot_sweep
 
         check_plot(Path(path))
@@ -95,15 +94,10 @@ def sweep(
     gpu: str | Sequence[str] | None = None,
     memory: str | int | None = None,
     capability: str | None = None,
-    alloc_conf: str | None = None,
-    steps: int | None = None,
     python: str | os.PathLike[str] | None = None,
-    real_init: bool = False,
-    dummy_weights: bool = False,
-    values: bool = True,
-    assume: Sequence[str] = (),
     on_progress: Callable[[str], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
+    **options: Unpack[ProgramOptions],
 ) -> Sweep:
     """Runs a program once for every combination of values and GPUs.
 
@@ -111,10 +105,10 @@ def sweep(
         program: its words; "{batch}" in one of them stands for the variable batch.
         variables: the values of each variable; None varies the GPU alone.
         gpu: one GPU of the catalogue, or several.
-        memory, capability, alloc_conf, steps, python, real_init: as for `ullage.run`.
-        dummy_weights, values, assume: likewise.
+        memory, capability, python: as for `ullage.run`.
         on_progress: called with a line, such as "3 of 8 runs", as runs end.
         on_failure: called with the last output of a program that failed.
+        options: alloc_conf, steps, real_init, dummy_weights, values and assume of `ullage.run`.
 
     Raises:
         SpecError: an option, a variable or the program is not possible.
@@ -124,16 +118,7 @@ def sweep(
     gpus: Sequence[str | None] = [gpu] if gpu is None or isinstance(gpu, str) else list(gpu)
     _check(program, named, gpus)
     devices = [choose_device(one, memory=memory, capability=capability) for one in gpus]
-    options = RunOptions(
-        alloc_conf,
-        steps,
-        has_snapshot=False,
-        has_real_init=real_init,
-        has_dummy_weights=dummy_weights,
-        has_values=values,
-        assumed=Assumed.parse(assume),
-    )
-    settings, jobs = _lay_out(program, named, devices, python, options)
+    settings, jobs = _lay_out(program, named, devices, python, make_options(**options))
     started_s = time.monotonic()
     runs = ParallelRuns(jobs, on_progress, on_failure)
     runs.run_all()

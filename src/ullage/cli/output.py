@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ullage.api import Run, check_writable
+from ullage.api import Run
 from ullage.cli.main import WRONG_USE, drop_stdout
 from ullage.errors import SnapshotError, SpecError
-from ullage.files import write_text
+from ullage.files import check_writable, write_text
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:

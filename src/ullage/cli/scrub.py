@@ -11,9 +11,8 @@ from pathlib import Path
 
 import click
 
-from ullage.api import check_writable
 from ullage.cli.output import UNWRITABLE
-from ullage.files import is_stream, keep_file
+from ullage.files import check_writable, is_stream, keep_file
 
 FILE = click.Path(path_type=Path)
 # Names that are nobody's.

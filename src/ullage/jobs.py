@@ -1,0 +1,105 @@
+"""What decides a run, checked before anything starts.
+
+job = make_job(["train.py"], device=choose_device("h100-80gb"), python=None, options=options)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypedDict
+
+from ullage.errors import SpecError
+from ullage.phantom.companions import Companions, companions
+from ullage.phantom.device import PhantomDevice
+from ullage.phantom.launch import LIBRARY_DIR, RunOptions, check_platform, make_environment
+from ullage.phantom.program import UserProgram, resolve_program
+from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
+from ullage.record.assume import Assumed
+
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun")
+
+
+class ProgramOptions(TypedDict, total=False):
+    """What `ullage.run` calls the options that decide how a program runs, one or many times."""
+
+    alloc_conf: str | None
+    steps: int | None
+    real_init: bool
+    dummy_weights: bool
+    values: bool
+    assume: Sequence[str]
+
+
+def make_options(
+    *,
+    alloc_conf: str | None = None,
+    steps: int | None = None,
+    real_init: bool = False,
+    dummy_weights: bool = False,
+    values: bool = True,
+    assume: Sequence[str] = (),
+) -> RunOptions:
+    """The options as a run without a snapshot has them; SpecError where one is not possible."""
+    return RunOptions(
+        alloc_conf,
+        steps,
+        has_snapshot=False,
+        has_real_init=real_init,
+        has_dummy_weights=dummy_weights,
+        has_values=values,
+        assumed=Assumed.parse(assume),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """All that decides a run, checked before anything starts."""
+
+    program: UserProgram
+    device: PhantomDevice
+    build: TorchBuild
+    options: RunOptions
+
+
+def make_job(
+    program: Sequence[str],
+    *,
+    device: PhantomDevice,
+    python: str | os.PathLike[str] | None,
+    options: RunOptions,
+) -> Job:
+    """Finds the program and its torch; raises as `run` does."""
+    check_platform()
+    if options.rank is not None and program and Path(program[0]).name in _LAUNCHERS:
+        raise SpecError(
+            f"{Path(program[0]).name} starts the ranks of a job itself; give it --gpus N instead, "
+            "or the script alone to play one rank"
+        )
+    user_program = resolve_program(program, None if python is None else os.fspath(python))
+    return Job(
+        user_program, device, check_torch(find_torch(user_program.python), LIBRARY_DIR), options
+    )
+
+
+@contextmanager
+def job_companions(job: Job, mail: Path) -> Iterator[Companions | None]:
+    """While this lasts, a rank that waits for what another one sends has that rank run beside it;
+    None for a job that is no rank.
+    """
+    rank = job.options.rank
+    if rank is None:
+        yield None
+        return
+
+    def environment_of(number: int, directory: Path) -> dict[str, str]:
+        options = replace(
+            job.options, rank=replace(rank, number=number), mail=mail, has_snapshot=False
+        )
+        return make_environment(directory, job.device, job.build, options)
+
+    with companions(job.program, mail, environment_of) as beside:
+        yield beside
