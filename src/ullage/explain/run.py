@@ -133,10 +133,7 @@ def _order_processes(
     records: Sequence[tuple[Record, str | None]], program: Program
 ) -> tuple[Process, ...]:
     """The program's own process first, then by rank and start."""
-    ordered = sorted(
-        records,
-        key=lambda pair: (pair[0].pid != program.pid, pair[0].rank or 0, pair[0].started_s),
-    )
+    ordered = sorted(records, key=lambda pair: pair[0].order(program.pid))
     return tuple(Process(record, snapshot, _fatal_oom(record)) for record, snapshot in ordered)
 
 

@@ -44,7 +44,7 @@ def collect(run_dir: Path, pid: int, kept: Path | None, *, force: bool) -> Remai
     from ullage.trace.reader import read_record
 
     read = [(read_record(path), path) for path in run_dir.glob("*.record")]
-    read.sort(key=lambda pair: (pair[0].pid != pid, pair[0].rank or 0, pair[0].started_s))
+    read.sort(key=lambda pair: pair[0].order(pid))
     excuses = {int(path.stem): _excuse(path) for path in run_dir.glob("*.begun")}
     records: list[tuple[Record, str | None]] = []
     warnings: list[str] = []

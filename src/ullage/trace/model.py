@@ -310,3 +310,7 @@ class Record:
     warnings: tuple[str, ...] = ()
     changed_variables: tuple[str, ...] = ()
     groups: tuple[tuple[int, ...], ...] = ()
+
+    def order(self, own_pid: int) -> tuple[bool, int, float]:
+        """What sorts the records of one run: the program's own process, then by rank and start."""
+        return self.pid != own_pid, self.rank or 0, self.started_s

@@ -49,6 +49,8 @@ class _Trace:
     replay: Replay
     requests: Requests
     settings: str
+    spans: Spans
+    lower_bound_bytes: int
 
     @property
     def is_whole(self) -> bool:
@@ -125,7 +127,8 @@ def _read(snapshot: Snapshot) -> _Trace:
         )
     device = max(filled, key=lambda number: _peak_reserved(filled[number]))
     requests = find_requests(snapshot, filled[device], device)
-    return _Trace(snapshot, device, filled[device], requests, settings)
+    spans = _spans(snapshot, device, filled[device])
+    return _Trace(snapshot, device, filled[device], requests, settings, spans, lower_bound(spans))
 
 
 def _peak_reserved(one: Replay) -> int:
@@ -176,7 +179,7 @@ def _gpus_between(trace: _Trace) -> list[Gpu]:
     """The catalogued GPUs on which it hangs on the settings: they have more than the lower bound
     and less than was reserved. One of each size, the smallest first.
     """
-    least, most = lower_bound(_spans(trace)), _peak_reserved(trace.replay)
+    least, most = trace.lower_bound_bytes, _peak_reserved(trace.replay)
     between = {
         gpu.total_bytes: gpu
         for gpu in reversed(load_catalog())
@@ -203,7 +206,7 @@ def _replay_all(
     arguments = (str(_REPLAYER), *map(str, names[:3]))
     program = UserProgram(python, arguments, arguments)
     with start(program, environment, output=names[3]) as child:
-        packing = find_packing(_spans(trace))
+        packing = find_packing(trace.spans)
         ended = child.wait()
     if ended.was_interrupted:
         raise KeyboardInterrupt
@@ -218,9 +221,9 @@ def _replay_all(
     return answers, packing
 
 
-def _spans(trace: _Trace) -> Spans:
+def _spans(snapshot: Snapshot, device: int, one: Replay) -> Spans:
     """The blocks with the least that they can have, and requests that failed for a moment."""
-    blocks, events = trace.replay.blocks, trace.snapshot.events_of(trace.device)
+    blocks, events = one.blocks, snapshot.events_of(device)
     failed = np.flatnonzero(events.action == Action.OOM)
     sizes = np.concatenate([blocks.requested_bytes, events.size_bytes[failed]])
     return Spans(
@@ -252,7 +255,7 @@ def _report(
         context_bytes=None if device.is_unlimited else device.gpu.context_high_bytes,
         is_whole=trace.is_whole,
         check=_check(trace, answers[0][1]),
-        lower_bound_bytes=lower_bound(_spans(trace)),
+        lower_bound_bytes=trace.lower_bound_bytes,
         packing=packing,
         tried=compared,
         on_gpus=tuple(
