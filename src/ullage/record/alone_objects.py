@@ -9,6 +9,7 @@ the program keeps what it passed in, as if the other rank had held the same, and
 from __future__ import annotations
 
 import functools
+import hashlib
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -148,6 +149,7 @@ def _global_rank(group: Any, rank: int | None, group_rank: int | None) -> int:
 
 
 def _members(group: Any) -> str:
-    """A short name for a group that all of its ranks share."""
+    """A short name for a group that all of its ranks share, and no other group has."""
     ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
-    return f"{len(ranks)} from {ranks[0]} to {ranks[-1]}"
+    digest = hashlib.sha256(repr(ranks).encode()).hexdigest()
+    return f"{len(ranks)} from {ranks[0]} to {ranks[-1]}, {digest[:8]}"
