@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ullage.explain.device import DeviceReport
     from ullage.explain.run import RunReport
     from ullage.explain.verdict import Verdict
+    from ullage.trace.model import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +230,7 @@ def explain_job(
     remains = collect(run_dir, pid, kept, force=force)
     return Run(
         explain_run(
-            remains.records,
+            [(_with_both_ends(record, place, job), place) for record, place in remains.records],
             program=Program(
                 argv=job.program.argv,
                 pid=pid,
@@ -246,6 +247,20 @@ def explain_job(
             catalogued=load_catalog(),
         )
     )
+
+
+def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
+    """The record with what its devices would have needed had all work been done at once, where
+    anything hung on that and there is a trace to replay.
+    """
+    if not record.num_not_yet or snapshot is None:
+        return record
+    from ullage.trace.snapshot_reader import read_snapshot
+    from ullage.whatif.child import Where
+    from ullage.whatif.completion import measure_at_once
+
+    where = Where(job.program.python, job.build, job.device)
+    return replace(record, at_once=measure_at_once(read_snapshot(Path(snapshot)), where))
 
 
 def default_snapshot(program: Sequence[str], python: str | None = None) -> Path:

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ullage.explain.completion import Completion, find_completion
 from ullage.trace.model import Record
+from ullage.units import format_bytes
 
 if TYPE_CHECKING:
     from ullage.gpus.catalog import Gpu
@@ -61,9 +63,9 @@ def allocator_basis(records: Sequence[Record]) -> Basis:
     return _basis(assumption for record in records for assumption in _assumptions(record))
 
 
-def device_basis(gpu: Gpu) -> Basis:
+def device_basis(gpu: Gpu, records: Sequence[Record] = ()) -> Basis:
     """What the bytes outside the allocator rest on: the figures of the catalogue that no source
-    gives exactly.
+    gives exactly, and what the driver and libraries hold beside the context.
     """
     assumptions = []
     if gpu.context_low_bytes != gpu.context_high_bytes:
@@ -72,6 +74,9 @@ def device_basis(gpu: Gpu) -> Basis:
     if not gpu.is_total_exact:
         ends = (gpu.total_low_bytes, gpu.total_high_bytes)
         assumptions.append(_assumed_size(f"memory that CUDA reports for {gpu.slug}", 1, *ends))
+    for outside in (one for r in records for totals in r.devices for one in totals.outside):
+        ends = (outside.low_bytes, outside.high_bytes)
+        assumptions.append(_assumed_size(outside.what, outside.count, *ends))
     return _basis(assumptions)
 
 
@@ -82,6 +87,8 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
         )
     for sizes in record.assumed:
         yield _assumed_size(sizes.what, sizes.count, sizes.low_bytes, sizes.high_bytes)
+    for totals in record.devices:
+        yield from _completion(find_completion(record, totals))
     for read in record.reads:
         yield Assumption(f"{read.what}, answered as zeros", read.where, read.count, read.size_bytes)
     for name, count in record.refused:
@@ -90,6 +97,18 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
         # Values on the host alone: the sizes of what is built from them are what they are.
         what = "random initialisation of weights on the CPU left out"
         yield Assumption(what, "", record.num_not_initialised, 0, is_note=True)
+
+
+def _completion(ends: Completion) -> Iterable[Assumption]:
+    """What hangs on when asynchronous work is done."""
+    if ends.low_bytes == ends.high_bytes:
+        return
+    what = "reserved with asynchronous work done at once, to done when the host waits for it"
+    if ends.held_bytes is None:
+        what += "; the lower end was not measured, as no snapshot was kept"
+    else:
+        what += f"; {format_bytes(ends.held_bytes)} held back at the peak"
+    yield _assumed_size(what, ends.num_held or 1, ends.low_bytes, ends.high_bytes)
 
 
 def _assumed_size(what: str, count: int, low_bytes: int, high_bytes: int) -> Assumption:

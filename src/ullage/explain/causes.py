@@ -283,12 +283,14 @@ def _match_sizes(before: _Sizes, after: _Sizes, factor: float) -> tuple[float, f
     if factor < 1:
         before, after, factor = after, before, 1 / factor
     left, free = before.counts.copy(), after.counts.copy()
+    # What did not grow at all is not to be taken for what grew by a little.
+    accuracy = min(SAME_FACTOR, (factor - 1) / 2)
     matched = []
     for power in (factor, factor**2):
         wanted = before.sizes * power
-        near = np.searchsorted(after.sizes, wanted * (1 - SAME_FACTOR))
+        near = np.searchsorted(after.sizes, wanted * (1 - accuracy))
         near = np.minimum(near, len(after.sizes) - 1)
-        is_there = np.abs(after.sizes[near] - wanted) <= SAME_FACTOR * wanted
+        is_there = np.abs(after.sizes[near] - wanted) <= accuracy * wanted
         counts = np.where(is_there, np.minimum(left, free[near]), 0.0)
         left -= counts
         np.subtract.at(free, near, counts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ullage.explain.completion import Completion, find_completion
 from ullage.explain.ledger import Ledger, balance
 from ullage.explain.modules import (
     ModuleOwners,
@@ -35,6 +36,7 @@ class DeviceReport:
     gpu: Gpu
     is_unlimited: bool
     totals: DeviceTotals
+    completion: Completion
     headroom: Headroom
     at_peak: Ownership
     modules_at_peak: tuple[ModuleShare, ...]
@@ -51,11 +53,9 @@ class DeviceReport:
 
     @property
     def peak_used_bytes(self) -> int:
-        """The most of the device that was in use: reserved + context, upper end + non-torch."""
+        """The most of the device that was in use: reserved + context + non-torch, at upper ends."""
         return (
-            self.totals.peak_reserved_bytes
-            + self.gpu.context_high_bytes
-            + self.totals.non_torch_bytes
+            self.completion.high_bytes + self.gpu.context_high_bytes + self.totals.non_torch_bytes
         )
 
 
@@ -82,6 +82,7 @@ def explain_devices(
     touched = [t for t in record.devices if t.peak_reserved_bytes or t.non_torch_bytes]
     for totals in touched or record.devices[:1]:
         own_oom = oom if oom is not None and oom.device == totals.index else None
+        completion = find_completion(record, totals)
         at_peak, ledger, steps = _explain_memory(record, totals, own_oom, allocations, gpu)
         reports.append(
             DeviceReport(
@@ -89,9 +90,8 @@ def explain_devices(
                 gpu=gpu,
                 is_unlimited=is_unlimited,
                 totals=totals,
-                headroom=find_headroom(
-                    gpu, totals.peak_reserved_bytes, totals.non_torch_bytes, record.assumed
-                ),
+                completion=completion,
+                headroom=find_headroom(gpu, completion, totals, record.assumed),
                 at_peak=at_peak,
                 modules_at_peak=_share_by_module(allocations, totals.index, at_peak.position),
                 oom=own_oom,

@@ -72,8 +72,23 @@ def find_axes(groups: Iterable[Sequence[int]], world_size: int) -> tuple[Axis, .
     return tuple(axes)
 
 
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Ranks in few words: "ranks 0-3, 7"."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    names = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(names)}"
+
+
 def join_ranks(
-    reports: Sequence[RunReport], covers: Mapping[int, Sequence[int]], wall_s: float
+    reports: Sequence[RunReport],
+    covers: Mapping[int, Sequence[int]],
+    wall_s: float,
+    unplayed: Sequence[int] = (),
 ) -> RunReport:
     """One report of several ranks that were each run alone, in the order of their ranks.
 
@@ -81,6 +96,7 @@ def join_ranks(
         reports: one of each rank.
         covers: for a rank that was played the ranks that it stands for.
         wall_s: from the start of the first to the end of the last.
+        unplayed: the ranks that were not played, in order.
     """
     worst = max(reports, key=lambda report: _GRAVITY.index(report.verdict))
     processes = tuple(process for report in reports for process in report.processes)
@@ -95,24 +111,19 @@ def join_ranks(
         host=host_memory(records),
         processes=processes,
         devices=tuple(device for report in reports for device in report.devices),
-        allocator_basis=_with_unplayed(allocator_basis(records), covers),
+        allocator_basis=_with_unplayed(allocator_basis(records), unplayed),
         fits_on=tuple(fits_on),
         warnings=tuple(warnings),
         covers=tuple((rank, tuple(ranks)) for rank, ranks in sorted(covers.items())),
     )
 
 
-def _with_unplayed(basis: Basis, covers: Mapping[int, Sequence[int]]) -> Basis:
-    """The basis, and that ranks were left out."""
-    num_unplayed = sum(map(len, covers.values())) - len(covers)
-    if not num_unplayed:
+def _with_unplayed(basis: Basis, ranks: Sequence[int]) -> Basis:
+    """The basis, and that ranks were left out: what is special to one of them was not seen."""
+    if not ranks:
         return basis
-    made = Assumption(
-        "ranks that were not played: like those on both sides of them in the mesh",
-        "",
-        num_unplayed,
-        0,
-    )
+    what = f"{name_ranks(ranks)}, not played: like those on both sides in the mesh"
+    made = Assumption(what, "", len(ranks), 0)
     return Basis(BasisKind.ASSUMED, (*basis.assumptions, made))
 
 

@@ -114,13 +114,13 @@ def explain_run(
         processes=processes,
         devices=devices,
         allocator_basis=allocator_basis(all_records),
-        device_basis=device_basis(gpu),
+        device_basis=device_basis(gpu, all_records),
         # The peak of a program that was cut short is not what it needs.
         fits_on=_find_fitting(devices, catalogued) if verdict is Verdict.FITS else (),
         warnings=find_losses(program)
         + find_warnings(
             all_records,
-            [device.steps for device in devices],
+            [(_on_device(d.totals.index, devices), d.steps) for d in devices],
             lowest_headroom_bytes=min(
                 (d.headroom.low_bytes for d in devices if not d.is_unlimited), default=None
             ),
@@ -141,8 +141,8 @@ def _find_fitting(devices: Sequence[DeviceReport], catalogued: Sequence[Gpu]) ->
     """The GPUs on which the highest peak fits; none where memory ran out before it was reached."""
     if not devices or any(device.oom is not None for device in devices):
         return ()
-    totals = max(devices, key=lambda device: device.peak_used_bytes).totals
-    return gpus_that_fit(catalogued, totals.peak_reserved_bytes, totals.non_torch_bytes)
+    fullest = max(devices, key=lambda device: device.peak_used_bytes)
+    return gpus_that_fit(catalogued, fullest.completion.high_bytes, fullest.totals.non_torch_bytes)
 
 
 def _fatal_oom(record: Record) -> OutOfMemory | None:
@@ -180,8 +180,9 @@ def _judge(
         return Verdict.FAILED, "interrupted", ExitCode.INTERRUPTED
     if oom is not None and program.exit_code != 0:
         asked = f" for {format_bytes(oom.requested_bytes)}" if oom.requested_bytes else ""
+        which = _on_device(oom.device, devices)
         where = f" at {oom.where}" if oom.where else ""
-        return Verdict.OUT_OF_MEMORY, f"no room{asked}{where}", ExitCode.ANSWER_IS_NO
+        return Verdict.OUT_OF_MEMORY, f"no room{asked}{which}{where}", ExitCode.ANSWER_IS_NO
     if program.exit_code != 0:
         return Verdict.FAILED, _failure(program, own), ExitCode.PROGRAM_FAILED
     gap = find_gap(program, [process.record for process in processes])
@@ -193,12 +194,20 @@ def _judge(
         missing = format_bytes(-tightest.headroom_bytes)
         low = format_bytes(tightest.gpu.context_low_bytes)
         high = format_bytes(tightest.gpu.context_high_bytes)
+        beside = " and what libraries hold" if tightest.totals.outside else ""
         reason = (
-            f"the program ran through, but up to {missing} would be missing: the driver's context, "
-            f"which takes between {low} and {high}, may be that large"
+            f"the program ran through, but up to {missing} would be missing"
+            f"{_on_device(tightest.totals.index, devices)}: the driver's context, which takes "
+            f"between {low} and {high},{beside} may be that large"
         )
         return Verdict.OUT_OF_MEMORY, reason, ExitCode.ANSWER_IS_NO
     return Verdict.FITS, "fits", ExitCode.FINE
+
+
+def _on_device(index: int, devices: Sequence[DeviceReport]) -> str:
+    """Which device, where a process used several."""
+    several = any(device.totals.index for device in devices)
+    return f" on device {index}" if several else ""
 
 
 def _failure(program: Program, own: ProgramExit | None) -> str:

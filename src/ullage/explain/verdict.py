@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ullage.trace.model import AssumedBytes, ExitKind, ProgramExit
+from ullage.explain.completion import Completion
+from ullage.trace.model import AssumedBytes, DeviceTotals, ExitKind, ProgramExit
 
 if TYPE_CHECKING:
     from ullage.gpus.catalog import Gpu
@@ -37,10 +38,13 @@ class Headroom:
 
     Attributes:
         headroom_bytes: with the largest context: what the verdict goes by.
-        middle_bytes: with a context in the middle of its interval.
-        context_margin_bytes: how far the context can move that up or down.
+        middle_bytes: with the context, and what libraries hold outside of the allocator, in the
+            middle of their intervals.
+        context_margin_bytes: how far these can move that up or down.
         workspace_more_bytes: how much more the assumed workspaces could take.
         workspace_less_bytes: how much less.
+        completion_less_bytes: how much less the allocator holds if asynchronous work is done at
+            once.
         total_margin_bytes: how far the device's memory, where no source gives it exactly, can be
             from its figure.
     """
@@ -50,6 +54,7 @@ class Headroom:
     context_margin_bytes: int
     workspace_more_bytes: int
     workspace_less_bytes: int
+    completion_less_bytes: int
     total_margin_bytes: int
 
     @property
@@ -61,28 +66,33 @@ class Headroom:
     def high_bytes(self) -> int:
         """With everything uncertain at its smallest, and the device at its largest."""
         above_middle = (
-            self.context_margin_bytes + self.workspace_less_bytes + self.total_margin_bytes
+            self.context_margin_bytes
+            + self.workspace_less_bytes
+            + self.completion_less_bytes
+            + self.total_margin_bytes
         )
         return self.middle_bytes + above_middle
 
 
 def find_headroom(
-    gpu: Gpu, peak_reserved_bytes: int, non_torch_bytes: int, assumed: Sequence[AssumedBytes]
+    gpu: Gpu, completion: Completion, totals: DeviceTotals, assumed: Sequence[AssumedBytes]
 ) -> Headroom:
-    """What a peak leaves of a GPU: total - (reserved + context, upper end + non-torch).
+    """What a peak leaves of a GPU: total - (reserved + context + non-torch), at upper ends.
 
     A workspace whose size was assumed lives for one operation, so of several only the most
     uncertain one widens the interval. It does not decide the verdict: where memory is short, the
     allocator gives back its cache and torch takes an algorithm that needs less.
     """
-    left = gpu.total_bytes - peak_reserved_bytes - non_torch_bytes
-    low, high = gpu.context_low_bytes, gpu.context_high_bytes
+    left = gpu.total_bytes - completion.high_bytes - totals.non_torch_bytes
+    high = gpu.context_high_bytes
+    low = gpu.context_low_bytes - totals.outside_spread_bytes
     return Headroom(
         headroom_bytes=left - high,
         middle_bytes=left - (low + high) // 2,
         context_margin_bytes=(high - low + 1) // 2,
         workspace_more_bytes=max((s.high_bytes - s.answered_bytes for s in assumed), default=0),
         workspace_less_bytes=max((s.answered_bytes - s.low_bytes for s in assumed), default=0),
+        completion_less_bytes=completion.high_bytes - completion.low_bytes,
         total_margin_bytes=max(
             gpu.total_high_bytes - gpu.total_bytes, gpu.total_bytes - gpu.total_low_bytes, 0
         ),

@@ -14,21 +14,22 @@ _SETTLED_FRAC = 0.005
 
 def find_warnings(
     records: Sequence[Record],
-    steps_per_device: Sequence[Sequence[StepPeak]],
+    steps_per_device: Sequence[tuple[str, Sequence[StepPeak]]],
     *,
     lowest_headroom_bytes: int | None,
     fits: bool,
 ) -> tuple[str, ...]:
     """The warnings of a run, the processes' own first, each once.
 
+    `steps_per_device` has the steps of each device, and how to name it, such as " on device 1".
     `lowest_headroom_bytes` is the lower end of what is left, None on a device without limit.
     """
     found = [text for record in records for text in record.warnings]
     if not records and fits:  # else how it failed says more
         found.append("the program did not use a GPU: there is no device memory to report")
     found += _survived_ooms(records, fits=fits)
-    for steps in steps_per_device if fits else ():
-        found += _unsettled_steps(steps)
+    for which, steps in steps_per_device if fits else ():
+        found += _unsettled_steps(steps, which)
     if fits and any(_is_first_optimizer_step_only(record) for record in records):
         found.append(
             "only one step ran: the optimizer's state comes with its end, so a second step may "
@@ -52,7 +53,7 @@ def _survived_ooms(records: Sequence[Record], *, fits: bool) -> list[str]:
     return [f"the program ran out of memory {times}{where}, caught it and went on"]
 
 
-def _unsettled_steps(steps: Sequence[StepPeak]) -> list[str]:
+def _unsettled_steps(steps: Sequence[StepPeak], which: str) -> list[str]:
     complete = [step for step in steps if step.is_complete]
     if len(complete) < 2:
         return []
@@ -64,7 +65,7 @@ def _unsettled_steps(steps: Sequence[StepPeak]) -> list[str]:
         for name, old, new in zip(("allocated", "reserved"), before, last, strict=True)
         if new != old
     )
-    return [f"the peaks of the last two steps still differ ({changes}); run more steps"]
+    return [f"the peaks of the last two steps still differ{which} ({changes}); run more steps"]
 
 
 def _is_first_optimizer_step_only(record: Record) -> bool:

@@ -49,6 +49,14 @@ class Beside:
             *(aten.zeros_like.default, aten.ones_like.default, aten.full_like.default),
             *(aten.new_zeros.default, aten.new_ones.default, aten.new_full.default),
         }
+        self._and = {
+            *(aten.logical_and.default, aten.logical_and_.default),
+            *(aten.bitwise_and.Tensor, aten.bitwise_and_.Tensor),
+        }
+        self._or = {
+            *(aten.logical_or.default, aten.logical_or_.default),
+            *(aten.bitwise_or.Tensor, aten.bitwise_or_.Tensor),
+        }
         self._random = torch.Tag.nondeterministic_seeded
         self._looks = torch.Tag.inplace_view
         self._copy = aten.copy_.default
@@ -110,9 +118,27 @@ class Beside:
                 known.inputs[id(tensor)] = self._view(raw, tensor)
                 known.raw.append((tensor.data_ptr(), raw))
         if known.inputs:
+            if not known.is_complete and func in self._and | self._or:
+                self._decide_by_one(func, args, known)
             return known
         # Without any tensor among the inputs (arange, full) all of them are known.
         return known if num_tensors == 0 and self._is_factory(func) else None
+
+    def _decide_by_one(self, func: Any, args: Any, known: Known) -> None:
+        """False and anything is False, True or anything is True: the unknown one does not matter.
+
+        Text generation stops so: at the greatest length, or when unknown tokens end each text.
+        """
+        (one,) = known.inputs.values()
+        is_decided = (
+            not one.any() if func in self._and else one.dtype is self._torch.bool and one.all()
+        )
+        if not is_decided:
+            return
+        for other in self.tensors(args):
+            if id(other) not in known.inputs and self.is_small(other):
+                known.inputs[id(other)] = self._torch.zeros_like(other, device="cpu")
+                known.is_complete = True
 
     def forget_written(self, func: Any, args: Any, kwargs: Any) -> None:
         """Tells the phantom what the operation is about to write."""
@@ -124,7 +150,7 @@ class Beside:
                 (args[position] if position < len(args) else kwargs.get(name),)
             ):
                 if self.has_address(tensor):
-                    self._forget(tensor)
+                    self.forget(tensor)
 
     def follow(self, func: Any, args: Any, kwargs: Any, known: Known, result: Any) -> None:
         """After the operation: restores what it only read, and computes what it made."""
@@ -149,6 +175,21 @@ class Beside:
             return  # no CPU kernel for it: its result stays unknown
         for device_tensor, cpu_tensor in zip(outputs, self.tensors((true,)), strict=False):
             self.store(device_tensor, cpu_tensor)
+
+    def packed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The arguments of a copy. What lies apart on the device is packed on the way to the host,
+        within the copy, where nobody sees it; here it is packed by an operation of its own, which
+        takes the same memory.
+        """
+        position = 1 if func is self._copy else 0
+        source = args[position]
+        device = args[0].device if func is self._copy else kwargs.get("device")
+        if device is None or device.type != "cpu" or not self.is_small(source):
+            return args
+        if self._span(source) == source.numel() * source.element_size():
+            return args
+        dtype = args[0].dtype if func is self._copy else kwargs.get("dtype") or source.dtype
+        return (*args[:position], source.to(dtype).contiguous(), *args[position + 1 :])
 
     def take_over(self, tensor: Any) -> None:
         """Answers from now on for what a copy has brought to the device: it is seen who writes it.
@@ -227,7 +268,7 @@ class Beside:
         steps = zip(tensor.size(), tensor.stride(), strict=True)
         return int((1 + sum((size - 1) * stride for size, stride in steps)) * tensor.element_size())
 
-    def _forget(self, tensor: Any) -> None:
+    def forget(self, tensor: Any) -> None:
         """Forgets a tensor's bytes; what lies beside them in its storage stays known."""
         storage, first = tensor.untyped_storage(), tensor.data_ptr()
         beside = []

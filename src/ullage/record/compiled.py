@@ -15,15 +15,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from ullage.record.arrivals import on_import
 from ullage.record.phases import Phases
 from ullage.record.values import Values
 from ullage.record.weights import SkippedWeights
 
 # A bound method of these names is a whole call of its module.
 _CALLS = ("__call__", "_call_impl", "_wrapped_call_impl", "_lazy_forward")
-
-# How often Inductor has timed kernels of different scratch memory against each other.
-_CHOICES = "select_algorithm_autotune"
 
 
 class Compiled:
@@ -36,13 +34,11 @@ class Compiled:
         self._phases = phases
         self._values = values
         self._weights = weights
-        self._num_traces = self._num_chosen = self._num_hiding = 0
-        self._counters: Any = None
+        self._num_traces = self._num_hiding = 0
         self._hidden: list[tuple[dict[int, Any], int, Any]] = []
 
     def install(self, dynamo: ModuleType) -> None:
         """Begins, when torch._dynamo has been loaded."""
-        self._counters = dynamo.utils.counters
         modules = self._torch.nn.modules.module
         has_any = getattr(modules, "_has_any_global_hook", None)
         if has_any is not None:  # torch warns of global hooks: of those of the program alone
@@ -54,6 +50,21 @@ class Compiled:
         handler.run_end_callbacks = self._around(handler.run_end_callbacks, self._end_trace)
         context = dynamo.eval_frame._TorchDynamoContext
         context.__call__ = self._around_compile(context.__call__)
+        on_import("torch._dynamo.aot_compile", self._watch_ahead)
+
+    def _watch_ahead(self, aot_compile: ModuleType) -> None:
+        """What is compiled ahead of its first call is traced without those callbacks."""
+        compile_ahead = aot_compile.aot_compile_fullgraph
+
+        @functools.wraps(compile_ahead)
+        def trace_and_compile(*args: Any, **kwargs: Any) -> Any:
+            self._begin_trace()
+            try:
+                return compile_ahead(*args, **kwargs)
+            finally:
+                self._end_trace()
+
+        aot_compile.aot_compile_fullgraph = trace_and_compile
 
     def _around(self, run: Callable[..., Any], also: Callable[[], None]) -> Callable[..., Any]:
         @functools.wraps(run)
@@ -75,13 +86,6 @@ class Compiled:
         if self._num_traces == 0:
             self._values.is_tracing = self._phases.is_tracing = False
             self._show()
-            self._note_choices()
-
-    def _note_choices(self) -> None:
-        """Where kernels were to be timed (max-autotune), all were found alike."""
-        before, self._num_chosen = self._num_chosen, self._counters["inductor"][_CHOICES]
-        for _ in range(self._num_chosen - before):
-            self._values.shapes.note("kernel chosen by timing", 0, "first of all")
 
     def _hide(self) -> None:
         self._num_hiding += 1

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from ullage.record.arrivals import on_import
+
 _KEY = "TESTING_ONLY_GenericWrapper"
 _COMPOSITE = "CompositeImplicitAutograd"
 _LOOKS = """
@@ -24,6 +26,8 @@ _unsafe_view view zeros_like full_like
 """Operations that read no value: another look at the same bytes, or another tensor's shape."""
 _OPENINGS = ("numpy", "data_ptr", "untyped_storage", "tolist", "__dlpack__")
 """Methods that reach a tensor's bytes without an operation."""
+_WRAPS = "_make_wrapper_subclass"
+"""What makes a tensor of others; a DTensor is made without it, of a DeviceMesh."""
 
 
 class Cover:
@@ -53,7 +57,8 @@ class Cover:
         self._whole: set[Any] = set()
         self._parted: set[Any] = set()
         self._own: dict[str, Any] = {}
-        self._is_ready = False
+        self._named: dict[str, Any] = {}
+        self._is_ready = self._has_wrappers = False
         self._local = threading.local()
 
     def watch_threads(self) -> None:
@@ -79,6 +84,40 @@ class Cover:
 
         threading.Thread.start = prepare_and_start  # type: ignore[method-assign,assignment]
         threading.Thread._bootstrap_inner = see_and_run  # type: ignore[attr-defined]
+
+    def watch_wrappers(self) -> None:
+        """Sees operations of tensors that are made of others, from the first one on."""
+        tensor_type = self._torch.Tensor
+        make = getattr(tensor_type, _WRAPS, None)
+        if self._include is None or make is None:
+            return
+
+        def prepare_and_make(*args: Any, **kwargs: Any) -> Any:
+            delattr(tensor_type, _WRAPS)
+            self._expect_wrappers()
+            return make(*args, **kwargs)
+
+        def prepare_meshes(module: ModuleType) -> None:
+            mesh_type = getattr(module, "DeviceMesh", None)  # none without torch.distributed
+            if mesh_type is not None:
+                mesh_type.__init__ = self._expecting_first(mesh_type.__init__)
+
+        setattr(tensor_type, _WRAPS, staticmethod(prepare_and_make))
+        on_import("torch.distributed.device_mesh", prepare_meshes)
+
+    def _expecting_first(self, initialise: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(initialise)
+        def expect_and_initialise(owner: Any, /, *args: Any, **kwargs: Any) -> None:
+            self._expect_wrappers()
+            initialise(owner, *args, **kwargs)
+
+        return expect_and_initialise
+
+    def _expect_wrappers(self) -> None:
+        if not self._has_wrappers:
+            self._has_wrappers = True
+            if self._is_ready:
+                self._see_each()
 
     def settle(self) -> None:
         """Sees this thread's operations from here on only as far as it must."""
@@ -131,6 +170,30 @@ class Cover:
             for overload in packet.overloads():
                 self._seen.impl(getattr(packet, overload), looks, _KEY)
         self._pass_by_all()
+        if self._has_wrappers:
+            self._see_each()
+
+    def _see_each(self) -> None:
+        """Sees every operation by its name: for a tensor that is made of others torch runs no
+        fallback, and fails where an operation has no kernel of its own.
+        """
+        c = self._torch._C
+        for name in c._dispatch_get_all_op_names():
+            if not self._is_composite(name) and not c._dispatch_has_kernel_for_dispatch_key(
+                name, _KEY
+            ):
+                namespace, _, rest = name.partition("::")
+                see = functools.partial(self._see_named, name)
+                self._library(namespace).m.impl(rest, _KEY, see)
+
+    def _see_named(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        op = self._named.get(name)
+        if op is None:
+            namespace, _, rest = name.partition("::")
+            packet, _, overload = rest.partition(".")
+            of = getattr(getattr(self._torch.ops, namespace), packet)
+            op = self._named[name] = getattr(of, overload or "default")
+        return self._see(op, *args, **kwargs)
 
     def _pass_by_all(self) -> None:
         """Sees none of the operations that are made of others. All at once, before there are other
@@ -177,7 +240,10 @@ class Cover:
 
     def _comes_apart(self, op: Any) -> bool:
         """Whether an operation is made of others, which are then seen one by one."""
-        has, name = self._torch._C._dispatch_has_kernel_for_dispatch_key, op.name()
+        return self._is_composite(op.name())
+
+    def _is_composite(self, name: str) -> bool:
+        has = self._torch._C._dispatch_has_kernel_for_dispatch_key
         return has(name, _COMPOSITE) and not has(name, "CPU")
 
     def _reading_first(self, method: Callable[..., Any]) -> Callable[..., Any]:

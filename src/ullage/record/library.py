@@ -33,6 +33,9 @@ def _absent(*_arguments: object) -> int:
 position = _bind("ullage_position", c_uint64)
 """Number of allocator events so far, over all devices."""
 read_bytes = _bind("ullage_read", c_int, c_void_p, c_void_p, c_size_t)
+look = _bind("ullage_look", None, c_void_p, c_void_p, c_void_p, c_size_t)
+"""(address, data, known, size): copies what is known, and a flag for each byte of it."""
+is_device_address = _bind("ullage_is_device_address", c_int, c_void_p)
 write_bytes = _bind("ullage_write", None, c_void_p, c_void_p, c_size_t)
 forget = _bind("ullage_forget", None, c_void_p)
 follow_thread = _bind("ullage_follow_thread", None, c_int)
@@ -50,6 +53,8 @@ host_is_untouched = _bind("ullage_host_is_untouched", c_int, c_void_p, c_uint64,
 host_needed_bytes = _bind("ullage_host_needed_bytes", c_uint64)
 pinned_peak_bytes = _bind("ullage_pinned_peak_bytes", c_uint64)
 non_torch_peak_bytes = _bind("ullage_non_torch_peak", c_uint64, c_int)
+num_not_yet = _bind("ullage_num_not_yet", c_uint64)
+"""How often the allocator asked whether another stream was done with a block, and it was not."""
 _num_events = _bind("ullage_num_events", c_uint64)
 _events = _bind("ullage_events", None, c_uint64, *[c_void_p] * 6)
 _num_workspaces = _bind("ullage_num_workspaces", c_uint64)
@@ -61,6 +66,7 @@ _num_pinned = _bind("ullage_num_pinned", c_uint64)
 _pinned = _bind("ullage_pinned", None, c_uint64, POINTER(c_int64))
 _refused = _bind("ullage_refused", c_char_p, c_uint64, POINTER(c_uint64))
 _assumed = _bind("ullage_assumed", c_char_p, c_uint64, POINTER(c_uint64))
+_outside = _bind("ullage_outside", c_char_p, c_uint64, POINTER(c_uint64))
 _on_host_read = _bind("ullage_on_host_read", None, _HOST_READ)
 _callbacks: list[object] = []  # ctypes callbacks must outlive the library's use of them
 
@@ -142,6 +148,19 @@ def assumed() -> list[dict[str, object]]:
     return found
 
 
+def outside(device: int) -> list[dict[str, object]]:
+    """What the driver and libraries held of a device: what, how often, and the interval of the
+    highest.
+    """
+    row, number, found = (c_uint64 * 4)(), 0, list[dict[str, object]]()
+    while what := _outside(number, row):
+        number += 1
+        names = ("count", "low_bytes", "high_bytes")
+        if row[0] == device:
+            found.append({"what": _text(what), **dict(zip(names, row[1:], strict=True))})
+    return found
+
+
 def _text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
@@ -159,12 +178,16 @@ __all__ = [
     "host_is_untouched",
     "host_needed_bytes",
     "host_zero",
+    "is_device_address",
     "is_present",
     "know_nodes",
     "leave_scope",
     "leave_scopes",
+    "look",
     "non_torch_peak_bytes",
+    "num_not_yet",
     "on_host_read",
+    "outside",
     "pinned_peak_bytes",
     "position",
     "read_bytes",

@@ -131,8 +131,8 @@ class Modules:
         if known is not None:
             return known
         name = type(_unwrapped(root)).__name__
-        if getattr(root, "_is_replica", False) and name in self._roots:
-            return self._roots.index(name)  # one of DataParallel's: the paths are those of the root
+        if is_replica(root) and name in self._roots:
+            return self._roots.index(name)  # the paths are those of the root
         has_parameters = _has_parameters(root)
         if not has_parameters and name in self._functional_roots:
             number = self._functional_roots[name]
@@ -145,6 +145,11 @@ class Modules:
                 self._functional_roots[name] = number
         self._root_of[id(root)] = number
         return number
+
+
+def is_replica(module: Any) -> bool:
+    """Whether a module is one of those that DataParallel makes for each device at each call."""
+    return getattr(module, "_is_replica", False)
 
 
 def live_owners(torch: ModuleType) -> tuple[list[Any], list[Any]]:

@@ -105,6 +105,9 @@ class Claims:
                 if id(parameter) not in named:  # of tied parameters the first has the name
                     named.add(id(parameter))
                     self._meet(parameter, (root, join(path, name)))
+            # A replica's copies of parameters are plain tensors to torch.
+            for name, copy in module.__dict__.get("_former_parameters", {}).items():
+                self._claim(copy, "parameter", [(root, join(path, name))])
             for name, buffer in module.named_buffers(recurse=False):
                 self._claim(buffer, "buffer", [(root, join(path, name))])
             cache = module.__dict__.get("kv_cache")  # as vLLM binds it to its layers

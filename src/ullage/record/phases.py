@@ -1,7 +1,8 @@
 """Phases: where forward, backward and optimizer begin and end in the event sequence.
 
-A root module is one that is called while no other is. A step ends with optimizer.step(); a program
-without an optimizer steps with its root module's forward.
+A root module is one that is called while no other is; the replicas that DataParallel calls, each in
+a thread of its own, are parts of the one that calls them. A step ends with optimizer.step(); a
+program without an optimizer steps with its root module's forward.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ullage.record import library
-from ullage.record.modules import Modules
+from ullage.record.modules import Modules, is_replica
 from ullage.record.ownership import Claims
 from ullage.record.values import Values
 
@@ -142,12 +143,13 @@ class Phases:
         self._depth.modules += 1
         if self._depth.modules == 1 and not self.is_busy:
             self._claims.claim_module(module)
-            self._mark("forward_begin", {"grad": self._torch.is_grad_enabled()})
+            if not is_replica(module):
+                self._mark("forward_begin", {"grad": self._torch.is_grad_enabled()})
 
-    def _after_module(self, _module: Any, _arguments: Any, *named_and_output: Any) -> None:
+    def _after_module(self, module: Any, _arguments: Any, *named_and_output: Any) -> None:
         library.leave_scope()
         self._depth.modules -= 1
-        if self._depth.modules == 0 and not self.is_busy:
+        if self._depth.modules == 0 and not self.is_busy and not is_replica(module):
             self._mark("forward_end")
             if len(named_and_output) != 2:  # after an exception torch leaves out the named ones
                 self._num_failed += 1

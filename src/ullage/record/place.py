@@ -12,7 +12,7 @@ from types import FrameType, TracebackType
 _OURS = str(Path(__file__).resolve().parent.parent) + os.sep
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-_TORCH = f"{os.sep}torch{os.sep}"
+_BENEATH = tuple(f"{os.sep}{name}{os.sep}" for name in ("torch", "triton"))
 
 
 def is_ours(filename: str) -> bool:
@@ -29,13 +29,14 @@ def _is_library(filename: str) -> bool:
     return any(part in filename for part in _LIBRARIES)
 
 
-def _is_torch(filename: str) -> bool:
-    return any(part[:-1] + _TORCH in filename for part in _LIBRARIES)
+def _is_beneath(filename: str) -> bool:
+    """What all libraries stand on."""
+    return any(part[:-1] + name in filename for part in _LIBRARIES for name in _BENEATH)
 
 
 def _is_hidden(filename: str) -> bool:
     """Interpreter internals: neither the user's nor a library's place."""
-    if filename.startswith("<") or is_ours(filename) or _is_torch(filename):
+    if filename.startswith("<") or is_ours(filename) or _is_beneath(filename):
         return True
     return filename.startswith(_STDLIB) and not _is_library(filename)
 
@@ -43,8 +44,8 @@ def _is_hidden(filename: str) -> bool:
 def describe(frames: list[tuple[str, int, str]]) -> str | None:
     """The place that a stack, innermost frame first, stands for.
 
-    The innermost frame of the user's own code; where a library stands between it and torch, that
-    follows in brackets. None: no frame is the user's or a library's.
+    The innermost frame of the user's own code; where a library stands between it and torch or
+    Triton, that follows in brackets. None: no frame is the user's or a library's.
     """
     library = None
     for filename, line, function in frames:

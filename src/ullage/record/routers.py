@@ -1,13 +1,16 @@
 """Routers of experts: whom tokens are sent to, where no kernel has computed it.
 
 The choice is a topk over the experts' scores. It gets values, as the assumption has them, that are
-followed like any other small values: counts, masks and indices made of it fit one another.
+followed like any other small values: counts, masks and indices made of it fit one another. Where
+the tokens are too many to be followed, or some are dropped, what is counted of them follows the
+same assumption, and is known by its shape.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +22,34 @@ _WORDS = {
     Experts.WORST: "worst case, all tokens to the same",
     Experts.BALANCED: "balanced, as many tokens to each",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """So many tokens go to `num_chosen` experts each; no expert takes more than `capacity`."""
+
+    num_tokens: int
+    num_experts: int
+    num_chosen: int
+    capacity: int
+    is_balanced: bool
+
+    def counts(self) -> list[int]:
+        """How many tokens each expert gets."""
+        tokens, experts, chosen = self.num_tokens, self.num_experts, self.num_chosen
+        if self.is_balanced:
+            spread = [-((number - tokens * chosen) // experts) for number in range(experts)]
+        else:
+            spread = [tokens] * chosen + [0] * (experts - chosen)
+        return [min(count, self.capacity) for count in spread]
+
+    def is_counted_of(self, num_elements: int) -> bool:
+        """Whether a tensor of so many elements can be the choice: numbers of experts, a flag for
+        each token and expert, or for each choice and expert.
+        """
+        flags = self.num_tokens * self.num_experts
+        numbers = self.num_tokens * self.num_chosen
+        return num_elements in (numbers, flags, flags * self.num_chosen)
 
 
 class Routers:
@@ -42,12 +73,16 @@ class Routers:
         self.words = _WORDS[assumed.experts]
         self._note = note
         self._most: dict[tuple[int, int], int] = {}
+        self._last: dict[int, Routing] = {}  # by the number of experts
 
     def choose(self, args: Any, result: Any) -> None:
         """After topk(scores, k, dim): gives its indices values, if they are of experts."""
         scores, k = args[0], int(args[1])
         dim = args[2] if len(args) > 2 else -1
         num_experts = scores.size(-1) if scores.dim() > 1 else 0
+        if dim == 0 and scores.dim() == 2:
+            self._limit(*scores.size(), capacity=k)
+            return
         is_last = dim in (-1, scores.dim() - 1)
         if not (1 <= k < num_experts <= _MAX_EXPERTS and is_last and scores.is_floating_point()):
             return
@@ -55,6 +90,9 @@ class Routers:
         indices = result[1]
         if tokens < 2 or not self._beside.has_address(indices):
             return
+        routing = Routing(tokens, num_experts, k, tokens, self._is_balanced)
+        self._last[num_experts] = routing
+        self._most[2, tokens * num_experts] = sum(routing.counts())
         # A token chooses an expert once. Some models add an expert for tokens that are not there.
         self._most[2, tokens * k] = -(-tokens * k // num_experts) if self._is_balanced else tokens
         for number in (num_experts, num_experts + 1):
@@ -70,3 +108,22 @@ class Routers:
         any, where all the choices are too many to be followed; None: it is neither.
         """
         return self._most.get((mask.dim(), mask.numel()))
+
+    def _limit(self, num_tokens: int, num_experts: int, *, capacity: int) -> None:
+        """Each expert keeps so many of the tokens that chose it."""
+        last = self._last.get(num_experts)
+        if last is not None and last.num_tokens == num_tokens:
+            self._last[num_experts] = limited = replace(last, capacity=capacity)
+            self._most[2, num_tokens * num_experts] = sum(limited.counts())
+
+    def count(self, args: Any, result: Any) -> None:
+        """After a sum or histogram of what is not known: if it counts each expert's tokens, it gets
+        values.
+        """
+        routing = self._last.get(result.numel()) if result.dim() == 1 else None
+        if routing is None or not self._beside.is_small(result):
+            return
+        most = max(tensor.numel() for tensor in self._beside.tensors(args))
+        if routing.is_counted_of(most):
+            counts = self._torch.tensor(routing.counts(), dtype=result.dtype, device="cpu")
+            self._beside.store(result, counts)

@@ -19,11 +19,12 @@ from types import ModuleType
 from typing import Any
 
 from ullage import __version__
-from ullage.record import alone, host, library, place
+from ullage.record import alone, host, library, place, tuned
 from ullage.record.compiled import Compiled
 from ullage.record.compiler import defer_import
 from ullage.record.history import History
 from ullage.record.holders import Holders
+from ullage.record.kernels import Kernels
 from ullage.record.modules import Modules
 from ullage.record.ownership import Claims
 from ullage.record.peaks import Peaks
@@ -37,6 +38,7 @@ _MARK_BYTES = 512
 # Address space, no memory: given back for the record of a program that has used up all it may have.
 _RESERVE_BYTES = 64 << 20
 _STDERR = 2
+_NO_HISTORY: dict[str, Any] = {"segments": [], "device_traces": []}  # not wanted, or another's
 # The steps after which it is noted who holds what; what grows is there by then.
 _LOOKED_AT = frozenset(4**power for power in range(1, 16))
 
@@ -104,6 +106,9 @@ class Session:
                 "counts and flags that kernels make read as zeros"
             )
         note = self._values.shapes.note
+        tuned.install(note)
+        if self._settings.has_values:
+            Kernels(self._torch, self._values).install()
         self._groups = alone.install(self._torch, self._settings.job, note)
         os.register_at_fork(after_in_child=self._leave)
         self._torch.cuda._lazy_call(self._begin)
@@ -227,18 +232,26 @@ class Session:
             why = f"{type(error).__name__}: {text}" if text else type(error).__name__
             self._mark(why.encode(errors="replace")[:_MARK_BYTES].ljust(_MARK_BYTES))
 
+    def show(self, path: Path) -> bool:
+        """Writes a snapshot of what is known by now, and goes on; False: no device was used."""
+        if self._has_device:
+            _write(path, self._snapshot())
+            self._values.resume()
+        return self._has_device
+
     def _write(self) -> None:
+        snapshot = self._snapshot()
+        _write(self._settings.run_dir / f"{self._pid}.record", snapshot["ullage"])
+        if self._settings.has_snapshot:
+            _write(self._settings.run_dir / f"{self._pid}.snapshot.pickle", snapshot)
+
+    def _snapshot(self) -> dict[str, Any]:
+        """torch's own snapshot with the record in it."""
         self._values.pause()
         self._claims.claim_everything()
         self._holders.look()
         record = self._record()
-        _write(self._settings.run_dir / f"{self._pid}.record", record)
-        if self._settings.has_snapshot:
-            # An allocator other than torch's own has no history.
-            empty: dict[str, Any] = {"segments": [], "device_traces": []}
-            snapshot = self._history.snapshot() if self._has_history else empty
-            snapshot["ullage"] = record
-            _write(self._settings.run_dir / f"{self._pid}.snapshot.pickle", snapshot)
+        return (self._history.snapshot() if self._has_history else _NO_HISTORY) | {"ullage": record}
 
     def _mark(self, text: bytes) -> None:
         """Notes that a device is used, with room for a reason: the disk may be full by then."""
@@ -281,6 +294,7 @@ class Session:
             "warnings": self._warnings,
             "changed_variables": list(self._changed_variables),
             "groups": self._groups,
+            "num_not_yet": library.num_not_yet(),
         }
 
     def _events(self) -> dict[str, bytes]:
@@ -334,6 +348,7 @@ class Session:
             "total_bytes": properties.total_memory,
             "context_bytes": int(context[0].partition("=")[2]) if context else 0,
             "non_torch_bytes": library.non_torch_peak_bytes(index),
+            "outside": library.outside(index),
             **self._peaks.of_device(index),
         }
 

@@ -16,12 +16,16 @@ boolean index, of which it asks again how many elements there are. The optimizer
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import threading
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
 from ullage.record import library
+from ullage.record.arrivals import on_import
 from ullage.record.assume import Assumed
 from ullage.record.beside import Beside, Known
 from ullage.record.place import ShapeReads
@@ -41,9 +45,9 @@ clamp_min clamp_max sign ceil floor round sum any all max min amax amin argmax a
 prod count_nonzero mean equal cat stack where index index_put_ index_put gather scatter scatter_
 index_select masked_fill masked_fill_ masked_select masked_scatter masked_scatter_
 masked_scatter_backward _index_put_impl_ tril triu repeat repeat_interleave flip roll clone sort
-topk bincount nonzero _unique2 unique_dim unique_consecutive constant_pad_nd searchsorted bucketize
-embedding copy_ _to_copy fill_ zero_ normal_ uniform_ _amp_update_scale_ _foreach_norm _foreach_mul_
-_foreach_add_ _foreach_copy_ _foreach_zero_
+topk bincount histc nonzero _unique2 unique_dim unique_consecutive constant_pad_nd searchsorted
+bucketize embedding copy_ _to_copy fill_ zero_ normal_ uniform_ _amp_update_scale_ _foreach_norm
+_foreach_mul_ _foreach_add_ _foreach_copy_ _foreach_zero_
 """
 """Operations with kernels of their own that make, hand on, or read what programs decide by."""
 
@@ -62,11 +66,18 @@ class Values:
         self._include = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
         self._is_installed = self._is_active = self._is_following = False
         self._is_backward = False
+        self._num_sparing = 0
+        self._awaited: Any = None
         aten = torch.ops.aten
         self._scattered = aten.masked_scatter_backward.default
         self._places = {aten.index_put_.default, aten._index_put_impl_.default, self._scattered}
         self._copies = {aten._to_copy.default, aten.copy_.default}
         self._topk = aten.topk.default
+        self._histogram = aten.histc.default  # the CPU has none of integers
+        self._counts = {
+            *(aten.sum.dim_IntList, aten.bincount.default, self._histogram),
+            *(aten.scatter_add.default, aten.scatter_add_.default),
+        }
         self._equal, self._repeat = aten.equal.default, aten.repeat_interleave.Tensor
         self._finds = {
             aten.nonzero.default: None,
@@ -98,6 +109,7 @@ class Values:
             self._seen.impl(op, functools.partial(self._follow, op), _KEY)
         _let_pass(self._torch._ops, self._torch._C)
         self._is_installed = True
+        on_import("torch.distributed._functional_collectives", self._expect_awaited)
         self.resume()
         return True
 
@@ -145,6 +157,29 @@ class Values:
         library.follow_thread(int(not is_active))
         self._include(_KEY, is_active)  # type: ignore[misc]
 
+    def is_following_here(self) -> bool:
+        """Whether what this thread does is followed: the main thread's, outside of backward."""
+        return (
+            self._is_following
+            and self._is_active
+            and not (self.is_tracing or self._is_backward)
+            and threading.current_thread() is threading.main_thread()
+        )
+
+    @contextlib.contextmanager
+    def sparing(self, written: Iterable[Any]) -> Iterator[None]:
+        """While something runs that writes to these tensors alone."""
+        for tensor in written:
+            if isinstance(tensor, self._torch.Tensor) and self._beside.has_address(tensor):
+                self._beside.forget(tensor)
+        self._num_sparing += 1
+        library.follow_thread(2)
+        try:
+            yield
+        finally:
+            self._num_sparing -= 1
+            library.follow_thread(self._thread_state())
+
     def forget_optimizer(self, optimizer: Any) -> None:
         """Forgets the small values that an optimizer is about to write: counts of its steps."""
         held = [*optimizer.param_groups, *optimizer.state.values()]
@@ -163,6 +198,10 @@ class Values:
         if op is self._equal and self._beside.are_comparable(*args):
             # What it does on a GPU, step by step, so that each step is seen.
             return bool(args[0].eq(args[1]).all().item())
+        if self._awaited in map(type, args):
+            args = tuple(map(self._await, args))
+        if op in self._copies and self._is_following:
+            args = self._beside.packed(op, args, kwargs)
         self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
         library.follow_thread(1)
         try:
@@ -176,16 +215,33 @@ class Values:
             finally:
                 if finds:
                     library.expect_nothing()
+            is_unknown = known is None or not known.is_complete
             if known is not None:
                 self._beside.follow(op, args, kwargs, known, result)
             if op in self._copies:
                 self._beside.take_over(result)
-            elif op is self._topk and (known is None or not known.is_complete):
+            elif op is self._topk and is_unknown:
                 self._routers.choose(args, result)
+            elif op in self._counts and (is_unknown or op is self._histogram):
+                self._routers.count(args, result)
             return result
         finally:
-            library.follow_thread(int(self._is_backward or not self._is_active))
+            library.follow_thread(self._thread_state())
             self._include(_KEY, self._is_active)  # type: ignore[misc]
+
+    def _expect_awaited(self, module: ModuleType) -> None:
+        self._awaited = getattr(module, "AsyncCollectiveTensor", None)
+
+    def _await(self, arg: Any) -> Any:
+        """The tensor that a collective fills, in the place of one that waits for it when it is
+        used, as it is now.
+        """
+        is_awaited = type(arg) is self._awaited and not arg.requires_grad
+        return arg.trigger_wait() if is_awaited else arg
+
+    def _thread_state(self) -> int:
+        """What is known of the main thread's launches (ullage_follow_thread)."""
+        return 2 if self._num_sparing else int(self._is_backward or not self._is_active)
 
     def _steers_backward(self, op: Any) -> bool:
         """Whether an operation of backward finds something, or is one of a forward done again."""

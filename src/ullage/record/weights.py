@@ -106,6 +106,7 @@ class SkippedWeights:
         """Begins."""
         if self.ops:
             self._cover.watch_threads()
+            self._cover.watch_wrappers()
             os.register_at_fork(after_in_child=self.held.begin_in_child)
 
     def settle(self, *, is_reading: bool) -> None:

@@ -19,6 +19,7 @@ from ullage.explain.basis import Assumption
 from ullage.explain.device import DeviceReport
 from ullage.explain.host import HostMemory
 from ullage.explain.ledger import Ledger
+from ullage.explain.ranks import name_ranks
 from ullage.explain.run import RunReport
 from ullage.explain.steps import StepPeak
 from ullage.explain.verdict import Verdict
@@ -97,12 +98,15 @@ def _verdict(report: RunReport) -> Text:
         return Text.assemble(("failed", style), f": {report.reason}")
     if tightest is None:
         return Text("fits: no device memory was used", style=style)
-    context = f"±{format_bytes(tightest.headroom.context_margin_bytes)} context"
+    what = "context and libraries" if tightest.totals.outside else "context"
+    context = f"±{format_bytes(tightest.headroom.context_margin_bytes)} {what}"
     if report.is_unlimited:
         used = format_bytes(max(device.peak_used_bytes for device in report.devices))
         return Text.assemble((f"needs up to {used}", style), f" of a GPU, {context}")
     left = format_bytes(tightest.headroom.middle_bytes)
-    return Text.assemble(("fits", style), f" on {report.gpu.slug}, {left} left, {context}")
+    several = any(device.totals.index for device in report.devices)
+    which = f" on {_device_name(tightest)}" if several else ""
+    return Text.assemble(("fits", style), f" on {report.gpu.slug}, {left} left{which}, {context}")
 
 
 def _other_margins(device: DeviceReport) -> str:
@@ -112,6 +116,8 @@ def _other_margins(device: DeviceReport) -> str:
         more = format_bytes(headroom.workspace_more_bytes)
         less = format_bytes(headroom.workspace_less_bytes)
         parts.append(f"workspaces +{more} -{less}")
+    if headroom.completion_less_bytes:
+        parts.append(f"other streams -{format_bytes(headroom.completion_less_bytes)}")
     if headroom.total_margin_bytes and not device.is_unlimited:
         parts.append(f"device's size ±{format_bytes(headroom.total_margin_bytes)}")
     return f"also uncertain: {', '.join(parts)}" if parts else ""
@@ -230,21 +236,9 @@ def _all_devices(
         else:
             rows.setdefault(shown, []).extend(covers.get(device.rank, (device.rank,)))
     for sizes, ranks in rows.items():
-        table.add_row(f"  {_rank_names(sorted(set(ranks)))}", *sizes)
+        table.add_row(f"  {name_ranks(sorted(set(ranks)))}", *sizes)
     yield Text("\nAll devices", style="bold")
     yield table
-
-
-def _rank_names(ranks: Sequence[int]) -> str:
-    """Ranks in few words: "ranks 0-3, 7"."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    names = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(names)}"
 
 
 def _device_name(device: DeviceReport) -> str:

@@ -191,8 +191,39 @@ class GraphHolder:
 
 
 @dataclass(frozen=True, slots=True)
+class AtOnce:
+    """What a device would have needed had it done all its work at once.
+
+    Attributes:
+        num_held: how many blocks were held back because another stream had used them.
+        held_bytes: of them, at the peak of what was reserved.
+        reserved_bytes: the peak of what would have been; None where it could not be measured.
+    """
+
+    device: int
+    num_held: int
+    held_bytes: int
+    reserved_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideBytes:
+    """Device memory that the driver or a library held beside the allocator, at its highest: both
+    ends of what it may have been. The device held the upper one.
+    """
+
+    what: str
+    count: int
+    low_bytes: int
+    high_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceTotals:
-    """What one device's counters said at the end of the process, in bytes and counts."""
+    """What one device's counters said at the end of the process, in bytes and counts.
+
+    `non_torch_bytes` has what is `outside` at its upper end.
+    """
 
     index: int
     name: str
@@ -206,6 +237,12 @@ class DeviceTotals:
     num_segments: int
     num_ooms: int
     num_alloc_retries: int
+    outside: tuple[OutsideBytes, ...] = ()
+
+    @property
+    def outside_spread_bytes(self) -> int:
+        """How much less than its upper end what is outside may be."""
+        return sum(one.high_bytes - one.low_bytes for one in self.outside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +309,9 @@ class Record:
 
     `last_use` has for each event that gave out a block the position at which it was last handed to
     a kernel, a library or a copy, 0 for never; this and `copies` are None in records of before.
-    `groups` are the ranks of each process group of a rank that was played alone.
+    `groups` are the ranks of each process group of a rank that was played alone. `num_not_yet` is
+    how often the allocator asked whether another stream was done with a block, and it was not; only
+    then can its bytes hang on when work is done, and `at_once` is what was found out about that.
     """
 
     ullage: str
@@ -310,6 +349,8 @@ class Record:
     warnings: tuple[str, ...] = ()
     changed_variables: tuple[str, ...] = ()
     groups: tuple[tuple[int, ...], ...] = ()
+    num_not_yet: int = 0
+    at_once: tuple[AtOnce, ...] = ()
 
     def order(self, own_pid: int) -> tuple[bool, int, float]:
         """What sorts the records of one run: the program's own process, then by rank and start."""

@@ -33,6 +33,7 @@ from ullage.trace.model import (
     Mark,
     MarkKind,
     OutOfMemory,
+    OutsideBytes,
     PinnedLevels,
     ProgramExit,
     Record,
@@ -127,6 +128,7 @@ def parse_record(value: object) -> Record:
         warnings=check.parse_texts(fields, "warnings"),
         changed_variables=check.parse_texts(fields, "changed_variables"),
         groups=check.parse_rows(fields, "groups", _parse_group),
+        num_not_yet=check.number(fields, "num_not_yet", 0),
     )
 
 
@@ -220,6 +222,17 @@ def _parse_device(value: object) -> DeviceTotals:
         num_segments=check.number(fields, "num_segments"),
         num_ooms=check.number(fields, "num_ooms"),
         num_alloc_retries=check.number(fields, "num_alloc_retries"),
+        outside=check.parse_rows(fields, "outside", _parse_outside),
+    )
+
+
+def _parse_outside(value: object) -> OutsideBytes:
+    fields = check.typed(value, dict, "outside")
+    return OutsideBytes(
+        what=check.text(fields, "what"),
+        count=check.number(fields, "count"),
+        low_bytes=check.number(fields, "low_bytes"),
+        high_bytes=check.number(fields, "high_bytes"),
     )
 
 

@@ -6,10 +6,8 @@ for here meanwhile.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +15,12 @@ import numpy as np
 from ullage.errors import EnvironmentProblem, SnapshotError, SpecError
 from ullage.gpus.catalog import Gpu, load_catalog
 from ullage.phantom.device import PhantomDevice
-from ullage.phantom.launch import LIBRARY_DIR, RunOptions, make_environment, run_directory, start
-from ullage.phantom.program import UserProgram, resolve_program
+from ullage.phantom.launch import LIBRARY_DIR, run_directory
+from ullage.phantom.program import resolve_program
 from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
 from ullage.trace.replay import Replay, replay, round_sizes
 from ullage.trace.snapshot import Action, Snapshot
+from ullage.whatif.child import REPLAYER, Where, replaying
 from ullage.whatif.conflicts import UNSEEN, find_conflicts
 from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
 from ullage.whatif.packing import Packing, Spans, find_packing, lower_bound
@@ -35,8 +34,6 @@ from ullage.whatif.settings import (
     recorded_settings,
 )
 
-_REPLAYER = Path(__file__).with_name("replayer.py")
-_TAIL_BYTES = 2000
 _MAX_GPUS = 4
 
 
@@ -88,7 +85,7 @@ def what_if(
             recorded settings.
     """
     trace = _read(snapshot)
-    interpreter = resolve_program((str(_REPLAYER),), python).python
+    interpreter = resolve_program((str(REPLAYER),), python).python
     build = check_torch(find_torch(interpreter), LIBRARY_DIR)
     tried = list_settings(trace.settings, is_limited=not device.is_unlimited)
     if settings is not None:
@@ -99,7 +96,10 @@ def what_if(
         orders = [one.order(number) for number, one in enumerate(replays)]
         if is_shared:
             del orders[1]
-        answers, packing = _replay_all(trace, orders, (interpreter, build, device), directory)
+        where = Where(interpreter, build, device)
+        with replaying(trace.requests, orders, where, directory) as finish:
+            packing = find_packing(trace.spans)
+            answers = finish()
     if is_shared:
         answers[1] = answers[0]
     outcomes = [answers.get(number, {}) for number in range(len(replays))]
@@ -186,39 +186,6 @@ def _gpus_between(trace: _Trace) -> list[Gpu]:
         if least <= gpu.total_bytes - gpu.context_high_bytes < most
     }
     return [between[size] for size in sorted(between)][:_MAX_GPUS]
-
-
-def _replay_all(
-    trace: _Trace,
-    orders: Sequence[Mapping[str, Any]],
-    where: tuple[str, TorchBuild, PhantomDevice],
-    directory: Path,
-) -> tuple[dict[int, dict[str, Any]], Packing]:
-    """What each replay answered, by its number; and the best packing, found meanwhile."""
-    python, build, device = where
-    names = [directory / name for name in ("requests", "orders", "results", "output")]
-    trace.requests.write(names[0])
-    names[1].write_text(json.dumps(orders), encoding="utf-8")
-    environment = make_environment(directory, device, build, RunOptions(alloc_conf=""))
-    # Nothing is recorded, and nothing of the caller's hides the device or the cache.
-    environment |= {"ULLAGE_RECORD": "0", "CUDA_VISIBLE_DEVICES": "0"}
-    environment.pop("PYTORCH_NO_CUDA_MEMORY_CACHING", None)
-    arguments = (str(_REPLAYER), *map(str, names[:3]))
-    program = UserProgram(python, arguments, arguments)
-    with start(program, environment, output=names[3]) as child:
-        packing = find_packing(trace.spans)
-        ended = child.wait()
-    if ended.was_interrupted:
-        raise KeyboardInterrupt
-    lines = names[2].read_text(encoding="utf-8").splitlines() if names[2].exists() else []
-    answers = {answer.pop("number"): answer for answer in map(json.loads, lines)}
-    if ended.exit_code or 0 not in answers:
-        said = names[3].read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
-        raise EnvironmentProblem(
-            f"the replay ended with {ended.exit_code} in {program.python!r}: "
-            f"{said or 'without a word'}"
-        )
-    return answers, packing
 
 
 def _spans(snapshot: Snapshot, device: int, one: Replay) -> Spans:

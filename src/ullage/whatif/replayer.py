@@ -96,7 +96,8 @@ def _replay(
 
     order: "settings" (what the environment variable is set to), "device" (what the phantom plays),
         "fraction" (of set_per_process_memory_fraction, or null), "before" (the column of what is
-        allocated first), "ignored" (the kinds of operations that are left out).
+        allocated first), "ignored" (the kinds of operations that are left out); "ops" (the column
+        of what is replayed; without it, that of this name).
     """
     os.environ.update(dict.fromkeys(_CONF, order["settings"]), ULLAGE_DEVICE=order["device"])
     begin = time.monotonic()
@@ -108,7 +109,7 @@ def _replay(
     if stopped_at is not None:
         return _result(torch, player, -1, begin)
     torch.cuda.reset_peak_memory_stats()
-    return _result(torch, player, player.play(columns["ops"]), begin)
+    return _result(torch, player, player.play(columns[order.get("ops", "ops")]), begin)
 
 
 class _Player:

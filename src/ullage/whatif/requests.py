@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +42,7 @@ class Requests:
         num_emptied: how often the program gave its cache back.
         num_retries: how often the allocator did, to make room; replays do so themselves.
         num_failed: how many requests failed when this was recorded.
+        at_once: the same as `ops`, had no block been held back; see completion.py.
     """
 
     sizes: Int64Array
@@ -53,12 +54,13 @@ class Requests:
     num_emptied: int
     num_retries: int
     num_failed: int
+    at_once: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def write(self, path: Path) -> None:
         """Writes the file that replayer.py reads."""
         columns = {
             name: np.ascontiguousarray(getattr(self, name), np.int64)
-            for name in ("sizes", "streams", "ops", "as_it_lay", "packed")
+            for name in ("sizes", "streams", "ops", "as_it_lay", "packed", "at_once")
         }
         with path.open("wb") as file:
             lengths = {name: len(column) for name, column in columns.items()}
@@ -125,7 +127,7 @@ def _find_emptied(snapshot: Snapshot, replay: Replay, events: EventTable) -> Map
     gone = np.isin(events.action, _ENDS)
     firsts = np.flatnonzero(gone & ~np.insert(gone[:-1], 0, False)) if len(gone) else gone[:0]
     ends = np.append(np.flatnonzero(~gone), len(events))
-    reserved = _reserved(replay)
+    reserved = reserved_before(replay)
     kinds = {}
     for first in firsts.tolist():
         after = int(ends[np.searchsorted(ends, first)])
@@ -150,7 +152,7 @@ def _is_one_call(snapshot: Snapshot, events: EventTable, first: int, after: int)
     return stacks <= {(), tuple(snapshot.stacks.of(int(events.stack[after])))}
 
 
-def _reserved(replay: Replay) -> Int64Array:
+def reserved_before(replay: Replay) -> Int64Array:
     """Reserved bytes before each event, and after the last."""
     segments = replay.segments
     changes = np.zeros(replay.num_events + 2, dtype=np.int64)

@@ -20,11 +20,13 @@ def build_snapshot(script: str, *, has_stacks: bool = False) -> dict[str, Any]:
     """What torch dumps of words such as "+a +b -a e !64 |": a block of a segment of 2 MiB of its
     own comes, goes; e gives free segments back, ! is a request of so many MiB that fails; what is
     left of | came before the trace. +p:1 is in private pool 1; r gives segments back as the
-    allocator does, with the stack of what follows.
+    allocator does, with the stack of what follows. ?a lets go of a block that another stream still
+    uses, whose -a comes when that is done.
     """
     events: list[dict[str, Any]] = []
     live: dict[str, dict[str, Any]] = {}
     free: list[dict[str, Any]] = []
+    held: set[str] = set()
     for number, word in enumerate(script.split()):
         kind, _, pool = word[1:].partition(":")
         event = {"stream": 0, "frames": []}
@@ -40,12 +42,16 @@ def build_snapshot(script: str, *, has_stacks: bool = False) -> dict[str, Any]:
             free.clear()
         elif word[0] == "!":
             events.append({**event, "action": "oom", "addr": 5, "size": int(kind) * MIB})
+        elif word[0] == "?":
+            block = {"addr": live[kind]["address"], "size": MIB}
+            events.append({**event, **block, "action": "free_requested"})
+            held.add(kind)
         elif word[0] == "-":
             segment = live.pop(kind)
             free.append(segment)
             block = {"addr": segment["address"], "size": MIB}
-            events += [{**event, **block, "action": f"free_{what}"}
-                       for what in ("requested", "completed")]  # fmt: skip
+            taken = ("completed",) if kind in held else ("requested", "completed")
+            events += [{**event, **block, "action": f"free_{what}"} for what in taken]
         else:
             segment = {"address": (number + 1) << 32, "pool": (0, int(pool or 0))}
             live[kind] = segment

@@ -67,7 +67,7 @@ static int changing_attribute(const struct device *d, int attribute, int index, 
   switch (attribute) {
     case 13: *value = d->clock_khz; return SUCCESS;
     case 16: *value = d->multiprocessors; return SUCCESS;
-    case 33: *value = index + 1; return SUCCESS; /* PCI bus id */
+    case 33: *value = place_of(index) + 1; return SUCCESS; /* PCI bus id */
     case 36: *value = d->memory_clock_khz; return SUCCESS;
     case 37: *value = d->bus_bits; return SUCCESS;
     case 38: *value = d->l2_bytes; return SUCCESS;

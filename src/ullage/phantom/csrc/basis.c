@@ -51,7 +51,7 @@ static uint64_t num_workspaces, workspace_room;
 static struct refused refusals[MAX_REFUSED];
 static struct assumed assumptions[MAX_ASSUMED];
 static size_t num_refusals, num_assumptions;
-static uint64_t non_torch_peak[64];
+static uint64_t non_torch_peak[64], reserved_now[64];
 
 static bool grow(void **array, uint64_t *room, size_t item) {
   uint64_t wanted = *room ? *room * 2 : 4096;
@@ -62,16 +62,27 @@ static bool grow(void **array, uint64_t *room, size_t item) {
   return true;
 }
 
+static void note_non_torch(int index) {
+  uint64_t used = used_bytes(index), torch = device(index)->context_bytes + reserved_now[index & 63];
+  if (used > torch && used - torch > non_torch_peak[index & 63]) non_torch_peak[index & 63] = used - torch;
+}
+
 /* Answers with the number of the event. */
 static uint64_t note_event(struct event e) {
   pthread_mutex_lock(&lock);
   uint64_t number = __atomic_fetch_add(&position, 1, __ATOMIC_RELAXED);
   bool room = num_events < event_room || (num_events < MAX_EVENTS && grow((void **)&events, &event_room, sizeof *events));
   if (room) events[num_events++] = e;
-  uint64_t used = used_bytes(e.device), torch = device(e.device)->context_bytes + (uint64_t)e.reserved;
-  if (used > torch && used - torch > non_torch_peak[e.device & 63]) non_torch_peak[e.device & 63] = used - torch;
+  reserved_now[e.device & 63] = (uint64_t)e.reserved;
+  note_non_torch(e.device);
   pthread_mutex_unlock(&lock);
   return number;
+}
+
+void note_outside(int index) {
+  pthread_mutex_lock(&lock);
+  note_non_torch(index);
+  pthread_mutex_unlock(&lock);
 }
 
 uint64_t event_position(void) { return __atomic_load_n(&position, __ATOMIC_RELAXED); }

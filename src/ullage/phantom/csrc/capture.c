@@ -2,82 +2,139 @@
  *
  * A capture marks its stream, so that the caching allocator takes its private pools, and each stream that waits for an
  * event of it. Nothing runs meanwhile: what would be written is noted, and becomes unknown whenever the graph is
- * launched. A host that waits for a stream in capture gets the error that the driver gives, and the capture is void.
+ * launched.
+ *
+ * What CUDA forbids during a capture fails here with CUDA's own errors, and makes the capture void: waiting for, or asking
+ * about, what is captured; depending on work outside of it; calls that may be unsafe, according to the modes of the
+ * capture and of the calling thread; forks that are not joined at the end. Source: CUDA Programming Guide, "Prohibited
+ * and unhandled operations" of stream capture, and the texts of cudaStreamBeginCapture, cudaStreamEndCapture,
+ * cudaThreadExchangeStreamCaptureMode and of the error codes.
  */
 #include "capture.h"
 #include "cuda.h"
+#include "graph.h"
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { MAX_CAPTURES = 64 };
+enum { GLOBAL = 0, THREAD_LOCAL = 1, RELAXED = 2, NON_BLOCKING = 1 };
 
-struct graph {
-  uintptr_t *written;
-  size_t num_written, room;
-};
-
+/* One stream in a capture. Its number in `captures` is its place in the counts of work. */
 struct capture {
   const void *stream;
-  uint64_t id;
+  uint64_t id; /* 0: the place is free */
   struct graph *graph;
+  pthread_t thread; /* that began it */
+  int device, mode;
   bool is_origin, is_void;
+  struct captured_work work;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture captures[MAX_CAPTURES];
 static int num_captures;
 static uint64_t next_capture = 1;
+static _Thread_local int thread_mode = GLOBAL;
+
+static bool is_legacy(const void *stream) { return (uintptr_t)stream < 2; }
 
 static struct capture *capture_of(const void *stream) {
-  for (int i = 0; i < num_captures; i++)
-    if (captures[i].stream == stream) return &captures[i];
+  for (int i = 0; i < MAX_CAPTURES; i++)
+    if (captures[i].id && captures[i].stream == stream) return &captures[i];
   return NULL;
 }
 
 static struct capture *capture_by_id(uint64_t id) {
-  for (int i = 0; i < num_captures; i++)
-    if (captures[i].id == id) return &captures[i];
+  for (int i = 0; id && i < MAX_CAPTURES; i++)
+    if (captures[i].id == id && captures[i].is_origin) return &captures[i];
   return NULL;
 }
 
-void *new_graph(void) { return calloc(1, sizeof(struct graph)); }
+static int add(struct capture c) {
+  for (int i = 0; i < MAX_CAPTURES; i++) {
+    if (captures[i].id) continue;
+    captures[i] = c;
+    num_captures++;
+    return SUCCESS;
+  }
+  return INVALID_VALUE;
+}
 
-int begin_capture(void *stream, void *graph) {
+static int make_void(uint64_t id, int status) {
+  for (int i = 0; i < MAX_CAPTURES; i++)
+    if (captures[i].id && captures[i].id == id) captures[i].is_void = true;
+  return status;
+}
+
+/* A capture in a stream that waits for the legacy stream: any use of that one would depend on what is captured. */
+static struct capture *capture_beside_legacy(void) {
+  for (int i = 0; i < MAX_CAPTURES; i++) {
+    const struct capture *c = &captures[i];
+    if (c->id && c->device == current_device() && !(stream_flags(c->stream) & NON_BLOCKING)) return &captures[i];
+  }
+  return NULL;
+}
+
+static int refuse_legacy(const void *stream) {
+  struct capture *c = is_legacy(stream) ? capture_beside_legacy() : NULL;
+  return c ? make_void(c->id, CAPTURE_IMPLICIT) : SUCCESS;
+}
+
+/* ---- Begin and end ------------------------------------------------------------------------------------------------ */
+
+int begin_capture(void *stream, void *graph, int mode) {
   if (!graph) return fail(OUT_OF_MEMORY);
+  if (is_legacy(stream)) return fail(CAPTURE_UNSUPPORTED);
   pthread_mutex_lock(&lock);
-  bool room = num_captures < MAX_CAPTURES && !capture_of(stream);
-  if (room) captures[num_captures++] = (struct capture){stream, next_capture++, graph, true, false};
+  int status = capture_of(stream) ? ILLEGAL_STATE
+                                  : add((struct capture){stream, next_capture++, graph, pthread_self(), current_device(), mode,
+                                                         .is_origin = true});
   pthread_mutex_unlock(&lock);
-  return room ? SUCCESS : fail(INVALID_VALUE);
+  return status ? fail(status) : SUCCESS;
 }
 
-static int by_address(const void *a, const void *b) {
-  uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
-  return x < y ? -1 : x > y;
+/* Whether the origin has what every stream of its capture was given. */
+static bool is_joined(const struct capture *origin) {
+  for (int i = 0; i < MAX_CAPTURES; i++)
+    if (captures[i].id == origin->id && captures[i].work.counts[i] > origin->work.counts[i]) return false;
+  return true;
 }
 
-static void keep_each_once(struct graph *graph) {
-  if (!graph->num_written) return;
-  qsort(graph->written, graph->num_written, sizeof *graph->written, by_address);
-  size_t kept = 1;
-  for (size_t i = 1; i < graph->num_written; i++)
-    if (graph->written[i] != graph->written[kept - 1]) graph->written[kept++] = graph->written[i];
-  graph->num_written = kept;
+static void close_capture(uint64_t id) {
+  for (int i = 0; i < MAX_CAPTURES; i++) {
+    if (captures[i].id != id) continue;
+    captures[i].id = 0;
+    num_captures--;
+  }
 }
 
 int end_capture(void *stream, void **graph) {
   pthread_mutex_lock(&lock);
-  struct capture *c = capture_of(stream), ended = {0};
-  if (c && c->is_origin) ended = *c;
-  for (int i = num_captures - 1; ended.id && i >= 0; i--)
-    if (captures[i].id == ended.id) captures[i] = captures[--num_captures];
+  struct capture *c = capture_of(stream);
+  bool is_wrong_thread = c && c->mode != RELAXED && !pthread_equal(c->thread, pthread_self());
+  int status = !c                ? ILLEGAL_STATE
+               : !c->is_origin   ? CAPTURE_UNMATCHED
+               : is_wrong_thread ? CAPTURE_WRONG_THREAD
+               : c->is_void      ? CAPTURE_INVALIDATED
+               : !is_joined(c)   ? CAPTURE_UNJOINED
+                                 : SUCCESS;
+  struct graph *made = c ? c->graph : NULL;
+  bool is_over = c && c->is_origin && !is_wrong_thread;
+  if (is_over) close_capture(c->id);
   pthread_mutex_unlock(&lock);
-  if (!ended.id) return fail(INVALID_VALUE);
-  keep_each_once(ended.graph);
-  if (graph) *graph = ended.is_void ? NULL : ended.graph;
-  return ended.is_void ? fail(CAPTURE_INVALIDATED) : SUCCESS;
+  if (is_over) close_graph(made);
+  if (graph) *graph = status ? NULL : made;
+  return status ? fail(status) : SUCCESS;
 }
+
+int exchange_capture_mode(int mode) {
+  int before = thread_mode;
+  thread_mode = mode;
+  return before;
+}
+
+/* ---- What is captured ---------------------------------------------------------------------------------------------- */
 
 enum capture_status capture_status(const void *stream, uint64_t *id, void **graph) {
   if (!num_captures) return CAPTURE_NONE;
@@ -100,65 +157,118 @@ bool is_open_capture(uint64_t id) {
   return is_open;
 }
 
-void join_capture(void *stream, uint64_t id) {
-  if (!num_captures || !id) return;
-  pthread_mutex_lock(&lock);
-  struct capture *c = capture_by_id(id);
-  if (c && num_captures < MAX_CAPTURES && !capture_of(stream))
-    captures[num_captures++] = (struct capture){stream, id, c->graph, false, c->is_void};
-  pthread_mutex_unlock(&lock);
-}
-
-/* ---- What a capture does not allow -------------------------------------------------------------------------------- */
-
-static int make_void(uint64_t id) {
-  for (int i = 0; i < num_captures; i++)
-    if (!id || captures[i].id == id) captures[i].is_void = true;
-  return fail(CAPTURE_UNSUPPORTED);
-}
-
-int wait_for_stream(const void *stream) {
-  if (!num_captures) return SUCCESS;
+bool is_work_captured(const void *stream) {
+  if (!num_captures) return false;
   pthread_mutex_lock(&lock);
   struct capture *c = capture_of(stream);
-  int status = c ? make_void(c->id) : SUCCESS;
-  pthread_mutex_unlock(&lock);
-  return status;
-}
-
-int wait_for_device(void) {
-  if (!num_captures) return SUCCESS;
-  pthread_mutex_lock(&lock);
-  int status = num_captures ? make_void(0) : SUCCESS;
-  pthread_mutex_unlock(&lock);
-  return status;
-}
-
-/* ---- What a graph writes ------------------------------------------------------------------------------------------ */
-
-static void note_write(struct graph *graph, uintptr_t address) {
-  if (graph->num_written && graph->written[graph->num_written - 1] == address) return;
-  if (graph->num_written == graph->room) {
-    size_t room = graph->room ? 2 * graph->room : 256;
-    uintptr_t *larger = realloc(graph->written, room * sizeof *larger);
-    if (!larger) return;
-    graph->written = larger;
-    graph->room = room;
+  if (c) {
+    c->work.counts[c - captures]++;
+    c->graph->num_nodes++;
   }
-  graph->written[graph->num_written++] = address;
+  pthread_mutex_unlock(&lock);
+  return c != NULL;
 }
 
 /* Where several capture at once, each may be the one that writes. */
 bool is_write_captured(uintptr_t address) {
   if (!num_captures) return false;
   pthread_mutex_lock(&lock);
-  for (int i = 0; i < num_captures; i++)
-    if (captures[i].is_origin) note_write(captures[i].graph, address);
+  for (int i = 0; i < MAX_CAPTURES; i++)
+    if (captures[i].id && captures[i].is_origin) note_write(captures[i].graph, address);
   pthread_mutex_unlock(&lock);
   return true;
 }
 
-void launch_graph(const void *launched) {
-  const struct graph *graph = launched;
-  for (size_t i = 0; graph && i < graph->num_written; i++) forget((const void *)graph->written[i]);
+uint64_t mark_captured(const void *stream, struct captured_work *work) {
+  if (!num_captures) return 0;
+  pthread_mutex_lock(&lock);
+  struct capture *c = capture_of(stream);
+  if (c) *work = c->work;
+  uint64_t id = c ? c->id : 0;
+  pthread_mutex_unlock(&lock);
+  return id;
+}
+
+static void join(struct captured_work *to, const struct captured_work *work) {
+  for (int i = 0; i < MAX_CAPTURES; i++)
+    if (work->counts[i] > to->counts[i]) to->counts[i] = work->counts[i];
+}
+
+/* What a wait does: stream `to` (NULL: in no capture) and an event of `from` (NULL: of no capture that is open). */
+static int wait_between(struct capture *to, struct capture *from, void *stream, const struct captured_work *work) {
+  if (!from) return make_void(to->id, CAPTURE_ISOLATION);
+  if (from->is_void) return CAPTURE_INVALIDATED;
+  if (is_legacy(stream)) return make_void(from->id, CAPTURE_IMPLICIT);
+  if (to && to->id != from->id) return make_void(to->id, make_void(from->id, CAPTURE_MERGE));
+  if (to) {
+    join(&to->work, work);
+    return SUCCESS;
+  }
+  struct capture forked = *from;
+  forked.stream = stream;
+  forked.is_origin = false;
+  forked.work = *work;
+  return add(forked);
+}
+
+int wait_in_capture(void *stream, uint64_t id, const struct captured_work *work) {
+  if (!num_captures) return SUCCESS;
+  pthread_mutex_lock(&lock);
+  struct capture *to = capture_of(stream), *from = capture_by_id(id);
+  int status = to || from ? wait_between(to, from, stream, work) : SUCCESS;
+  pthread_mutex_unlock(&lock);
+  return status ? fail(status) : SUCCESS;
+}
+
+/* ---- What a capture does not allow --------------------------------------------------------------------------------- */
+
+int refuse_work(const void *stream) {
+  if (!num_captures) return SUCCESS;
+  pthread_mutex_lock(&lock);
+  struct capture *c = capture_of(stream);
+  int status = c ? (c->is_void ? CAPTURE_INVALIDATED : SUCCESS) : refuse_legacy(stream);
+  pthread_mutex_unlock(&lock);
+  return status ? fail(status) : SUCCESS;
+}
+
+int wait_for_stream(const void *stream) {
+  if (!num_captures) return SUCCESS;
+  pthread_mutex_lock(&lock);
+  struct capture *c = capture_of(stream);
+  int status = c ? make_void(c->id, CAPTURE_UNSUPPORTED) : refuse_legacy(stream);
+  pthread_mutex_unlock(&lock);
+  return status ? fail(status) : SUCCESS;
+}
+
+int wait_for_device(void) {
+  if (!num_captures) return SUCCESS;
+  int status = SUCCESS;
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < MAX_CAPTURES; i++)
+    if (captures[i].id && captures[i].device == current_device()) status = make_void(captures[i].id, CAPTURE_UNSUPPORTED);
+  pthread_mutex_unlock(&lock);
+  return status ? fail(status) : SUCCESS;
+}
+
+int refuse_captured_event(uint64_t id) {
+  if (!num_captures) return SUCCESS;
+  pthread_mutex_lock(&lock);
+  int status = capture_by_id(id) ? make_void(id, CAPTURED_EVENT) : SUCCESS;
+  pthread_mutex_unlock(&lock);
+  return status ? fail(status) : SUCCESS;
+}
+
+/* A thread is kept from calls that may be unsafe by its own capture, or by a global one of another thread. */
+int refuse_unsafe_call(void) {
+  if (!num_captures || thread_mode == RELAXED) return SUCCESS;
+  int status = SUCCESS;
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < MAX_CAPTURES; i++) {
+    const struct capture *c = &captures[i];
+    if (!c->id || !c->is_origin) continue;
+    bool is_own = pthread_equal(c->thread, pthread_self());
+    if (is_own ? c->mode != RELAXED : c->mode == GLOBAL && thread_mode == GLOBAL) status = make_void(c->id, CAPTURE_UNSUPPORTED);
+  }
+  pthread_mutex_unlock(&lock);
+  return status ? fail(status) : SUCCESS;
 }

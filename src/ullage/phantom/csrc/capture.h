@@ -1,29 +1,44 @@
-/* Stream capture and graphs (capture.c). */
+/* Stream capture (capture.c). */
 #ifndef ULLAGE_CAPTURE_H
 #define ULLAGE_CAPTURE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { MAX_CAPTURES = 64 }; /* streams in captures at once */
+
 /* As the runtime numbers them. */
 enum capture_status { CAPTURE_NONE, CAPTURE_ACTIVE, CAPTURE_VOID };
 
-void *new_graph(void);
-int begin_capture(void *stream, void *graph);
+/* How much of the work of each stream in a capture comes before something. */
+struct captured_work {
+  uint32_t counts[MAX_CAPTURES];
+};
+
+int begin_capture(void *stream, void *graph, int mode);
 int end_capture(void *stream, void **graph);
+int exchange_capture_mode(int mode); /* of this thread; answers with the mode before */
 enum capture_status capture_status(const void *stream, uint64_t *id, void **graph);
 bool is_any_capture_open(void);
 bool is_open_capture(uint64_t id);
-void join_capture(void *stream, uint64_t id);
 
-/* The host waits for a stream, or for all of a device (NULL): an error while it captures, which ends the capture. */
-int wait_for_stream(const void *stream);
-int wait_for_device(void);
+/* Work is given to a stream: true in a capture, when it is noted and not done. */
+bool is_work_captured(const void *stream);
 
 /* Something is written to the device: true while a capture is open, when nothing is done yet. */
 bool is_write_captured(uintptr_t address);
 
-/* A graph runs: what it writes is unknown from now on. */
-void launch_graph(const void *graph);
+/* An event is recorded: the capture, 0 for none, and what comes before the event. */
+uint64_t mark_captured(const void *stream, struct captured_work *work);
+
+/* A stream waits for an event of a capture (0: of none), and takes part in the capture from now on. */
+int wait_in_capture(void *stream, uint64_t id, const struct captured_work *work);
+
+/* Calls that captures do not allow: answer with CUDA's error, and make the capture void. */
+int refuse_work(const void *stream);        /* work for a stream whose capture is void, or for the legacy stream */
+int refuse_unsafe_call(void);               /* an allocation, a question about an event */
+int refuse_captured_event(uint64_t id);     /* the host turns to an event of this capture */
+int wait_for_stream(const void *stream);    /* the host waits for a stream */
+int wait_for_device(void);                  /* the host waits for all of the current device */
 
 #endif

@@ -64,9 +64,23 @@ FIELD(cublasSetMathMode, cublasGetMathMode, int, math_mode)
 FIELD(cublasSetPointerMode_v2, cublasGetPointerMode_v2, int, pointer_mode)
 FIELD(cublasSetAtomicsMode, cublasGetAtomicsMode, int, atomics_mode)
 FIELD(cublasSetSmCountTarget, cublasGetSmCountTarget, int, sm_count_target)
-FIELD(cublasSetStream_v2, cublasGetStream_v2, void *, stream)
 FIELD(cublasXtSetBlockDim, cublasXtGetBlockDim, int, block_dim)
 FIELD(cublasXtSetPinningMemMode, cublasXtGetPinningMemMode, int, pinning_mode)
+
+API int cublasSetStream_v2(void *h, void *stream) {
+  struct handle *handle = open_handle(h);
+  if (!handle) return NOT_INITIALIZED;
+  follow_stream(handle->stream = stream);
+  return SUCCESS;
+}
+
+API int cublasGetStream_v2(void *h, void **stream) {
+  struct handle *handle = open_handle(h);
+  if (!handle) return NOT_INITIALIZED;
+  if (!stream) return INVALID_VALUE;
+  *stream = handle->stream;
+  return SUCCESS;
+}
 
 API int cublasSetWorkspace_v2(void *h, void *workspace, size_t bytes) {
   if (!open_handle(h)) return NOT_INITIALIZED;
@@ -208,7 +222,7 @@ static size_t item_bytes(int type) {
 static int answer_rotation(const char *name, const uintptr_t *words, int count) {
   for (int i = 1; i <= count; i++)
     if (!is_device_address((void *)words[i])) return refuse(name, NOT_SUPPORTED);
-  forget_words(words, (size_t)count + 1);
+  if (forget_words(words, (size_t)count + 1)) note_library_work();
   return SUCCESS;
 }
 #define ROTATION(name, count)                              \
@@ -260,14 +274,14 @@ API int cublasGetLoggerCallback(void **callback) {
 #define DO_VOID(name)                             \
   API void name(WORDS) {                          \
     const uintptr_t words[] = WORD_LIST;          \
-    forget_words(words, sizeof words / sizeof *words); \
+    if (forget_words(words, sizeof words / sizeof *words)) note_library_work(); \
   }
 #define REFUSE(name) API int name(void) { return refuse(#name, NOT_SUPPORTED); }
 /* The host is told whether the arguments were in order: 0. */
 #define INFO(name, at)                                                          \
   API int name(WORDS) {                                                         \
     const uintptr_t words[] = WORD_LIST;                                        \
-    forget_words(words, sizeof words / sizeof *words);                          \
+    if (forget_words(words, sizeof words / sizeof *words)) note_library_work(); \
     if (words[at] && !is_device_address((void *)words[at])) *(int *)words[at] = 0; \
     return SUCCESS;                                                             \
   }

@@ -251,7 +251,7 @@ API int cublasLtMatmulAlgoConfigGetAttribute(const struct algorithm *algorithm, 
 API int cublasLtMatmul(void *h, void *matmul, const void *alpha, const void *a, void *a_layout, const void *b, void *b_layout,
                        const void *beta, const void *c, void *c_layout, void *d, void *d_layout,
                        const struct algorithm *algorithm, void *workspace, size_t workspace_bytes, void *stream) {
-  (void)a_layout, (void)b_layout, (void)c_layout, (void)d_layout, (void)stream;
+  (void)a_layout, (void)b_layout, (void)c_layout, (void)d_layout;
   if (!h) return NOT_INITIALIZED;
   if (!is_attributes(matmul, MATMUL)) return INVALID_VALUE;
   /* The descriptor's pointers too: gradients of a bias, auxiliary output and amax are written. */
@@ -259,6 +259,7 @@ API int cublasLtMatmul(void *h, void *matmul, const void *alpha, const void *a, 
                                            (uintptr_t)c, (uintptr_t)d, (uintptr_t)workspace};
   static const int pointers[DESCRIPTOR_WORDS] = {8, 11, 21, 24, 36};
   for (int i = 0; i < DESCRIPTOR_WORDS; i++) words[7 + i] = attribute_number(matmul, pointers[i], 0);
+  note_work(stream);
   forget_words(words, sizeof words / sizeof *words);
   if (workspace && workspace_bytes) saw_workspace(LIBRARY_CUBLASLT, workspace, workspace_bytes);
   if (algorithm && algorithm->magic == ALGORITHM && workspace_bytes == algorithm->answered && workspace_bytes != algorithm->limit)

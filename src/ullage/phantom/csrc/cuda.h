@@ -14,11 +14,21 @@ enum status {
   NO_BINARY_FOR_GPU = 209,
   PEER_ACCESS_UNSUPPORTED = 217,
   INVALID_HANDLE = 400,
+  ILLEGAL_STATE = 401,
   NOT_FOUND = 500,
+  NOT_READY = 600,
+  PEER_ACCESS_ENABLED = 704,
+  PEER_ACCESS_NOT_ENABLED = 705,
   NOT_SUPPORTED = 801,
   CAPTURE_UNSUPPORTED = 900,
   CAPTURE_INVALIDATED = 901,
+  CAPTURE_MERGE = 902,
+  CAPTURE_UNMATCHED = 903,
+  CAPTURE_UNJOINED = 904,
+  CAPTURE_ISOLATION = 905,
+  CAPTURE_IMPLICIT = 906,
   CAPTURED_EVENT = 907,
+  CAPTURE_WRONG_THREAD = 908,
 };
 
 struct dim3 {
@@ -31,6 +41,7 @@ int fail(int status);
 /* launch.c: what a launch may have written is unknown from now on. params is kernelParams: an array of unknown length
  * of pointers to argument values; buffer is a packed argument buffer, or NULL. */
 void forget_launch(void *const *params);
+const void *stream_of_launch(const void *config);
 int occupancy(int block_threads, size_t shared_bytes);
 
 /* stream.c: streams and events are the same objects for runtime and driver. */
@@ -38,10 +49,16 @@ int create_stream(void **stream, unsigned flags, int priority);
 int destroy_stream(void *stream);
 int stream_priority(const void *stream);
 unsigned stream_flags(const void *stream);
-int create_event(void **event);
+int create_event(void **event, unsigned flags);
+int destroy_event(void *event);
 int record_event(void *event, const void *stream);
 int wait_for_event(void *stream, const void *event);
-int event_status(const void *event);
+int synchronize_event(const void *event);
+int synchronize_stream(const void *stream);
+int synchronize_device(void);
+int query_event(void *event, const void *caller);         /* NOT_READY, or SUCCESS */
+int query_stream(const void *stream, const void *caller); /* likewise */
+void note_copy_work(const void *dst, const void *src, const void *stream, bool is_waited_for);
 int elapsed_ms(float *ms, const void *start, const void *end);
 
 /* attribute.c: cudaDeviceGetAttribute and cuDeviceGetAttribute. */

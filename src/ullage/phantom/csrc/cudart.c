@@ -1,6 +1,7 @@
 /* The CUDA runtime: devices, errors, streams, events and graphs. Memory is in cudart_memory.c, kernels in launch.c. */
 #include "capture.h"
 #include "cuda.h"
+#include "graph.h"
 #include "transfers.h"
 #include "uses.h"
 
@@ -25,11 +26,21 @@ static const struct {
     {INVALID_CONTEXT, "cudaErrorDeviceUninitialized", "invalid device context"},
     {NO_BINARY_FOR_GPU, "cudaErrorNoKernelImageForDevice", "no kernel image is available for execution on the device"},
     {PEER_ACCESS_UNSUPPORTED, "cudaErrorPeerAccessUnsupported", "peer access is not supported between these two devices"},
+    {PEER_ACCESS_ENABLED, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
+    {PEER_ACCESS_NOT_ENABLED, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled"},
     {INVALID_HANDLE, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {ILLEGAL_STATE, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
     {NOT_FOUND, "cudaErrorSymbolNotFound", "named symbol not found"},
+    {NOT_READY, "cudaErrorNotReady", "device not ready"},
     {NOT_SUPPORTED, "cudaErrorNotSupported", "operation not supported"},
     {CAPTURE_UNSUPPORTED, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
     {CAPTURE_INVALIDATED, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
+    {CAPTURE_MERGE, "cudaErrorStreamCaptureMerge", "operation would result in a merge of separate capture sequences"},
+    {CAPTURE_UNMATCHED, "cudaErrorStreamCaptureUnmatched", "capture was not ended in the same stream as it began"},
+    {CAPTURE_UNJOINED, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"},
+    {CAPTURE_ISOLATION, "cudaErrorStreamCaptureIsolation", "dependency created on uncaptured work in another stream"},
+    {CAPTURE_IMPLICIT, "cudaErrorStreamCaptureImplicit", "operation would make the legacy stream depend on a capturing blocking stream"},
+    {CAPTURE_WRONG_THREAD, "cudaErrorStreamCaptureWrongThread", "attempt to terminate a thread-local capture sequence from another thread"},
     {CAPTURED_EVENT, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
 };
 
@@ -85,14 +96,14 @@ API int cudaDeviceGetAttribute(int *value, int attribute, int index) {
 }
 
 API int cudaDeviceGetPCIBusId(char *text, int room, int index) {
-  snprintf(text, (size_t)room, "0000:%02X:00.0", index + 1);
+  snprintf(text, (size_t)room, "0000:%02X:00.0", place_of(index) + 1);
   return SUCCESS;
 }
 
 API int cudaDeviceGetByPCIBusId(int *index, const char *text) {
   unsigned bus = 0;
   if (sscanf(text, "%*x:%x:", &bus) != 1 && sscanf(text, "%x:", &bus) != 1) return fail(INVALID_VALUE);
-  *index = (int)bus - 1;
+  *index = device_at((int)bus - 1);
   return *index >= 0 && *index < num_devices() ? SUCCESS : fail(INVALID_DEVICE);
 }
 
@@ -110,14 +121,34 @@ API int cudaDeviceGetLimit(size_t *value, int limit) {
   return SUCCESS;
 }
 
+static bool is_device(int index) { return index >= 0 && index < num_devices(); }
+
 API int cudaDeviceCanAccessPeer(int *can, int a, int b) {
-  *can = a != b && a < num_devices() && b < num_devices();
+  if (!is_device(a) || !is_device(b)) return fail(INVALID_DEVICE);
+  *can = a != b && device(a)->peer_access;
   return SUCCESS;
 }
 
 API int cudaDeviceGetP2PAttribute(int *value, int attribute, int a, int b) {
-  *value = attribute == 2 && a != b; /* access supported; no atomics, no rank */
-  return SUCCESS;
+  enum { ACCESS_SUPPORTED = 2 }; /* no atomics, no rank */
+  int can, status = cudaDeviceCanAccessPeer(&can, a, b);
+  if (!status) *value = attribute == ACCESS_SUPPORTED && can;
+  return status;
+}
+
+static bool is_enabled[MAX_DEVICES][MAX_DEVICES]; /* access of the first to the memory of the second */
+
+API int cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+  int here = current_device(), can, status = flags ? fail(INVALID_VALUE) : cudaDeviceCanAccessPeer(&can, here, peer);
+  if (status) return status;
+  if (!can) return fail(peer == here ? INVALID_DEVICE : PEER_ACCESS_UNSUPPORTED);
+  return __atomic_exchange_n(&is_enabled[here][peer], true, __ATOMIC_RELAXED) ? fail(PEER_ACCESS_ENABLED) : SUCCESS;
+}
+
+API int cudaDeviceDisablePeerAccess(int peer) {
+  if (!is_device(peer)) return fail(INVALID_DEVICE);
+  bool was = __atomic_exchange_n(&is_enabled[current_device()][peer], false, __ATOMIC_RELAXED);
+  return was ? SUCCESS : fail(PEER_ACCESS_NOT_ENABLED);
 }
 
 /* ---- Streams and events ------------------------------------------------------------------------------------------ */
@@ -131,41 +162,51 @@ API int cudaStreamGetFlags(void *stream, unsigned *flags) { return *flags = stre
 API int cudaStreamGetId(void *stream, unsigned long long *id) { return *id = (uintptr_t)stream, SUCCESS; }
 API int cudaStreamGetDevice(void *stream, int *index) { return (void)stream, *index = current_device(), SUCCESS; }
 
-API int cudaEventCreate(void **event) { return create_event(event); }
-API int cudaEventCreateWithFlags(void **event, unsigned flags) { return (void)flags, create_event(event); }
+API int cudaEventCreate(void **event) { return create_event(event, 0); }
+API int cudaEventCreateWithFlags(void **event, unsigned flags) { return create_event(event, flags); }
 API int cudaEventRecord(void *event, void *stream) { return record_event(event, stream); }
-API int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags) { return (void)flags, record_event(event, stream); }
-API int cudaEventQuery(void *event) { return event_status(event); }
-API int cudaEventSynchronize(void *event) { return event_status(event); }
-API int cudaStreamWaitEvent(void *stream, void *event, unsigned flags) { return (void)flags, wait_for_event(stream, event); }
+
+/* Of an event of its own, not of the capture (cudaEventRecordExternal, cudaEventWaitExternal), a capture makes a node. */
+static bool is_captured_node(const void *stream, unsigned flags) { return (flags & 1) && is_work_captured(stream); }
+
+API int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags) {
+  return is_captured_node(stream, flags) ? SUCCESS : record_event(event, stream);
+}
+API int cudaEventDestroy(void *event) { return destroy_event(event); }
+API int cudaEventQuery(void *event) { return query_event(event, __builtin_return_address(0)); }
+API int cudaEventSynchronize(void *event) { return synchronize_event(event); }
+API int cudaStreamWaitEvent(void *stream, void *event, unsigned flags) {
+  return is_captured_node(stream, flags) ? SUCCESS : wait_for_event(stream, event);
+}
 ALIAS(cudaStreamWaitEvent_ptsz, cudaStreamWaitEvent);
-API int cudaStreamSynchronize(void *stream) { return note_wait(stream), wait_for_stream(stream); }
+API int cudaStreamSynchronize(void *stream) { return note_wait(stream), synchronize_stream(stream); }
 ALIAS(cudaStreamSynchronize_ptsz, cudaStreamSynchronize);
-API int cudaStreamQuery(void *stream) { return wait_for_stream(stream); }
+API int cudaStreamQuery(void *stream) { return query_stream(stream, __builtin_return_address(0)); }
 ALIAS(cudaStreamQuery_ptsz, cudaStreamQuery);
-API int cudaDeviceSynchronize(void) { return wait_for_device(); }
+API int cudaDeviceSynchronize(void) { return synchronize_device(); }
 API int cudaEventElapsedTime(float *ms, void *start, void *end) { return elapsed_ms(ms, start, end); }
 
-/* Work completes at once, so what was to happen after it happens now. */
+/* What the host is to do between two pieces of work is done at once: nobody waits for it in vain. */
 API int cudaStreamAddCallback(void *stream, void (*call)(void *, int, void *), void *data, unsigned flags) {
   (void)flags;
+  note_work(stream);
   call(stream, SUCCESS, data);
   return SUCCESS;
 }
 
 API int cudaLaunchHostFunc(void *stream, void (*call)(void *), void *data) {
-  (void)stream;
+  note_work(stream);
   call(data);
   return SUCCESS;
 }
 
 /* ---- Capture and graphs ------------------------------------------------------------------------------------------ */
 
-API int cudaStreamBeginCapture(void *stream, int mode) { return (void)mode, begin_capture(stream, new_graph()); }
+API int cudaStreamBeginCapture(void *stream, int mode) { return begin_capture(stream, new_graph(), mode); }
 
 API int cudaStreamBeginCaptureToGraph(void *stream, void *graph, const void *nodes, const void *edges, size_t count, int mode) {
-  (void)nodes, (void)edges, (void)count, (void)mode;
-  return begin_capture(stream, graph);
+  (void)nodes, (void)edges, (void)count;
+  return begin_capture(stream, graph, mode);
 }
 
 API int cudaStreamEndCapture(void *stream, void **graph) { return end_capture(stream, graph); }
@@ -199,17 +240,16 @@ API int cudaStreamGetCaptureInfo_v2(void *stream, int *status, unsigned long lon
 }
 
 API int cudaThreadExchangeStreamCaptureMode(int *mode) {
-  static _Thread_local int now;
-  int before = now;
-  now = *mode;
-  *mode = before;
+  *mode = exchange_capture_mode(*mode);
   return SUCCESS;
 }
 
 static int give_handle(void **out) { return out ? (*out = new_handle(), SUCCESS) : fail(INVALID_VALUE); }
 
 API int cudaGraphCreate(void **graph, unsigned flags) { return (void)flags, (*graph = new_graph()) ? SUCCESS : fail(OUT_OF_MEMORY); }
-API int cudaGraphInstantiate(void **exec, void *graph, unsigned long long flags) { return (void)flags, *exec = graph, SUCCESS; }
+API int cudaGraphDestroy(void *graph) { return drop_graph(graph), SUCCESS; }
+API int cudaGraphInstantiate(void **exec, void *graph, unsigned long long flags) { return (void)flags, instantiate_graph(exec, graph); }
+API int cudaGraphExecDestroy(void *exec) { return destroy_executable(exec), SUCCESS; }
 ALIAS(cudaGraphInstantiateWithFlags, cudaGraphInstantiate);
 
 API int cudaGraphAddNode(void **node, void *graph, const void *before, const void *edges, size_t count, void *params) {
@@ -218,17 +258,18 @@ API int cudaGraphAddNode(void **node, void *graph, const void *before, const voi
 }
 
 API int cudaGraphLaunch(void *exec, void *stream) {
-  (void)stream;
+  note_work(stream);
   use_every_block();
   launch_graph(exec);
   return SUCCESS;
 }
 ALIAS(cudaGraphLaunch_ptsz, cudaGraphLaunch);
 
-/* One node stands for all that was captured: PyTorch warns of graphs without any. */
+/* PyTorch warns of graphs without any; it asks for no more than their number. */
 API int cudaGraphGetNodes(void *graph, void **nodes, size_t *count) {
-  if (nodes && *count) nodes[0] = graph;
-  *count = 1;
+  size_t there = ((const struct graph *)graph)->num_nodes;
+  for (size_t i = 0; nodes && i < *count; i++) nodes[i] = i < there ? graph : NULL;
+  *count = nodes && *count < there ? *count : there;
   return SUCCESS;
 }
 

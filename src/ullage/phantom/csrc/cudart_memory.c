@@ -1,4 +1,5 @@
 /* The CUDA runtime's memory calls: device, pinned and managed memory, pools, copies, what an address is. */
+#include "capture.h"
 #include "cuda.h"
 #include "memory.h"
 #include "transfers.h"
@@ -12,12 +13,21 @@ static int allocate_into(void **p, size_t bytes) {
   return *p || !bytes ? SUCCESS : fail(OUT_OF_MEMORY);
 }
 
-API int cudaMalloc(void **p, size_t bytes) { return allocate_into(p, bytes); }
-API int cudaMallocManaged(void **p, size_t bytes, unsigned flags) { return (void)flags, allocate_into(p, bytes); }
+API int cudaMalloc(void **p, size_t bytes) {
+  int status = refuse_unsafe_call();
+  return status ? status : allocate_into(p, bytes);
+}
 
-API int cudaFree(void *p) {
+API int cudaMallocManaged(void **p, size_t bytes, unsigned flags) { return (void)flags, cudaMalloc(p, bytes); }
+
+static int free_at(void *p) {
   if (!num_devices()) return fail(NO_DEVICE);
   return !p || deallocate(p) ? SUCCESS : fail(INVALID_VALUE);
+}
+
+API int cudaFree(void *p) {
+  int status = p ? refuse_unsafe_call() : SUCCESS;
+  return status ? status : free_at(p);
 }
 
 API int cudaMallocPitch(void **p, size_t *pitch, size_t width, size_t height) {
@@ -63,7 +73,7 @@ API int cudaFreeAsync(void *p, void *stream) {
   uintptr_t start;
   size_t taken;
   if (p && allocation_of(p, &start, &taken)) __atomic_sub_fetch(&pool_used, taken, __ATOMIC_RELAXED);
-  return cudaFree(p);
+  return free_at(p);
 }
 ALIAS(cudaFreeAsync_ptsz, cudaFreeAsync);
 
@@ -93,6 +103,8 @@ API int cudaMemPoolGetAttribute(void *pool, int attribute, void *value) {
 API int cudaHostAlloc(void **p, size_t bytes, unsigned flags) {
   (void)flags;
   if (!num_devices()) return fail(NO_DEVICE);
+  int status = refuse_unsafe_call();
+  if (status) return status;
   *p = allocate_pinned(bytes);
   return *p ? SUCCESS : fail(OUT_OF_MEMORY);
 }
@@ -136,8 +148,11 @@ API int cudaPointerGetAttributes(struct pointer_attributes *a, const void *p) {
 /* ---- Copies ------------------------------------------------------------------------------------------------------- */
 
 static int copy(void *dst, const void *src, size_t bytes, const void *stream, bool is_waited_for) {
+  int status = refuse_work(stream);
+  if (status) return status;
   note_copy(dst, src, bytes, stream, is_waited_for);
   copy_values(dst, src, bytes);
+  note_copy_work(dst, src, stream, is_waited_for);
   return SUCCESS;
 }
 
@@ -147,7 +162,8 @@ API int cudaMemcpyAsync(void *dst, const void *src, size_t bytes, int kind, void
 ALIAS(cudaMemcpyAsync_ptsz, cudaMemcpyAsync);
 
 API int cudaMemcpyPeerAsync(void *dst, int to, const void *src, int from, size_t bytes, void *stream) {
-  (void)to, (void)from, (void)stream;
+  (void)to, (void)from;
+  note_work(stream);
   return copy_values(dst, src, bytes), SUCCESS;
 }
 
@@ -161,6 +177,7 @@ API int cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t s
   note_copy(dst, src, width * height, stream, false);
   for (size_t row = 0; row < height; row++)
     copy_values((char *)dst + row * dst_pitch, (const char *)src + row * src_pitch, width);
+  note_copy_work(dst, src, stream, false);
   return SUCCESS;
 }
 ALIAS(cudaMemcpy2DAsync_ptsz, cudaMemcpy2DAsync);
@@ -169,18 +186,22 @@ API int cudaMemcpy2D(void *dst, size_t dst_pitch, const void *src, size_t src_pi
   return cudaMemcpy2DAsync(dst, dst_pitch, src, src_pitch, width, height, kind, NULL);
 }
 
-API int cudaMemcpyBatchAsync(void *const *dst, const void *const *src, const size_t *bytes, size_t count) {
+/* CUDA 12 has a place for the number of a copy that failed, before the stream. */
+API int cudaMemcpyBatchAsync(void *const *dst, const void *const *src, const size_t *bytes, size_t count, const void *attributes,
+                             const size_t *places, size_t num_attributes, void *failed_or_stream, void *stream) {
+  (void)attributes, (void)places, (void)num_attributes;
+  note_work(library_version("cudart", 13020) < 13000 ? stream : failed_or_stream);
   for (size_t i = 0; i < count; i++) copy_values(dst[i], src[i], bytes[i]);
   return SUCCESS;
 }
 
-API int cudaMemset(void *p, int value, size_t bytes) { return fill_values(p, value, bytes), SUCCESS; }
+API int cudaMemset(void *p, int value, size_t bytes) { return note_work(NULL), fill_values(p, value, bytes), SUCCESS; }
 ALIAS(cudaMemset_ptds, cudaMemset);
-API int cudaMemsetAsync(void *p, int value, size_t bytes, void *stream) { return (void)stream, fill_values(p, value, bytes), SUCCESS; }
+API int cudaMemsetAsync(void *p, int value, size_t bytes, void *stream) { return note_work(stream), fill_values(p, value, bytes), SUCCESS; }
 ALIAS(cudaMemsetAsync_ptsz, cudaMemsetAsync);
 
 API int cudaMemset2DAsync(void *p, size_t pitch, int value, size_t width, size_t height, void *stream) {
-  (void)stream;
+  note_work(stream);
   for (size_t row = 0; row < height; row++) fill_values((char *)p + row * pitch, value, width);
   return SUCCESS;
 }

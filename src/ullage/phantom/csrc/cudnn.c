@@ -110,7 +110,7 @@ API int cudnnDestroy(void *handle) { return destroy_object(handle); }
 API int cudnnSetStream(void *handle, void *stream) {
   struct handle *to = object_of(handle, KIND_HANDLE);
   if (!to) return CUDNN_BAD_PARAM;
-  to->stream = stream;
+  follow_stream(to->stream = stream);
   return CUDNN_SUCCESS;
 }
 

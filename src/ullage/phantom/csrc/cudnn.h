@@ -37,7 +37,7 @@ int destroy_object(void *object);
 #define WROTE(...)                                                                      \
   do {                                                                                  \
     const uintptr_t wrote[] = {__VA_ARGS__};                                            \
-    forget_words(wrote, sizeof wrote / sizeof *wrote);                                  \
+    if (forget_words(wrote, sizeof wrote / sizeof *wrote)) note_library_work();         \
   } while (0)
 #define WORD(pointer) ((uintptr_t)(pointer))
 

@@ -335,6 +335,7 @@ API int cudnnBackendExecute(void *handle, const void *plan_descriptor, const voi
   if (scratch) saw_workspace(LIBRARY_CUDNN, scratch, plan->scratch.answered);
   see_frontend_scratch(graph_of_config(backend_of(plan, PLAN_CONFIG, 0)), find(pack, PACK_UIDS), pointers);
   if (pointers) forget_words(pointers->values, (size_t)pointers->count);
+  note_library_work();
   if (scratch) forget(scratch);
   return CUDNN_SUCCESS;
 }

@@ -206,6 +206,8 @@ API int cufftSetAutoAllocation(int handle, int allocates_itself) {
   return SUCCESS;
 }
 
+API int cufftSetStream(int handle, void *stream) { return (void)handle, follow_stream(stream), SUCCESS; }
+
 API int cufftSetWorkArea(int handle, void *area) {
   struct plan *plan = open_plan(handle);
   if (!plan) return INVALID_PLAN;

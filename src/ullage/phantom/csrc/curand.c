@@ -24,6 +24,8 @@ API int curandCreateGenerator(void **generator, int kind) {
   return SUCCESS;
 }
 
+API int curandSetStream(void *generator, void *stream) { return (void)generator, follow_stream(stream), SUCCESS; }
+
 #define DO(name) DO_RETURNING(int, name, SUCCESS)
 #define REFUSE(name) API int name(void) { return refuse(#name, NOT_SUPPORTED); }
 #include "tables/curand.inc"

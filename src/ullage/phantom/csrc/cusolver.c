@@ -57,9 +57,23 @@ API int cusolverDnDestroy(void *h) {
     *value = handle->field;                         \
     return SUCCESS;                                 \
   }
-FIELD(Stream, void *, stream)
 FIELD(MathMode, int, math_mode)
 FIELD(DeterministicMode, int, deterministic_mode)
+
+API int cusolverDnSetStream(void *h, void *stream) {
+  struct handle *handle = open_handle(h);
+  if (!handle) return NOT_INITIALIZED;
+  follow_stream(handle->stream = stream);
+  return SUCCESS;
+}
+
+API int cusolverDnGetStream(void *h, void **stream) {
+  struct handle *handle = open_handle(h);
+  if (!handle) return NOT_INITIALIZED;
+  if (!stream) return INVALID_VALUE;
+  *stream = handle->stream;
+  return SUCCESS;
+}
 
 /* cuSOLVER 12.4.1 came with CUDA 13; 11.x with CUDA 12. */
 API int cusolverGetProperty(int type, int *value) {
@@ -120,7 +134,7 @@ static int answer_bytes(const uintptr_t *result, const char *what, int64_t rows,
 }
 
 static void take_work_area(const uintptr_t *words, size_t count, int at, size_t bytes) {
-  forget_words(words, count);
+  if (forget_words(words, count)) note_library_work();
   if (words[at] && bytes) saw_workspace(LIBRARY_CUSOLVER, (void *)words[at], bytes);
 }
 
@@ -171,6 +185,8 @@ static void answer_norms(double *norms, const void *a, int batch) {
     *result = new_handle();            \
     return SUCCESS;                    \
   }
+API int cusolverSpSetStream(void *handle, void *stream) { return (void)handle, follow_stream(stream), SUCCESS; }
+
 #define DO(name) DO_RETURNING(int, name, SUCCESS)
 #define REFUSE(name) API int name(void) { return refuse(#name, NOT_SUPPORTED); }
 #include "tables/cusolver.inc"

@@ -51,8 +51,22 @@ API int cusparseDestroy(void *h) {
     *value = handle->field;                          \
     return SUCCESS;                                  \
   }
-FIELD(Stream, void *, stream)
 FIELD(PointerMode, int, pointer_mode)
+
+API int cusparseSetStream(void *h, void *stream) {
+  struct handle *handle = open_handle(h);
+  if (!handle) return NOT_INITIALIZED;
+  follow_stream(handle->stream = stream);
+  return SUCCESS;
+}
+
+API int cusparseGetStream(void *h, void **stream) {
+  struct handle *handle = open_handle(h);
+  if (!handle) return NOT_INITIALIZED;
+  if (!stream) return INVALID_VALUE;
+  *stream = handle->stream;
+  return SUCCESS;
+}
 
 static int version(void) { return library_version("cusparse", 12904); } /* 12.9.4 */
 

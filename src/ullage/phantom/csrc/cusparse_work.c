@@ -20,7 +20,7 @@ static _Thread_local size_t answered_bytes;
 
 /* Values change wherever an argument, or a descriptor among the arguments, points; indices only where a pattern is made. */
 static void forget_arguments(const uintptr_t *words, bool makes_pattern) {
-  forget_words(words, NUM_WORDS);
+  if (forget_words(words, NUM_WORDS)) note_library_work();
   for (int i = 1; i < NUM_WORDS; i++) {
     const struct operand *operand = find_operand((const void *)words[i]);
     if (!operand) continue;

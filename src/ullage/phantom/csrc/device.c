@@ -11,9 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEVICES = 64 };
-
 static struct device the_device;
+static int places[MAX_DEVICES], num_places;
 static int device_count;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Thread_local int current;
@@ -51,6 +50,7 @@ static void read_device(const char *text) {
   the_device.total_bytes = (uint64_t)find_number(text, "total_bytes", 85028896768);
   the_device.context_bytes = (uint64_t)find_number(text, "context_bytes", 0);
   the_device.unlimited = find_number(text, "unlimited", 0) != 0;
+  the_device.peer_access = find_number(text, "peer_access", 1) != 0;
   the_device.multiprocessors = (int)find_number(text, "multiprocessors", 132);
   the_device.shared_bytes_per_block = (int)find_number(text, "shared_bytes_per_block", 232448);
   the_device.shared_bytes_per_multiprocessor = (int)find_number(text, "shared_bytes_per_multiprocessor", 233472);
@@ -62,20 +62,47 @@ static void read_device(const char *text) {
   the_device.memory_clock_khz = (int)find_number(text, "memory_clock_khz", 2619000);
 }
 
+/* CUDA_VISIBLE_DEVICES: as the real driver has it, an empty list, or one that begins with -1, hides every device. A list
+ * that names others than there are was made for another machine: no more are seen than there are, and NVML, which
+ * PyTorch asks, has as many as are named. What is no number is a name of the device at that place. */
+static void choose_visible(const char *visible) {
+  int count = 0;
+  while (*visible && *visible != '-' && count < device_count) {
+    char *end;
+    long place = strtol(visible, &end, 10);
+    places[count] = end == visible || place < 0 || place >= MAX_DEVICES ? count : (int)place;
+    if (places[count] >= num_places) num_places = places[count] + 1;
+    count++;
+    const char *comma = strchr(visible, ',');
+    visible = comma ? comma + 1 : "";
+  }
+  device_count = count;
+}
+
 static void read_environment(void) {
   const char *phantom = getenv("ULLAGE_PHANTOM");
   if (!phantom || strcmp(phantom, "1")) return;
   const char *count = getenv("ULLAGE_NUM_DEVICES");
   int number = count ? atoi(count) : 1;
-  /* As the real driver: an empty list, or one that begins with -1, hides every device. */
+  number = number < 0 ? 0 : number > MAX_DEVICES ? MAX_DEVICES : number;
+  for (int i = 0; i < number; i++) places[i] = i;
+  device_count = num_places = number;
   const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-  if (visible) {
-    int named = *visible && *visible != '-' ? 1 : 0;
-    for (const char *c = visible; named && *c; c++) named += *c == ',';
-    if (named < number) number = named;
-  }
-  device_count = number < 0 ? 0 : number > MAX_DEVICES ? MAX_DEVICES : number;
+  if (visible) choose_visible(visible);
   read_device(getenv("ULLAGE_DEVICE"));
+}
+
+int num_devices_there(void) {
+  pthread_once(&once, read_environment);
+  return num_places;
+}
+
+int place_of(int index) { return index >= 0 && index < num_devices() ? places[index] : index; }
+
+int device_at(int place) {
+  for (int i = 0; i < num_devices(); i++)
+    if (places[i] == place) return i;
+  return -1;
 }
 
 int num_devices(void) {
@@ -97,11 +124,11 @@ bool set_current_device(int index) {
   return true;
 }
 
-void device_uuid(int index, unsigned char uuid[16]) {
-  /* "ullage phantom" and the index: the mark by which a program can tell that no GPU is there. */
+void device_uuid(int place, unsigned char uuid[16]) {
+  /* "ullage phantom" and the place: the mark by which a program can tell that no GPU is there. */
   memcpy(uuid, "ullage phantom", 14);
   uuid[14] = 0;
-  uuid[15] = (unsigned char)index;
+  uuid[15] = (unsigned char)place;
 }
 
 int library_version(const char *library, int fallback) {

@@ -80,7 +80,7 @@ _Static_assert(offsetof(struct properties_12, cluster_launch) == 772, "clusterLa
   do {                                                                                                     \
     memset(p, 0, sizeof *p);                                                                               \
     snprintf(p->name, sizeof p->name, "%s", d->name);                                                      \
-    device_uuid(index, p->uuid);                                                                           \
+    device_uuid(place_of(index), p->uuid);                                                                           \
     p->total_bytes = d->total_bytes;                                                                       \
     p->shared_per_block = 49152;                                                                           \
     p->registers_per_block = p->registers_per_multiprocessor = 65536;                                      \
@@ -97,7 +97,7 @@ _Static_assert(offsetof(struct properties_12, cluster_launch) == 772, "clusterLa
     p->texture_pitch_alignment = 32;                                                                       \
     p->multiprocessors = d->multiprocessors;                                                               \
     p->can_map_host = p->concurrent_kernels = p->ecc = p->unified_addressing = 1;                          \
-    p->pci_bus = index + 1;                                                                                \
+    p->pci_bus = place_of(index) + 1;                                                                      \
     p->async_engines = 3;                                                                                  \
     p->bus_bits = d->bus_bits;                                                                             \
     p->l2_bytes = d->l2_bytes;                                                                             \

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "capture.h"
 #include "cuda.h"
+#include "graph.h"
 #include "transfers.h"
 #include "uses.h"
 
@@ -20,9 +21,13 @@ API int cuGetErrorName(int status, const char **text) {
       {SUCCESS, "CUDA_SUCCESS"}, {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"}, {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
       {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"}, {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
       {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"}, {NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
-      {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"}, {NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
+      {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"}, {NOT_FOUND, "CUDA_ERROR_NOT_FOUND"}, {NOT_READY, "CUDA_ERROR_NOT_READY"},
       {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
       {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"}, {CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT"},
+      {CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED"}, {CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION"},
+      {CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT"}, {CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD"},
+      {CAPTURE_MERGE, "CUDA_ERROR_STREAM_CAPTURE_MERGE"}, {CAPTURE_UNMATCHED, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED"},
+      {ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE"},
       {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"}};
   for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
     if (NAMES[i].status == status) return *text = NAMES[i].name, SUCCESS;
@@ -44,11 +49,11 @@ API int cuDeviceGetAttribute(int *value, int attribute, int dev) { return device
 API int cuDeviceGetName(char *text, int room, int dev) { return snprintf(text, (size_t)room, "%s", device(dev)->name), SUCCESS; }
 API int cuDeviceTotalMem_v2(size_t *bytes, int dev) { return *bytes = total_bytes(dev), SUCCESS; }
 ALIAS(cuDeviceTotalMem, cuDeviceTotalMem_v2);
-API int cuDeviceGetUuid_v2(unsigned char *uuid, int dev) { return device_uuid(dev, uuid), SUCCESS; }
+API int cuDeviceGetUuid_v2(unsigned char *uuid, int dev) { return device_uuid(place_of(dev), uuid), SUCCESS; }
 ALIAS(cuDeviceGetUuid, cuDeviceGetUuid_v2);
-API int cuDeviceGetPCIBusId(char *text, int room, int dev) { return snprintf(text, (size_t)room, "0000:%02X:00.0", dev + 1), SUCCESS; }
-API int cuDeviceCanAccessPeer(int *can, int a, int b) { return *can = a != b, SUCCESS; }
-API int cuDeviceGetP2PAttribute(int *value, int attribute, int a, int b) { return *value = attribute == 2 && a != b, SUCCESS; }
+API int cuDeviceGetPCIBusId(char *text, int room, int dev) { return snprintf(text, (size_t)room, "0000:%02X:00.0", place_of(dev) + 1), SUCCESS; }
+API int cuDeviceCanAccessPeer(int *can, int a, int b) { return *can = a != b && device(a)->peer_access, SUCCESS; }
+API int cuDeviceGetP2PAttribute(int *value, int attribute, int a, int b) { return *value = attribute == 2 && a != b && device(a)->peer_access, SUCCESS; }
 
 API int cuDeviceComputeCapability(int *major, int *minor, int dev) {
   *major = device(dev)->major;
@@ -93,15 +98,19 @@ API int cuStreamGetId(void *stream, unsigned long long *id) { return *id = (uint
 API int cuStreamGetCtx(void *stream, void **context) { return (void)stream, *context = context_of(current_device()), SUCCESS; }
 API int cuStreamGetDevice(void *stream, int *dev) { return (void)stream, *dev = current_device(), SUCCESS; }
 API int cuStreamIsCapturing(void *stream, int *status) { return *status = capture_status(stream, NULL, NULL), SUCCESS; }
-API int cuStreamBeginCapture_v2(void *stream, int mode) { return (void)mode, begin_capture(stream, new_graph()); }
+API int cuStreamBeginCapture_v2(void *stream, int mode) { return begin_capture(stream, new_graph(), mode); }
+API int cuThreadExchangeStreamCaptureMode(int *mode) { return *mode = exchange_capture_mode(*mode), SUCCESS; }
 API int cuStreamEndCapture(void *stream, void **graph) { return end_capture(stream, graph); }
-API int cuEventCreate(void **event, unsigned flags) { return (void)flags, create_event(event); }
+API int cuEventCreate(void **event, unsigned flags) { return create_event(event, flags); }
 API int cuEventRecord(void *event, void *stream) { return record_event(event, stream); }
-API int cuEventQuery(void *event) { return event_status(event); }
-API int cuEventSynchronize(void *event) { return event_status(event); }
+API int cuEventRecordWithFlags(void *event, void *stream, unsigned flags) { return (void)flags, record_event(event, stream); }
+API int cuEventDestroy_v2(void *event) { return destroy_event(event); }
+ALIAS(cuEventDestroy, cuEventDestroy_v2);
+API int cuEventQuery(void *event) { return query_event(event, __builtin_return_address(0)); }
+API int cuEventSynchronize(void *event) { return synchronize_event(event); }
 API int cuStreamWaitEvent(void *stream, void *event, unsigned flags) { return (void)flags, wait_for_event(stream, event); }
-API int cuStreamQuery(void *stream) { return wait_for_stream(stream); }
-API int cuCtxSynchronize(void) { return wait_for_device(); }
+API int cuStreamQuery(void *stream) { return query_stream(stream, __builtin_return_address(0)); }
+API int cuCtxSynchronize(void) { return synchronize_device(); }
 ALIAS(cuCtxSynchronize_v2, cuCtxSynchronize);
 API int cuEventElapsedTime(float *ms, void *start, void *end) { return elapsed_ms(ms, start, end); }
 ALIAS(cuEventElapsedTime_v2, cuEventElapsedTime);
@@ -175,7 +184,8 @@ static void forget_extra(void *const *extra) {
 
 API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                        void *stream, void **params, void **extra) {
-  (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream;
+  (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared;
+  note_work(stream);
   forget_launch(params);
   forget_extra(extra);
   return SUCCESS;
@@ -187,19 +197,20 @@ API int cuLaunchCooperativeKernel(void *f, unsigned gx, unsigned gy, unsigned gz
 }
 
 API int cuLaunchKernelEx(const void *config, void *f, void **params, void **extra) {
-  (void)config, (void)f;
+  (void)f;
+  note_work(stream_of_launch(config));
   forget_launch(params);
   forget_extra(extra);
   return SUCCESS;
 }
 
-API int cuGraphLaunch(void *exec, void *stream) { return (void)stream, use_every_block(), launch_graph(exec), SUCCESS; }
-API int cuStreamSynchronize(void *stream) { return note_wait(stream), wait_for_stream(stream); }
+API int cuGraphLaunch(void *exec, void *stream) { return note_work(stream), use_every_block(), launch_graph(exec), SUCCESS; }
+API int cuStreamSynchronize(void *stream) { return note_wait(stream), synchronize_stream(stream); }
 
 /* Nothing is ever logged, so the callback is never called. */
 API int cuLogsRegisterCallback(void *callback, void *data, void **handle) { return (void)callback, (void)data, give_handle(handle); }
 
-API int cuLaunchHostFunc(void *stream, void (*call)(void *), void *data) { return (void)stream, call(data), SUCCESS; }
+API int cuLaunchHostFunc(void *stream, void (*call)(void *), void *data) { return note_work(stream), call(data), SUCCESS; }
 
 /* A tensor map is an opaque 128 bytes that only kernels read. */
 API int cuTensorMapEncodeTiled(void *map) { return memset(map, 0, 128), SUCCESS; }

@@ -9,6 +9,7 @@
  * read from the headers of the fat binaries.
  */
 #define _GNU_SOURCE
+#include "capture.h"
 #include "cuda.h"
 #include "transfers.h"
 
@@ -72,6 +73,9 @@ void forget_launch(void *const *params) {
   forget_words((const uintptr_t *)low, (high - low) / sizeof(uintptr_t));
 }
 
+/* Of cudaLaunchConfig_t and CUlaunchConfig alike: after two sizes of three numbers each and that of shared memory. */
+const void *stream_of_launch(const void *config) { return config ? ((const void *const *)config)[4] : NULL; }
+
 /* ---- Fat binaries ------------------------------------------------------------------------------------------------ */
 
 enum { MAX_IMAGES = 64, PTX = 1, CUBIN = 2 };
@@ -103,24 +107,28 @@ struct image_header {
   uint32_t arch; /* 90 for sm_90 */
 };
 
+/* Several threads may launch the first kernels of a module at once (autograd has one for each device): the images are
+ * counted last. */
 static void read_images(struct module *m) {
-  m->num_images = 0;
+  int count = 0;
   const struct fatbin_header *header = (const void *)m->fatbin;
-  if (!header || header->magic != 0xba55ed50u) return;
-  const unsigned char *at = m->fatbin + header->header_bytes, *end = at + header->bytes;
-  while (at + sizeof(struct image_header) <= end && m->num_images < MAX_IMAGES) {
-    const struct image_header *image = (const void *)at;
-    if (image->kind != PTX && image->kind != CUBIN) break;
-    m->images[m->num_images].kind = image->kind;
-    m->images[m->num_images++].arch = (int)image->arch;
-    at += image->header_bytes + image->bytes;
+  if (header && header->magic == 0xba55ed50u) {
+    const unsigned char *at = m->fatbin + header->header_bytes, *end = at + header->bytes;
+    while (at + sizeof(struct image_header) <= end && count < MAX_IMAGES) {
+      const struct image_header *image = (const void *)at;
+      if (image->kind != PTX && image->kind != CUBIN) break;
+      m->images[count].kind = image->kind;
+      m->images[count++].arch = (int)image->arch;
+      at += image->header_bytes + image->bytes;
+    }
   }
+  __atomic_store_n(&m->num_images, count, __ATOMIC_RELEASE);
 }
 
 /* The architecture of the image that the driver would take: a cubin of the same major and not a higher minor, else PTX
  * to compile. 0: none fits. is_ptx says which. */
 static int best_image(struct module *m, int capability, bool *is_ptx) {
-  if (m->num_images < 0) read_images(m);
+  if (__atomic_load_n(&m->num_images, __ATOMIC_ACQUIRE) < 0) read_images(m);
   if (!m->num_images) return capability;
   int best = 0, best_ptx = 0;
   for (int i = 0; i < m->num_images; i++) {
@@ -193,18 +201,21 @@ static struct module *module_of(const void *host) {
 
 /* ---- Launches ---------------------------------------------------------------------------------------------------- */
 
-static int launch(const void *host, void *const *params) {
+static int launch(const void *host, void *const *params, const void *stream) {
   const struct device *d = device(current_device());
   struct module *m = module_of(host);
   bool is_ptx;
   if (m && !best_image(m, d->major * 10 + d->minor, &is_ptx)) return fail(NO_BINARY_FOR_GPU);
+  int status = refuse_work(stream);
+  if (status) return status;
+  note_work(stream);
   forget_launch(params);
   return SUCCESS;
 }
 
 API int cudaLaunchKernel(const void *host, struct dim3 grid, struct dim3 block, void **params, size_t shared, void *stream) {
-  (void)grid, (void)block, (void)shared, (void)stream;
-  return launch(host, params);
+  (void)grid, (void)block, (void)shared;
+  return launch(host, params, stream);
 }
 ALIAS(cudaLaunchKernel_ptsz, cudaLaunchKernel);
 ALIAS(cudaLaunchCooperativeKernel, cudaLaunchKernel);
@@ -215,8 +226,7 @@ ALIAS(__cudaLaunchKernel, cudaLaunchKernel);
 ALIAS(__cudaLaunchKernel_ptsz, cudaLaunchKernel);
 
 API int cudaLaunchKernelExC(const void *config, const void *host, void **params) {
-  (void)config;
-  return launch(host, params);
+  return launch(host, params, stream_of_launch(config));
 }
 ALIAS(cudaLaunchKernelExC_ptsz, cudaLaunchKernelExC);
 

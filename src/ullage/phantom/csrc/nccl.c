@@ -2,9 +2,10 @@
  *
  * Collectives behave as if every rank held the same values: a gather repeats the own input, a sum multiplies it by the
  * number of ranks, a received message is the one that was sent in the same group. So the small exchanges by which ranks
- * agree on shapes and counts come out right; what cannot be known becomes unknown. NCCL's own device memory (channels,
- * buffers, NVLS) is not counted here.
+ * agree on shapes and counts come out right; what cannot be known becomes unknown. NCCL's own device memory is the matter of
+ * nccl_memory.c.
  */
+#include "nccl.h"
 #include "phantom.h"
 
 #include <stdio.h>
@@ -13,12 +14,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
+enum { SUCCESS = 0, UNHANDLED_CUDA_ERROR = 1, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
 enum { SUM = 0, PRODUCT = 1, MAX = 2, MIN = 3, AVERAGE = 4, NUM_BUILTIN_OPS = 5, NO_COLOR = -1 };
 enum { SMALL_BYTES = 4096, MAX_MESSAGES = 4096 };
 
 struct communicator {
   int size, rank, device;
+  const void *clique; /* the same for those that one process made at once: all ranks are here */
+  struct connections connections;
 };
 struct unique_id {
   char bytes[128];
@@ -38,7 +41,7 @@ static int create(struct communicator **result, int size, int rank, int device_i
   if (!result || size < 1 || rank < 0 || rank >= size) return INVALID_ARGUMENT;
   struct communicator *c = malloc(sizeof *c);
   if (!c) return SYSTEM_ERROR;
-  *c = (struct communicator){size, rank, device_index};
+  *c = (struct communicator){size, rank, device_index, c, .connections.device = device_index};
   *result = c;
   return SUCCESS;
 }
@@ -76,6 +79,7 @@ API int ncclCommInitAll(struct communicator **result, int count, const int *devi
   for (int i = 0; i < count; i++) {
     int status = create(&result[i], count, i, devices ? devices[i] : i);
     if (status) return status;
+    result[i]->clique = result[0];
   }
   return SUCCESS;
 }
@@ -114,6 +118,7 @@ API int ncclCommGrow(struct communicator *c, int size, const void *id, int rank,
 }
 
 static int end(struct communicator *c) {
+  if (c) disconnect(&c->connections);
   free(c);
   return SUCCESS;
 }
@@ -176,14 +181,16 @@ static void reduce(const struct communicator *c, void *recv, const void *send, s
 }
 
 API int ncclAllReduce(const void *send, void *recv, size_t count, int type, int op, struct communicator *c, void *stream) {
-  (void)stream;
   if (bytes_of(c, count, type) == SIZE_MAX) return INVALID_ARGUMENT;
+  if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
+  note_work(stream);
   reduce(c, recv, send, count, type, op);
   return SUCCESS;
 }
 
 API int ncclReduce(const void *send, void *recv, size_t count, int type, int op, int root, struct communicator *c, void *stream) {
   note_use(send);
+  note_work(stream);
   if (c && root != c->rank) return is_type(type) ? SUCCESS : INVALID_ARGUMENT; /* only the root's recv is written */
   return ncclAllReduce(send, recv, count, type, op, c, stream);
 }
@@ -209,15 +216,17 @@ static void repeat(const struct communicator *c, char *recv, const void *send, s
 }
 
 API int ncclAllGather(const void *send, void *recv, size_t count, int type, struct communicator *c, void *stream) {
-  (void)stream;
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
+  if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
+  note_work(stream);
   repeat(c, recv, send, bytes);
   return SUCCESS;
 }
 
 API int ncclGather(const void *send, void *recv, size_t count, int type, int root, struct communicator *c, void *stream) {
   note_use(send);
+  note_work(stream);
   if (c && root != c->rank) return is_type(type) ? SUCCESS : INVALID_ARGUMENT;
   return ncclAllGather(send, recv, count, type, c, stream);
 }
@@ -230,9 +239,10 @@ API int ncclAlltoAll(const void *send, void *recv, size_t count, int type, struc
 }
 
 API int ncclScatter(const void *send, void *recv, size_t count, int type, int root, struct communicator *c, void *stream) {
-  (void)stream;
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
+  if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
+  note_work(stream);
   if (root == c->rank) copy_values(recv, (const char *)send + (size_t)root * bytes, bytes);
   else forget(recv); /* the root's input is not here */
   return SUCCESS;
@@ -255,8 +265,9 @@ static const struct message *counterpart(const struct message *recv) {
   const struct message *found = NULL;
   for (int i = 0; i < num_messages; i++) {
     const struct message *m = &messages[i];
-    if (!m->is_send || m->c != recv->c || m->bytes != recv->bytes) continue;
-    if (m->peer == m->c->rank) return m;
+    if (!m->is_send || m->c->clique != recv->c->clique || m->bytes != recv->bytes) continue;
+    bool is_from_peer = m->c == recv->c || m->c->rank == recv->peer;
+    if (is_from_peer && (m->peer == m->c->rank || m->peer == recv->c->rank)) return m; /* the first: a broadcast, too */
     if (!found) found = m;
   }
   return found;
@@ -283,26 +294,28 @@ static void post(struct message m) {
 static int post_to(int peer, const void *p, size_t count, int type, struct communicator *c, bool is_send) {
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX || peer < 0 || peer >= c->size) return INVALID_ARGUMENT;
+  if (peer != c->rank && !connect_peer(&c->connections, c->size, peer)) return UNHANDLED_CUDA_ERROR;
   post((struct message){p, bytes, c, peer, .is_send = is_send});
   return SUCCESS;
 }
 
 API int ncclSend(const void *send, size_t count, int type, int peer, struct communicator *c, void *stream) {
-  (void)stream;
+  note_work(stream);
   return post_to(peer, send, count, type, c, true);
 }
 
 API int ncclRecv(void *recv, size_t count, int type, int peer, struct communicator *c, void *stream) {
-  (void)stream;
+  note_work(stream);
   return post_to(peer, recv, count, type, c, false);
 }
 
 /* Elsewhere than at the root, send means nothing: the root's values are taken to be those in recv. But one broadcast from
  * each rank, in a group, is how PyTorch gathers into a list: there what this rank sent stands for what the others send. */
 API int ncclBroadcast(const void *send, void *recv, size_t count, int type, int root, struct communicator *c, void *stream) {
-  (void)stream;
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
+  if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
+  note_work(stream);
   bool is_root = root == c->rank;
   if (is_root && recv != send) copy_values(recv, send, bytes);
   post((struct message){recv, bytes, c, root, .is_send = is_root, .is_kept = true});
@@ -337,7 +350,7 @@ API int ncclRedOpCreatePreMulSum(int *op, void *scalar, int type, int residence,
 API int ncclMemAlloc(void **p, size_t bytes) {
   if (!p) return INVALID_ARGUMENT;
   *p = allocate(current_device(), bytes);
-  return *p ? SUCCESS : 1; /* ncclUnhandledCudaError, as when cuMemCreate fails */
+  return *p ? SUCCESS : UNHANDLED_CUDA_ERROR; /* as when cuMemCreate fails */
 }
 
 API int ncclMemFree(void *p) { return !p || deallocate(p) ? SUCCESS : INVALID_ARGUMENT; }

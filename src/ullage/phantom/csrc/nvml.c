@@ -12,7 +12,7 @@
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
        DRIVER_NOT_LOADED = 9, ARGUMENT_VERSION_MISMATCH = 25 };
-enum { MAX_DEVICES = 64, IDLE_CELSIUS = 30, IDLE_MILLIWATTS = 50000, P2P_READ = 0, P2P_WRITE = 1, P2P_NOT_SUPPORTED = 5 };
+enum { IDLE_CELSIUS = 30, IDLE_MILLIWATTS = 50000, P2P_WRITE = 1, P2P_NOT_SUPPORTED = 5 };
 
 /* The driver that came with CUDA 13.0; newer toolkits run on it. */
 static const char DRIVER_VERSION[] = "580.00.00";
@@ -21,7 +21,7 @@ static int num_inits;
 static char handles[MAX_DEVICES]; /* a handle is the address of one of these */
 
 API int nvmlInit_v2(void) {
-  if (!num_devices()) return DRIVER_NOT_LOADED;
+  if (!num_devices_there()) return DRIVER_NOT_LOADED;
   __atomic_add_fetch(&num_inits, 1, __ATOMIC_RELAXED);
   return SUCCESS;
 }
@@ -43,7 +43,7 @@ static int write_text(char *text, unsigned room, const char *value) {
 /* The index of a device, or -1. */
 static int index_of(const void *handle) {
   uintptr_t offset = (uintptr_t)handle - (uintptr_t)handles;
-  return offset < (uintptr_t)num_devices() ? (int)offset : -1;
+  return offset < (uintptr_t)num_devices_there() ? (int)offset : -1;
 }
 
 /* SUCCESS, with the index, for a good handle and somewhere to write to. */
@@ -52,6 +52,9 @@ static int find(const void *handle, const void *out, int *index) {
   *index = index_of(handle);
   return *index < 0 || !out ? INVALID_ARGUMENT : SUCCESS;
 }
+
+static uint64_t free_at(int place) { return device_at(place) < 0 ? total_bytes(place) : free_bytes(device_at(place)); }
+static uint64_t used_at(int place) { return device_at(place) < 0 ? 0 : used_bytes(device_at(place)); }
 
 /* ---- The system -------------------------------------------------------------------------------------------------- */
 
@@ -94,14 +97,14 @@ API const char *nvmlErrorString(int status) {
 API int nvmlDeviceGetCount_v2(unsigned *count) {
   if (num_inits <= 0) return UNINITIALIZED;
   if (!count) return INVALID_ARGUMENT;
-  *count = (unsigned)num_devices();
+  *count = (unsigned)num_devices_there();
   return SUCCESS;
 }
 API int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
 
 API int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
   if (num_inits <= 0) return UNINITIALIZED;
-  if (!handle || index >= (unsigned)num_devices()) return INVALID_ARGUMENT;
+  if (!handle || index >= (unsigned)num_devices_there()) return INVALID_ARGUMENT;
   *handle = &handles[index];
   return SUCCESS;
 }
@@ -117,7 +120,7 @@ static void write_uuid(int index, char text[48]) {
 API int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
   if (num_inits <= 0) return UNINITIALIZED;
   if (!uuid || !handle) return INVALID_ARGUMENT;
-  for (int i = 0; i < num_devices(); i++) {
+  for (int i = 0; i < num_devices_there(); i++) {
     char text[48];
     write_uuid(i, text);
     if (!strcasecmp(text, uuid)) return nvmlDeviceGetHandleByIndex_v2((unsigned)i, handle);
@@ -130,7 +133,7 @@ API int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, void **handle) {
   unsigned domain, bus, slot;
   if (num_inits <= 0) return UNINITIALIZED;
   if (!bus_id || !handle || sscanf(bus_id, "%x:%x:%x", &domain, &bus, &slot) != 3) return INVALID_ARGUMENT;
-  if (domain || slot || bus < 1 || bus > (unsigned)num_devices()) return NOT_FOUND;
+  if (domain || slot || bus < 1 || bus > (unsigned)num_devices_there()) return NOT_FOUND;
   return nvmlDeviceGetHandleByIndex_v2(bus - 1, handle);
 }
 API int nvmlDeviceGetHandleByPciBusId(const char *bus_id, void **handle) {
@@ -217,7 +220,7 @@ enum { MEMORY_V2 = sizeof(struct memory_v2) | 2 << 24 };
 
 API int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory) {
   int index, status = find(handle, memory, &index);
-  if (!status) *memory = (struct memory){total_bytes(index), free_bytes(index), used_bytes(index)};
+  if (!status) *memory = (struct memory){total_bytes(index), free_at(index), used_at(index)};
   return status;
 }
 
@@ -225,7 +228,7 @@ API int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory_v2 *memory) {
   int index, status = find(handle, memory, &index);
   if (status) return status;
   if (memory->version != MEMORY_V2) return ARGUMENT_VERSION_MISMATCH;
-  *memory = (struct memory_v2){MEMORY_V2, total_bytes(index), 0, free_bytes(index), used_bytes(index)};
+  *memory = (struct memory_v2){MEMORY_V2, total_bytes(index), 0, free_at(index), used_at(index)};
   return SUCCESS;
 }
 
@@ -246,7 +249,7 @@ static int list_processes(void *handle, unsigned *count, void *list, size_t item
   unsigned room = *count;
   *count = 1;
   if (!room || !list) return INSUFFICIENT_SIZE;
-  struct process process = {{(unsigned)getpid(), used_bytes(index)}, (unsigned)NO_INSTANCE, (unsigned)NO_INSTANCE};
+  struct process process = {{(unsigned)getpid(), used_at(index)}, (unsigned)NO_INSTANCE, (unsigned)NO_INSTANCE};
   memcpy(list, &process, item_bytes);
   return SUCCESS;
 }
@@ -357,7 +360,7 @@ API int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long lo
 API int nvmlDeviceGetP2PStatus(void *handle, void *other, int capability, int *p2p_status) {
   int index, status = find(handle, p2p_status, &index);
   if (status || index_of(other) < 0) return status ? status : INVALID_ARGUMENT;
-  *p2p_status = capability == P2P_READ || capability == P2P_WRITE ? 0 : P2P_NOT_SUPPORTED;
+  *p2p_status = capability <= P2P_WRITE && device(index)->peer_access ? 0 : P2P_NOT_SUPPORTED;
   return SUCCESS;
 }
 

@@ -39,7 +39,7 @@
 #define DO_RETURNING(type, name, value)             \
   API type name(WORDS) {                            \
     const uintptr_t words[] = WORD_LIST;            \
-    forget_words(words, sizeof words / sizeof *words); \
+    if (forget_words(words, sizeof words / sizeof *words)) note_library_work(); \
     return (value);                                 \
   }
 
@@ -50,12 +50,15 @@ int refuse(const char *name, int status);
 void *new_handle(void);
 
 /* ---- The devices (device.c) -------------------------------------------------------------------------------------- */
+enum { MAX_DEVICES = 64 };
+
 struct device {
   char name[256];
   int major, minor;                /* compute capability */
   uint64_t total_bytes;            /* as CUDA reports them */
   uint64_t context_bytes;          /* what the driver takes before the first allocation */
   bool unlimited;                  /* never runs out */
+  bool peer_access;                /* to the memory of the others */
   int multiprocessors;
   int shared_bytes_per_block;      /* opt-in maximum */
   int shared_bytes_per_multiprocessor;
@@ -70,7 +73,12 @@ int num_devices(void);
 const struct device *device(int index);      /* 0 <= index < num_devices() */
 int current_device(void);                    /* of this thread */
 bool set_current_device(int index);          /* false: no such device */
-void device_uuid(int index, unsigned char uuid[16]);
+
+/* Devices that CUDA_VISIBLE_DEVICES hides have a place in the machine, which NVML counts by, and no index. */
+int num_devices_there(void);
+int place_of(int index);
+int device_at(int place);                    /* -1: hidden */
+void device_uuid(int place, unsigned char uuid[16]);
 
 /* Versions of the libraries that this torch was built for, such as 13020 or 92600; `fallback` where not told. */
 int library_version(const char *library, int fallback);
@@ -91,9 +99,16 @@ uint64_t total_bytes(int device_index);
  * What was copied to the device (blocks of up to 1 MiB) is kept until something may have written to the block. */
 void forget(const void *p);                              /* the block that holds p: it is written */
 void note_use(const void *p);                            /* the block that holds p: it is read; see uses.c */
-void forget_words(const uintptr_t *words, size_t count); /* every block that a word points into: it may be written */
+bool forget_words(const uintptr_t *words, size_t count); /* every block that a word points into: it may be written; false:
+                                                            no word is an address of the device */
 void copy_values(void *dst, const void *src, size_t bytes); /* any direction; a host read of unknown bytes is counted */
 void fill_values(void *dst, int value, size_t bytes);       /* memset */
+
+/* ---- Work (stream.c) ----------------------------------------------------------------------------------------------
+ * Whatever the device is given to do is noted on its stream: what waits for it hangs on that. */
+void note_work(const void *stream);
+void follow_stream(const void *stream); /* what this thread's libraries are given next goes to that stream */
+void note_library_work(void);
 
 /* ---- What the report is told (basis.c) --------------------------------------------------------------------------- */
 enum library { LIBRARY_CUBLAS, LIBRARY_CUBLASLT, LIBRARY_CUDNN, LIBRARY_CUSOLVER, LIBRARY_CUSPARSE, LIBRARY_CUFFT, LIBRARY_OTHER, LIBRARY_NCCL };
@@ -103,6 +118,9 @@ void saw_workspace(enum library library, const void *p, size_t bytes);
 
 /* A collective sends from, or receives into, the block that holds p. */
 void saw_communication(const void *p);
+
+/* outside.c has taken memory of a device. */
+void note_outside(int device);
 
 /* A size was answered from a model, not from knowledge: `what` is a short stable text ("cuDNN convolution forward
  * workspace"), low <= answered <= high in bytes. One entry a `what` in the report: count, and the largest answer. */

@@ -1,46 +1,107 @@
 /* Streams and events.
  *
- * Work completes at once: a recorded event has always happened. Time is counted in events, so that what a program
- * chooses by timing is the same in each run: what is asked for first.
+ * When their work is done is a matter of completion.c. Time is counted in events, so that what a program chooses by
+ * timing is the same in each run: what is asked for first.
  */
 #include "capture.h"
+#include "completion.h"
 #include "cuda.h"
 
 #include <stdlib.h>
 
 struct stream {
-  int device, priority;
+  int device, priority, lane;
   unsigned flags;
 };
 
 struct event {
   uint64_t tick;
   uint64_t capture; /* that it was recorded in; 0: none */
+  struct captured_work captured;
+  struct frontier after;
+  bool takes_time;
 };
 
 /* 0, 1 and 2 stand for default streams; small numbers are never addresses of ours. */
 static bool is_default(const void *stream) { return (uintptr_t)stream < 4096; }
 
+static int lane_of(const void *stream) {
+  enum { PER_THREAD = 2 };
+  if (!is_default(stream)) return ((const struct stream *)stream)->lane;
+  return current_device() + ((uintptr_t)stream == PER_THREAD ? THREAD_LANES : DEFAULT_LANES);
+}
+
 int create_stream(void **stream, unsigned flags, int priority) {
   struct stream *s = calloc(1, sizeof *s);
   if (!stream || !s) return fail(INVALID_VALUE);
-  *s = (struct stream){current_device(), priority, flags};
+  *s = (struct stream){current_device(), priority, new_lane(current_device()), flags};
   *stream = s;
   return SUCCESS;
 }
 
 int destroy_stream(void *stream) {
-  if (!is_default(stream)) free(stream);
+  if (is_default(stream)) return SUCCESS;
+  drop_lane(lane_of(stream));
+  free(stream);
   return SUCCESS;
 }
 
 int stream_priority(const void *stream) { return is_default(stream) ? 0 : ((const struct stream *)stream)->priority; }
 unsigned stream_flags(const void *stream) { return is_default(stream) ? 0 : ((const struct stream *)stream)->flags; }
 
-int create_event(void **event) {
+/* ---- Work -------------------------------------------------------------------------------------------------------- */
+
+/* A library's calls go to the stream that its handle was given; PyTorch gives it anew before each call. */
+static _Thread_local const void *library_stream;
+
+/* Within a capture nothing is done, so there is nothing to wait for. */
+void note_work(const void *stream) {
+  if (!is_work_captured(stream)) note_lane_work(lane_of(stream));
+}
+
+void follow_stream(const void *stream) { library_stream = stream; }
+void note_library_work(void) { note_work(library_stream); }
+
+int synchronize_stream(const void *stream) {
+  int status = wait_for_stream(stream);
+  if (!status) reach_lane(lane_of(stream));
+  return status;
+}
+
+int synchronize_device(void) {
+  int status = wait_for_device();
+  if (!status) reach_device(current_device());
+  return status;
+}
+
+int query_stream(const void *stream, const void *caller) {
+  int status = wait_for_stream(stream);
+  return status || is_lane_done(lane_of(stream), caller) ? status : fail(NOT_READY);
+}
+
+/* A copy between the device and memory that is not pinned returns when it is done; to the device, when it is read. */
+void note_copy_work(const void *dst, const void *src, const void *stream, bool is_waited_for) {
+  note_work(stream);
+  bool to_host = is_device_address(src) && !is_device_address(dst), between = is_device_address(src) && is_device_address(dst);
+  if (is_waited_for ? !between : to_host && !is_pinned_address(dst)) reach_lane(lane_of(stream));
+}
+
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
+
+int create_event(void **event, unsigned flags) {
+  enum { WITHOUT_TIME = 2 };
   struct event *e = event ? calloc(1, sizeof *e) : NULL;
   if (!e) return fail(INVALID_VALUE);
+  e->takes_time = !(flags & WITHOUT_TIME);
   *event = e;
+  return SUCCESS;
+}
+
+int destroy_event(void *event) {
+  struct event *e = event;
+  if (!e) return fail(INVALID_HANDLE);
+  drop_frontier(&e->after);
+  free(e);
   return SUCCESS;
 }
 
@@ -49,22 +110,40 @@ int record_event(void *event, const void *stream) {
   struct event *e = event;
   if (!e) return fail(INVALID_HANDLE);
   e->tick = __atomic_add_fetch(&ticks, 1, __ATOMIC_RELAXED);
-  e->capture = 0;
-  capture_status(stream, &e->capture, NULL);
+  e->capture = mark_captured(stream, &e->captured);
+  mark_end(lane_of(stream), &e->after);
   return SUCCESS;
 }
 
 /* A stream that waits for an event of a capture takes part in the capture. */
 int wait_for_event(void *stream, const void *event) {
-  if (!event) return fail(INVALID_HANDLE);
-  join_capture(stream, ((const struct event *)event)->capture);
-  return SUCCESS;
+  const struct event *e = event;
+  if (!e) return fail(INVALID_HANDLE);
+  int status = e->tick ? wait_in_capture(stream, e->capture, &e->captured) : SUCCESS;
+  if (!status && !e->capture) wait_before(lane_of(stream), &e->after);
+  return status;
 }
 
-/* Whether an event has happened, asked by the host: nothing of a capture has. */
-int event_status(const void *event) {
+/* The host turns to an event: nothing of a capture has happened. */
+static int event_status(const struct event *event) {
   if (!event) return fail(INVALID_HANDLE);
-  return is_open_capture(((const struct event *)event)->capture) ? fail(CAPTURED_EVENT) : SUCCESS;
+  int status = refuse_captured_event(event->capture);
+  return status ? status : refuse_unsafe_call();
+}
+
+int synchronize_event(const void *event) {
+  const struct event *e = event;
+  int status = event_status(e);
+  if (!status) reach(&e->after);
+  return status;
+}
+
+/* An event that takes the time is told to have happened: PyTorch asks before it reads the time, and a program that reads it
+ * some steps later without waiting goes on on a GPU, which is not that far behind. */
+int query_event(void *event, const void *caller) {
+  struct event *e = event;
+  int status = event_status(e);
+  return status || e->takes_time || has_happened(&e->after, caller) ? status : fail(NOT_READY);
 }
 
 /* One millisecond from each record to the next. */

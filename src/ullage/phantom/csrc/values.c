@@ -38,7 +38,7 @@ static void *blocks; /* tsearch tree; overlapping ranges compare as equal */
 static size_t kept;
 static void (*host_read)(uint64_t bytes);
 static _Thread_local int64_t expected_count;
-static _Thread_local bool is_count_expected, is_thread_unseen;
+static _Thread_local bool is_count_expected, is_thread_unseen, is_thread_spared;
 
 static int by_address(const void *a, const void *b) {
   const struct block *x = a, *y = b;
@@ -60,9 +60,12 @@ static void drop_at(uintptr_t address, bool is_guess) {
   struct block *b = block_at(address);
   if (!b) return;
   b->used = event_position();
-  if (!is_guess || !b->is_followed) is_write_captured(b->start);
-  if (!is_guess || !b->is_followed) drop_values(b);
-  else if (b->holds_addresses) use_listed(b);
+  if (!is_guess || !(b->is_followed || is_thread_spared)) {
+    is_write_captured(b->start);
+    drop_values(b);
+  } else if (b->data && b->holds_addresses) {
+    use_listed(b);
+  }
 }
 
 /* What a list of pointers points to, for a kernel that leaves the list as it is. */
@@ -102,13 +105,14 @@ void note_use(const void *p) {
   pthread_mutex_unlock(&lock);
 }
 
-void forget_words(const uintptr_t *words, size_t count) {
+bool forget_words(const uintptr_t *words, size_t count) {
   size_t i = 0;
   while (i < count && !is_device_address((const void *)words[i])) i++;
-  if (i == count) return;
+  if (i == count) return false;
   pthread_mutex_lock(&lock);
   for (; i < count; i++) drop_at(words[i], !is_thread_unseen);
   pthread_mutex_unlock(&lock);
+  return true;
 }
 
 /* ---- The allocator's blocks -------------------------------------------------------------------------------------- */
@@ -302,6 +306,19 @@ API int ullage_read(uintptr_t p, void *dst, size_t bytes) {
   return 1;
 }
 
+/* What is known of a block's bytes, and a flag for each of them; both as they are where nothing is. */
+API void ullage_look(uintptr_t p, void *dst, void *known, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  struct block *b = block_for_values(p, bytes, false);
+  if (b) {
+    memcpy(dst, b->data + (p - b->start), bytes);
+    memcpy(known, b->known + (p - b->start), bytes);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+API int ullage_is_device_address(const void *p) { return is_device_address(p); }
+
 static bool holds(uintptr_t p, const void *src, size_t bytes) {
   pthread_mutex_lock(&lock);
   struct block *b = block_for_values(p, bytes, false);
@@ -318,6 +335,10 @@ API void ullage_write(uintptr_t p, const void *src, size_t bytes) {
 
 API void ullage_forget(uintptr_t p) { forget((const void *)p); }
 
-/* Whether the recorder knows what this thread's launches write: then a block that it answers for keeps its values. So
-   it is in every thread until the recorder says otherwise: autograd's read what forward has left. */
-API void ullage_follow_thread(int is_followed) { is_thread_unseen = !is_followed; }
+/* What the recorder knows of this thread's launches. 0: nothing. 1: what they write of the blocks that it answers for;
+   those keep their values. So it is in every thread until the recorder says otherwise: autograd's read what forward has
+   left. 2: all that they write, and it has said so. */
+API void ullage_follow_thread(int how) {
+  is_thread_unseen = !how;
+  is_thread_spared = how == 2;
+}

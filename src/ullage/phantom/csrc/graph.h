@@ -1,0 +1,27 @@
+/* Graphs (graph.c): what a capture has made. */
+#ifndef ULLAGE_GRAPH_H
+#define ULLAGE_GRAPH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct graph {
+  uintptr_t *written; /* blocks that it writes */
+  size_t num_written, room;
+  uint32_t num_nodes; /* launches, copies, calls of libraries */
+  int references;     /* itself, and what was instantiated from it */
+};
+
+struct graph *new_graph(void);
+void drop_graph(struct graph *graph);
+void note_write(struct graph *graph, uintptr_t address);
+void close_graph(struct graph *graph); /* its capture is over */
+
+int instantiate_graph(void **executable, struct graph *graph);
+void destroy_executable(void *executable);
+
+/* It runs: what it writes is unknown from now on. */
+void launch_graph(const void *executable);
+
+#endif

@@ -1,0 +1,98 @@
+"""What would have been reserved had the device done all its work at once.
+
+The phantom's work is done when the host has waited for it, so a block that another stream has used
+is reused as late as can be. This is the other end: the requests of the trace again, each block
+given back where the program let go of it.
+
+    measure_at_once(read_snapshot(path), interpreter)       an `AtOnce` for each device
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ullage.phantom.launch import run_directory
+from ullage.trace.model import AtOnce
+from ullage.trace.replay import Lives, Replay, replay
+from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
+from ullage.whatif.child import Where, replaying
+from ullage.whatif.replayer import RETRY
+from ullage.whatif.requests import find_requests, reserved_before
+from ullage.whatif.settings import recorded_settings
+
+
+def measure_at_once(snapshot: Snapshot, where: Where) -> tuple[AtOnce, ...]:
+    """The other end of each device that a trace tells of.
+
+    A device on which nothing was held back needs no replay. What a replay says counts where a
+    replay of what was recorded comes to what was recorded; elsewhere there is no figure.
+
+    Raises:
+        EnvironmentProblem: the replay could not be made.
+    """
+    return tuple(
+        _measure(snapshot, device, where)
+        for device, events in enumerate(snapshot.events)
+        if len(events)
+    )
+
+
+def _measure(snapshot: Snapshot, device: int, where: Where) -> AtOnce:
+    late, events = replay(snapshot, device), snapshot.events_of(device)
+    let_go = _let_go(late.blocks, events)
+    before = np.append(0, np.cumsum(events.action == Action.ALLOC))
+    is_held = before[late.blocks.death] > before[let_go]
+    reserved = reserved_before(late)
+    peak = int(reserved.argmax())
+    at_peak = is_held & (let_go < peak) & (late.blocks.death >= peak)
+    found = AtOnce(
+        device=device,
+        num_held=int(is_held.sum()),
+        held_bytes=int(late.blocks.size_bytes[at_peak].sum()),
+        reserved_bytes=int(reserved[peak]),
+    )
+    if not found.num_held:
+        return found
+    once = replace(late, blocks=replace(late.blocks, death=let_go))
+    return replace(found, reserved_bytes=_replay_both(snapshot, device, (late, once), where))
+
+
+def _let_go(blocks: Lives, events: EventTable) -> Int64Array:
+    """The event at which the program gave back each block; its death where none says so."""
+    is_here = np.isin(events.action, (Action.ALLOC, Action.FREE_REQUESTED))
+    numbers = np.flatnonzero(is_here)
+    order = numbers[np.argsort(events.address[numbers], kind="stable")]
+    address, is_alloc = events.address[order], events.action[order] == Action.ALLOC
+    is_pair = is_alloc[:-1] & ~is_alloc[1:] & (address[1:] == address[:-1])
+    asked = np.full(len(events) + 1, len(events) + 1)
+    asked[order[:-1][is_pair]] = order[1:][is_pair]
+    return np.minimum(blocks.death, np.where(blocks.birth < 0, blocks.death, asked[blocks.birth]))
+
+
+def _replay_both(
+    snapshot: Snapshot, device: int, ends: tuple[Replay, Replay], where: Where
+) -> int | None:
+    """The peak of what is reserved with all work done at once; None where a replay of the recorded
+    requests does not come to what was recorded.
+    """
+    late, once = (find_requests(snapshot, end, device) for end in ends)
+    orders = [
+        {
+            "number": number,
+            "settings": recorded_settings(snapshot.settings),
+            "device": where.device.environment_text(),
+            "fraction": None,
+            "before": "packed",
+            "ops": ops,
+            "ignored": [RETRY],
+        }
+        for number, ops in enumerate(("ops", "at_once"))
+    ]
+    requests = replace(late, at_once=once.ops)
+    with run_directory() as directory, replaying(requests, orders, where, directory) as finish:
+        answers = finish()
+    peaks = [answers.get(number, {}).get("peak_reserved_bytes") for number in range(2)]
+    is_exact = peaks[0] == int(reserved_before(ends[0]).max()) and not len(late.packed)
+    return peaks[1] if is_exact else None

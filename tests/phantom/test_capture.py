@@ -1,0 +1,114 @@
+"""Captures into CUDA graphs: what CUDA forbids fails with CUDA's error, and what it allows does
+not. Needs no Triton.
+
+Source of what is forbidden: CUDA Programming Guide, stream capture; the texts of the runtime's
+cudaStreamBeginCapture, cudaStreamEndCapture and cudaThreadExchangeStreamCaptureMode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.phantom
+RunProgram = Callable[..., Any]
+
+UNSUPPORTED = "operation not permitted when stream is capturing"  # 900
+INVALIDATED = "operation failed due to a previous error during capture"  # 901
+UNJOINED = "capturing stream has unjoined work"  # 904
+ISOLATION = "dependency created on uncaptured work in another stream"  # 905
+IMPLICIT = "operation would make the legacy stream depend on a capturing blocking stream"  # 906
+CAPTURED_EVENT = "operation not permitted on an event last recorded in a capturing stream"  # 907
+WRONG_THREAD = "attempt to terminate a thread-local capture sequence from another thread"  # 908
+OF_PYTORCH = "during CUDA graph capture"
+
+ALLOWED = [
+    "nothing",
+    "other_stream_work",
+    "event_query_relaxed",
+    "event_query_in_thread_local",
+    "allocation",
+    "runtime_allocation_relaxed",
+    "forked_and_joined",
+    "forked_without_work",
+    "joined_by_another",
+    "after_all",
+]
+REFUSED = {
+    "item": UNSUPPORTED,
+    "nonzero": UNSUPPORTED,
+    "synchronize": UNSUPPORTED,
+    "synchronize_relaxed": UNSUPPORTED,
+    "stream": UNSUPPORTED,
+    "captured_event_query": CAPTURED_EVENT,
+    "captured_event_wait": CAPTURED_EVENT,
+    "event_of_before": ISOLATION,
+    "event_query": UNSUPPORTED,
+    "event_query_in_thread": UNSUPPORTED,
+    "runtime_allocation": "status 900",
+    "default_stream_waits": IMPLICIT,
+}
+
+
+def test_what_cuda_allows_in_a_capture_is_done(run_program: RunProgram) -> None:
+    found = run_program("captures.py").printed
+    assert {way: found[way] for way in ALLOWED} == {
+        way: {"call": "done", "capture": "done"} for way in ALLOWED
+    }
+
+
+@pytest.mark.parametrize("way", REFUSED)
+def test_what_cuda_forbids_fails_and_makes_the_capture_void(
+    run_program: RunProgram, way: str
+) -> None:
+    ends = run_program("captures.py").printed[way]
+    assert ends["call"].endswith(REFUSED[way])
+    assert ends["capture"].endswith(INVALIDATED)
+
+
+@pytest.mark.parametrize("way", ["forked_only", "joined_too_early"])
+def test_a_fork_that_is_not_joined_is_found_at_the_end(run_program: RunProgram, way: str) -> None:
+    ends = run_program("captures.py").printed[way]
+    assert ends["call"] == "done"
+    assert ends["capture"].endswith(UNJOINED)
+
+
+def test_a_capture_ends_in_the_thread_in_which_it_began(run_program: RunProgram) -> None:
+    found = run_program("captures.py").printed
+    assert found["ended_elsewhere"].endswith(WRONG_THREAD)
+    assert found["ended_elsewhere_relaxed"] == "done"
+
+
+def test_what_pytorch_itself_refuses_reads_as_it_does(run_program: RunProgram) -> None:
+    found = run_program("captures.py").printed
+    assert "non-default stream" in found["on_default_stream"]
+    assert OF_PYTORCH in found["cpu"]["call"] or found["cpu"]["call"].endswith(UNSUPPORTED)
+
+
+def test_an_error_in_a_capture_that_nobody_catches_ends_the_program(
+    run_program: RunProgram,
+) -> None:
+    outcome = run_program("capture_fails.py")
+    assert outcome.exit_code == 3
+    assert outcome.document["verdict"] == "failed"
+    assert INVALIDATED in outcome.document["exception"]["message"]
+    assert UNSUPPORTED in outcome.stderr
+
+
+def test_graphs_take_memory_by_their_nodes_and_give_it_back(run_program: RunProgram) -> None:
+    outcome = run_program("graph_nodes.py")
+    found, device = outcome.printed, outcome.device
+    # An add is one kernel. Source of both ends a node: csrc/graph.c.
+    assert found["taken"] == [num_nodes * ((33 << 20) // 500) for num_nodes in (10, 40)]
+    assert found["left"] == 0
+    assert device["non_torch_bytes"] == 50 * ((33 << 20) // 500)
+    (made,) = [
+        made
+        for made in outcome.document["basis"]["device"]["assumptions"]
+        if made["what"].startswith("CUDA graphs")
+    ]
+    assert made["low_bytes"] == 50 * 10_000
+    assert made["high_bytes"] == device["non_torch_bytes"]
+    assert made["count"] == 2

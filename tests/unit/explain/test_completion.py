@@ -1,0 +1,87 @@
+"""Both ends of what is reserved, and what they do to the room that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ullage.explain.basis import BasisKind
+from ullage.explain.completion import Completion, find_completion
+from ullage.explain.program import Program
+from ullage.explain.run import RunReport, explain_run
+from ullage.explain.verdict import Verdict
+from ullage.gpus.catalog import Gpu
+from ullage.report.document import run_document
+from ullage.report.text import render_run
+from ullage.trace.model import AtOnce, Record
+
+Make = Callable[..., Record]
+# 70 bytes at once, 40 at the end: 70 are reserved.
+SCRIPT = "+30 +40 -30 +30 -30"
+
+
+def held(make_record: Make, *at_once: AtOnce, num_not_yet: int = 5) -> Record:
+    return replace(make_record(SCRIPT, num_not_yet=num_not_yet), at_once=at_once)
+
+
+def explain(record: Record, program: Program, gpu: Gpu) -> RunReport:
+    return explain_run(
+        [(record, None)], program=program, torch="2.15.0", gpu=gpu, is_unlimited=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("at_once", "expected"),
+    [
+        ((AtOnce(0, 2, 30, 45),), Completion(45, 70, 2, 30)),
+        ((AtOnce(0, 2, 30, 80),), Completion(70, 80, 2, 30)),  # fragmentation the other way round
+        ((AtOnce(0, 2, 30, None),), Completion(70, 70, 2, 30)),  # no less than was allocated: 70
+        ((AtOnce(1, 2, 30, 45),), Completion(70, 70, None, None)),  # of another device
+    ],
+)
+def test_the_ends_are_those_of_the_run_and_of_its_replay(
+    make_record: Make, at_once: tuple[AtOnce, ...], expected: Completion
+) -> None:
+    record = held(make_record, *at_once)
+    assert find_completion(record, record.devices[0]) == expected
+
+
+def test_where_the_allocator_was_never_told_to_wait_there_is_one_end(make_record: Make) -> None:
+    record = held(make_record, AtOnce(0, 2, 30, 45), num_not_yet=0)
+    assert find_completion(record, record.devices[0]) == Completion(70, 70, 0, 0)
+
+
+def test_without_a_replay_no_less_is_reserved_than_was_allocated(make_record: Make) -> None:
+    record = held(make_record)
+    totals = replace(record.devices[0], peak_reserved_bytes=100)
+    assert find_completion(record, totals) == Completion(70, 100, None, None)
+
+
+@pytest.mark.parametrize("other", [45, 80])
+def test_the_verdict_goes_by_the_upper_end_and_the_interval_reaches_to_the_lower(
+    make_record: Make, program: Program, small_gpu: Gpu, other: int
+) -> None:
+    report = explain(held(make_record, AtOnce(0, 2, 30, other)), program, small_gpu)
+    (device,) = report.devices
+    low, high = sorted((70, other))
+    assert device.peak_used_bytes == high + 120
+    assert device.headroom_bytes == 1000 - 120 - high
+    assert device.headroom.high_bytes == 1000 - 80 - low
+    (made,) = report.allocator_basis.assumptions
+    assert report.allocator_basis.kind is BasisKind.ASSUMED
+    assert (made.low_bytes, made.high_bytes, made.count) == (low, high, 2)
+    shown = run_document(report)["devices"][0]
+    assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (low, high)
+    assert (shown["num_held_blocks"], shown["held_at_peak_bytes"]) == (2, 30)
+    assert f"other streams -{high - low} B" in render_run(report)
+
+
+def test_a_program_that_fits_by_its_lower_end_alone_does_not_fit(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    record = held(make_record, AtOnce(0, 2, 30, 95))
+    tight = replace(small_gpu, total_bytes=200, total_low_bytes=200, total_high_bytes=200)
+    assert explain(replace(record, at_once=()), program, tight).verdict is Verdict.FITS
+    assert explain(record, program, tight).verdict is Verdict.OUT_OF_MEMORY
