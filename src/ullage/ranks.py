@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from ullage.api import Run
@@ -40,6 +41,8 @@ def run_ranks(
     memory: str | int | None = None,
     capability: str | None = None,
     python: str | os.PathLike[str] | None = None,
+    snapshots: str | os.PathLike[str] | None = None,
+    force: bool = False,
     on_progress: Callable[[str], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
     **options: Unpack[ProgramOptions],
@@ -52,6 +55,9 @@ def run_ranks(
         world_size: the number of ranks of the job.
         local_world_size: how many of them are on one node; None is 8, or all of a smaller job.
         gpu, memory, capability, python: as for `ullage.run`.
+        snapshots: a directory, made where it is not there, for a snapshot of every rank that is
+            played: rank0.pickle, rank63.pickle; None keeps none.
+        force: replace the snapshots of ranks that are in it.
         on_progress: called with a line, such as "3 of 8 runs", as runs end.
         on_failure: called with the last output of a program that failed.
         options: alloc_conf, steps, real_init, dummy_weights, values and assume of `ullage.run`.
@@ -68,12 +74,13 @@ def run_ranks(
         program,
         device=choose_device(gpu, memory=memory, capability=capability),
         python=python,
-        options=replace(make_options(**options), rank=first),
+        options=replace(make_options(**options), rank=first, has_snapshot=snapshots is not None),
     )
+    kept = None if snapshots is None else _make_directory(Path(snapshots), force=force)
     started_s = time.monotonic()
     with run_directory() as mail:
         job = replace(job, options=replace(job.options, mail=mail))
-        survey = Survey(job, on_progress, on_failure)
+        survey = Survey(job, on_progress, on_failure, kept)
         survey.play(numbers)
         covers = (
             survey.find_distinct()
@@ -83,6 +90,26 @@ def run_ranks(
     return survey.joined(covers, time.monotonic() - started_s)
 
 
+def _make_directory(path: Path, *, force: bool) -> Path:
+    """A directory without snapshots of ranks."""
+    try:
+        path.mkdir(exist_ok=True)
+        old = sorted(path.glob("rank*.pickle"))
+        if old and not force:
+            raise SpecError(
+                f"{str(old[0])!r} exists; give another directory, or --force to replace those of "
+                "all ranks"
+            )
+        for one in old:
+            one.unlink()
+    except OSError as error:
+        raise SpecError(
+            f"the snapshots of several ranks go into a directory, and {str(path)!r} cannot be one: "
+            f"{error.strerror or error}"
+        ) from None
+    return path
+
+
 class Survey:
     """The ranks of one job that have been played, and what that says of the others.
 
@@ -90,6 +117,11 @@ class Survey:
     two ends of a stretch of ranks are alike, those between them are taken to be; where they are
     not, the stretch is halved. Of every combination of what was found along the axes one rank is
     played, and one more in the middle of the mesh to see whether it is what it should be.
+
+    Args:
+        job: any of its ranks.
+        on_progress, on_failure: as for `ParallelRuns`.
+        snapshots: a directory for those of the ranks that are played; None keeps none.
     """
 
     def __init__(
@@ -97,6 +129,7 @@ class Survey:
         job: Job,
         on_progress: Callable[[str], None] | None = None,
         on_failure: Callable[[str], None] | None = None,
+        snapshots: Path | None = None,
     ) -> None:
         if job.options.rank is None:
             raise SpecError("the job has no ranks; give its world size")
@@ -104,6 +137,7 @@ class Survey:
         self._rank = job.options.rank
         self._on_progress = on_progress
         self._on_failure = on_failure
+        self._snapshots = snapshots
         self._runs: dict[int, Run] = {}
         self._digests: dict[int, bytes] = {}
 
@@ -125,7 +159,9 @@ class Survey:
             )
             for one in new
         ]
-        runs = ParallelRuns(jobs, self._on_progress, self._on_failure)
+        kept = self._snapshots
+        snapshots = [None if kept is None else kept / f"rank{one}.pickle" for one in new]
+        runs = ParallelRuns(jobs, self._on_progress, self._on_failure, snapshots)
         runs.run_all()
         if runs.was_interrupted:
             raise KeyboardInterrupt
@@ -192,4 +228,6 @@ class Survey:
         """One report of those ranks."""
         from ullage.explain.ranks import join_ranks
 
-        return Run(join_ranks([self._runs[rank].report for rank in sorted(covers)], covers, wall_s))
+        reports = [self._runs[rank].report for rank in sorted(covers)]
+        unplayed = sorted({rank for ranks in covers.values() for rank in ranks} - self._runs.keys())
+        return Run(join_ranks(reports, covers, wall_s, unplayed))

@@ -84,16 +84,30 @@ def test_every_kind_of_parallel_training_runs_on_one_rank_of_many(
     assert len(outcome.device["steps"]) == 3
 
 
-@pytest.mark.parametrize("world_size", [2, 8, 64])
-def test_ranks_that_are_symmetric_have_equal_numbers(thin_python: Path, world_size: int) -> None:
-    ranks = [0, world_size - 1]
-    run = ullage.run_ranks(
-        [str(PROGRAMS / "fsdp2.py")], ranks, world_size=world_size, python=thin_python
-    )
-    first, last = run.document["devices"]
-    assert [first["rank"], last["rank"]] == ranks
-    assert figures(first) == figures(last)
-    assert f"ranks 0{'-' if world_size == 2 else ', '}{world_size - 1}" in run.text()
+def test_every_rank_leaves_a_snapshot_and_a_page_has_them_all(
+    thin_python: Path, tmp_path: Path
+) -> None:
+    def play_both(*, force: bool = False) -> ullage.Run:
+        words = [str(PROGRAMS / "ddp.py")]
+        return ullage.run_ranks(
+            words, [0, 3], world_size=4, python=thin_python, snapshots=tmp_path / "ranks",
+            force=force,
+        )  # fmt: skip
+
+    run = play_both()
+    names = [f"rank{number}.pickle" for number in (0, 3)]
+    assert sorted(path.name for path in (tmp_path / "ranks").iterdir()) == names
+    assert [Path(str(process.snapshot)).name for process in run.report.processes] == names
+    assert run.html.count('class="run"') == len(run.devices) == 2
+    with pytest.raises(ullage.SpecError, match="exists; give another directory"):
+        play_both()
+    (tmp_path / "file").touch()
+    with pytest.raises(ullage.SpecError, match="cannot be one"):
+        ullage.run_ranks(
+            [str(PROGRAMS / "ddp.py")], [0, 1], world_size=2, python=thin_python,
+            snapshots=tmp_path / "file",
+        )  # fmt: skip
+    assert play_both(force=True).exit_code == 0
 
 
 def test_the_stages_of_a_pipeline_are_distinct_and_its_replicas_are_not(thin_python: Path) -> None:
@@ -104,16 +118,56 @@ def test_the_stages_of_a_pipeline_are_distinct_and_its_replicas_are_not(thin_pyt
     assert run.document["basis"]["allocator"]["kind"] == "assumed"
 
 
-def test_real_ranks_and_one_alone_use_the_same_memory(run_program: RunProgram) -> None:
-    real = run_program(
-        "torchrun", "--nproc-per-node", "2", str(PROGRAMS / "ddp.py"), options=("--gpus", "2")
-    )
+LAUNCHERS = {
+    "torchrun": "torchrun --nproc-per-node 4",
+    "torch.distributed.run": "-m torch.distributed.run --nproc-per-node 4",
+    "accelerate": "accelerate launch --num_processes 4",
+    "spawn": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "program"),
+    [
+        ("torchrun", "fsdp2.py"),
+        pytest.param("torchrun", "ddp.py", marks=pytest.mark.nightly),
+        pytest.param("torch.distributed.run", "ddp.py", marks=pytest.mark.nightly),
+        pytest.param("accelerate", "fsdp2.py", marks=pytest.mark.nightly),
+        pytest.param("accelerate", "ddp.py", marks=pytest.mark.nightly),
+        pytest.param("spawn", "ddp.py", marks=pytest.mark.nightly),
+    ],
+)
+def test_four_real_ranks_and_one_alone_use_the_same_memory(
+    run_program: RunProgram, thin_python: Path, launcher: str, program: str
+) -> None:
+    started = "spawned.py" if launcher == "spawn" else program
+    words = [*LAUNCHERS[launcher].split(), str(PROGRAMS / started)]
+    if launcher == "accelerate" and not (thin_python.parent / "accelerate").exists():
+        pytest.skip("not in the environment: accelerate")
+    real = run_program(*words, options=("--gpus", "4"))
     assert real.exit_code == 0, real.stderr
     devices = real.document["devices"]
-    assert [(device["rank"], device["index"]) for device in devices] == [(0, 0), (1, 1)]
-    alone = play(run_program, 0, "ddp.py", world_size=2)
+    assert [(device["rank"], device["index"]) for device in devices] == [(n, n) for n in range(4)]
+    alone = play(run_program, 2, program)
     for device in devices:
         assert figures(device) == figures(alone.device)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("world_size", [4, 64])
+@pytest.mark.parametrize("stage", ["1", "2"])
+def test_zero_holds_its_part_of_the_optimizer(
+    run_program: RunProgram, thin_python: Path, stage: str, world_size: int
+) -> None:
+    if not (thin_python.parent / "deepspeed").exists():
+        pytest.skip("not in the environment: deepspeed")
+    outcome = play(run_program, 0, "deepspeed_zero.py", stage, world_size=world_size)
+    said, at_peak = outcome.printed, outcome.device["at_peak"]
+    part = said["parameters"] // world_size  # which comes out even here
+    assert [said["part"], *said["states"]] == [part] * 3
+    # In bf16 all, in fp32 the part; of Adam's two averages the part. A block is a multiple of 512.
+    assert 0 <= at_peak["parameter"] - (2 * said["parameters"] + 4 * part) < 512
+    assert 0 <= at_peak["optimizer_state"] - 2 * 4 * part < 2 * 512 + 512
 
 
 def test_a_rank_is_told_what_torchrun_tells_it() -> None:

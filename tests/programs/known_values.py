@@ -104,6 +104,16 @@ def in_place() -> None:
     check(numbers.tolist(), [5, 2, 3, 5])
 
 
+def apart() -> None:
+    """What does not lie side by side on the device."""
+    table = torch.arange(12, device=CUDA).view(4, 3)
+    check(table[:, 1].tolist(), [1, 4, 7, 10])
+    check(table[:, 2].to("cpu", torch.int32).tolist(), [2, 5, 8, 11])
+    check(table[0, 1].expand(3).tolist(), [1, 1, 1])
+    row = torch.zeros(4, dtype=torch.long)
+    check(row.copy_(table[:, 0]).tolist(), [0, 3, 6, 9])
+
+
 def across_training() -> None:
     """Buffers of positions and of counts, and a value made before backward."""
     net = Counting().cuda()
@@ -126,5 +136,6 @@ if __name__ == "__main__":
     made_on_the_device()
     shapes()
     in_place()
+    apart()
     across_training()
     print("done")

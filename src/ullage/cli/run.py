@@ -53,7 +53,10 @@ FILE = click.Path(path_type=Path)
     help="Of unknown values: nonzero=all|half|none|FRACTION, experts=worst|balanced.",
 )
 @click.option(
-    "--snapshot", type=FILE, metavar="FILE", help="The memory snapshot; default: a new name here."
+    "--snapshot",
+    type=FILE,
+    metavar="FILE",
+    help="The memory snapshot; default: a new name here. Of several ranks, a directory.",
 )
 @click.option(
     "-o", "--output", type=FILE, metavar="FILE", help="Also write the run document (JSON)."
@@ -89,8 +92,9 @@ def run_command(
     Exits with 0 if it fits, 1 if it does not, 3 if the program failed for a reason of its own.
     """
     shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
-    named = (("--output", output), ("--snapshot", snapshot), ("--html", html), ("--plot", plot))
-    check_files(*named, force=force)
+    are_many = ranks is not None and not ranks.isdecimal()
+    named = (("--output", output), ("--html", html), ("--plot", plot))
+    check_files(*named, ("--snapshot", None if are_many else snapshot), force=force)
     gpus = None if gpu is None else gpu.split(",")
     if sweep or len(gpus or ()) > 1:
         if snapshot is not None:
@@ -102,10 +106,11 @@ def run_command(
         return _sweep(program, shown, plot, force=force, **options)
     if plot is not None:
         raise SpecError("--plot draws a sweep; add --sweep NAME=A,B,... or several GPUs")
-    if ranks is not None and not ranks.isdecimal():
-        if snapshot is not None or html is not None:
-            raise SpecError("several ranks keep no snapshots; name one rank for --snapshot, --html")
-        return _run_ranks(program, ranks, shown, gpu=gpu, **options)
+    if ranks is not None and are_many:
+        if snapshot is None and html is not None:  # which is made of snapshots
+            snapshot = api.default_snapshot(program, options["python"]).with_suffix("")
+        options |= {"gpu": gpu, "snapshots": snapshot, "force": force}
+        return _run_ranks(program, ranks, shown, html, **options)
     options["rank"] = None if ranks is None else int(ranks)
     kept = snapshot or api.default_snapshot(program, options["python"])
     options |= {"gpu": gpu, "snapshot": kept}
@@ -146,6 +151,7 @@ def _run_ranks(
     program: tuple[str, ...],
     ranks: str,
     shown: Output,
+    html: Path | None,
     *,
     world_size: int | None,
     gpus: int | None,
@@ -174,7 +180,7 @@ def _run_ranks(
             on_failure=lambda text: click.echo(text, err=True),
             **options,
         )
-    return result.exit_code if write_run(result, shown, None, None) else UNWRITABLE
+    return result.exit_code if write_run(result, shown, None, html) else UNWRITABLE
 
 
 def _refuse_ranks(ranks: str | None, options: dict[str, Any]) -> None:

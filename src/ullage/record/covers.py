@@ -61,7 +61,12 @@ class Cover:
         self._is_ready = self._has_wrappers = False
         self._local = threading.local()
 
-    def watch_threads(self) -> None:
+    def watch(self) -> None:
+        """Sees what threads do, and what is done to tensors that are made of others."""
+        self._watch_threads()
+        self._watch_wrappers()
+
+    def _watch_threads(self) -> None:
         """Has threads that are started from now on see their operations from the first: what is
         put off later may be read by any of them.
         """
@@ -85,7 +90,7 @@ class Cover:
         threading.Thread.start = prepare_and_start  # type: ignore[method-assign,assignment]
         threading.Thread._bootstrap_inner = see_and_run  # type: ignore[attr-defined]
 
-    def watch_wrappers(self) -> None:
+    def _watch_wrappers(self) -> None:
         """Sees operations of tensors that are made of others, from the first one on."""
         tensor_type = self._torch.Tensor
         make = getattr(tensor_type, _WRAPS, None)

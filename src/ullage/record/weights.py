@@ -105,8 +105,7 @@ class SkippedWeights:
     def install(self) -> None:
         """Begins."""
         if self.ops:
-            self._cover.watch_threads()
-            self._cover.watch_wrappers()
+            self._cover.watch()
             os.register_at_fork(after_in_child=self.held.begin_in_child)
 
     def settle(self, *, is_reading: bool) -> None:

@@ -1,5 +1,7 @@
-"""Pipeline parallel, after PyTorch's tutorial: each rank has a stage, or, with --dp, as many
-pipelines as fit. --interleaved gives each rank two stages.
+"""Pipeline parallel, after PyTorch's tutorial: several ranks form a pipeline, and there are as many
+pipelines as fit. Schedules with two stages per rank place them in a loop, or in the shape of a V.
+
+pipeline.py NUM_RANKS [SCHEDULE]
 """
 
 import os
@@ -9,19 +11,22 @@ import torch
 import torch.distributed as dist
 from layers import Transformer, loss_of, make_tokens
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
-NUM_STAGES = int(sys.argv[1])
-PER_RANK = 2 if "--interleaved" in sys.argv else 1
+NUM_RANKS = int(sys.argv[1])
+NAME = sys.argv[2] if len(sys.argv) > 2 else "1F1B"
+Schedule = get_schedule_class(NAME)
+IS_SINGLE = issubclass(Schedule, PipelineScheduleSingle)
+NUM_STAGES = NUM_RANKS if IS_SINGLE else 2 * NUM_RANKS
 
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
 torch.cuda.set_device(device)
 dist.init_process_group("nccl")
 mesh = init_device_mesh(
-    "cuda", (NUM_STAGES, dist.get_world_size() // NUM_STAGES), mesh_dim_names=("pp", "dp")
+    "cuda", (NUM_RANKS, dist.get_world_size() // NUM_RANKS), mesh_dim_names=("pp", "dp")
 )
 group, place = mesh.get_group("pp"), mesh.get_local_rank("pp")
-num_all = NUM_STAGES * PER_RANK
 
 
 def make_stage(index: int) -> PipelineStage:
@@ -29,22 +34,26 @@ def make_stage(index: int) -> PipelineStage:
     model = Transformer(2)
     if index > 0:
         model.embedding = None
-    if index < num_all - 1:
+    if index < NUM_STAGES - 1:
         model.head = None
-    return PipelineStage(model.to(device), index, num_all, device, group=group)
+    return PipelineStage(model.to(device), index, NUM_STAGES, device, group=group)
 
 
-stages = [make_stage(place + NUM_STAGES * turn) for turn in range(PER_RANK)]
-if PER_RANK > 1:
-    schedule = ScheduleInterleaved1F1B(stages, n_microbatches=2 * NUM_STAGES, loss_fn=loss_of)
+if IS_SINGLE:
+    stages = [make_stage(place)]
+elif NAME in ("ZBVZeroBubble", "DualPipeV"):
+    stages = [make_stage(place), make_stage(NUM_STAGES - 1 - place)]
 else:
-    schedule = Schedule1F1B(stages[0], n_microbatches=2 * NUM_STAGES, loss_fn=loss_of)
+    stages = [make_stage(place), make_stage(NUM_RANKS + place)]
+schedule = Schedule(
+    stages[0] if IS_SINGLE else stages, n_microbatches=2 * NUM_RANKS, loss_fn=loss_of
+)
 parameters = [p for stage in stages for p in stage.submod.parameters()]
 optimizer = torch.optim.AdamW(parameters, lr=1e-3)
 for _ in range(3):
-    tokens = make_tokens(4 * NUM_STAGES, device)
-    arguments = (tokens,) if place == 0 else ()
-    named = {"target": tokens, "losses": []} if place == NUM_STAGES - 1 else {}
+    tokens = make_tokens(4 * NUM_RANKS, device)
+    arguments = (tokens,) if stages[0].is_first else ()
+    named = {"target": tokens, "losses": []} if stages[-1].is_last else {}
     schedule.step(*arguments, **named)
     optimizer.step()
     optimizer.zero_grad()

@@ -1,8 +1,11 @@
-"""Tensor and sequence parallel, after PyTorch's tutorial: two ranks share a layer, the others are
-sharded by FSDP2.
+"""Tensor and sequence parallel, after PyTorch's tutorial: some ranks share a layer (two, or as many
+as is said), and such groups are sharded by FSDP2.
+
+tensor_parallel.py [NUM_RANKS]
 """
 
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -21,7 +24,10 @@ from torch.distributed.tensor.parallel import (
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
 torch.cuda.set_device(device)
 dist.init_process_group("nccl")
-mesh = init_device_mesh("cuda", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+tp_size = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+mesh = init_device_mesh(
+    "cuda", (dist.get_world_size() // tp_size, tp_size), mesh_dim_names=("dp", "tp")
+)
 model = Transformer(4).to(device)
 parallelize_module(
     model,
