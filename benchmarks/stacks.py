@@ -1,10 +1,12 @@
 """Run the popular stacks of tests/programs/stacks, and write docs/stacks.md.
 
-    python -m benchmarks.stacks                             # environments in .envs/, all tests
+    python -m benchmarks.stacks                             # environments in .envs/, all stacks
     python -m benchmarks.stacks --python env/bin/python     # environments that are there already
+    python -m benchmarks.stacks --rows rows.json            # goes on where it was stopped
 
-Each stack runs twice, in the first environment that has its packages. Ends with exit code 1 where
-one did not end as it should. Their tests are tests/phantom/test_stacks.py.
+Each stack runs twice, in the first environment that has its packages; one that does not end, or
+leaves nothing, is a row that says so. Ends with exit code 1 where one did not end as it should.
+Their tests are tests/phantom/test_stacks.py.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,8 @@ class Result:
         """Whether it ran, twice alike, and its peak is its own; or was refused as expected."""
         if "refused" in self.stack:
             return self.has_refused
+        if not all(self.stack.get("says", "") in output for output in self.outputs):
+            return False
         first, second = self.documents
         is_fine = first["verdict"] == second["verdict"] == "fits" and peaks(first) == peaks(second)
         return is_fine and self.own_peak in (None, peaks(first)[0])
@@ -74,10 +78,19 @@ class Result:
         lines = [line for line in self.outputs[0].splitlines() if line.startswith('{"parameters"')]
         return int(json.loads(lines[-1])["peak"]) if lines else None
 
+    @property
+    def said(self) -> list[str]:
+        """The line that the program was to print, if it was."""
+        if "says" not in self.stack:
+            return []
+        lines = self.outputs[0].splitlines()
+        return [line.strip() for line in lines if self.stack["says"] in line][-1:]
+
     def row(self) -> str:
         """A line of the table."""
         first = self.documents[0]
-        cells = [self.stack["name"], self.version, first["torch"].partition("+")[0]]
+        torch = (first.get("torch") or "-").partition("+")[0]
+        cells = [self.stack["name"], self.version, torch]
         if first["verdict"] != "fits":
             said = [line for line in self.outputs[0].splitlines() if line.startswith("ullage: ")]
             why = [*said, first.get("reason") or first["verdict"]][0]
@@ -89,12 +102,22 @@ class Result:
         checks = ["owners", "steps"] if device["steps"] else []
         checks += ["its own peak"] if self.own_peak == peak else []
         checks += ["twice alike"] if peaks(self.documents[0]) == peaks(self.documents[1]) else []
+        checks += self.said
         return (
             f"| {' | '.join(cells)} | {format_bytes(peak, 2)} | "
             f"{format_bytes(device['peak_reserved_bytes'], 2)} | "
             f"{owned} | {len(device['steps'])} | "
             f"{first['wall_s']:.0f} | {', '.join(checks)}; {basis(first)} |"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is kept of a stack: its name, its line of the table, whether it ended as it should."""
+
+    name: str
+    text: str
+    is_as_expected: bool
 
 
 def peaks(document: dict[str, Any]) -> list[int]:
@@ -114,26 +137,28 @@ def basis(document: dict[str, Any]) -> str:
 
 
 def run_stack(python: Path, stack: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """The run document of a stack, and what it printed.
-
-    Raises:
-        SystemExit: the run left no document.
-    """
+    """The run document of a stack, or one that says why there is none; and what it printed."""
     name, *flags = shlex.split(stack["run"])
+    options = ("--gpu", GPU, "--python", str(python), "--json", *stack.get("options", ()))
+    command = (sys.executable, "-c", "from ullage.cli.main import main; main()", "run")
     with tempfile.TemporaryDirectory(prefix="ullage-stacks-") as directory:
-        options = ("--gpu", GPU, "--python", str(python), "--json", *stack.get("options", ()))
         snapshot = ("--snapshot", str(Path(directory) / "snapshot.pickle"))
-        command = (sys.executable, "-c", "from ullage.cli.main import main; main()", "run")
-        done = subprocess.run(
+        with subprocess.Popen(
             [*command, *options, *snapshot, "--", str(STACKS / name), *flags],
-            cwd=directory, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
-        )  # fmt: skip
-    if not done.stdout:
-        raise SystemExit(f"{stack['name']} gave no document:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout), done.stderr
+            cwd=directory, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
+            try:
+                stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.terminate()  # it ends the program with it
+                process.communicate()
+                return {"verdict": "failed", "reason": f"did not end within {TIMEOUT_S} s"}, ""
+    if not stdout:
+        return {"verdict": "failed", "reason": (stderr.splitlines() or ["no document"])[-1]}, stderr
+    return json.loads(stdout), stderr
 
 
-def try_stack(pythons: dict[Path, dict[str, str]], stack: dict[str, Any]) -> Result | None:
+def try_stack(pythons: dict[Path, dict[str, str]], stack: dict[str, Any]) -> Row | None:
     """Runs a stack twice in the first environment that has its packages; None: there is none."""
     wanted = set(stack["packages"])
     python = next((path for path, has in pythons.items() if wanted <= has.keys()), None)
@@ -143,7 +168,7 @@ def try_stack(pythons: dict[Path, dict[str, str]], stack: dict[str, Any]) -> Res
     version = pythons[python][stack["packages"][0]]
     result = Result(stack, version, (first[0], second[0]), (first[1], second[1]))
     print(result.row(), file=sys.stderr, flush=True)
-    return result
+    return Row(stack["name"], result.row(), result.is_as_expected)
 
 
 def versions(python: Path) -> dict[str, str]:
@@ -168,13 +193,13 @@ def environments() -> list[Path]:
     return pythons
 
 
-def render(results: list[Result], missing: list[str]) -> str:
+def render(results: list[Row], missing: list[str]) -> str:
     """The page."""
     columns = (
         "stack", "version", "torch", "allocated", "reserved", "owned", "steps", "s",
         "checked; basis, or why not",
     )  # fmt: skip
-    rows = "\n".join(result.row() for result in results)
+    rows = "\n".join(result.text for result in results)
     left_out = f"\n\nNot installed: {', '.join(missing)}." if missing else ""
     today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     return f"""# Popular stacks on a GPU that is not there
@@ -199,6 +224,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--python", type=Path, action="append", help="an interpreter with stacks")
     parser.add_argument("--only", help="stacks whose name holds this, without writing the page")
+    parser.add_argument(
+        "--rows", type=Path, help="where rows are kept; what is fine there is not run"
+    )
     parser.add_argument("--page", type=Path, default=PAGE, help="the page to write")
     args = parser.parse_args()
     # Not resolved: a virtual environment's python is a link to the one that it was made with.
@@ -206,19 +234,22 @@ def main() -> None:
     packages = {python: versions(python) for python in pythons}
     stacks = tomllib.loads((STACKS / "stacks.toml").read_text(encoding="utf-8"))["stack"]
     chosen = [stack for stack in stacks if (args.only or "") in stack["name"]]
-    results: list[Result] = []
+    kept = json.loads(args.rows.read_text()) if args.rows and args.rows.exists() else []
+    done = {row["name"]: Row(**row) for row in kept if row["is_as_expected"]}
     missing: list[str] = []
     for stack in sorted(chosen, key=lambda stack: stack.get("nightly", False)):
-        result = try_stack(packages, stack)
-        if result is None:
+        row = done.get(stack["name"]) or try_stack(packages, stack)
+        if row is None:
             missing.append(stack["name"])
             continue
-        results.append(result)
+        done[row.name] = row
+        if args.rows:
+            args.rows.write_text(json.dumps([asdict(row) for row in done.values()], indent=1))
         if not args.only:
-            args.page.write_text(render(results, missing), encoding="utf-8")
+            args.page.write_text(render(list(done.values()), missing), encoding="utf-8")
     if not args.only:
         print(f"Wrote {args.page}")
-    failed = [result.stack["name"] for result in results if not result.is_as_expected]
+    failed = [row.name for row in done.values() if not row.is_as_expected]
     if failed:
         raise SystemExit("not as expected:\n" + "\n".join(failed))
 

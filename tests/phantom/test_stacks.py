@@ -23,7 +23,7 @@ MIB = 2**20
 TIMEOUT_S = 1200  # of those that compile, and try many kernels
 STACKS = Path(__file__).parents[1] / "programs" / "stacks"
 ALL = tomllib.loads((STACKS / "stacks.toml").read_text(encoding="utf-8"))["stack"]
-KEYS = {"name", "packages", "run", "options", "figures", "refused", "nightly"}
+KEYS = {"name", "packages", "run", "options", "figures", "says", "refused", "nightly"}
 
 
 def parameters(*, figures: bool | None = None, refused: bool = False) -> list[Any]:
@@ -72,6 +72,7 @@ def test_a_stack_runs_and_its_memory_has_owners(
 ) -> None:
     outcome = run_stack(stack)
     assert outcome.document["verdict"] == "fits", outcome.stderr[-3000:]
+    assert stack.get("says", "") in outcome.stderr
     device = outcome.device
     at_peak = device["at_peak"]
     assert sum(at_peak.values()) == device["peak_allocated_bytes"] > 0
@@ -121,8 +122,8 @@ def test_what_cannot_work_says_why(run_stack: RunProgram, stack: dict[str, Any])
 
 @pytest.mark.nightly
 def test_vllm_finds_room_for_its_cache(run_stack: RunProgram) -> None:
-    (vllm,) = [stack for stack in ALL if "vllm" in stack["packages"]]
-    outcome = run_stack(vllm)
+    eager = next(stack for stack in ALL if "vllm" in stack["packages"])
+    outcome = run_stack(eager)
     (tokens,) = re.findall(r"GPU KV cache size: ([\d,]+) tokens", outcome.stderr)
     # Keys and values of 16 layers with 8 heads of 64 numbers of 2 bytes.
     cache = int(tokens.replace(",", "")) * 2 * 16 * 8 * 64 * 2

@@ -52,7 +52,7 @@ class Compiled:
         context.__call__ = self._around_compile(context.__call__)
         on_import("torch._dynamo.aot_compile", self._watch_ahead)
 
-    def _watch_ahead(self, aot_compile: ModuleType) -> None:
+    def _watch_ahead(self, aot_compile: Any) -> None:
         """What is compiled ahead of its first call is traced without those callbacks."""
         compile_ahead = aot_compile.aot_compile_fullgraph
 
