@@ -31,6 +31,9 @@ LAYERS = (
     ("api",),
     ("parallel", "diffs", "explanations", "what_ifs"),
     ("sweeps", "ranks"),
+    ("scenarios",),
+    ("checks",),
+    ("testing",),
     ("cli", "pytest_plugin"),
 )
 ROW_OF = {name: row for row, names in enumerate(LAYERS) for name in names}
@@ -46,6 +49,8 @@ MAY_IMPORT_TORCH = (
     "phantom/fork.py",
     "phantom/site",
     "whatif/replayer.py",
+    "testing/child.py",
+    "testing/meter.py",
 )
 
 FILE_LINES = 400
@@ -59,6 +64,14 @@ FLAGS = {
         "--steps", "--python", "--real-init", "--dummy-weights", "--values", "--assume",
         "--snapshot", "-o", "--output", "--html", "--json",
         "--force", "--quiet", "--gpus", "--world-size", "--rank", "--ranks", "--local-world-size",
+    },
+    "check": {
+        "scenarios", "--config", "--python", "--no-cache", "--format", "--json", "-o", "--output",
+        "--html", "--force", "--quiet",
+    },
+    "lock": {
+        "scenarios", "--update", "--config", "--python", "--no-cache", "-o", "--output", "--json",
+        "--force", "--quiet",
     },
     "scrub": {"file", "-o", "--output", "--word", "--key", "--force"},
     "gpus": {"name", "--json"},

@@ -125,7 +125,7 @@ def _watch_exceptions(session: Any) -> None:
         kind: type[BaseException], error: BaseException, _traceback: TracebackType | None
     ) -> None:
         session.note_exception(error)
-        _clean_tracebacks(error)
+        clean_tracebacks(error)
         show(kind, error, error.__traceback__)
 
     def note_unseen() -> None:
@@ -138,7 +138,7 @@ def _watch_exceptions(session: Any) -> None:
     atexit.register(note_unseen)  # runs before what was registered earlier
 
 
-def _clean_tracebacks(error: BaseException) -> None:
+def clean_tracebacks(error: BaseException) -> None:
     """Takes ullage out of what will be shown of an exception and of its causes."""
     pending: list[BaseException | None] = [error]
     seen: set[int] = set()

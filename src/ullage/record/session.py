@@ -61,10 +61,8 @@ class Session:
         self._changed_variables = tuple(changed_variables)
         self._pid = os.getpid()
         self._started_s = time.time()
-        self._is_forked = False
-        self._has_device = False
-        self._has_history = False
-        self._is_written = False
+        self._is_forked = self._is_written = False
+        self._has_device = self._has_history = False
         self._reserve: mmap.mmap | None = None
         self._reads = place.HostReads()
         self._ooms: list[dict[str, Any]] = []
@@ -235,22 +233,23 @@ class Session:
     def show(self, path: Path) -> bool:
         """Writes a snapshot of what is known by now, and goes on; False: no device was used."""
         if self._has_device:
-            _write(path, self._snapshot())
+            _write(path, self._in_snapshot(self._look()))
             self._values.resume()
         return self._has_device
 
     def _write(self) -> None:
-        snapshot = self._snapshot()
-        _write(self._settings.run_dir / f"{self._pid}.record", snapshot["ullage"])
+        record, stem = self._look(), self._settings.run_dir / str(self._pid)
+        _write(stem.with_suffix(".record"), record)
         if self._settings.has_snapshot:
-            _write(self._settings.run_dir / f"{self._pid}.snapshot.pickle", snapshot)
+            _write(stem.with_suffix(".snapshot.pickle"), self._in_snapshot(record))
 
-    def _snapshot(self) -> dict[str, Any]:
-        """torch's own snapshot with the record in it."""
+    def _look(self) -> dict[str, Any]:
         self._values.pause()
         self._claims.claim_everything()
         self._holders.look()
-        record = self._record()
+        return self._record()
+
+    def _in_snapshot(self, record: dict[str, Any]) -> dict[str, Any]:
         return (self._history.snapshot() if self._has_history else _NO_HISTORY) | {"ullage": record}
 
     def _mark(self, text: bytes) -> None:

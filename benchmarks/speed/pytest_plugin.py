@@ -1,0 +1,139 @@
+"""Measure what a test marked with gpu_memory costs beside the test itself, and write
+docs/speed-pytest.md.
+
+    env/bin/python -m benchmarks.speed.pytest_plugin [--tests 1000]
+
+`env/bin/python` is the interpreter of an environment that has torch, pytest and ullage, since tests
+run where torch is. A suite of so many tests is run with marks and, as one program on the phantom,
+without; a suite of one test in the same two ways is what starting takes, and is taken off.
+Processor time is of all processes together, so that what else the machine does is not in it.
+"""
+
+import argparse
+import datetime
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import ullage
+
+RESULTS = Path(__file__).parents[2] / "docs" / "speed-pytest.md"
+GOAL_MS = 50
+SUITE = """
+import pytest
+import torch
+
+{mark}
+@pytest.mark.parametrize("number", range({count}))
+def test_it(number):
+    layer = torch.nn.Linear(256, 256).cuda()
+    layer(torch.randn(8, 256, device="cuda")).sum().backward()
+"""
+UNRELATED = """
+import pytest
+
+@pytest.mark.parametrize("number", range(1000))
+def test_it(number):
+    pass
+"""
+MARK = '@pytest.mark.gpu_memory("1 GiB", leak="0 B")'
+RUN = ("-c", "from ullage.cli.main import main; main()", "run", "--gpu", "h100-80gb", "--")
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds by the clock, and of the processor by all processes together."""
+
+    wall_s: float
+    cpu_s: float
+
+    def per_test_ms(self, one: "Spent", count: int) -> tuple[float, float]:
+        """Milliseconds by which each further test makes it longer: wall, processor."""
+        more = (self.wall_s - one.wall_s, self.cpu_s - one.cpu_s)
+        return more[0] * 1000 / (count - 1), more[1] * 1000 / (count - 1)
+
+
+def main() -> None:
+    """Measure, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--tests", type=int, default=1000)
+    count = parser.parse_args().tests
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        marked, bare = (
+            spend_alone_and_many(place, mark, words, count)
+            for mark, words in ((MARK, PYTEST), ("", (*RUN, *PYTEST)))
+        )
+        (place / "test_it.py").write_text(UNRELATED, "utf-8")
+        with_plugin, without = (
+            min((spend(place, (*PYTEST, *more)) for _ in range(5)), key=lambda spent: spent.cpu_s)
+            for more in ((), ("-p", "no:ullage"))
+        )
+    RESULTS.write_text(page(count, marked, bare, (with_plugin, without)), "utf-8")
+    print(f"Wrote {RESULTS}")
+
+
+def spend_alone_and_many(
+    place: Path, mark: str, words: tuple[str, ...], count: int
+) -> tuple[float, float]:
+    """Milliseconds a test: wall, processor."""
+    spent = []
+    for number in (1, count):
+        (place / "test_it.py").write_text(SUITE.format(mark=mark, count=number), "utf-8")
+        spent.append(spend(place, words))
+    return spent[1].per_test_ms(spent[0], count)
+
+
+def spend(place: Path, words: tuple[str, ...]) -> Spent:
+    """Run pytest to its end; SystemExit where a test does not pass."""
+    before, started_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(
+        (sys.executable, *words), cwd=place, capture_output=True, text=True, check=False
+    )
+    wall_s, after = time.perf_counter() - started_s, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        raise SystemExit(f"{words} exited with {done.returncode}:\n{done.stdout[-2000:]}")
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Spent(wall_s, cpu_s)
+
+
+def page(
+    count: int,
+    marked: tuple[float, float],
+    bare: tuple[float, float],
+    unrelated: tuple[Spent, Spent],
+) -> str:
+    """The text of docs/speed-pytest.md."""
+    import pytest
+    import torch
+
+    with_plugin, without = unrelated
+    load = os.getloadavg()[0]
+    return f"""# What a marked test costs
+
+Written by `python -m benchmarks.speed.pytest_plugin` on {datetime.date.today()}: ullage {ullage.__version__},
+torch {torch.__version__}, pytest {pytest.__version__}, Python {platform.python_version()}, {os.cpu_count()} processors
+(load {load:.0f} at the end). A test makes a layer, runs it forward and backward; {count} of them, each in a process that is
+forked for it, beside the same ones in one process on the phantom (`ullage run -- -m pytest`). The start of both is taken
+off. Processor time is of all processes together, and hardly hangs on what else the machine does.
+
+| a test, in milliseconds | processor | wall |
+|---|---:|---:|
+| marked, forked | {marked[1]:.1f} | {marked[0]:.1f} |
+| the same in one process | {bare[1]:.1f} | {bare[0]:.1f} |
+| the difference (goal: at most {GOAL_MS}) | {marked[1] - bare[1]:.1f} | {marked[0] - bare[0]:.1f} |
+
+A session of 1,000 tests without a mark takes {with_plugin.cpu_s:.2f} s of the processor with the plugin and {without.cpu_s:.2f} s
+without it (`-p no:ullage`), the shortest of five each.
+"""  # noqa: E501
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""GPU memory in tests: what the pytest plugin is made of."""

@@ -1,0 +1,226 @@
+"""Measures the GPU memory of one test, in the process that runs it.
+
+    memory = GpuMemory()
+    memory.begin()
+    with memory.phase("forward"):
+        model(batch)
+    memory.peak, memory.phases["forward"]
+
+The figures are torch's own: its peaks are reset when the test begins, and what was allocated before
+is taken off. A reset of the test's own loses nothing. Of several devices the highest one counts.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from ullage.errors import SpecError
+from ullage.testing.owners import Owned
+
+_RESET = "_cuda_resetPeakMemoryStats"
+
+
+class Levels(NamedTuple):
+    """Two levels of one device, in bytes."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+_NOTHING = Levels(0, 0)
+
+
+class GpuMemory:
+    """What the fixture `gpu_memory` is: the memory of the test that is running.
+
+    Attributes:
+        phases: the peak in each phase that has ended, in bytes.
+        held: what was allocated after each iteration, in bytes.
+    """
+
+    def __init__(self, look: Callable[[], Owned] | None = None) -> None:
+        self.phases: dict[str, int] = {}
+        self.held: list[int] = []
+        self._look = look
+        self._torch: Any = None
+        self._base: dict[int, Levels] = {}
+        self._highest: dict[int, Levels] = {}
+        self._open: dict[str, dict[int, Levels]] = {}
+        self._reset: Callable[[int], object] | None = None
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that were allocated at once since the test began."""
+        self._fold()
+        return self._above_base(self._highest).allocated_bytes
+
+    @property
+    def reserved_peak(self) -> int:
+        """The most bytes that the allocator held at once since the test began."""
+        self._fold()
+        return self._above_base(self._highest).reserved_bytes
+
+    @property
+    def allocated(self) -> int:
+        """The bytes that are allocated now, beyond those when the test began."""
+        cuda = self._torch.cuda
+        now = {device: Levels(cuda.memory_allocated(device), 0) for device in self._devices()}
+        return self._above_base(now).allocated_bytes
+
+    @property
+    def growth(self) -> float | None:
+        """By how many bytes more was allocated after each iteration, on average over the second
+        half of them; what the first ones make once (gradients, optimizer states) is no growth.
+        None where there were fewer than two.
+        """
+        start = len(self.held) // 2
+        if not start:
+            return None
+        return (self.held[-1] - self.held[start - 1]) / (len(self.held) - start)
+
+    @property
+    def by_module(self) -> Mapping[str, int]:
+        """Whose the bytes at the peak were, by the path of the module; on the phantom alone.
+
+        Raises:
+            SpecError: the test is measured on a GPU, which does not tell.
+        """
+        return dict(self.owned().modules)
+
+    @property
+    def by_category(self) -> Mapping[str, int]:
+        """What the bytes at the peak were (parameter, activation, ...); as `by_module`."""
+        return dict(self.owned().categories)
+
+    def owned(self) -> Owned:
+        """All that is known of the bytes at the peak; as `by_module`."""
+        if self._look is None:
+            raise SpecError(
+                "who owns the memory is known on the phantom GPU alone, and this test is "
+                "measured where it runs; give pytest --gpu-memory-gpu h100-80gb"
+            )
+        return self._look()
+
+    @property
+    def has_owners(self) -> bool:
+        """Whether `owned` knows."""
+        return self._look is not None
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """While this lasts, the peak is that of the phase too; phases may hold others.
+
+        Raises:
+            SpecError: the phase is in itself.
+        """
+        if name in self._open:
+            raise SpecError(f"phase {name!r} has begun and not ended; give the inner one its name")
+        self._fold()
+        self._reset_peaks()
+        self._open[name] = {}
+        try:
+            yield
+        finally:
+            self._fold()
+            peak = self._above_base(self._open.pop(name)).allocated_bytes
+            self.phases[name] = max(peak, self.phases.get(name, 0))
+
+    def iterations(self, count: int) -> Iterator[int]:
+        """Counts, and notes what is allocated after each: `for step in gpu_memory.iterations(10)`.
+
+        Raises:
+            SpecError: fewer than two iterations, which show no growth.
+        """
+        if count < 2:
+            raise SpecError(f"iterations({count}): growth shows in 2 iterations or more")
+        return self._iterate(count)
+
+    def _iterate(self, count: int) -> Iterator[int]:
+        for number in range(count):
+            yield number
+            self.held.append(self.allocated)
+
+    def begin(self) -> None:
+        """The test begins: what is allocated by now is not its own.
+
+        Raises:
+            ImportError: there is no torch.
+        """
+        import torch
+
+        self._torch = torch
+        if torch.cuda.is_initialized():
+            _drop_caches(torch)
+        self._base = {device: self._now(device) for device in self._devices()}
+        self._reset_peaks()
+        self._reset = getattr(torch._C, _RESET, None)
+        if self._reset is not None:
+            setattr(torch._C, _RESET, self._fold_and_reset)
+
+    def end(self) -> int:
+        """The test is over, nothing of it is to be referenced any more: the bytes that still are
+        allocated.
+        """
+        gc.collect()
+        if self._torch.cuda.is_initialized():
+            _drop_caches(self._torch)
+        return self.allocated
+
+    def close(self) -> None:
+        """torch is as it was before."""
+        if self._reset is not None:
+            setattr(self._torch._C, _RESET, self._reset)
+            self._reset = None
+
+    def _fold_and_reset(self, device: int) -> object:
+        """Stands for torch's own reset."""
+        self._fold()
+        return None if self._reset is None else self._reset(device)
+
+    def _fold(self) -> None:
+        """Keeps the peaks so far, before they are reset."""
+        for device in self._devices():
+            levels = self._peaks(device)
+            for kept in (self._highest, *self._open.values()):
+                kept[device] = Levels(*map(max, kept.get(device, _NOTHING), levels))
+
+    def _reset_peaks(self) -> None:
+        for device in self._devices():
+            reset = self._reset or getattr(self._torch._C, _RESET)
+            reset(device)
+
+    def _devices(self) -> range:
+        """Those that may hold something."""
+        cuda = self._torch.cuda
+        return range(cuda.device_count() if cuda.is_initialized() else 0)
+
+    def _now(self, device: int) -> Levels:
+        cuda = self._torch.cuda
+        return Levels(cuda.memory_allocated(device), cuda.memory_reserved(device))
+
+    def _peaks(self, device: int) -> Levels:
+        cuda = self._torch.cuda
+        return Levels(cuda.max_memory_allocated(device), cuda.max_memory_reserved(device))
+
+    def _above_base(self, levels: Mapping[int, Levels]) -> Levels:
+        """The highest of the devices, each above what it held when the test began."""
+        above = [
+            Levels(*(one - base for one, base in zip(found, self._base_of(device), strict=True)))
+            for device, found in levels.items()
+        ]
+        return Levels(*(max(column) for column in zip(*above, _NOTHING, strict=True)))
+
+    def _base_of(self, device: int) -> Levels:
+        return self._base.get(device, _NOTHING)
+
+
+def _drop_caches(torch: ModuleType) -> None:
+    """Gives back what torch keeps for later: one test is not to pay for another, nor to profit."""
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
+    torch.cuda.empty_cache()
