@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ullage.api import Run, run
+    from ullage.checks import Check, Locked, check, lock
     from ullage.diffs import Diff, diff
     from ullage.errors import (
         BudgetExceeded,
@@ -35,10 +36,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BudgetExceeded",
+    "Check",
     "DeviceError",
     "Diff",
     "EnvironmentProblem",
     "Explanation",
+    "Locked",
     "PlanError",
     "Run",
     "SnapshotError",
@@ -47,8 +50,10 @@ __all__ = [
     "UllageError",
     "WhatIf",
     "__version__",
+    "check",
     "diff",
     "explain_file",
+    "lock",
     "run",
     "run_ranks",
     "sweep",
@@ -57,10 +62,12 @@ __all__ = [
 
 _MODULES = {
     "BudgetExceeded": "ullage.errors",
+    "Check": "ullage.checks",
     "DeviceError": "ullage.errors",
     "Diff": "ullage.diffs",
     "EnvironmentProblem": "ullage.errors",
     "Explanation": "ullage.explanations",
+    "Locked": "ullage.checks",
     "PlanError": "ullage.errors",
     "Run": "ullage.api",
     "SnapshotError": "ullage.errors",
@@ -68,8 +75,10 @@ _MODULES = {
     "Sweep": "ullage.sweeps",
     "UllageError": "ullage.errors",
     "WhatIf": "ullage.what_ifs",
+    "check": "ullage.checks",
     "diff": "ullage.diffs",
     "explain_file": "ullage.explanations",
+    "lock": "ullage.checks",
     "run": "ullage.api",
     "run_ranks": "ullage.ranks",
     "sweep": "ullage.sweeps",

@@ -71,15 +71,17 @@ def make_job(
     device: PhantomDevice,
     python: str | os.PathLike[str] | None,
     options: RunOptions,
+    directory: Path | None = None,
 ) -> Job:
-    """Finds the program and its torch; raises as `run` does."""
+    """Finds the program and its torch; raises as `run` does. It runs in `directory`."""
     check_platform()
     if options.rank is not None and program and Path(program[0]).name in _LAUNCHERS:
         raise SpecError(
             f"{Path(program[0]).name} starts the ranks of a job itself; give it --gpus N instead, "
             "or the script alone to play one rank"
         )
-    user_program = resolve_program(program, None if python is None else os.fspath(python))
+    interpreter = None if python is None else os.fspath(python)
+    user_program = resolve_program(program, interpreter, directory)
     return Job(
         user_program, device, check_torch(find_torch(user_program.python), LIBRARY_DIR), options
     )

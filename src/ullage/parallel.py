@@ -39,8 +39,15 @@ _TAIL_BYTES = 4000
 class ParallelRuns:
     """Several jobs: which are done, which go on, and how they are started.
 
+    Args:
+        jobs: what to run.
+        on_progress: called with a line, such as "3 of 8 runs", as runs end.
+        on_failure: called with the last output of a program that failed.
+        snapshots: for each job where its snapshot goes, if anywhere; nothing of that name is there.
+
     Attributes:
         results: of each job; None where it was interrupted.
+        outputs: the last lines of each job whose program failed.
         fresh_because: why none was forked; empty if they were.
         was_interrupted: whether the user stopped them.
     """
@@ -50,11 +57,14 @@ class ParallelRuns:
         jobs: Sequence[Job],
         on_progress: Callable[[str], None] | None,
         on_failure: Callable[[str], None] | None,
+        snapshots: Sequence[Path | None] = (),
     ) -> None:
         self.results: list[Run | None] = [None] * len(jobs)
+        self.outputs: dict[int, str] = {}
         self.fresh_because = "" if _are_alike(jobs) else "the runs differ in more than arguments"
         self.was_interrupted = False
         self._jobs = jobs
+        self._snapshots = snapshots or [None] * len(jobs)
         self._on_progress = on_progress or (lambda _line: None)
         self._on_failure = on_failure or (lambda _text: None)
         self._lock = threading.Lock()
@@ -142,9 +152,10 @@ class ParallelRuns:
         self._note_rank(job, Companions.note_end)
         if self.was_interrupted:
             return
-        result = explain_job(job, run_dir, ended[0], ended[1], None)
+        result = explain_job(job, run_dir, ended[0], ended[1], self._snapshots[number])
         if result.verdict.value == "failed":
-            self._on_failure(_tail(output))
+            self.outputs[number] = _tail(output)
+            self._on_failure(self.outputs[number])
         self.results[number] = result
         shutil.rmtree(run_dir, ignore_errors=True)
 
@@ -183,7 +194,13 @@ class ParallelRuns:
 
 def _are_alike(jobs: Sequence[Job]) -> bool:
     """Whether the runs differ in nothing that the interpreter is started with."""
-    return len({(job.program.python, _head(job)) for job in jobs}) == 1
+    return len({_at_start(job) for job in jobs}) == 1
+
+
+def _at_start(job: Job) -> tuple[object, ...]:
+    program, options = job.program, job.options
+    variables = tuple(sorted(options.variables.items()))
+    return program.python, program.directory, _head(job), options.alloc_conf, variables
 
 
 def _head(job: Job) -> tuple[str, ...]:

@@ -37,6 +37,11 @@ VERBS = {
         "ullage.cli.explain:explain_command",
         "Explain a memory snapshot: who owned the peak, what leaks, what to do.",
     ),
+    "check": (
+        "ullage.cli.check:check_command",
+        "Hold scenarios against their memory budget and lock, in CI.",
+    ),
+    "lock": ("ullage.cli.lock:lock_command", "Write what scenarios take into the lock file."),
     "diff": ("ullage.cli.diff:diff_command", "Say what changed between two snapshots, by owner."),
     "scrub": (
         "ullage.cli.scrub:scrub_command",

@@ -24,6 +24,7 @@ def compiler_variables(run_dir: Path, environment: Mapping[str, str]) -> dict[st
         "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "0",
         "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE": "0",
         "TRITON_CACHE_AUTOTUNING": "0",
+        "VLLM_CACHE_ROOT": str(run_dir / "vllm"),  # it keeps what Inductor made, and choices
     }
     kept = environment.get("TRITON_CACHE_DIR") or _kernels(environment)
     return variables | ({"TRITON_CACHE_DIR": kept} if kept else {})

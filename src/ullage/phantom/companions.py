@@ -81,6 +81,7 @@ class Companions:
             self._processes[rank] = subprocess.Popen(
                 [self._program.python, *self._program.arguments],
                 env=dict(self._environment_of(rank, directory)),
+                cwd=self._program.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -61,6 +61,8 @@ class RunOptions:
         mail: the directory that ranks share which are played together.
         num_devices: how many devices there are, all alike; None is one, or those of the rank's
             node.
+        variables: of the environment, beside those that are there.
+        inputs: a directory in which each process notes the files that it reads; None notes none.
     """
 
     alloc_conf: str | None = None
@@ -73,6 +75,8 @@ class RunOptions:
     rank: Rank | None = None
     mail: Path | None = None
     num_devices: int | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    inputs: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,8 @@ def make_environment(
     if options.steps is not None and options.steps < 1:
         raise SpecError(f"steps={options.steps} is not a number of steps; expected 1 or more")
     rank = options.rank
-    environment = dict(os.environ if base is None else base) | (rank.variables() if rank else {})
+    environment = dict(os.environ if base is None else base) | dict(options.variables)
+    environment |= rank.variables() if rank else {}
     preloaded = [LIBRARY_DIR / "libullage_phantom.so", *build.preloaded(LIBRARY_DIR)]
     _put_before(environment, "LD_PRELOAD", ":".join(map(str, preloaded)))
     _put_before(environment, "LD_LIBRARY_PATH", str(LIBRARY_DIR))
@@ -137,6 +142,7 @@ def make_environment(
         "ULLAGE_ASSUME": None if options.assumed == WORST_CASE else options.assumed.text(),
         "ULLAGE_RANK": f"{rank.number}/{rank.world_size}" if rank else None,
         "ULLAGE_MAIL": str(options.mail or run_dir) if rank else None,
+        "ULLAGE_INPUTS": None if options.inputs is None else str(options.inputs),
     }
     for name, value in optional.items():
         environment.pop(name, None)  # not inherited from a run around this one
@@ -234,6 +240,7 @@ def start(
                 process = subprocess.Popen(
                     command,
                     env=dict(environment),
+                    cwd=program.directory,
                     stdin=subprocess.DEVNULL if file else None,
                     stdout=file or (2 if stdout_to_stderr else None),
                     stderr=file,

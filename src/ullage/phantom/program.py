@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ullage.errors import SpecError
@@ -26,13 +26,14 @@ _LONG_SHEBANG = re.compile(rb"'''exec' (?P<python>\"[^\"]+\"|\S+)")
 
 @dataclass(frozen=True, slots=True)
 class UserProgram:
-    """A program to run: its interpreter, the interpreter's arguments, and the words it was asked
-    for with.
+    """A program to run: its interpreter, the interpreter's arguments, the words it was asked for
+    with, and the directory it runs in; None is the current one.
     """
 
     python: str
     arguments: tuple[str, ...]
     argv: tuple[str, ...]
+    directory: Path | None = None
 
     @property
     def name(self) -> str:
@@ -42,12 +43,15 @@ class UserProgram:
         return re.sub(r"[^A-Za-z0-9_.-]+", "-", stem) or "program"
 
 
-def resolve_program(argv: Sequence[str], python: str | None = None) -> UserProgram:
+def resolve_program(
+    argv: Sequence[str], python: str | None = None, directory: Path | None = None
+) -> UserProgram:
     """Finds out what to run.
 
     Args:
         argv: the words after `--`.
         python: another environment's interpreter; None is the one that runs ullage.
+        directory: where it runs; None is the current directory.
 
     Raises:
         SpecError: nothing to run, no such file or command, or one that is not Python.
@@ -55,7 +59,7 @@ def resolve_program(argv: Sequence[str], python: str | None = None) -> UserProgr
     words = tuple(argv)
     if words and _INTERPRETER.fullmatch(Path(words[0]).name) and len(words) > 1:
         # `ullage run -- python train.py` means what it says.
-        return _with_argv(resolve_program(words[1:], python or words[0]), words)
+        return replace(resolve_program(words[1:], python or words[0], directory), argv=words)
     if not words:
         raise SpecError(
             "no program was given; write it after --, such as: ullage run -- train.py --batch-size "
@@ -67,15 +71,15 @@ def resolve_program(argv: Sequence[str], python: str | None = None) -> UserProgr
             raise SpecError(
                 "-m is not followed by a module; write, such as: ullage run -- -m package.train"
             )
-        return UserProgram(interpreter, words, words)
+        return UserProgram(interpreter, words, words, directory)
     if words[0].startswith("-"):
         raise SpecError(
             f"{words[0]!r} is not a program; only -m MODULE, a file or a command can follow --"
         )
-    path = Path(words[0])
+    path = (directory or Path()) / words[0]
     if path.exists():
         _check_script(path)
-        return UserProgram(interpreter, words, words)
+        return UserProgram(interpreter, words, words, directory)
     if path.is_symlink():
         target = os.readlink(path)  # noqa: PTH115 - as it is written
         raise SpecError(
@@ -83,16 +87,12 @@ def resolve_program(argv: Sequence[str], python: str | None = None) -> UserProgr
         )
     if path.suffix == ".py" or os.sep in words[0]:
         raise SpecError(
-            f"there is no file {words[0]!r} (in {str(Path.cwd())!r}); check its name and the "
-            "current directory"
+            f"there is no file {words[0]!r} (in {str(directory or Path.cwd())!r}); check its name "
+            f"and the {'current ' if directory is None else ''}directory"
         )
     script = _find_entry_point(words[0], interpreter)
     own = interpreter if python else _interpreter_of(script)
-    return UserProgram(own, (str(script), *words[1:]), words)
-
-
-def _with_argv(program: UserProgram, argv: tuple[str, ...]) -> UserProgram:
-    return UserProgram(program.python, program.arguments, argv)
+    return UserProgram(own, (str(script), *words[1:]), words, directory)
 
 
 def _find_interpreter(python: str) -> str:

@@ -159,6 +159,7 @@ def start_warm(program: UserProgram, environment: Mapping[str, str]) -> Iterator
         process = subprocess.Popen(
             [program.python, *program.arguments],
             env={**environment, "ULLAGE_WARM": str(theirs.fileno())},
+            cwd=program.directory,
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ from typing import Any
 
 READ, WRITE, LIST, IMPORT = "read", "write", "list", "import"
 
+# What looks for modules and distributions: on the whole module path, the project's own too.
+_IMPORTING = re.compile(r"^<frozen (importlib|zipimport)|/importlib/metadata/|/pkgutil\.py$")
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
 # Beside ULLAGE_RUN_DIR: what a compiler made of the program's own sources.
 _CACHES = ("ULLAGE_RUN_DIR", "ULLAGE_INPUTS", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
@@ -31,7 +34,7 @@ _WRITING = os.O_WRONLY | os.O_TRUNC | os.O_CREAT | os.O_APPEND
 
 
 def note_inputs(environment: Mapping[str, str] = os.environ) -> None:
-    """Begins to note what this process, and those that it forks, read; if ULLAGE_INPUTS says where."""
+    """Begins to note what this process and its forks read, if ULLAGE_INPUTS says where."""
     directory = environment.get("ULLAGE_INPUTS")
     if not directory:
         return
@@ -42,7 +45,7 @@ def note_inputs(environment: Mapping[str, str] = os.environ) -> None:
             notes.note(WRITE if _is_written(arguments[1], arguments[2]) else READ, arguments[0])
         elif event in {"os.listdir", "os.scandir"}:
             caller = sys._getframe(1).f_code.co_filename
-            notes.note(IMPORT if caller.startswith("<frozen importlib") else LIST, arguments[0])
+            notes.note(IMPORT if _IMPORTING.search(caller) else LIST, arguments[0])
         elif event == "import" and arguments[1]:  # a library, which is not opened as a file
             notes.note(READ, arguments[1])
 

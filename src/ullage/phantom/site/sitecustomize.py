@@ -49,4 +49,8 @@ if os.environ.get("ULLAGE_PHANTOM") == "1" and os.environ.get("ULLAGE_RECORD", "
         from ullage.phantom.bootstrap import start
 
         start()
+    if "ULLAGE_INPUTS" in os.environ:
+        from ullage.record.inputs import note_inputs
+
+        note_inputs()
 _run_next()

@@ -1,0 +1,1 @@
+"""What `ullage check` finds and lets pass: planted regressions, harmless changes, repetitions."""

@@ -1,0 +1,121 @@
+"""Plant regressions, try harmless changes and repeat, and write docs/check-results.md.
+
+python -m benchmarks.gate --python env-2.15/bin/python --repetitions 500
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from benchmarks.gate.changes import HARMLESS, REGRESSIONS, Harmless, Planted
+from benchmarks.gate.trial import GPU, Project, Trial
+from ullage.explain.changes import signed
+from ullage.phantom.torch_build import find_torch
+from ullage.units import format_bytes
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "check-results.md"
+_MIN_NAMED = 18
+
+
+def render(
+    planted: Sequence[tuple[Planted, Trial]],
+    harmless: Sequence[tuple[Harmless, Trial]],
+    repeated: Sequence[Trial],
+    torch: str,
+    seconds: float,
+) -> str:
+    """The page."""
+    num_found = sum(trial.state == "exceeded" for _, trial in planted)
+    num_named = sum(trial.names(change) for change, trial in planted)
+    num_passed = sum(trial.state == "passed" for _, trial in harmless)
+    states = Counter((one.state, one.changed_bytes, one.changed_reserved_bytes) for one in repeated)
+    told = "; ".join(
+        f"{count} {state}, {signed(allocated) if allocated else 'no byte'} more allocated, "
+        f"{signed(reserved) if reserved else 'no byte'} more reserved"
+        for (state, allocated, reserved), count in states.most_common()
+    )
+    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+    least = format_bytes(planted[0][1].needed_bytes) if planted else ""
+    return f"""# What `ullage check` finds, and what it lets pass
+
+Written by `python -m benchmarks.gate` on {today}, torch {torch}, on the phantom of {GPU}, ullage
+{metadata.version("ullage")}. The program is `tests/programs/gate/train.py`, the changes are in
+`benchmarks/gate/changes.py`, the tolerance is the default.
+
+- **Regressions**: {num_found} of {len(planted)} found, {num_named} with the right category and
+  module named first. Each takes at least {least} more: 1 % of the peak, which is less than 32 MiB.
+- **Harmless changes**: {num_passed} of {len(harmless)} pass.
+- **Repetitions**, nothing changed and nothing cached: {len(repeated)}, {seconds:.1f} s each.
+  {told}.
+
+| regression | allocated | answer | category | module | right | first reason |
+|---|--:|---|---|---|---|---|
+{_rows(_planted_row(*pair) for pair in planted)}
+
+| harmless change | allocated | reserved | answer |
+|---|--:|--:|---|
+{_rows(_harmless_row(*pair) for pair in harmless)}
+"""
+
+
+def _rows(rows: Iterable[str]) -> str:
+    return "\n".join(rows)
+
+
+def _planted_row(change: Planted, trial: Trial) -> str:
+    right = "yes" if trial.names(change) else "no"
+    reason = trial.reason.replace("|", "\\|").replace("*", "\\*")
+    module = trial.module.replace("*", "\\*")
+    return (
+        f"| {change.name} | {signed(trial.changed_bytes)} | {trial.state} | {trial.category} "
+        f"| {module} | {right} | {reason} |"
+    )
+
+
+def _harmless_row(change: Harmless, trial: Trial) -> str:
+    changes = (trial.changed_bytes, trial.changed_reserved_bytes)
+    allocated, reserved = (signed(one) if one else "same" for one in changes)
+    return f"| {change.name} | {allocated} | {reserved} | {trial.state} |"
+
+
+def main() -> int:
+    """Try everything, write the page; 1 if it is not as it must be."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--python", type=Path, required=True)
+    parser.add_argument("--repetitions", type=int, default=500)
+    arguments = parser.parse_args()
+    python = arguments.python.absolute()
+    with Project(python) as project:
+        planted = [(change, _show(project.plant, change)) for change in REGRESSIONS]
+        harmless = [(change, _show(project.try_harmless, change)) for change in HARMLESS]
+        began_s = time.monotonic()
+        repeated = [project.check() for _ in range(arguments.repetitions)]
+        seconds = (time.monotonic() - began_s) / max(len(repeated), 1)
+    torch = find_torch(str(python)).version
+    PAGE.write_text(render(planted, harmless, repeated, torch, seconds), encoding="utf-8")
+    print(f"Wrote {PAGE}")
+    is_good = (
+        all(trial.changed_bytes >= trial.needed_bytes for _, trial in planted)
+        and all(trial.state == "exceeded" for _, trial in planted)
+        and sum(trial.names(change) for change, trial in planted) >= _MIN_NAMED
+        and all(trial.state == "passed" for _, trial in harmless)
+        and all(trial.state == "passed" for trial in repeated)
+    )
+    return 0 if is_good else 1
+
+
+def _show(run: Callable[..., Trial], change: Planted | Harmless) -> Trial:
+    trial = run(change)
+    print(f"{change.name}: {trial.state}, {trial.changed_bytes}", file=sys.stderr, flush=True)
+    return trial
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""`ullage check`: holds scenarios against their lock and budget."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
+from ullage.errors import SpecError
+from ullage.files import write_text
+
+if TYPE_CHECKING:
+    from ullage.checks import Check
+
+FILE = click.Path(path_type=Path)
+FORMATS = ("text", "json", "junit", "github")
+
+
+@click.command("check")
+@click.argument("scenarios", nargs=-1, metavar="[SCENARIO]...")
+@click.option("--config", type=FILE, metavar="FILE", help="Default: ullage.toml here or above.")
+@click.option("--python", metavar="PATH", help="The interpreter of another environment.")
+@click.option("--no-cache", is_flag=True, help="Run everything, whatever is known.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="Default: text.")
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "-o", "--output", type=FILE, metavar="FILE", help="Also write JSON; with --format junit XML."
+)
+@click.option("--html", type=FILE, metavar="DIR", help="Write a page of each change into DIR.")
+@click.option("--force", is_flag=True, help="Overwrite files that were named.")
+@click.option("--quiet", is_flag=True, help="Print the first line alone.")
+def check_command(
+    scenarios: tuple[str, ...],
+    *,
+    config: Path | None,
+    python: str | None,
+    no_cache: bool,
+    form: str,
+    as_json: bool,
+    output: Path | None,
+    html: Path | None,
+    force: bool,
+    quiet: bool,
+) -> int:
+    """Run scenarios on GPUs that are not there: does one take more memory than it may?
+
+    \b
+    ullage check
+    ullage check train --html pages
+    ullage check --format github
+
+    Scenarios are in ullage.toml; what they may take is there, and in ullage.lock, which
+    `ullage lock` writes.
+
+    Exits with 0 if all is kept, 1 if not, 2 if the configuration is wrong, 3 if a program failed.
+    """
+    from ullage.checks import check
+
+    if as_json and form not in {"text", "json"}:
+        raise SpecError(f"--json and --format {form} are both given; keep one of them")
+    form = "json" if as_json else form
+    shown = Output(
+        is_json=form == "json",
+        is_quiet=quiet,
+        path=None if form == "junit" else output,
+        force=force,
+    )
+    check_files(("--output", output), force=force)
+    if html is not None and html.exists() and not html.is_dir():
+        raise SpecError(f"--html {str(html)!r} is a file; give a directory")
+    with shown.progress() as on_progress:
+        result = check(
+            scenarios, config=config, python=python, cached=not no_cache, pages=html is not None,
+            on_progress=on_progress,
+        )  # fmt: skip
+    pages = {} if html is None else _write_pages(result, html)
+    files: list[object] = [*pages.values()]
+    if form == "junit" and output is not None:
+        from ullage.report.check_ci import junit_report
+
+        files.append(write_text(junit_report(result.view), output, force=force))
+    is_printed_as_xml = form == "junit" and output is None
+    is_written = write_result(
+        shown,
+        lambda: result.document,
+        lambda: _show(result, form, pages, is_quiet=quiet, is_xml=is_printed_as_xml),
+        [] if is_printed_as_xml else files,
+        [],
+    )
+    return result.exit_code if is_written else UNWRITABLE
+
+
+def _show(
+    result: Check, form: str, pages: dict[str, Path], *, is_quiet: bool, is_xml: bool
+) -> None:
+    from rich.console import Console
+
+    from ullage.report.check import check_line, print_check
+    from ullage.report.check_ci import github_annotations, github_summary, junit_report
+
+    if is_xml:
+        click.echo(junit_report(result.view), nl=False)
+    elif is_quiet:
+        click.echo(check_line(result.view))
+    else:
+        print_check(result.view, Console())
+    if form != "github":
+        return
+    for line in github_annotations(result.view, Path(os.environ.get("GITHUB_WORKSPACE", "."))):
+        click.echo(line)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary:
+        links = {name: str(path) for name, path in pages.items()}
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(github_summary(result.view, links))
+
+
+def _write_pages(result: Check, directory: Path) -> dict[str, Path]:
+    """A page of each entry that changed; pages of an earlier check are overwritten."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return {
+        name: write_text(page, directory / f"{_file_name(name)}.html", force=True)
+        for name, page in result.pages.items()
+    }
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.=-]+", "-", name)

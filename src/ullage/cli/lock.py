@@ -1,0 +1,71 @@
+"""`ullage lock`: writes what scenarios take into the lock file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command("lock")
+@click.argument("scenarios", nargs=-1, metavar="[SCENARIO]...")
+@click.option(
+    "--update",
+    multiple=True,
+    metavar="NAME",
+    help="Write this scenario anew, even if it takes more; '*' is all.",
+)
+@click.option("--config", type=FILE, metavar="FILE", help="Default: ullage.toml here or above.")
+@click.option("--python", metavar="PATH", help="The interpreter of another environment.")
+@click.option("--no-cache", is_flag=True, help="Run everything, whatever is known.")
+@click.option("-o", "--output", type=FILE, metavar="FILE", help="Also write the document (JSON).")
+@click.option("--json", "as_json", is_flag=True, help="Print the document, not the report.")
+@click.option("--force", is_flag=True, help="Overwrite files that were named.")
+@click.option("--quiet", is_flag=True, help="Print the first line alone.")
+def lock_command(
+    scenarios: tuple[str, ...],
+    *,
+    update: tuple[str, ...],
+    config: Path | None,
+    python: str | None,
+    no_cache: bool,
+    output: Path | None,
+    as_json: bool,
+    force: bool,
+    quiet: bool,
+) -> int:
+    """Run scenarios on GPUs that are not there, and write what they take into ullage.lock.
+
+    \b
+    ullage lock
+    ullage lock --update train
+
+    What is locked already stays as it is, unless --update names it. See `ullage check`.
+
+    Exits with 0, 1 if a scenario runs out of memory, 3 if a program failed.
+    """
+    from ullage.checks import lock
+    from ullage.report.lock import locked_line, print_locked
+
+    shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
+    check_files(("--output", output), force=force)
+    with shown.progress() as on_progress:
+        locked = lock(
+            scenarios, update=update, config=config, python=python, cached=not no_cache,
+            on_progress=on_progress,
+        )  # fmt: skip
+
+    def show() -> None:
+        if quiet:
+            click.echo(locked_line(locked.report))
+        else:
+            from rich.console import Console
+
+            print_locked(locked.report, Console())
+
+    is_written = write_result(shown, lambda: locked.document, show, [locked.report.path], [])
+    return locked.exit_code if is_written else UNWRITABLE

@@ -1,0 +1,140 @@
+"""What was found before, kept until something that it depends on changes.
+
+    cache = Cache(project / ".ullage_cache")
+    kept = cache.find(key)                          # None: it has to be run
+    cache.keep(key, kept, digests)
+    cache.snapshot_of(locked)                       # what was seen when that was locked, if here
+
+An entry is a file that is written whole or not at all, so two checks at once, or one that is
+killed, leave a cache that holds what it says. What cannot be read counts as not there. Snapshots
+lie beside the entries, under a digest of the figures that they gave.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ullage.errors import SpecError
+from ullage.files import keep_file, write_text
+from ullage.gate.figures import Measured
+from ullage.gate.inputs import is_unchanged
+from ullage.gate.lock import Entry, Lock, parse_lock, render_lock
+from ullage.units import MIB
+
+CACHE_NAME = ".ullage_cache"
+_VERSION = 1
+_DIGITS = 32
+_KEPT_S = 30 * 24 * 3600
+_KEPT_BYTES = 512 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a run that went through came to: of each of its devices what it took, and what it warned
+    of.
+    """
+
+    measured: Mapping[str, Measured]
+    warnings: tuple[str, ...]
+    wall_s: float
+
+
+class Cache:
+    """A directory of what was found before; a disk that takes nothing leaves it empty."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def find(self, key: str) -> Kept | None:
+        """What was kept under a digest when every file that it depends on was what it is now."""
+        for path in self._directory.glob(f"{key}-*.json"):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError,
+                                     SpecError):  # fmt: skip
+                document = json.loads(path.read_text(encoding="utf-8"))
+                if document["version"] == _VERSION and is_unchanged(document["inputs"]):
+                    kept = _parse(document)
+                    _touch(path)
+                    return kept
+        return None
+
+    def keep(self, key: str, kept: Kept, inputs: Mapping[str, str]) -> None:
+        """Keeps what a run came to, which read these files."""
+        document = {
+            "version": _VERSION,
+            "inputs": dict(inputs),
+            "lock": render_lock(Lock({name: one.entry for name, one in kept.measured.items()})),
+            "lines": {name: one.lines for name, one in kept.measured.items()},
+            "warnings": kept.warnings,
+            "wall_s": kept.wall_s,
+        }
+        with contextlib.suppress(OSError):
+            self._make()
+            path = self._directory / f"{key}-{_digest(json.dumps(document['inputs']))}.json"
+            write_text(json.dumps(document), path, force=True)
+            self._prune()
+
+    def snapshot_of(self, entry: Entry) -> Path | None:
+        """A snapshot of a run that gave these figures."""
+        path = self._snapshot(entry)
+        if not path.is_file():
+            return None
+        _touch(path)
+        return path
+
+    def keep_snapshot(self, entry: Entry, snapshot: Path) -> None:
+        """Takes a snapshot of a run that gave these figures."""
+        with contextlib.suppress(OSError):
+            self._make()
+            keep_file(snapshot, self._snapshot(entry), force=True)
+
+    def _snapshot(self, entry: Entry) -> Path:
+        return self._directory / f"{_digest(render_lock(Lock({'': entry})))}.pickle"
+
+    def _make(self) -> None:
+        """The directory, which git is told to leave alone."""
+        self._directory.mkdir(exist_ok=True)
+        ignore = self._directory / ".gitignore"
+        if not ignore.exists():
+            write_text("*\n", ignore, force=True)
+
+    def _prune(self) -> None:
+        """Removes what was not used for a month, and of the rest the oldest beyond a size."""
+        now, total = time.time(), 0
+        files = [(path.stat(), path) for path in self._directory.glob("*.*")]
+        for status, path in sorted(files, key=lambda pair: -pair[0].st_mtime):
+            total += status.st_size
+            if now - status.st_mtime > _KEPT_S or total > _KEPT_BYTES:
+                path.unlink(missing_ok=True)
+
+
+def _touch(path: Path) -> None:
+    """It was of use now."""
+    with contextlib.suppress(OSError):
+        os.utime(path)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def _parse(document: Mapping[str, Any]) -> Kept:
+    entries = parse_lock(document["lock"]).scenarios
+    return Kept(
+        measured={
+            name: Measured(
+                entry,
+                {place: tuple(lines) for place, lines in document["lines"][name].items()},
+            )
+            for name, entry in entries.items()
+        },
+        warnings=tuple(document["warnings"]),
+        wall_s=float(document["wall_s"]),
+    )

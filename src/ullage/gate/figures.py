@@ -1,0 +1,176 @@
+"""What a run took, as an entry of the lock: peaks, growth, and who held what at the peak.
+
+measured = measure(run.report, snapshots, key_of)
+measured["rank=3"].entry.peaks.allocated_bytes
+measured["rank=3"].lines["model.py in forward"]         # (70,)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ullage.explain.basis import Basis
+from ullage.explain.changes import LINE
+from ullage.explain.course import StepSource
+from ullage.explain.device import DeviceReport
+from ullage.explain.modules import merge_numbered
+from ullage.explain.rules.registry import find_findings
+from ullage.explain.run import Process, RunReport
+from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
+from ullage.gate.lock import Entry, Key, Peaks
+
+# How the lock calls what was allocated outside of all modules; no module can have this path.
+OUTSIDE = "(outside)"
+# Modules and places that hold less than this share of the peak are not listed.
+_LISTED_SHARE = 0.001
+# Growth is known from this many steps on: the first sets up what stays.
+_MIN_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one device took.
+
+    Attributes:
+        entry: as the lock has it.
+        lines: of each place, in its file as it is now, that with the most bytes first.
+        snapshot: the file that tells more; None where it is not here.
+    """
+
+    entry: Entry
+    lines: Mapping[str, tuple[int, ...]]
+    snapshot: Path | None = None
+
+
+def measure(
+    report: RunReport,
+    snapshots: Sequence[SnapshotReport | None],
+    key_of: Callable[[int | None], Key],
+    project: str = "",
+) -> dict[str, Measured]:
+    """What each device took, by what tells it from the others; "" where it is the only one.
+
+    Args:
+        report: of a run that went through.
+        snapshots: of each of its processes, explained; None where none was kept.
+        key_of: what the figures of a rank hold for; None is no rank.
+        project: the name of the program's directory, which goes before no file's name.
+    """
+    pairs = list(_pairs(report))
+    found: dict[str, Measured] = {}
+    for process, device in pairs:
+        number = report.processes.index(process)
+        snapshot = snapshots[number] if number < len(snapshots) else None
+        name, copies = _name(device, pairs), 1
+        while name in found:  # two processes on one device
+            copies += 1
+            name = ",".join(filter(None, (_name(device, pairs), f"process={copies}")))
+        measured = _measure(device, report, snapshot, key_of(device.rank), project)
+        found[name] = replace(
+            measured, snapshot=None if process.snapshot is None else Path(process.snapshot)
+        )
+    return found
+
+
+def _pairs(report: RunReport) -> Iterator[tuple[Process, DeviceReport]]:
+    """Each device that was used, with the process that used it."""
+    used = (d for d in report.devices if d.totals.peak_reserved_bytes or d.totals.non_torch_bytes)
+    for device in used:
+        yield next(
+            (process, device)
+            for process in report.processes
+            if any(totals is device.totals for totals in process.record.devices)
+        )
+
+
+def _name(device: DeviceReport, pairs: Sequence[tuple[Process, DeviceReport]]) -> str:
+    """Rank and device, as far as they differ."""
+    parts = []
+    if len({one.rank for _, one in pairs}) > 1:
+        parts.append(f"rank={device.rank}")
+    alike = {one.totals.index for _, one in pairs if one.rank == device.rank}
+    if len(alike) > 1:
+        parts.append(f"device={device.totals.index}")
+    return ",".join(parts)
+
+
+def _measure(
+    device: DeviceReport,
+    report: RunReport,
+    snapshot: SnapshotReport | None,
+    key: Key,
+    project: str,
+) -> Measured:
+    totals, basis = device.totals, report.allocator_basis
+    least = _LISTED_SHARE * totals.peak_allocated_bytes
+    seen = None if snapshot is None else _seen(snapshot, totals.index)
+    places, lines = _places(seen, project)
+    modules = {
+        OUTSIDE if share.path is None else share.path: share.size_bytes
+        for share in merge_numbered(device.modules_at_peak)
+    }
+    findings = () if snapshot is None else find_findings(snapshot)
+    entry = Entry(
+        key=key,
+        peaks=Peaks(
+            totals.peak_requested_bytes,
+            totals.peak_allocated_bytes,
+            totals.peak_reserved_bytes,
+            device.peak_used_bytes,
+        ),
+        basis=basis.kind,
+        assumed=_assumed(basis),
+        moment="" if seen is None else seen.course.describe(seen.peak_event),
+        growth_bytes=None if seen is None else _growth(seen),
+        categories={
+            category.value: size for category, size in device.at_peak.by_category.items() if size
+        },
+        modules={path: size for path, size in modules.items() if size >= least},
+        places={name: size for name, size in places.items() if size >= least},
+        findings=tuple(sorted({f.rule.code for f in findings if f.device == totals.index})),
+    )
+    return Measured(entry, lines)
+
+
+def _assumed(basis: Basis) -> tuple[str, ...]:
+    """What was assumed, without the sizes that follow it and that a lock has no use for."""
+    told = (made.what.partition(";")[0] for made in basis.assumptions if not made.is_note)
+    return tuple(sorted(set(told)))
+
+
+def _seen(snapshot: SnapshotReport, index: int) -> DeviceSnapshot | None:
+    return next((device for device in snapshot.devices if device.index == index), None)
+
+
+def _places(
+    seen: DeviceSnapshot | None, project: str
+) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
+    """What each function allocated of what is live at the peak, and at which lines."""
+    sizes: dict[str, int] = {}
+    lines: dict[str, dict[int, None]] = {}
+    for share in () if seen is None else seen.sites_at_peak:  # the largest first
+        line = LINE.search(share.site)
+        if line is None:  # no Python stack
+            continue
+        name = LINE.sub(r"\2", share.site).removeprefix(f"{project}/" if project else "")
+        sizes[name] = sizes.get(name, 0) + share.size_bytes
+        lines.setdefault(name, {})[int(line[1])] = None
+    return sizes, {name: tuple(found) for name, found in lines.items()}
+
+
+def _growth(seen: DeviceSnapshot) -> int | None:
+    """By how much more is held after each step; None where the steps are too few, or not known.
+
+    What is held after a step follows the size of its batch, so the least of the first half of the
+    steps is compared with the least of the second half. What one step in many adds counts in part.
+    """
+    course = seen.course
+    if course.source is not StepSource.RECORD or course.num_steps < _MIN_STEPS:
+        return None
+    held = seen.levels.allocated_bytes[course.step_ends][1:]
+    half = len(held) // 2
+    first, second = held[:half], held[len(held) - half :]
+    distance = len(held) - half + int(second.argmin()) - int(first.argmin())
+    return int(second.min() - first.min()) // max(distance, 1)

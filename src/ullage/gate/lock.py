@@ -1,0 +1,287 @@
+"""The lock file: what each scenario, and each marked test, took when it was locked.
+
+    lock = read_lock(Path("ullage.lock"))
+    lock.scenarios["train"].peaks.allocated_bytes
+    change_lock(Path("ullage.lock"), lambda lock: lock.with_scenarios({"train": entry}))
+
+It is kept in git beside the program. So it is TOML that people can read, one line a figure, always
+in the same order, with nothing of the machine or the hour in it: what did not change leaves no
+difference. It is written by lock_text.py; a comment beside each figure says it in words, which is
+why no library writes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ullage.errors import SpecError
+from ullage.explain.basis import BasisKind
+from ullage.files import write_text
+from ullage.gate.lock_text import Plain, Table, render_toml
+
+LOCK_NAME = "ullage.lock"
+LOCK_VERSION = 1
+_HEADER = (
+    "Peaks of GPU memory, as `ullage lock` found them. `ullage check` compares with them.",
+    "Keep this file in git. `ullage lock --update NAME` writes an entry anew.",
+)
+_DIGITS = 12
+_SCENARIO, _TEST = "scenario", "test"
+
+
+class Peaks(NamedTuple):
+    """The highest of four levels on one device, in bytes; each holds the one before."""
+
+    requested_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What the figures of an entry hold for; a text that does not apply is empty.
+
+    Attributes:
+        command: as it is written in the configuration, variables filled in.
+        gpu: a slug of the catalogue.
+        torch, cuda, ullage: versions.
+        allocator: its settings, such as "expandable_segments:True".
+        ranks: of a job of several, such as "rank 3 of 64".
+    """
+
+    torch: str
+    cuda: str
+    gpu: str
+    ullage: str
+    allocator: str = ""
+    command: str = ""
+    ranks: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one device took.
+
+    Attributes:
+        key: what that holds for.
+        peaks: the highest levels.
+        basis: what the allocator's bytes rest on.
+        assumed: and what was assumed for them.
+        moment: when the most was allocated, such as "step 1, backward"; empty if not known.
+        growth_bytes: by how much more is held after each step; None where there are too few.
+        categories: what each owner held when the most was allocated; their sum is that peak.
+        modules: likewise, those of some size.
+        places: likewise, by file and function.
+        findings: the codes of what `ullage explain` finds, such as UL121.
+    """
+
+    key: Key
+    peaks: Peaks
+    basis: BasisKind = BasisKind.EXACT
+    assumed: tuple[str, ...] = ()
+    moment: str = ""
+    growth_bytes: int | None = None
+    categories: Mapping[str, int] = field(default_factory=dict)
+    modules: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, int] = field(default_factory=dict)
+    findings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A lock file: an entry for each device of each scenario, and for each marked test."""
+
+    scenarios: Mapping[str, Entry] = field(default_factory=dict)
+    tests: Mapping[str, Entry] = field(default_factory=dict)
+
+    def with_scenarios(self, entries: Mapping[str, Entry | None]) -> Lock:
+        """The same with these entries of scenarios changed; None takes one out."""
+        return replace(self, scenarios=_changed(self.scenarios, entries))
+
+    def with_tests(self, entries: Mapping[str, Entry | None]) -> Lock:
+        """The same with these entries of tests changed; None takes one out."""
+        return replace(self, tests=_changed(self.tests, entries))
+
+
+def _changed(
+    before: Mapping[str, Entry], entries: Mapping[str, Entry | None]
+) -> Mapping[str, Entry]:
+    return {name: entry for name, entry in (before | entries).items() if entry is not None}  # type: ignore[operator]
+
+
+def read_lock(path: Path) -> Lock:
+    """The lock in a file; an empty one where there is no such file.
+
+    Raises:
+        SpecError: it cannot be read, is damaged, or a newer ullage wrote it.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Lock()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{str(path)!r} cannot be read: {error}; {_REMEDY}") from None
+    return parse_lock(text, str(path))
+
+
+def parse_lock(text: str, name: str = LOCK_NAME) -> Lock:
+    """The lock in a text; `name` is what errors call it, which are those of `read_lock`."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        conflict = " (it holds the marks of a merge conflict)" if "\n<<<<<<< " in text else ""
+        raise SpecError(f"{name}: {error}{conflict}; {_REMEDY}") from None
+    version = document.pop("version", None)
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise SpecError(f"{name}: version={version!r}, expected {LOCK_VERSION}; {_REMEDY}")
+    if version > LOCK_VERSION:
+        raise SpecError(
+            f"{name} is of version {version}, and this ullage knows versions up to "
+            f"{LOCK_VERSION}: a newer ullage wrote it; update ullage"
+        )
+    tables = {kind: _table(document.pop(kind, {}), name, kind) for kind in (_SCENARIO, _TEST)}
+    _refuse_rest(document, name, "the file")
+    scenarios, tests = (
+        {one: _parse_entry(table, name, f"{kind} {one!r}") for one, table in entries.items()}
+        for kind, entries in tables.items()
+    )
+    return Lock(scenarios, tests)
+
+
+def render_lock(lock: Lock) -> str:
+    """The text of a lock file."""
+    tables: dict[str, Plain | Table] = {
+        kind: {name: _entry_table(entries[name]) for name in sorted(entries, key=_order)}
+        for kind, entries in ((_SCENARIO, lock.scenarios), (_TEST, lock.tests))
+        if entries
+    }
+    return render_toml({"version": LOCK_VERSION, **tables}, _HEADER)
+
+
+def _order(name: str) -> list[str]:
+    """By which names are sorted: batch=8 before batch=16."""
+    parts = re.split(r"([0-9]+)", name)
+    return [part.zfill(_DIGITS) if part.isdecimal() else part for part in parts]
+
+
+def change_lock(path: Path, change: Callable[[Lock], Lock]) -> Lock:
+    """Reads a lock file, changes it and writes it, while nobody else does; returns what it is now.
+
+    The file appears whole or stays what it was; a change that changes nothing leaves it alone.
+
+    Raises:
+        SpecError: as for `read_lock`, or it cannot be written.
+    """
+    try:
+        with _held(path.parent):
+            after = change(read_lock(path))
+            text = render_lock(after)
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                write_text(text, path, force=True)
+            return after
+    except OSError as error:
+        raise SpecError(
+            f"{str(path)!r} cannot be written: {error.strerror or error}; check the permissions "
+            "of its directory"
+        ) from None
+
+
+@contextmanager
+def _held(directory: Path) -> Iterator[None]:
+    """While this lasts, no other process changes a lock file there."""
+    number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(number)  # which lets go of it
+
+
+_REMEDY = "restore it from git, or remove it and run `ullage lock`"
+
+
+def _entry_table(entry: Entry) -> Table:
+    """An entry as it is written: what is empty is left out."""
+    key = {name: text for name, text in _texts(entry.key).items() if text}
+    table: dict[str, Plain | Table] = {**key, "basis": entry.basis.value}
+    if entry.assumed:
+        table["assumed"] = list(entry.assumed)
+    if entry.findings:
+        table["findings"] = list(entry.findings)
+    if entry.moment:
+        table["peak_at"] = entry.moment
+    table |= {f"peak_{name}": size for name, size in entry.peaks._asdict().items()}
+    if entry.growth_bytes is not None:
+        table["growth_bytes_per_step"] = entry.growth_bytes
+    for name in _SIZES:
+        sizes: Mapping[str, int] = getattr(entry, name)
+        if sizes:
+            table[name] = {one: sizes[one] for one in sorted(sizes)}
+    return table
+
+
+# Of an entry, in the order in which they are written.
+_SIZES = ("categories", "modules", "places")
+
+
+def _texts(key: Key) -> dict[str, str]:
+    order = ("command", "gpu", "ranks", "allocator", "torch", "cuda", "ullage")
+    return {name: getattr(key, name) for name in order}
+
+
+def _parse_entry(table: Any, name: str, which: str) -> Entry:  # noqa: ANN401 - parsed TOML
+    rest = dict(_table(table, name, which))
+
+    def take(key: str, kind: type, default: object = None) -> Any:  # noqa: ANN401 - parsed TOML
+        value = rest.pop(key, default)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            found = "is missing" if value is None else f"is {value!r}"
+            raise SpecError(f"{name}: {key} of {which} {found}; {_REMEDY}")
+        return value
+
+    key = Key(**{one.name: take(one.name, str, "") for one in fields(Key)})
+    basis = take("basis", str)
+    if basis not in {kind.value for kind in BasisKind}:
+        raise SpecError(f"{name}: basis of {which} is {basis!r}; {_REMEDY}")
+    lists = {one: take(one, list, []) for one in ("assumed", "findings")}
+    peaks = Peaks(*(take(f"peak_{one}", int) for one in Peaks._fields))
+    moment = take("peak_at", str, "")
+    growth = take("growth_bytes_per_step", int, 0) if "growth_bytes_per_step" in rest else None
+    sizes = {one: take(one, dict, {}) for one in _SIZES}
+    _refuse_rest(rest, name, which)
+    _check_members(lists, str, name, which)
+    _check_members({one: list(table.values()) for one, table in sizes.items()}, int, name, which)
+    return Entry(
+        key, peaks, BasisKind(basis), tuple(lists["assumed"]), moment, growth,
+        findings=tuple(lists["findings"]), **sizes,
+    )  # fmt: skip
+
+
+def _check_members(lists: Mapping[str, list[Any]], kind: type, name: str, which: str) -> None:
+    for key, members in lists.items():
+        for member in members:
+            if not isinstance(member, kind) or isinstance(member, bool):
+                raise SpecError(f"{name}: {key} of {which} holds {member!r}; {_REMEDY}")
+
+
+def _table(value: Any, name: str, which: str) -> Mapping[str, Any]:  # noqa: ANN401 - parsed TOML
+    if not isinstance(value, dict):
+        raise SpecError(f"{name}: {which} is {value!r}, expected a table; {_REMEDY}")
+    return value
+
+
+def _refuse_rest(rest: Mapping[str, Any], name: str, which: str) -> None:
+    if rest:
+        raise SpecError(
+            f"{name}: {which} has {', '.join(map(repr, sorted(rest)))}, which this ullage does "
+            f"not know; {_REMEDY}"
+        )

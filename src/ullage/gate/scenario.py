@@ -1,0 +1,104 @@
+"""A scenario, as the configuration has it, and the cases that its matrix makes of it.
+
+[case.name for case in expand(scenario)]    # ["train/batch=8,gpu=l4", "train/batch=8,gpu=t4"]
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ullage.gate.budget import NO_BUDGET, Amount, Budget
+
+DISTINCT = "distinct"
+GPU = "gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A program, how it is run, and what it may take.
+
+    Attributes:
+        name: by which it is called.
+        line: of the configuration, where it begins.
+        command: its words, as they would follow `ullage run --`; {NAME} is a variable's place.
+        gpus: of the catalogue, each a case of its own; none: an H100-80 that never runs out.
+        directory: where it runs.
+        python: the interpreter; None is that of ullage.
+        num_devices, world_size, local_world_size: as for `ullage.run`.
+        ranks: those that are played, or "distinct"; empty where the program is no rank.
+        env: variables of the environment, beside those that are there.
+        matrix: the values of each variable.
+        inputs: files that the result depends on beside those that Python is seen to read.
+        tolerance: by how much a peak may be above the lock; None is the default.
+    """
+
+    name: str
+    line: int
+    command: tuple[str, ...]
+    directory: Path
+    gpus: tuple[str, ...] = ()
+    memory: str | int | None = None
+    capability: str | None = None
+    python: str | None = None
+    num_devices: int | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+    ranks: tuple[int, ...] | str = ()
+    alloc_conf: str | None = None
+    steps: int | None = None
+    real_init: bool = False
+    dummy_weights: bool = False
+    values: bool = True
+    assume: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    matrix: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+    budget: Budget = NO_BUDGET
+    tolerance: Amount | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run of a scenario: its words and environment with the values of its variables in them."""
+
+    name: str
+    scenario: Scenario
+    gpu: str | None
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+def expand(scenario: Scenario) -> tuple[Case, ...]:
+    """The cases of a scenario: every combination of the matrix and of several GPUs."""
+    variables = dict(scenario.matrix)
+    if len(scenario.gpus) > 1:
+        variables[GPU] = scenario.gpus
+    cases = []
+    for values in itertools.product(*variables.values()):
+        told = dict(zip(variables, values, strict=True))
+        varied = ",".join(f"{name}={value}" for name, value in told.items())
+        only = scenario.gpus[0] if scenario.gpus else None
+        cases.append(
+            Case(
+                name=f"{scenario.name}/{varied}" if varied else scenario.name,
+                scenario=scenario,
+                gpu=told.get(GPU, only),
+                command=tuple(_fill_in(word, told) for word in scenario.command),
+                env={name: _fill_in(text, told) for name, text in scenario.env.items()},
+            )
+        )
+    return tuple(cases)
+
+
+def variables_in(text: str) -> set[str]:
+    """The names in braces in a text; not all need be variables of a matrix."""
+    return set(re.findall(r"\{(\w+)\}", text))
+
+
+def _fill_in(text: str, values: Mapping[str, str]) -> str:
+    """A text with its variables' values; other braces are the program's own."""
+    return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)

@@ -1,0 +1,137 @@
+"""A table of a configuration that is read key by key, and whose errors name the file, the line and
+the remedy.
+
+    section = Section(source, ("scenario", "train"), table)
+    section.text("gpu")                     # None where it is not there
+    section.refuse_rest()                   # what nobody asked for is a mistake
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ullage.errors import SpecError
+from ullage.gate.toml_lines import find_line
+
+Kind = TypeVar("Kind")
+_KINDS = {str: "a text", int: "a whole number", bool: "true or false", list: "a list",
+          dict: "a table", (str, list): "a text or a list", (str, int): "a size"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A configuration file: what it is called, its text, and the tables around what is ullage's."""
+
+    path: Path
+    text: str
+    around: tuple[str, ...] = ()
+
+    def error(self, keys: tuple[str, ...], message: str) -> SpecError:
+        """An error at a key."""
+        line = find_line(self.text, (*self.around, *keys))
+        return SpecError(f"{self.path.name}:{line}: {message}")
+
+
+class Section:
+    """A table: each key is taken once."""
+
+    def __init__(self, source: Source, keys: tuple[str, ...], table: Mapping[str, Any]) -> None:
+        self._source = source
+        self._keys = keys
+        self._rest = dict(table)
+        self._known: list[str] = []
+
+    @property
+    def line(self) -> int:
+        """Where it begins."""
+        return find_line(self._source.text, (*self._source.around, *self._keys))
+
+    def error(self, key: str, message: str) -> SpecError:
+        """An error at one of its keys."""
+        space = "" if message.startswith(":") else " "
+        return self._source.error((*self._keys, key), f"{self._name(key)}{space}{message}")
+
+    def text(self, key: str, example: str = "") -> str | None:
+        """A text that is not empty."""
+        value: str | None = self._take(key, str)
+        if value is not None and not value.strip():
+            raise self.error(key, f'is empty; write, such as: {key} = "{example}"')
+        return value
+
+    def number(self, key: str, least: int) -> int | None:
+        """A whole number."""
+        value: int | None = self._take(key, int)
+        if value is not None and value < least:
+            raise self.error(key, f"is {value}; expected {least} or more")
+        return value
+
+    def switch(self, key: str, *, default: bool) -> bool:
+        """True or false."""
+        value: bool | None = self._take(key, bool)
+        return default if value is None else value
+
+    def size(self, key: str) -> str | int | None:
+        """A size as it is written."""
+        value: str | int | None = self._take(key, (str, int))
+        return value
+
+    def words(self, key: str) -> str | list[str] | None:
+        """A text, or a list of texts and numbers as texts."""
+        value: str | list[Any] | None = self._take(key, (str, list))
+        return [self._word(key, one) for one in value] if isinstance(value, list) else value
+
+    def list(self, key: str) -> list[Any] | None:
+        """A list."""
+        value: list[Any] | None = self._take(key, list)
+        return value
+
+    def mapping(self, key: str) -> Mapping[str, str]:
+        """A table of texts, or numbers as texts."""
+        table: dict[str, Any] = self._take(key, dict) or {}
+        return {name: self._word(key, one) for name, one in table.items()}
+
+    def inner(self, key: str) -> Section:
+        """A table in this one; an empty one where there is none."""
+        return Section(self._source, (*self._keys, key), self._take(key, dict) or {})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The keys that were not taken yet."""
+        return tuple(self._rest)
+
+    def items(self) -> dict[str, Any]:
+        """All that was not taken yet, taken."""
+        found, self._rest = self._rest, {}
+        return found
+
+    def refuse_rest(self) -> None:
+        """Raises SpecError where a key is left that nobody knows."""
+        for key in self._rest:
+            close = get_close_matches(key, self._known, n=1)
+            meant = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(self._known)}"
+            name = ".".join(self._keys) or "the configuration"
+            raise self._source.error((*self._keys, key), f"{name} has no key {key!r}; {meant}")
+
+    def _take(self, key: str, kind: type | tuple[type, ...]) -> Any:  # noqa: ANN401 - parsed TOML
+        self._known.append(key)
+        value = self._rest.pop(key, None)
+        is_bool = isinstance(value, bool)
+        if value is not None and (not isinstance(value, kind) or is_bool is not (kind is bool)):
+            raise self.error(key, f"is {_show(value)}; expected {_KINDS[kind]}")
+        return value
+
+    def _word(self, key: str, value: object) -> str:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise self.error(key, f"holds {_show(value)}; expected texts and numbers")
+        return str(value)
+
+    def _name(self, key: str) -> str:
+        return ".".join((*self._keys, key))
+
+
+def _show(value: object) -> str:
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)

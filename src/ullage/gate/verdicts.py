@@ -1,0 +1,164 @@
+"""What a check comes to: the comparisons of every case, and the one answer.
+
+judged = judge(case_name, report, kept, locked, ...)
+exit_code_of([judged, ...])
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ullage.explain.verdict import ExitCode, Verdict
+from ullage.gate.compare import Comparison, compare
+from ullage.gate.figures import Measured
+from ullage.gate.lock import Entry
+from ullage.gate.matching import is_of
+from ullage.gate.scenario import Scenario
+
+if TYPE_CHECKING:
+    from ullage.explain.run import RunReport
+
+
+class State(enum.Enum):
+    """What becomes of a case; the gravest decides."""
+
+    PASSED = "passed"
+    UNLOCKED = "not locked"
+    EXCEEDED = "exceeded"
+    OUT_OF_MEMORY = "out of memory"
+    FAILED = "failed"
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What a check of this case alone exits with."""
+        if self is State.FAILED:
+            return ExitCode.PROGRAM_FAILED
+        is_fine = self in {State.PASSED, State.UNLOCKED}
+        return ExitCode.FINE if is_fine else ExitCode.ANSWER_IS_NO
+
+    @property
+    def is_lockable(self) -> bool:
+        """Whether the run went through, so that what it took can be locked."""
+        return self not in {State.FAILED, State.OUT_OF_MEMORY}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A case, judged.
+
+    Attributes:
+        name: of the case.
+        scenario: it is one of.
+        state: what became of it.
+        reason: why it failed or ran out of memory; empty otherwise.
+        comparisons: one for each device that was used.
+        measured: the same devices, with the lines of each place.
+        missing: entries of the lock that no device stands for any more.
+        warnings: of the run.
+        output: the last lines of a program that failed.
+        wall_s: how long the run took, now or when it was kept.
+        is_kept: whether the result was known, and nothing was run.
+    """
+
+    name: str
+    scenario: Scenario
+    state: State
+    reason: str
+    comparisons: tuple[Comparison, ...]
+    measured: Mapping[str, Measured]
+    missing: tuple[str, ...]
+    warnings: tuple[str, ...]
+    output: str
+    wall_s: float
+    is_kept: bool
+
+    @property
+    def is_less(self) -> bool:
+        """Whether it passes, and takes less than was locked."""
+        return self.state is State.PASSED and any(one.is_less for one in self.comparisons)
+
+
+NO_DEVICE = "the program used no device memory"
+
+
+def judge(
+    name: str,
+    scenario: Scenario,
+    report: RunReport | None,
+    measured: Mapping[str, Measured],
+    locked: Mapping[str, Entry],
+    *,
+    total_bytes: int | None,
+    warnings: tuple[str, ...] = (),
+    output: str = "",
+    wall_s: float = 0.0,
+) -> Judged:
+    """Judges a case.
+
+    Args:
+        name: of the case.
+        scenario: it is one of.
+        report: of the run; None where its result was known, which is that of a run that fits.
+        measured: what each device took.
+        locked: every entry of the lock.
+        total_bytes: of a device; None where it never runs out.
+        warnings, output, wall_s: of the run.
+    """
+    named = {entry_name(name, which): one for which, one in measured.items()}
+    comparisons = tuple(
+        compare(
+            entry,
+            one.entry,
+            locked.get(entry),
+            budget=scenario.budget,
+            tolerance=scenario.tolerance,
+            total_bytes=total_bytes,
+        )
+        for entry, one in named.items()
+    )
+    state, reason = _find_state(report, comparisons)
+    return Judged(
+        name,
+        scenario,
+        state,
+        reason,
+        comparisons,
+        named,
+        missing=tuple(one for one in locked if is_of(one, name) and one not in named),
+        warnings=warnings,
+        output=output,
+        wall_s=wall_s,
+        is_kept=report is None,
+    )
+
+
+def entry_name(case: str, which: str) -> str:
+    """How the lock calls one device of a case: "train/rank=3", "train/batch=8,rank=3"."""
+    if not which:
+        return case
+    return f"{case},{which}" if "/" in case else f"{case}/{which}"
+
+
+def exit_code_of(judged: Sequence[Judged]) -> ExitCode:
+    """What a check exits with: a program that failed is graver than a budget that was broken."""
+    codes = {one.state.exit_code for one in judged}
+    for code in (ExitCode.PROGRAM_FAILED, ExitCode.ANSWER_IS_NO):
+        if code in codes:
+            return code
+    return ExitCode.FINE
+
+
+def _find_state(report: RunReport | None, comparisons: Sequence[Comparison]) -> tuple[State, str]:
+    if report is not None and report.verdict is Verdict.FAILED:
+        return State.FAILED, report.reason
+    if report is not None and report.verdict is Verdict.OUT_OF_MEMORY:
+        return State.OUT_OF_MEMORY, f"does not fit on {report.gpu.slug}: {report.reason}"
+    if not comparisons:  # a check of nothing must not pass
+        return State.FAILED, NO_DEVICE
+    if not all(one.is_kept for one in comparisons):
+        return State.EXCEEDED, ""
+    is_locked = all(one.locked is not None for one in comparisons)
+    return (State.PASSED if is_locked else State.UNLOCKED), ""
