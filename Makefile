@@ -4,7 +4,7 @@
 #   make test      every check and test
 #   make check     lint, types, spelling
 #   make nightly   the slow tests too, on five versions of PyTorch, and the popular stacks; writes docs/torch-versions.md,
-#                  docs/examples.md, docs/stacks.md and docs/attribution.md
+#                  examples.md, distributed-ranks.md, check-results.md, stacks.md and attribution.md there
 #   make fuzz      the readers of snapshots against a million inputs and more each; needs clang
 #   make wheel     wheels for x86-64 and aarch64 Linux
 
@@ -26,6 +26,7 @@ demo: $(NEWEST)/ullage-env.json phantom
 
 test: check $(NEWEST)/ullage-env.json phantom
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(BIN)/python -m pytest
+	$(BIN)/ullage check --python $(NEWEST)/bin/python
 
 check: .venv/done
 	$(BIN)/ruff check .
@@ -38,12 +39,15 @@ nightly: check $(NEWEST)/ullage-env.json phantom
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(BIN)/python -m pytest -m "not phantom"
 	$(BIN)/python -m benchmarks.versions
 	$(BIN)/python -m benchmarks.examples --python $(NEWEST)/bin/python --python $(OLDEST)/bin/python
+	$(BIN)/python -m benchmarks.distributed --python $(NEWEST)/bin/python
+	$(BIN)/python -m benchmarks.gate --python $(NEWEST)/bin/python --repetitions 500
 	$(BIN)/python -m benchmarks.stacks
 	for stacks in $(STACKS); do \
 	  ULLAGE_TEST_PYTHON=$$stacks/bin/python $(BIN)/python -m pytest -m phantom tests/phantom/test_stacks.py || exit 1; \
 	done
 	ULLAGE_TEST_PYTHON=$(firstword $(STACKS))/bin/python $(BIN)/python -m pytest -m phantom \
-	  tests/phantom/test_compile.py tests/phantom/test_attribution.py
+	  tests/phantom/test_compile.py tests/phantom/test_kernels.py tests/phantom/test_distributed.py \
+	  tests/phantom/test_attribution.py
 	$(BIN)/python -m benchmarks.attribution --python $(firstword $(STACKS))/bin/python
 
 fuzz: phantom
