@@ -151,18 +151,13 @@ def _list(value: str | list[str] | None) -> list[str]:
 
 
 def _command(section: Section) -> tuple[str, ...]:
-    value = section.words("command")
-    if not value:
-        raise section.error("command", 'is missing; write what to run: command = "train.py"')
+    value = section.words("command") or []
     if isinstance(value, list):
         return tuple(value)
     try:
-        words = tuple(shlex.split(value))
+        return tuple(shlex.split(value))
     except ValueError as error:
         raise section.error("command", f"cannot be split into words: {error}") from None
-    if not words:
-        raise section.error("command", 'is empty; write what to run: command = "train.py"')
-    return words
 
 
 def _directory(section: Section, root: Path) -> Path:
@@ -272,7 +267,9 @@ def _amount(section: Section, key: str) -> Amount | None:
 
 
 def _checked(scenario: Scenario, section: Section) -> Scenario:
-    """The scenario itself, if nothing in it contradicts the rest."""
+    """The scenario itself, if it has what it needs and nothing in it contradicts the rest."""
+    if not scenario.command:
+        raise section.error("command", 'is missing; write what to run: command = "train.py"')
     matrix = dict(scenario.matrix)
     if GPU in matrix:
         if scenario.gpus:

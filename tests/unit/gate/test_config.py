@@ -111,6 +111,7 @@ WRONG = {
         '[scenario.train]\ngpu = "l4"', 1,
         'scenario.train.command is missing; write what to run: command = "train.py"',
     ),
+    "a slip in command": ('[scenario.a]\ncomand = "x.py"', 2, "did you mean 'command'?"),
     "an empty command": ('[scenario.a]\ncommand = ""', 2, "a.command is missing"),
     "an open quote": ('[scenario.a]\ncommand = "a.py \'"', 2, "No closing quotation"),
     "an unknown key": (
