@@ -60,6 +60,11 @@ def test_owners_are_to_the_byte_what_the_program_says_of_itself(run_program: Run
     assert {name: at_peak[name] for name in said["owned"]} == said["owned"]
 
 
+def test_states_that_are_made_anew_in_each_step_are_the_optimizers(run_program: RunProgram) -> None:
+    at_peak = run_program("new_states.py").device["at_peak"]
+    assert at_peak["optimizer_state"] == at_peak["parameter"] == 4 * 4 * 1024 * 1024
+
+
 def test_the_rounding_of_blocks_belongs_to_their_owner(run_program: RunProgram) -> None:
     said = run_program("owners.py").printed
     for name, num_bytes in said["exact"].items():

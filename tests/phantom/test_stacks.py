@@ -66,6 +66,12 @@ def run_stack(run_program: RunProgram, installed: set[str]) -> RunProgram:
     return run
 
 
+def busiest(outcome: Any) -> dict[str, Any]:
+    """The device as the process saw it that held the most: SGLang's first process holds nothing."""
+    devices: list[dict[str, Any]] = outcome.document["devices"]
+    return max(devices, key=lambda device: device["peak_allocated_bytes"])
+
+
 @pytest.mark.parametrize("stack", parameters())
 def test_a_stack_runs_and_its_memory_has_owners(
     run_stack: RunProgram, stack: dict[str, Any]
@@ -73,7 +79,7 @@ def test_a_stack_runs_and_its_memory_has_owners(
     outcome = run_stack(stack)
     assert outcome.document["verdict"] == "fits", outcome.stderr[-3000:]
     assert stack.get("says", "") in outcome.stderr
-    device = outcome.device
+    device = busiest(outcome)
     at_peak = device["at_peak"]
     assert sum(at_peak.values()) == device["peak_allocated_bytes"] > 0
     if device["steps"]:  # else nothing says what a block is for
@@ -106,7 +112,7 @@ def test_the_steps_of_a_stack_are_found(run_stack: RunProgram, stack: dict[str, 
 @pytest.mark.nightly
 @pytest.mark.parametrize("stack", parameters())
 def test_two_runs_of_a_stack_are_equal(run_stack: RunProgram, stack: dict[str, Any]) -> None:
-    first, second = (run_stack(stack, turn=turn).device for turn in (0, 1))
+    first, second = (busiest(run_stack(stack, turn=turn)) for turn in (0, 1))
     keys = [key for key in first if key.startswith(("peak_", "num_"))]
     assert {key: first[key] for key in keys} == {key: second[key] for key in keys}
     assert first["at_peak"] == second["at_peak"]

@@ -31,6 +31,7 @@ class Claims:
         self._modules = modules
         self._num_calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._parameters: dict[int, tuple[weakref.ref[Any], Name]] = {}
+        self._states: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 
     def rows(self) -> list[Claim]:
         """The claims, with names as they are known now."""
@@ -65,7 +66,8 @@ class Claims:
 
     def claim_optimizer(self, optimizer: Any) -> None:
         """The parameters, gradients and state of an optimizer."""
-        if not self._is_seldom(optimizer):
+        # Asked first, as it counts the calls.
+        if not self._is_seldom(optimizer) and not self._has_new_states(optimizer):
             return
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -97,6 +99,20 @@ class Claims:
         calls = self._num_calls.get(owner, 0)
         self._num_calls[owner] = calls + 1
         return calls in _SELDOM
+
+    def _has_new_states(self, optimizer: Any) -> bool:
+        """Whether the states of its first parameter are others than before: some optimizers make
+        theirs anew in each step, such as those that keep them in 8 bits.
+        """
+        first = next(iter(optimizer.state.values()), None)
+        states = list(_tensors(first, self._torch.Tensor))
+        known = self._states.get(optimizer, [])
+        if len(known) == len(states) and all(
+            reference() is state for reference, state in zip(known, states, strict=True)
+        ):
+            return False
+        self._states[optimizer] = [weakref.ref(state) for state in states]
+        return True
 
     def _walk(self, top: Any) -> None:
         named = set()

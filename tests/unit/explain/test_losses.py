@@ -81,6 +81,14 @@ def test_a_process_that_had_to_be_ended_while_it_used_the_gpu_leaves_no_answer(
     assert report.reason.endswith("process 5 that it had started was still using the GPU")
 
 
+def test_where_the_processes_that_are_known_hold_nothing_a_lost_one_decides(
+    explain: Callable[..., RunReport], make_record: Make
+) -> None:
+    report = explain(make_record(""), unrecorded=((5, ""),))
+    assert report.verdict is Verdict.FAILED
+    assert report.reason == "process 5 used the GPU and left no record of it"
+
+
 def test_other_losses_are_warnings(explain: Callable[..., RunReport], make_record: Make) -> None:
     report = explain(
         make_record("+4"),
