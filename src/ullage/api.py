@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ullage.errors import SpecError
+from ullage.errors import EnvironmentProblem, SnapshotError, SpecError
 from ullage.files import check_writable
 from ullage.jobs import Job, job_companions, make_job, make_options
 from ullage.phantom.device import choose_device
@@ -260,7 +260,11 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
     from ullage.whatif.completion import measure_at_once
 
     where = Where(job.program.python, job.build, job.device)
-    return replace(record, at_once=measure_at_once(read_snapshot(Path(snapshot)), where))
+    try:
+        return replace(record, at_once=measure_at_once(read_snapshot(Path(snapshot)), where))
+    except (EnvironmentProblem, SnapshotError) as error:  # the run itself is not to be lost for it
+        why = f"what would be reserved with work done at once was not measured: {error}"
+        return replace(record, warnings=(*record.warnings, why))
 
 
 def default_snapshot(program: Sequence[str], python: str | None = None) -> Path:

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+import ullage
+from ullage.errors import EnvironmentProblem
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
@@ -189,3 +193,18 @@ def test_fully_sharded_training_has_both_ends(run_program: RunProgram) -> None:
     assert device["peak_reserved_low_bytes"] <= device["peak_reserved_high_bytes"]
     assert device["peak_allocated_bytes"] == once.device["peak_allocated_bytes"]
     assert device["peak_reserved_low_bytes"] == once.device["peak_reserved_bytes"]
+
+
+def test_a_replay_that_fails_loses_no_run(
+    thin_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise EnvironmentProblem("the replay ended with 1")
+
+    monkeypatch.setattr("ullage.whatif.completion.measure_at_once", fail)
+    program = Path(__file__).parents[1] / "programs" / "streams.py"
+    words = [str(program), "nothing_waits"]
+    run = ullage.run(words, python=thin_python, snapshot=tmp_path / "run.pickle")
+    assert run.exit_code == 0
+    assert run.peak_reserved_bytes // BLOCK == 4
+    assert run.report.warnings[0].endswith("was not measured: the replay ended with 1")
