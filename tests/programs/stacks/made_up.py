@@ -22,6 +22,23 @@ def small_llama(**changes: object) -> LlamaConfig:
     return LlamaConfig(**(shape | changes))
 
 
+def served_llama() -> LlamaConfig:
+    """The configuration of a Llama of 1.2 billion parameters, as an engine serves it."""
+    return small_llama(
+        vocab_size=128256,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+        use_cache=True,
+        architectures=["LlamaForCausalLM"],
+        dtype="bfloat16",
+    )
+
+
 class Tokens(torch.utils.data.Dataset):
     """Sequences of random tokens, each its own label."""
 

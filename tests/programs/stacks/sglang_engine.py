@@ -6,7 +6,7 @@ import signal
 import tempfile
 
 import sglang
-from made_up import small_llama
+from made_up import served_llama
 
 PROMPTS, NEW_TOKENS = 4, 16
 
@@ -18,19 +18,7 @@ def main() -> None:
     args = parser.parse_args()
     # The other build of this kernel has CUDA's runtime built in.
     os.environ["FLASHINFER_USE_CUDA_NORM"] = "1"
-    config = small_llama(
-        vocab_size=128256,
-        hidden_size=2048,
-        intermediate_size=8192,
-        num_hidden_layers=16,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        max_position_embeddings=8192,
-        tie_word_embeddings=True,
-        use_cache=True,
-        architectures=["LlamaForCausalLM"],
-        dtype="bfloat16",
-    )
+    config = served_llama()
     with tempfile.TemporaryDirectory() as directory:
         config.save_pretrained(directory)
         engine = sglang.Engine(

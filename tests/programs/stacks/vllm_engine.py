@@ -4,7 +4,7 @@ import argparse
 import os
 import tempfile
 
-from made_up import small_llama
+from made_up import served_llama
 from vllm import LLM, SamplingParams
 
 PROMPTS, NEW_TOKENS = 16, 4
@@ -19,19 +19,7 @@ def main() -> None:
     os.environ["VLLM_USE_FLASHINFER_SAMPLER"] = "0"  # it is built with a whole CUDA toolkit
     if args.one_process:  # else an engine that takes its time to leave is killed
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    config = small_llama(
-        vocab_size=128256,
-        hidden_size=2048,
-        intermediate_size=8192,
-        num_hidden_layers=16,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        max_position_embeddings=8192,
-        tie_word_embeddings=True,
-        use_cache=True,
-        architectures=["LlamaForCausalLM"],
-        dtype="bfloat16",
-    )
+    config = served_llama()
     with tempfile.TemporaryDirectory() as directory:
         config.save_pretrained(directory)
         engine = LLM(
