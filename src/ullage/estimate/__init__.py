@@ -1,0 +1,1 @@
+"""Closed forms: what a model's shape says about memory, at once and without torch."""
