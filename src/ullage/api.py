@@ -222,24 +222,34 @@ def explain_job(
     job: Job, run_dir: Path, pid: int, ended: Ended, kept: Path | None, *, force: bool = False
 ) -> Run:
     """Explains what the process `pid` of a job and its children left in `run_dir`."""
+    from ullage.explain.killed import record_of
     from ullage.explain.program import Program
     from ullage.explain.run import explain_run
     from ullage.gpus.catalog import load_catalog
     from ullage.phantom.remains import collect
+    from ullage.record.requests import read_notes
 
     remains = collect(run_dir, pid, kept, force=force)
+    records = [(_with_both_ends(record, place, job), place) for record, place in remains.records]
+    for number, levels in remains.levels.items():
+        # The program itself has to end well to be judged, unless it is a server that was stopped.
+        if levels.devices and (number != pid or ended.was_stopped):
+            records.append((record_of(number, levels, job.device.gpu, job.build.version), None))
+    known = {record.pid for record, _ in records}
+    failed = (one for one in read_notes(run_dir) if one.failure)
     return Run(
         explain_run(
-            [(_with_both_ends(record, place, job), place) for record, place in remains.records],
+            records,
             program=Program(
                 argv=job.program.argv,
                 pid=pid,
                 exit_code=ended.exit_code,
                 wall_s=ended.wall_s,
                 was_interrupted=ended.was_interrupted,
-                unrecorded=remains.unrecorded,
+                unrecorded=tuple(one for one in remains.unrecorded if one[0] not in known),
                 left_running=ended.left_running,
                 not_kept=remains.warnings,
+                failed_request=next(failed, None),
             ),
             torch=job.build.version,
             gpu=job.device.gpu,

@@ -154,7 +154,7 @@ class ParallelRuns:
             return
         result = explain_job(job, run_dir, ended[0], ended[1], self._snapshots[number])
         if result.verdict.value == "failed":
-            self.outputs[number] = _tail(output)
+            self.outputs[number] = last_lines(output)
             self._on_failure(self.outputs[number])
         self.results[number] = result
         shutil.rmtree(run_dir, ignore_errors=True)
@@ -247,7 +247,7 @@ def _available_host_bytes() -> int:
     return 0
 
 
-def _tail(path: Path) -> str:
+def last_lines(path: Path) -> str:
     """The last lines that a program wrote."""
     try:
         text = path.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")

@@ -8,7 +8,6 @@ known left out.
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,13 +24,18 @@ from ullage.gate.dependencies import digest_case
 from ullage.gate.figures import measure
 from ullage.gate.inputs import digest_inputs, read_inputs
 from ullage.gate.lock import Key
-from ullage.gate.scenario import DISTINCT, Case
+from ullage.gate.scenario import DISTINCT, PORT_NAME, Case, fill_in
 from ullage.jobs import Job, make_job, make_options
 from ullage.parallel import ParallelRuns
+from ullage.phantom.client import Service, find_free_port
 from ullage.phantom.device import choose_device
+from ullage.phantom.http_requests import Endpoint
 from ullage.phantom.launch import run_directory
+from ullage.phantom.program import resolve_program
 from ullage.phantom.rank import choose_ranks
 from ullage.ranks import Survey
+from ullage.record.requests import read_requests
+from ullage.servers import run_server
 
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
@@ -90,6 +94,11 @@ class _Prepared:
         """Where its processes note what they read."""
         return self.directory / "inputs"
 
+    @property
+    def is_server(self) -> bool:
+        """Whether requests are sent to it."""
+        return self.case.replay is not None and self.case.replay.url is not None
+
 
 @contextmanager
 def run_cases(cases: Sequence[Case], settings: Settings) -> Iterator[list[CaseResult]]:
@@ -143,7 +152,7 @@ def _prepare(case: Case, directory: Path, settings: Settings) -> _Prepared:
         )
         device = choose_device(case.gpu, memory=scenario.memory, capability=scenario.capability)
         job = make_job(
-            case.command,
+            _words(case),
             device=device,
             python=python,
             options=options,
@@ -153,6 +162,16 @@ def _prepare(case: Case, directory: Path, settings: Settings) -> _Prepared:
         raise SpecError(f"scenario {case.name!r} (line {scenario.line}): {error}") from None
     key = "" if settings.cache is None else digest_case(case, job.program, device, job.build)
     return _Prepared(case, job, key, directory)
+
+
+def _words(case: Case) -> tuple[str, ...]:
+    """What is run: the command, or what calls the function."""
+    replay = case.replay
+    if replay is None or replay.function is None:
+        return case.command
+    file = str(case.scenario.directory / replay.file)
+    words = replay.function, file, replay.users, str(replay.limit or 0)
+    return ("-m", "ullage.record.calls", *words)
 
 
 def _find(one: _Prepared, settings: Settings) -> CaseResult | None:
@@ -168,9 +187,9 @@ def _run_all(
     cases: Sequence[_Prepared], settings: Settings
 ) -> Iterator[tuple[_Prepared, Run, str]]:
     """Every run with the last output of a program that failed: those of one process at once, each
-    job of several ranks by itself.
+    server, and each job of several ranks, by itself.
     """
-    alone = [one for one in cases if one.job.options.rank is None]
+    alone = [one for one in cases if one.job.options.rank is None and not one.is_server]
     if alone:
         snapshots = [one.directory / "run.pickle" for one in alone]
         runs = ParallelRuns(
@@ -183,8 +202,43 @@ def _run_all(
             if run is not None:
                 yield one, run, runs.outputs.get(number, "")
     for one in cases:
-        if one.job.options.rank is not None:
+        if one.is_server:
+            yield one, *_run_server(one, settings)
+        elif one.job.options.rank is not None:
             yield one, *_run_ranks(one, settings)
+
+
+def _run_server(one: _Prepared, settings: Settings) -> tuple[Run, str]:
+    """Starts the server on a port of its own, and sends it the requests."""
+    case, replay = one.case, one.case.replay
+    if replay is None or replay.url is None:
+        raise ValueError(f"{case.name} is no server")
+    told = {PORT_NAME: str(find_free_port())}
+    path = case.scenario.directory / replay.file
+    service = Service(
+        Endpoint.parse(fill_in(replay.url, told)),
+        read_requests(path, replay.limit),
+        path.parent,
+        users=int(replay.users),
+        ready=replay.ready,
+        ready_timeout_s=replay.ready_timeout_s,
+        timeout_s=replay.timeout_s,
+        fields=replay.fields,
+    )
+    words = [fill_in(word, told) for word in case.command]
+    variables = {name: fill_in(text, told) for name, text in case.env.items()}
+    job = replace(
+        one.job,
+        program=resolve_program(words, one.job.program.python, case.scenario.directory),
+        options=replace(one.job.options, variables=variables),
+    )
+    run, output = run_server(job, service, one.directory / "run.pickle")
+    if settings.on_progress is not None:
+        settings.on_progress(f"{case.name}: {len(service.requests)} requests")
+    is_failed = run.verdict is Verdict.FAILED
+    if is_failed and settings.on_failure is not None:
+        settings.on_failure(output)
+    return run, output if is_failed else ""
 
 
 def _run_ranks(one: _Prepared, settings: Settings) -> tuple[Run, str]:
@@ -247,6 +301,6 @@ def _key(one: _Prepared, rank: int | None) -> Key:
         gpu="unlimited" if job.device.is_unlimited else job.device.gpu.slug,
         ullage=__version__,
         allocator=case.scenario.alloc_conf or next(filter(None, told), ""),
-        command=shlex.join(case.command),
+        command=case.text,
         ranks="" if world_size is None or rank is None else f"rank {rank} of {world_size}",
     )

@@ -17,6 +17,7 @@ import pytest
 
 import ullage
 from ullage.gate.lock import read_lock
+from ullage.units import MIB
 
 pytestmark = pytest.mark.phantom
 
@@ -153,7 +154,7 @@ def test_from_nothing_to_a_gate_that_fails(locked: Path, thin_python: Path) -> N
     summary = locked / "summary.md"
     found = ullage_in(
         locked, thin_python, "check", "--format", "github", "--html", "pages", "-o", "check.json",
-        GITHUB_STEP_SUMMARY=str(summary), GITHUB_WORKSPACE=str(locked),
+        GITHUB_STEP_SUMMARY=str(summary), GITHUB_WORKSPACE=str(locked), GITHUB_RUN_ID="",
     )  # fmt: skip
     assert found.returncode == 1, found.stderr
     assert found.stdout.startswith("exceeded: 1 of 1 scenario\n")
@@ -257,6 +258,48 @@ def test_a_matrix_and_budgets_without_a_lock(project: Path, thin_python: Path) -
     one = check(project, thin_python, scenarios=["train/width=256,gpu=l4"])
     (alone,), together = one.judged, found.judged[0]
     assert alone.comparisons[0].entry == together.comparisons[0].entry, "forked or fresh"
+
+
+LATER_LARGER = """
+import sys
+
+import torch
+
+MIB = 1 << 20
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+kept = []
+
+
+def take(num_bytes):
+    return torch.empty(int(num_bytes), dtype=torch.uint8, device="cuda")
+
+
+held, other = take(12 * MIB), take(30 * MIB)
+for step in range(6):
+    model(torch.ones(8, 8, device="cuda")).sum().backward()
+    held = other = None
+    # As many bytes in each step: of the larger segment at first, a whole one of 12 MiB later.
+    other = take(12 * MIB) if step < 3 else None
+    held = take(11.5 * MIB)
+    other = None
+    kept += [take(MIB)] if "leak" in sys.argv else []
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("words", "code"), [("", 0), ("leak", 1)])
+def test_growth_is_of_what_was_asked_for(
+    words: str, code: int, project: Path, thin_python: Path
+) -> None:
+    (project / "train.py").write_text(LATER_LARGER)
+    (project / "ullage.toml").write_text(
+        f'[scenario.train]\ncommand = "train.py {words}"\nbudget = {{ growth_per_step = "0B" }}\n'
+    )
+    found = check(project, thin_python)
+    assert found.exit_code == code, found.text()
+    (comparison,) = found.judged[0].comparisons
+    assert comparison.entry.growth_bytes == (MIB if words else 0)
 
 
 def test_ranks_have_entries_of_their_own(project: Path, thin_python: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ullage.explain.completion import Completion, find_completion
@@ -85,6 +86,11 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
         yield Assumption(
             f"{shape.what}: {shape.assumption}", shape.where, shape.count, shape.size_bytes
         )
+    at_once = _num_at_once(record)
+    if at_once > 1:
+        yield Assumption("in which order requests that run at once take memory", "", at_once, 0)
+    if not len(record.events) and any(totals.peak_allocated_bytes for totals in record.devices):
+        yield Assumption("who held what in a process that was killed", "", 1, 0)
     for sizes in record.assumed:
         yield _assumed_size(sizes.what, sizes.count, sizes.low_bytes, sizes.high_bytes)
     for totals in record.devices:
@@ -97,6 +103,14 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
         # Values on the host alone: the sizes of what is built from them are what they are.
         what = "random initialisation of weights on the CPU left out"
         yield Assumption(what, "", record.num_not_initialised, 0, is_note=True)
+
+
+def _num_at_once(record: Record) -> int:
+    """The most requests that ran at the same time."""
+    changes = sorted(
+        change for one in record.requests for change in ((one.begin, 1), (one.end, -1))
+    )
+    return max(accumulate(change for _, change in changes), default=0)
 
 
 def _completion(ends: Completion) -> Iterable[Assumption]:

@@ -9,18 +9,19 @@ lines come again and again (see rounds.py). Which of these it was is said wherev
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ullage.explain.matching import Match
 from ullage.explain.phases import Phase, find_regions
 from ullage.explain.rounds import find_rounds
-from ullage.trace.model import MarkKind
+from ullage.trace.model import MarkKind, Request
 from ullage.trace.replay import BoolArray, Replay
 from ullage.trace.snapshot import Int64Array, Snapshot, UInt8Array
 
 _PROFILER_STEP, _OPTIMIZER_STEP = "ProfilerStep#", "Optimizer.step#"
+_MAX_NAMED = 3
 
 
 class StepSource(enum.Enum):
@@ -43,6 +44,7 @@ class Course:
         step_ends: the event before which each step ended, ascending.
         source: where the steps are known from.
         has_phases: whether the phases are known, too.
+        requests: those that were replayed against the program, between two events each.
     """
 
     begin: Int64Array
@@ -51,6 +53,7 @@ class Course:
     step_ends: Int64Array
     source: StepSource
     has_phases: bool
+    requests: tuple[Request, ...] = ()
 
     @property
     def num_steps(self) -> int:
@@ -66,7 +69,9 @@ class Course:
         return np.searchsorted(self.step_ends, event, side="right")
 
     def describe(self, event: int) -> str:
-        """Where an event came: "step 2, backward"; empty where that is not known."""
+        """Where an event came: "step 2, backward", or "requests.jsonl:7, forward"; empty where that
+        is not known.
+        """
         number = np.array([event])
         step = int(self.step_at(number)[0])
         parts = []
@@ -76,6 +81,9 @@ class Course:
         if self.has_phases and phase in _PHASE_NAMES:
             parts = [f"step {step}"] if self.source is not StepSource.NONE else []
             parts.append(_PHASE_NAMES[phase])
+        if self.requests:
+            running = [one.where for one in self.requests if one.begin <= event < one.end]
+            parts = [_name(running), *parts[1:]] if running else ["before and between requests"]
         return ", ".join(parts)
 
 
@@ -86,6 +94,15 @@ _PHASE_NAMES = {
     Phase.AFTER_BACKWARD: "after backward",
     Phase.OPTIMIZER: "optimizer",
 }
+
+
+def _name(running: list[str]) -> str:
+    """The requests that ran at once: "requests.jsonl:3, 4, 7 and 5 more"."""
+    first, *others = running[:_MAX_NAMED]
+    file = first.rpartition(":")[0]
+    lines = [first, *(one.removeprefix(f"{file}:") for one in others)]
+    more = f" and {len(running) - _MAX_NAMED} more" if len(running) > _MAX_NAMED else ""
+    return ", ".join(lines) + more
 
 
 def find_course(snapshot: Snapshot, replay: Replay, device: int, match: Match | None) -> Course:
@@ -113,6 +130,19 @@ def _recorded(match: Match, replay: Replay) -> Course:
         step_ends=match.event_after(np.array(steps, dtype=np.int64), replay.num_events),
         source=StepSource.RECORD if steps else StepSource.NONE,
         has_phases=True,
+        requests=_in_events(record.requests, match, replay.num_events),
+    )
+
+
+def _in_events(requests: tuple[Request, ...], match: Match, num_events: int) -> tuple[Request, ...]:
+    """The requests with events in place of positions."""
+    begins, ends = (
+        match.event_after(np.array(positions, dtype=np.int64), num_events).tolist()
+        for positions in ([one.begin for one in requests], [one.end for one in requests])
+    )
+    return tuple(
+        replace(one, begin=begin, end=end)
+        for one, begin, end in zip(requests, begins, ends, strict=True)
     )
 
 

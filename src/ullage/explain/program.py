@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ullage.record.requests import Noted
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -19,6 +21,7 @@ class Program:
             where it gave one.
         left_running: the processes that had to be ended after the program, with their commands.
         not_kept: what of the run could not be written, and why.
+        failed_request: the first of the requests replayed against it that was not answered.
     """
 
     argv: tuple[str, ...]
@@ -29,3 +32,4 @@ class Program:
     unrecorded: tuple[tuple[int, str], ...] = ()
     left_running: tuple[tuple[int, str], ...] = ()
     not_kept: tuple[str, ...] = ()
+    failed_request: Noted | None = None

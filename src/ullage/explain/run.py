@@ -25,6 +25,7 @@ from ullage.explain.verdict import (
     was_interrupted,
 )
 from ullage.explain.warnings import find_warnings
+from ullage.record.requests import Noted
 from ullage.trace.model import OutOfMemory, ProgramExit, Record
 from ullage.units import format_bytes
 
@@ -134,7 +135,9 @@ def _order_processes(
 ) -> tuple[Process, ...]:
     """The program's own process first, then by rank and start."""
     ordered = sorted(records, key=lambda pair: pair[0].order(program.pid))
-    return tuple(Process(record, snapshot, _fatal_oom(record)) for record, snapshot in ordered)
+    return tuple(
+        Process(record, snapshot, _fatal_oom(record, program)) for record, snapshot in ordered
+    )
 
 
 def _find_fitting(devices: Sequence[DeviceReport], catalogued: Sequence[Gpu]) -> tuple[str, ...]:
@@ -145,9 +148,11 @@ def _find_fitting(devices: Sequence[DeviceReport], catalogued: Sequence[Gpu]) ->
     return gpus_that_fit(catalogued, fullest.completion.high_bytes, fullest.totals.non_torch_bytes)
 
 
-def _fatal_oom(record: Record) -> OutOfMemory | None:
-    """The out-of-memory that ended a process."""
-    if not ended_out_of_memory(record.exit):
+def _fatal_oom(record: Record, program: Program) -> OutOfMemory | None:
+    """The out-of-memory that ended a process, or for which a server did not answer."""
+    failed = program.failed_request
+    is_unanswered = failed is not None and failed.is_out_of_memory and bool(record.ooms)
+    if not ended_out_of_memory(record.exit) and not is_unanswered:
         return None
     if record.ooms:
         last = record.ooms[-1]
@@ -178,13 +183,18 @@ def _judge(
     stopped = own is not None and was_interrupted(own)
     if program.was_interrupted or stopped or program.exit_code == ExitCode.INTERRUPTED:
         return Verdict.FAILED, "interrupted", ExitCode.INTERRUPTED
-    if oom is not None and program.exit_code != 0:
+    failed = program.failed_request
+    request = f", in request {failed.where}" if failed is not None and failed.where else ""
+    if oom is not None and (program.exit_code != 0 or failed is not None):
         asked = f" for {format_bytes(oom.requested_bytes)}" if oom.requested_bytes else ""
         which = _on_device(oom.device, devices)
         where = f" at {oom.where}" if oom.where else ""
-        return Verdict.OUT_OF_MEMORY, f"no room{asked}{which}{where}", ExitCode.ANSWER_IS_NO
+        reason = f"no room{asked}{which}{where}{request}"
+        return Verdict.OUT_OF_MEMORY, reason, ExitCode.ANSWER_IS_NO
     if program.exit_code != 0:
-        return Verdict.FAILED, _failure(program, own), ExitCode.PROGRAM_FAILED
+        return Verdict.FAILED, _failure(program, own) + request, ExitCode.PROGRAM_FAILED
+    if failed is not None:
+        return _judge_unanswered(failed, request)
     gap = find_gap(program, [process.record for process in processes])
     if gap is not None:
         return Verdict.FAILED, gap, ExitCode.PROGRAM_FAILED
@@ -202,6 +212,13 @@ def _judge(
         )
         return Verdict.OUT_OF_MEMORY, reason, ExitCode.ANSWER_IS_NO
     return Verdict.FITS, "fits", ExitCode.FINE
+
+
+def _judge_unanswered(failed: Noted, request: str) -> tuple[Verdict, str, ExitCode]:
+    """The verdict on a server that went on after a request that it did not answer."""
+    if failed.is_out_of_memory:
+        return Verdict.OUT_OF_MEMORY, f"no room{request}", ExitCode.ANSWER_IS_NO
+    return Verdict.FAILED, f"{failed.failure}{request}", ExitCode.PROGRAM_FAILED
 
 
 def _on_device(index: int, devices: Sequence[DeviceReport]) -> str:

@@ -28,7 +28,9 @@ def find_warnings(
     if not records and fits:  # else how it failed says more
         found.append("the program did not use a GPU: there is no device memory to report")
     found += _survived_ooms(records, fits=fits)
-    for which, steps in steps_per_device if fits else ():
+    # One request is not like the next, so their peaks need not settle.
+    has_requests = any(record.requests for record in records)
+    for which, steps in steps_per_device if fits and not has_requests else ():
         found += _unsettled_steps(steps, which)
     if fits and any(_is_first_optimizer_step_only(record) for record in records):
         found.append(

@@ -26,7 +26,8 @@ from typing import Any
 from ullage.errors import SpecError
 from ullage.gate.budget import Amount, Budget
 from ullage.gate.lock import LOCK_NAME
-from ullage.gate.scenario import DISTINCT, GPU, Scenario, variables_in
+from ullage.gate.requests import check_contradictions, check_replay, read_replay
+from ullage.gate.scenario import DISTINCT, GPU, Scenario, expand, variables_in
 from ullage.gate.sections import Section, Source
 from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.rank import choose_ranks
@@ -127,6 +128,9 @@ def _parse_scenario(name: str, table: object, source: Source) -> Scenario:
         )
     section = Section(source, keys, table)
     root = source.path.parent
+    replay = read_replay(section)
+    if replay is not None:
+        check_contradictions(section, table, replay)
     directory = _directory(section, root)
     scenario = Scenario(
         name=name,
@@ -140,10 +144,14 @@ def _parse_scenario(name: str, table: object, source: Source) -> Scenario:
         env=section.mapping("env"),
         matrix=_matrix(section),
         inputs=tuple(_list(section.words("inputs"))),
+        replay=replay,
         **_limits(section),
     )
     section.refuse_rest()
-    return _checked(scenario, section)
+    scenario = _checked(scenario, section)
+    for case in expand(scenario) if replay is not None else ():
+        check_replay(case, section)
+    return scenario
 
 
 def _list(value: str | list[str] | None) -> list[str]:
@@ -268,15 +276,17 @@ def _amount(section: Section, key: str) -> Amount | None:
 
 def _checked(scenario: Scenario, section: Section) -> Scenario:
     """The scenario itself, if it has what it needs and nothing in it contradicts the rest."""
-    if not scenario.command:
+    if not scenario.command and scenario.replay is None:
         raise section.error("command", 'is missing; write what to run: command = "train.py"')
     matrix = dict(scenario.matrix)
     if GPU in matrix:
         if scenario.gpus:
             raise section.error(GPU, "and matrix.gpu are both there; keep one of them")
         scenario = replace(scenario, gpus=matrix.pop(GPU), matrix=matrix)
-    used = {name for text in (*scenario.command, *scenario.env.values())
-            for name in variables_in(text)}  # fmt: skip
+    asked = scenario.replay
+    texts = (*scenario.command, *scenario.env.values(),
+             *((asked.file, asked.users) if asked is not None else ()))  # fmt: skip
+    used = {name for text in texts for name in variables_in(text)}
     for name in matrix:
         if name not in used:
             raise section.error(

@@ -19,11 +19,13 @@ from pathlib import Path
 
 from ullage import __version__
 from ullage.errors import EnvironmentProblem
-from ullage.gate.inputs import digest_files
+from ullage.gate.inputs import digest_file, digest_files
 from ullage.gate.scenario import Case
 from ullage.phantom.device import PhantomDevice
+from ullage.phantom.http_requests import audio_of
 from ullage.phantom.program import UserProgram
 from ullage.phantom.torch_build import TorchBuild
+from ullage.record.requests import read_requests
 
 # Of a terminal, a session, a shell, a CI job: they come and go, and no program's memory hangs on
 # them. One that does can be given in the scenario's `env`.
@@ -49,7 +51,7 @@ def digest_case(case: Case, program: UserProgram, device: PhantomDevice, build: 
     scenario = case.scenario
     environment = dict(os.environ) | dict(case.env)
     known = {
-        "case": repr((case.command, case.gpu, sorted(case.env.items()))),
+        "case": repr((case.command, case.gpu, sorted(case.env.items()), case.replay)),
         "how": repr((
             scenario.num_devices, scenario.world_size, scenario.local_world_size, scenario.ranks,
             scenario.alloc_conf, scenario.steps, scenario.real_init, scenario.dummy_weights,
@@ -63,9 +65,19 @@ def digest_case(case: Case, program: UserProgram, device: PhantomDevice, build: 
         "interpreter": _digest_interpreter(program.python, str(scenario.directory),
                                            environment.get("PYTHONPATH", "")),
         "inputs": list(digest_files(scenario.directory, scenario.inputs)),
+        "requests": dict(_requests(case)),
         "environment": dict(sorted(_lasting(environment))),
     }  # fmt: skip
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _requests(case: Case) -> Iterator[tuple[str, str]]:
+    """The files that requests come from, which the program itself need not read."""
+    if case.replay is not None:
+        path = case.scenario.directory / case.replay.file
+        requests = read_requests(path, case.replay.limit)
+        for one in {path, *(one for request in requests for one in audio_of(request, path.parent))}:
+            yield str(one), digest_file(str(one))
 
 
 def _lasting(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:

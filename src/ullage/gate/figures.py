@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from ullage.explain.basis import Basis
 from ullage.explain.changes import LINE
 from ullage.explain.course import StepSource
@@ -26,7 +28,7 @@ OUTSIDE = "(outside)"
 # Modules and places that hold less than this share of the peak are not listed.
 _LISTED_SHARE = 0.001
 # Growth is known from this many steps on: the first sets up what stays.
-_MIN_STEPS = 3
+MIN_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +167,20 @@ def _growth(seen: DeviceSnapshot) -> int | None:
 
     What is held after a step follows the size of its batch, so the least of the first half of the
     steps is compared with the least of the second half. What one step in many adds counts in part.
+    Where requests were replayed, each of them counts as a step.
+    Of the bytes that were asked for: by how much a block is larger than that depends on where the
+    allocator finds it, and goes up and down in a program that keeps nothing.
     """
     course = seen.course
-    if course.source is not StepSource.RECORD or course.num_steps < _MIN_STEPS:
+    if course.source is not StepSource.RECORD or course.num_steps < MIN_STEPS:
         return None
-    held = seen.levels.allocated_bytes[course.step_ends][1:]
+    held = seen.levels.requested_bytes[course.step_ends][1:]
     half = len(held) // 2
     first, second = held[:half], held[len(held) - half :]
-    distance = len(held) - half + int(second.argmin()) - int(first.argmin())
+    begin, end = int(first.argmin()), len(held) - half + int(second.argmin())
+    distance = end - begin
+    if course.requests:
+        ends = np.sort([one.end for one in course.requests])
+        done = np.searchsorted(ends, course.step_ends[1:], side="right")
+        distance = int(done[end] - done[begin])
     return int(second.min() - first.min()) // max(distance, 1)

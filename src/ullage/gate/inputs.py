@@ -72,7 +72,7 @@ def digest_inputs(inputs: Inputs, began_ns: int) -> dict[str, str] | None:
         if _changed_ns(path) >= began_ns:
             return None
     return {
-        **{f"{READ} {path}": _digest_file(path) for path in sorted(inputs.files)},
+        **{f"{READ} {path}": digest_file(path) for path in sorted(inputs.files)},
         **{f"{LIST} {path}": _digest_list(path) for path in sorted(inputs.lists)},
         **{f"{IMPORT} {path}": _digest_modules(path) for path in sorted(inputs.imports)},
     }
@@ -80,7 +80,7 @@ def digest_inputs(inputs: Inputs, began_ns: int) -> dict[str, str] | None:
 
 def is_unchanged(digests: Mapping[str, str]) -> bool:
     """Whether every path is what it was."""
-    digest = {READ: _digest_file, LIST: _digest_list, IMPORT: _digest_modules}
+    digest = {READ: digest_file, LIST: _digest_list, IMPORT: _digest_modules}
     parts = ((key.partition(" "), known) for key, known in digests.items())
     return all(kind in digest and digest[kind](path) == known for (kind, _, path), known in parts)
 
@@ -90,7 +90,7 @@ def digest_files(directory: Path, patterns: tuple[str, ...]) -> Iterator[tuple[s
     for pattern in patterns:
         for path in sorted(directory.glob(pattern)):
             if path.is_file():
-                yield str(path), _digest_file(str(path))
+                yield str(path), digest_file(str(path))
 
 
 def _changed_ns(path: str) -> int:
@@ -100,7 +100,8 @@ def _changed_ns(path: str) -> int:
         return 0
 
 
-def _digest_file(path: str) -> str:
+def digest_file(path: str) -> str:
+    """A digest of what a file holds; of a large one, of its size and time."""
     try:
         status = Path(path).stat()
         if not stat.S_ISREG(status.st_mode):

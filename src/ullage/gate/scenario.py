@@ -7,14 +7,53 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ullage.gate.budget import NO_BUDGET, Amount, Budget
 
 DISTINCT = "distinct"
 GPU = "gpu"
+PORT_NAME = "port"
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A file of requests, and who answers them.
+
+    Attributes:
+        file: of a JSON object on each line; it and `users` may hold variables of the matrix.
+        users: how many requests run at once.
+        limit: only so many of the first; None is all.
+        function: that is called, such as "serve.py:handle"; None where there is a server.
+        url: that requests are sent to; {port} is one that is free. None where there is a function.
+        ready: the path that says that the server is; None: when its port is open.
+        ready_timeout_s, timeout_s: how long that, and an answer, may take.
+        fields: what is sent with each request that has not its own.
+    """
+
+    file: str
+    users: str = "1"
+    limit: int | None = None
+    function: str | None = None
+    url: str | None = None
+    ready: str | None = None
+    ready_timeout_s: int = 300
+    timeout_s: int = 300
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def filled_in(self, values: Mapping[str, str]) -> Replay:
+        """The same with the values of variables."""
+        return replace(self, file=fill_in(self.file, values), users=fill_in(self.users, values))
+
+    def describe(self, command: str) -> str:
+        """What is run, as the lock has it: "serve.py:handle < requests.jsonl, 8 users"."""
+        first = "" if self.limit is None else f", the first {self.limit}"
+        many = "1 user" if self.users == "1" else f"{self.users} users"
+        return f"{command or self.function} < {self.file}{first}, {many}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +72,7 @@ class Scenario:
         env: variables of the environment, beside those that are there.
         matrix: the values of each variable.
         inputs: files that the result depends on beside those that Python is seen to read.
+        replay: requests that are replayed against it, if any.
         tolerance: by how much a peak may be above the lock; None is the default.
     """
 
@@ -57,6 +97,7 @@ class Scenario:
     env: Mapping[str, str] = field(default_factory=dict)
     matrix: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
+    replay: Replay | None = None
     budget: Budget = NO_BUDGET
     tolerance: Amount | None = None
 
@@ -70,6 +111,13 @@ class Case:
     gpu: str | None
     command: tuple[str, ...]
     env: Mapping[str, str]
+    replay: Replay | None = None
+
+    @property
+    def text(self) -> str:
+        """What is run, as the lock has it."""
+        command = shlex.join(self.command)
+        return command if self.replay is None else self.replay.describe(command)
 
 
 def expand(scenario: Scenario) -> tuple[Case, ...]:
@@ -87,8 +135,9 @@ def expand(scenario: Scenario) -> tuple[Case, ...]:
                 name=f"{scenario.name}/{varied}" if varied else scenario.name,
                 scenario=scenario,
                 gpu=told.get(GPU, only),
-                command=tuple(_fill_in(word, told) for word in scenario.command),
-                env={name: _fill_in(text, told) for name, text in scenario.env.items()},
+                command=tuple(fill_in(word, told) for word in scenario.command),
+                env={name: fill_in(text, told) for name, text in scenario.env.items()},
+                replay=None if scenario.replay is None else scenario.replay.filled_in(told),
             )
         )
     return tuple(cases)
@@ -99,6 +148,6 @@ def variables_in(text: str) -> set[str]:
     return set(re.findall(r"\{(\w+)\}", text))
 
 
-def _fill_in(text: str, values: Mapping[str, str]) -> str:
+def fill_in(text: str, values: Mapping[str, str]) -> str:
     """A text with its variables' values; other braces are the program's own."""
     return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)

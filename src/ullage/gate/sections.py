@@ -19,7 +19,8 @@ from ullage.gate.toml_lines import find_line
 
 Kind = TypeVar("Kind")
 _KINDS = {str: "a text", int: "a whole number", bool: "true or false", list: "a list",
-          dict: "a table", (str, list): "a text or a list", (str, int): "a size"}  # fmt: skip
+          dict: "a table", (str, list): "a text or a list",
+          (str, int): "a text or a number"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

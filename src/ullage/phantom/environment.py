@@ -100,6 +100,8 @@ def make_environment(
     directory.mkdir(parents=True, exist_ok=True)
     (directory / UNFINISHED).touch()
     _make_venv(directory, spec, progress)
+    # As Python 3.13's venv does, so that `git add .` in a project leaves 1.5 GB alone.
+    (directory / ".gitignore").write_text("*\n", encoding="utf-8")
     torch = _fill(directory, python, spec, progress)
     content = {"schema": "ullage.env/1", "torch": torch, "asked": stamp}
     (directory / STAMP).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -82,13 +82,15 @@ class RunOptions:
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How the child ended: its exit code (128 + the signal that ended it), how long it ran,
-    whether the user stopped it, and the processes that it left running, which were ended.
+    whether the user interrupted it, the processes that it left running, which were ended, and
+    whether it was a server that was stopped when all was done.
     """
 
     exit_code: int
     wall_s: float
     was_interrupted: bool
     left_running: tuple[tuple[int, str], ...] = ()
+    was_stopped: bool = False
 
 
 def check_platform() -> None:
@@ -201,6 +203,34 @@ class Child:
         if number == signal.SIGINT and _is_in_foreground():
             return  # the terminal has sent it to the child too
         self._process.send_signal(number)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def is_ended_within(self, patience_s: float) -> bool:
+        """Whether the process ends by itself in that time."""
+        if self._process is None:
+            return False
+        try:
+            self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def end(self, patience_s: float, is_busy: Callable[[], bool]) -> bool:
+        """Asks the process to end, and kills it where it does not and has nothing to finish; False:
+        it had ended already.
+        """
+        if self._process is None or not self.is_running:
+            return False
+        self._process.terminate()
+        while not self.is_ended_within(patience_s):
+            if not is_busy():
+                self._process.kill()
+                break
+        return True
 
     def stop(self) -> None:
         """Ends the child and what it started, if they still run."""

@@ -1,5 +1,5 @@
 """What the processes of a run left in its directory: records, snapshots, and the marks of those
-that used a device and left nothing else.
+that used a device and left nothing else, as one that was killed.
 
     remains = collect(run_dir, pid, Path("run.pickle"), force=False)
     remains.records, remains.unrecorded
@@ -7,11 +7,13 @@ that used a device and left nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ullage.files import keep_file
+from ullage.record.levels import Levels, find_marks, read_levels
 
 if TYPE_CHECKING:
     from ullage.trace.model import Record
@@ -26,11 +28,13 @@ class Remains:
             its snapshot is kept at.
         unrecorded: the processes that used a device and wrote no record, with the reason where
             they could still give one.
+        levels: what their marks say of them, by the same numbers.
         warnings: what could not be kept.
     """
 
     records: tuple[tuple[Record, str | None], ...]
     unrecorded: tuple[tuple[int, str], ...]
+    levels: Mapping[int, Levels]
     warnings: tuple[str, ...]
 
 
@@ -45,7 +49,7 @@ def collect(run_dir: Path, pid: int, kept: Path | None, *, force: bool) -> Remai
 
     read = [(read_record(path), path) for path in run_dir.glob("*.record")]
     read.sort(key=lambda pair: pair[0].order(pid))
-    excuses = {int(path.stem): _excuse(path) for path in run_dir.glob("*.begun")}
+    levels = {number: read_levels(path) for number, path in find_marks(run_dir).items()}
     records: list[tuple[Record, str | None]] = []
     warnings: list[str] = []
     taken: set[Path] = set()
@@ -62,21 +66,15 @@ def collect(run_dir: Path, pid: int, kept: Path | None, *, force: bool) -> Remai
                 )
                 taken.add(target)
             except OSError as error:
-                why = excuses.get(record.pid) or error.strerror or str(error)
+                told = levels.get(record.pid)
+                why = (told and told.excuse) or error.strerror or str(error)
                 warnings.append(f"the snapshot {str(target)!r} could not be written: {why}")
         records.append((record, None if place is None else str(place)))
-    recorded = {record.pid for record, _ in records}
-    unrecorded = tuple(pair for pair in sorted(excuses.items()) if pair[0] not in recorded)
-    return Remains(tuple(records), unrecorded, tuple(warnings))
+    for record, _ in records:
+        levels.pop(record.pid, None)
+    unrecorded = tuple((number, told.excuse) for number, told in sorted(levels.items()))
+    return Remains(tuple(records), unrecorded, levels, tuple(warnings))
 
 
 def _which(record: Record) -> str:
     return f"-{record.pid}" if record.rank is None else f"-rank{record.rank}"
-
-
-def _excuse(path: Path) -> str:
-    """Why a process wrote no record, if it got to say so."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

@@ -32,6 +32,8 @@ def _absent(*_arguments: object) -> int:
 
 position = _bind("ullage_position", c_uint64)
 """Number of allocator events so far, over all devices."""
+share_levels = _bind("ullage_share_levels", c_int, c_char_p, c_uint64)
+"""(path, offset): keeps the levels in that file from there on; see levels.py."""
 read_bytes = _bind("ullage_read", c_int, c_void_p, c_void_p, c_size_t)
 look = _bind("ullage_look", None, c_void_p, c_void_p, c_void_p, c_size_t)
 """(address, data, known, size): copies what is known, and a flag for each byte of it."""
@@ -192,6 +194,7 @@ __all__ = [
     "position",
     "read_bytes",
     "refused",
+    "share_levels",
     "skip_random",
     "usage",
     "workspaces",

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from ullage.record import library
+from ullage.record import library, users
 from ullage.record.modules import Modules, is_replica
 from ullage.record.ownership import Claims
 from ullage.record.values import Values
@@ -147,6 +147,10 @@ class Phases:
                 self._mark("forward_begin", {"grad": self._torch.is_grad_enabled()})
 
     def _after_module(self, module: Any, _arguments: Any, *named_and_output: Any) -> None:
+        self._leave_module(module, named_and_output)
+        users.pass_on()
+
+    def _leave_module(self, module: Any, named_and_output: Sequence[Any]) -> None:
         library.leave_scope()
         self._depth.modules -= 1
         if self._depth.modules == 0 and not self.is_busy and not is_replica(module):

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
-import pickle
 import platform
-import resource
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ullage import __version__
-from ullage.record import alone, host, library, place, tuned
+from ullage.record import alone, host, levels, library, place, requests, tuned
 from ullage.record.compiled import Compiled
 from ullage.record.compiler import defer_import
 from ullage.record.history import History
@@ -32,12 +27,10 @@ from ullage.record.phases import Phases
 from ullage.record.settings import Settings
 from ullage.record.values import Values
 from ullage.record.weights import SkippedWeights
+from ullage.record.written import lift_limits, undisturbed, write_whole
 
-# A reason for there being no record has to fit.
-_MARK_BYTES = 512
 # Address space, no memory: given back for the record of a program that has used up all it may have.
 _RESERVE_BYTES = 64 << 20
-_STDERR = 2
 _NO_HISTORY: dict[str, Any] = {"segments": [], "device_traces": []}  # not wanted, or another's
 # The steps after which it is noted who holds what; what grows is there by then.
 _LOOKED_AT = frozenset(4**power for power in range(1, 16))
@@ -64,6 +57,7 @@ class Session:
         self._is_forked = self._is_written = False
         self._has_device = self._has_history = False
         self._reserve: mmap.mmap | None = None
+        self._mark: Path | None = None
         self._reads = place.HostReads()
         self._ooms: list[dict[str, Any]] = []
         self._warnings: list[str] = []
@@ -125,7 +119,7 @@ class Session:
         self._has_device = True
         if self._is_forked:
             self._values.resume()  # it was let alone until it turned to a device
-        self._mark(b" " * _MARK_BYTES)
+        self._mark = levels.begin(self._settings.run_dir, self._pid)
         with contextlib.suppress(OSError, ValueError):
             self._reserve = mmap.mmap(-1, _RESERVE_BYTES)
         if not self._modules.begin():
@@ -221,27 +215,29 @@ class Session:
         self._is_written = True
         if self._reserve is not None:
             self._reserve.close()
-        _lift_limits()
+        lift_limits()
+        levels.excuse(self._mark, levels.WRITING)
         try:
-            with _undisturbed():
+            with undisturbed():
                 self._write()
+            levels.excuse(self._mark, "")
         except Exception as error:  # the program may be in any state
             text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             why = f"{type(error).__name__}: {text}" if text else type(error).__name__
-            self._mark(why.encode(errors="replace")[:_MARK_BYTES].ljust(_MARK_BYTES))
+            levels.excuse(self._mark, why)
 
     def show(self, path: Path) -> bool:
         """Writes a snapshot of what is known by now, and goes on; False: no device was used."""
         if self._has_device:
-            _write(path, self._in_snapshot(self._look()))
+            write_whole(path, self._in_snapshot(self._look()))
             self._values.resume()
         return self._has_device
 
     def _write(self) -> None:
         record, stem = self._look(), self._settings.run_dir / str(self._pid)
-        _write(stem.with_suffix(".record"), record)
+        write_whole(stem.with_suffix(".record"), record)
         if self._settings.has_snapshot:
-            _write(stem.with_suffix(".snapshot.pickle"), self._in_snapshot(record))
+            write_whole(stem.with_suffix(".snapshot.pickle"), self._in_snapshot(record))
 
     def _look(self) -> dict[str, Any]:
         self._values.pause()
@@ -252,18 +248,11 @@ class Session:
     def _in_snapshot(self, record: dict[str, Any]) -> dict[str, Any]:
         return (self._history.snapshot() if self._has_history else _NO_HISTORY) | {"ullage": record}
 
-    def _mark(self, text: bytes) -> None:
-        """Notes that a device is used, with room for a reason: the disk may be full by then."""
-        with contextlib.suppress(OSError):
-            flags = os.O_WRONLY | os.O_CREAT
-            mark = os.open(self._settings.run_dir / f"{self._pid}.begun", flags, 0o600)
-            os.pwrite(mark, text, 0)
-            os.close(mark)
-
     def _record(self) -> dict[str, Any]:
         torch = self._torch
         rank = os.environ.get("RANK")
         events = self._events()
+        answered = requests.answered_by(self._pid, self._settings.run_dir)
         return {
             "schema": "ullage.record/1",
             "ullage": __version__,
@@ -279,7 +268,8 @@ class Session:
             "devices": [self._device(index) for index in range(torch.cuda.device_count())],
             "first_position": 0,
             "events": events,
-            "marks": [list(mark) for mark in self._phases.whole_marks()],
+            "requests": answered,
+            "marks": requests.as_steps(self._phases.whole_marks(), answered),
             "modules": self._modules.names(),
             "claims": [list(claim) for claim in self._claims.rows()],
             "workspaces": library.workspaces(),
@@ -350,50 +340,3 @@ class Session:
             "outside": library.outside(index),
             **self._peaks.of_device(index),
         }
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all, whatever the program did to its own files."""
-    path.parent.mkdir(parents=True, exist_ok=True)  # it may have emptied the temporary directory
-    aside = path.with_suffix(path.suffix + ".part")
-    with os.fdopen(_open_high(aside), "wb") as file:
-        os.fchmod(file.fileno(), 0o600)  # whatever its umask
-        pickle.dump(content, file, protocol=pickle.HIGHEST_PROTOCOL)
-    aside.replace(path)
-
-
-def _open_high(path: Path) -> int:
-    """Opens a file above the numbers of stdin, stdout and stderr: where those are closed, what
-    others print would land in it.
-    """
-    low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    if low > _STDERR:
-        return low
-    try:
-        return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
-    finally:
-        os.close(low)
-
-
-def _lift_limits() -> None:
-    """Takes back what limits the program has set itself: they are not for its record."""
-    for name in ("AS", "DATA", "FSIZE", "NOFILE"):
-        limit = getattr(resource, f"RLIMIT_{name}")
-        with contextlib.suppress(OSError, ValueError):
-            _soft, hard = resource.getrlimit(limit)
-            resource.setrlimit(limit, (hard, hard))
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Signals that end a process wait for nothing here: they are ignored, as it is ending."""
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            before[number] = signal.signal(number, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if handler is not None:  # one that is not Python's cannot be put back
-                signal.signal(number, handler)

@@ -111,6 +111,7 @@ def _parts(view: CheckView, width: int) -> Iterator[RenderableType]:
     code = exit_code_of(view.judged)
     yield Text(check_line(view), style="bold red" if code else "bold green")
     yield _table(view.judged)
+    yield from _moments(view.judged)
     for one in view.judged:
         if one.state in {State.PASSED, State.UNLOCKED}:
             continue
@@ -138,6 +139,20 @@ def _table(judged: Sequence[Judged]) -> Table:
         if not one.comparisons:
             table.add_row(f"  {one.name}", "", "", "", "", state)
     return table
+
+
+def _moments(judged: Sequence[Judged]) -> Iterator[Text]:
+    """Which requests ran when the most was allocated."""
+    told = [
+        Text(f"  {comparison.name}: the most at {comparison.entry.moment}", style="dim")
+        for one in judged
+        if one.scenario.replay is not None
+        for comparison in one.comparisons
+        if comparison.entry.moment
+    ]
+    if told:
+        yield Text()
+    yield from told
 
 
 def _case_parts(view: CheckView, one: Judged, width: int) -> Iterator[RenderableType]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ullage.trace.model import Category
+from ullage.trace.category import Category
 
 
 class Look(NamedTuple):

@@ -14,26 +14,12 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ullage.trace.category import Category as Category
+
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 UInt32Array: TypeAlias = npt.NDArray[np.uint32]
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 UInt8Array: TypeAlias = npt.NDArray[np.uint8]
-
-
-class Category(enum.Enum):
-    """Who a block of device memory belongs to."""
-
-    PARAMETER = "parameter"
-    BUFFER = "buffer"
-    GRADIENT = "gradient"
-    OPTIMIZER_STATE = "optimizer_state"
-    ACTIVATION = "activation"
-    INPUT = "input"
-    TEMPORARY = "temporary"
-    WORKSPACE = "workspace"
-    COMMUNICATION = "communication"
-    KV_CACHE = "kv_cache"
-    UNATTRIBUTED = "unattributed"
 
 
 class EventKind(enum.IntEnum):
@@ -270,6 +256,20 @@ class OutOfMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """A request of a file that was replayed, from the position at which it began to that at which
+    it ended; `where` is its line, such as "requests.jsonl:7". `failure` is why it was not answered,
+    empty where it was.
+    """
+
+    where: str
+    begin: int
+    end: int
+    failure: str = ""
+    is_out_of_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class HostRead:
     """Values that a kernel may have written, read by the host and answered as zeros; `size_bytes`
     were read.
@@ -309,6 +309,7 @@ class Record:
 
     `last_use` has for each event that gave out a block the position at which it was last handed to
     a kernel, a library or a copy, 0 for never; this and `copies` are None in records of before.
+    `requests` are those that were replayed against the program; then a step ends where none runs.
     `groups` are the ranks of each process group of a rank that was played alone. `num_not_yet` is
     how often the allocator asked whether another stream was done with a block, and it was not; only
     then can its bytes hang on when work is done, and `at_once` is what was found out about that.
@@ -351,6 +352,7 @@ class Record:
     groups: tuple[tuple[int, ...], ...] = ()
     num_not_yet: int = 0
     at_once: tuple[AtOnce, ...] = ()
+    requests: tuple[Request, ...] = ()
 
     def order(self, own_pid: int) -> tuple[bool, int, float]:
         """What sorts the records of one run: the program's own process, then by rank and start."""

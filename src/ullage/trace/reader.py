@@ -37,6 +37,7 @@ from ullage.trace.model import (
     PinnedLevels,
     ProgramExit,
     Record,
+    Request,
     UInt32Array,
     Workspaces,
 )
@@ -129,6 +130,18 @@ def parse_record(value: object) -> Record:
         changed_variables=check.parse_texts(fields, "changed_variables"),
         groups=check.parse_rows(fields, "groups", _parse_group),
         num_not_yet=check.number(fields, "num_not_yet", 0),
+        requests=check.parse_rows(fields, "requests", _parse_request),
+    )
+
+
+def _parse_request(entry: object) -> Request:
+    where, begin, end, failure, is_out_of_memory = check.row(entry, 5, "requests")
+    return Request(
+        where=check.typed(where, str, "requests"),
+        begin=check.typed(begin, int, "requests"),
+        end=check.typed(end, int, "requests"),
+        failure=check.typed(failure, str, "requests"),
+        is_out_of_memory=check.typed(is_out_of_memory, bool, "requests"),
     )
 
 

@@ -95,6 +95,7 @@ def test_a_thin_environment_lacks_nothing_and_brings_nothing_in(
     (lib,) = thin.glob("lib/python*/site-packages/torch/lib")
     assert (lib / build.LIBRARY).read_bytes() == b"phantom"
     assert (lib / "libcudart.so.13").exists()
+    assert (thin / ".gitignore").read_text() == "*\n", "a project's git leaves it alone"
 
     # The second call changes nothing but the phantom, which may be newer.
     (build.DEFAULT_OUT / build.LIBRARY).write_bytes(b"newer")

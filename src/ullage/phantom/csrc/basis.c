@@ -4,6 +4,9 @@
  * function of libc10. The phantom stands in front of it, notes the event, and passes it on. So the record holds every
  * event whatever the program does with torch's own history, and each fact found later (an address, a phase) can be tied
  * to a position in the event sequence at the cost of reading a counter.
+ *
+ * The levels stand in a file that the recorder names, so that others can read them while the program runs, and after it
+ * was killed.
  */
 #include "blocks.h"
 #include "host.h"
@@ -11,10 +14,13 @@
 #include "scope.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { MAX_EVENTS = 1 << 25, MAX_REFUSED = 512, MAX_ASSUMED = 128, CUDA = 1 };
 
@@ -43,15 +49,23 @@ struct assumed {
   uint64_t count, low, answered, high;
 };
 
+/* record/levels.py reads this. */
+struct levels {
+  uint64_t position;
+  struct {
+    uint64_t allocated, reserved, peak_allocated, peak_reserved, peak_non_torch, num_ooms;
+  } devices[MAX_DEVICES];
+};
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct event *events;
-static uint64_t num_events, event_room, position;
+static uint64_t num_events, event_room;
+static struct levels own_levels, *levels = &own_levels;
 static struct workspace *workspaces;
 static uint64_t num_workspaces, workspace_room;
 static struct refused refusals[MAX_REFUSED];
 static struct assumed assumptions[MAX_ASSUMED];
 static size_t num_refusals, num_assumptions;
-static uint64_t non_torch_peak[64], reserved_now[64];
 
 static bool grow(void **array, uint64_t *room, size_t item) {
   uint64_t wanted = *room ? *room * 2 : 4096;
@@ -62,19 +76,33 @@ static bool grow(void **array, uint64_t *room, size_t item) {
   return true;
 }
 
+static void raise_to(uint64_t *peak, uint64_t level) {
+  if (level > *peak) *peak = level;
+}
+
 static void note_non_torch(int index) {
-  uint64_t used = used_bytes(index), torch = device(index)->context_bytes + reserved_now[index & 63];
-  if (used > torch && used - torch > non_torch_peak[index & 63]) non_torch_peak[index & 63] = used - torch;
+  uint64_t used = used_bytes(index);
+  uint64_t torch = device(index)->context_bytes + levels->devices[index % MAX_DEVICES].reserved;
+  if (used > torch) raise_to(&levels->devices[index % MAX_DEVICES].peak_non_torch, used - torch);
+}
+
+static void note_levels(const struct event *e, uint64_t allocated) {
+  size_t index = e->device % MAX_DEVICES;
+  levels->devices[index].allocated = allocated;
+  levels->devices[index].reserved = (uint64_t)e->reserved;
+  raise_to(&levels->devices[index].peak_allocated, allocated);
+  raise_to(&levels->devices[index].peak_reserved, (uint64_t)e->reserved);
+  levels->devices[index].num_ooms += e->kind == OUT_OF_MEMORY;
+  note_non_torch((int)index);
 }
 
 /* Answers with the number of the event. */
-static uint64_t note_event(struct event e) {
+static uint64_t note_event(struct event e, uint64_t allocated) {
   pthread_mutex_lock(&lock);
-  uint64_t number = __atomic_fetch_add(&position, 1, __ATOMIC_RELAXED);
+  uint64_t number = __atomic_fetch_add(&levels->position, 1, __ATOMIC_RELAXED);
   bool room = num_events < event_room || (num_events < MAX_EVENTS && grow((void **)&events, &event_room, sizeof *events));
   if (room) events[num_events++] = e;
-  reserved_now[e.device & 63] = (uint64_t)e.reserved;
-  note_non_torch(e.device);
+  note_levels(&e, allocated);
   pthread_mutex_unlock(&lock);
   return number;
 }
@@ -85,7 +113,7 @@ void note_outside(int index) {
   pthread_mutex_unlock(&lock);
 }
 
-uint64_t event_position(void) { return __atomic_load_n(&position, __ATOMIC_RELAXED); }
+uint64_t event_position(void) { return __atomic_load_n(&levels->position, __ATOMIC_RELAXED); }
 
 /* libc10's own function of this name. It was loaded by Python's import, out of reach of RTLD_NEXT. */
 void *in_libc10(const char *name) {
@@ -115,7 +143,8 @@ API void REPORT_USAGE(void *block, int64_t bytes, size_t allocated, size_t reser
     if (bytes < 0) block_freed((uintptr_t)block);
     uint64_t number = note_event((struct event){(int64_t)(uintptr_t)block, bytes, (int64_t)reserved,
                                                 bytes > 0 ? current_scope() : NO_SCOPE, (uint8_t)(where >> 8),
-                                                BLOCK | (is_recording_graph() ? WITH_GRAPH : 0)});
+                                                BLOCK | (is_recording_graph() ? WITH_GRAPH : 0)},
+                                 allocated);
     if (bytes > 0) block_allocated((uintptr_t)block, (size_t)bytes, number);
   }
   if (next) next(block, bytes, allocated, reserved, where);
@@ -124,7 +153,7 @@ API void REPORT_USAGE(void *block, int64_t bytes, size_t allocated, size_t reser
 API void REPORT_OOM(int64_t bytes, size_t allocated, size_t reserved, c10_device where) {
   static void (*next)(int64_t, size_t, size_t, c10_device);
   if (!next) next = (void (*)(int64_t, size_t, size_t, c10_device))in_libc10(NAME_OF(REPORT_OOM));
-  if ((where & 0xff) == CUDA) note_event((struct event){0, bytes, (int64_t)reserved, current_scope(), (uint8_t)(where >> 8), OUT_OF_MEMORY});
+  if ((where & 0xff) == CUDA) note_event((struct event){0, bytes, (int64_t)reserved, current_scope(), (uint8_t)(where >> 8), OUT_OF_MEMORY}, allocated);
   if (next) next(bytes, allocated, reserved, where);
 }
 
@@ -229,4 +258,31 @@ API const char *ullage_assumed(uint64_t i, uint64_t row[4]) {
   return assumptions[i].what;
 }
 
-API uint64_t ullage_non_torch_peak(int index) { return non_torch_peak[index & 63]; }
+API uint64_t ullage_non_torch_peak(int index) { return levels->devices[index % MAX_DEVICES].peak_non_torch; }
+
+/* A forked process has levels of its own. */
+static void keep_to_itself(void) {
+  own_levels = *levels;
+  levels = &own_levels;
+}
+
+/* From now on the levels are in this file, after its first `offset` bytes; false: it could not be had. */
+API int ullage_share_levels(const char *path, uint64_t offset) {
+  static bool is_told;
+  int file = open(path, O_RDWR | O_CLOEXEC);
+  if (file < 0) return false;
+  size_t size = (size_t)offset + sizeof *levels;
+  /* Room on the disk first: a page for which there is none would end the program when it is written. */
+  void *mapped = posix_fallocate(file, 0, (off_t)size) ? MAP_FAILED
+                                                       : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  if (mapped == MAP_FAILED) return false;
+  if (!is_told) pthread_atfork(NULL, NULL, keep_to_itself);
+  is_told = true;
+  pthread_mutex_lock(&lock);
+  struct levels *shared = (struct levels *)((char *)mapped + offset);
+  *shared = *levels;
+  levels = shared;
+  pthread_mutex_unlock(&lock);
+  return true;
+}

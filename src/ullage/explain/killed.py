@@ -1,0 +1,73 @@
+"""The record of a process that was killed before it wrote one: the peaks that its mark tells, and
+nothing of who held them.
+
+    record_of(4711, read_levels(mark), device, torch="2.15.0+cu132")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ullage import __version__
+from ullage.record.levels import DeviceLevels, Levels
+from ullage.trace.model import (
+    Claims,
+    DeviceTotals,
+    Events,
+    ExitKind,
+    ProgramExit,
+    Record,
+    Workspaces,
+)
+
+if TYPE_CHECKING:
+    from ullage.gpus.catalog import Gpu
+
+
+def record_of(pid: int, levels: Levels, gpu: Gpu, torch: str) -> Record:
+    """A record without events. What was asked for is not known: it is at most what was allocated,
+    which stands in its place.
+    """
+    none = np.empty(0, dtype=np.int64)
+    lost = "its peaks are known, and not who held them"
+    return Record(
+        ullage=__version__,
+        torch=torch,
+        cuda=None,
+        python="",
+        argv=(),
+        pid=pid,
+        rank=None,
+        started_s=0.0,
+        ended_s=0.0,
+        exit=ProgramExit(ExitKind.RETURNED, None, None, None, 0),
+        devices=tuple(_totals(index, one, gpu) for index, one in levels.devices.items()),
+        first_position=0,
+        events=Events(
+            none, none, none, none.astype(np.uint8), none.astype(np.uint8),
+            none.astype(np.int32), none.astype(np.bool_),
+        ),
+        marks=(),
+        claims=Claims(none, none, none, (), ()),
+        workspaces=Workspaces(none, none, none, none, ()),
+        warnings=(f"process {pid} was ended before it wrote its record: {lost}",),
+    )  # fmt: skip
+
+
+def _totals(index: int, one: DeviceLevels, gpu: Gpu) -> DeviceTotals:
+    return DeviceTotals(
+        index=index,
+        name=gpu.name,
+        total_bytes=gpu.total_bytes,
+        context_bytes=gpu.context_high_bytes,
+        non_torch_bytes=one.peak_non_torch_bytes,
+        peak_requested_bytes=one.peak_allocated_bytes,
+        peak_allocated_bytes=one.peak_allocated_bytes,
+        peak_reserved_bytes=one.peak_reserved_bytes,
+        num_allocs=0,
+        num_segments=0,
+        num_ooms=one.num_ooms,
+        num_alloc_retries=0,
+    )

@@ -1,0 +1,159 @@
+"""What is sent to a server for a line of a file of requests, and where to.
+
+    endpoint = Endpoint.parse("http://127.0.0.1:8000/v1/completions")
+    content, kind = make_body(request, {"model": "m"}, directory)
+
+A line is sent as it is, as JSON, but for what stands for something else:
+
+    input_length, output_length     a prompt of so many tokens, and as many to make (Mooncake's
+                                    traces; hash_ids say which blocks of 512 tokens are the same)
+    timestamp                       left out: no time passes on the phantom, so none is waited for
+    audio, audio_s                  a form with a file: of that path, or silence of so many seconds
+"""
+
+from __future__ import annotations
+
+import io
+import ipaddress
+import json
+import wave
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ullage.errors import SpecError
+from ullage.record.requests import Request
+
+_TRACE = ("timestamp", "input_length", "output_length", "hash_ids")
+# Source: Mooncake's open traces (kvcache-ai/Mooncake, FAST25-release): a hash for 512 tokens.
+_BLOCK_TOKENS = 512
+# Token numbers that any vocabulary has, past those that often end a text.
+_FIRST_TOKEN, _NUM_TOKENS = 100, 10_000
+_SAMPLES_PER_S = 16_000
+_BOUNDARY = "ullage-boundary-7d1f5a"
+PORT = "{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where requests go; the path begins with a slash and holds the query."""
+
+    host: str
+    port: int
+    path: str
+
+    @classmethod
+    def parse(cls, url: str) -> Endpoint:
+        """Reads "http://127.0.0.1:8000/v1/completions".
+
+        Raises:
+            SpecError: it is not of this machine, has no port, or is not http.
+        """
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise SpecError(f"{url!r} is no URL: {error}") from None
+        if parts.scheme != "http":
+            raise SpecError(
+                f"{url!r} is not http; write, such as: http://127.0.0.1:{PORT}/generate"
+            )
+        if not _is_loopback(parts.hostname or ""):
+            raise SpecError(
+                f"{url!r} is not of this machine, where the scenario's own server runs; write "
+                "127.0.0.1"
+            )
+        if port is None:
+            raise SpecError(f"{url!r} has no port; write one, or {PORT} for one that is free")
+        query = f"?{parts.query}" if parts.query else ""
+        return cls(parts.hostname or "", port, f"{parts.path or '/'}{query}")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_request(request: Request, directory: Path) -> None:
+    """Raises SpecError where a line says something that cannot be sent."""
+    body = request.body
+    for key in ("input_length", "output_length"):
+        size = body.get(key, 1)
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise SpecError(f"{request.where}: {key} is {size!r}; expected a number of tokens")
+    hashes = body.get("hash_ids", [])
+    if not isinstance(hashes, list) or not all(isinstance(one, int) for one in hashes):
+        raise SpecError(f"{request.where}: hash_ids is {hashes!r}; expected a list of numbers")
+    seconds = body.get("audio_s", 1)
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
+        raise SpecError(f"{request.where}: audio_s is {seconds!r}; expected seconds, such as 30.0")
+    for path in audio_of(request, directory):
+        if not path.is_file():
+            raise SpecError(
+                f"{request.where}: there is no audio file {str(path)!r}; paths begin at the file "
+                "of requests"
+            )
+
+
+def audio_of(request: Request, directory: Path) -> Iterator[Path]:
+    """The file that a line sends, if it does."""
+    if isinstance(request.body.get("audio"), str):
+        yield directory / request.body["audio"]
+
+
+def make_body(request: Request, fields: Mapping[str, Any], directory: Path) -> tuple[bytes, str]:
+    """What is sent for a line, with its content type.
+
+    Args:
+        request: that was checked.
+        fields: what is sent with every line, unless the line has it.
+        directory: that the paths of audio files begin at.
+    """
+    line = request.body
+    asked = {key: value for key, value in line.items() if key not in _TRACE}
+    made = _completion(line) if "input_length" in line else {}
+    body = {**made, **fields, **asked}
+    audio = _audio(request, directory)
+    if audio is None:
+        return json.dumps(body).encode(), "application/json"
+    return _form(body, *audio), f"multipart/form-data; boundary={_BOUNDARY}"
+
+
+def _completion(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A request of OpenAI's completions for a line of a trace; it ends at its length alone."""
+    count = line["input_length"]
+    hashes = [*line.get("hash_ids", []), *range(count // _BLOCK_TOKENS + 1)]
+    blocks = hashes[: count // _BLOCK_TOKENS + 1]
+    tokens = [_FIRST_TOKEN + one % _NUM_TOKENS for one in blocks for _ in range(_BLOCK_TOKENS)]
+    made = {"prompt": tokens[:count], "ignore_eos": True}
+    return made | ({"max_tokens": line["output_length"]} if "output_length" in line else {})
+
+
+def _audio(request: Request, directory: Path) -> tuple[str, bytes] | None:
+    """The name and content of the audio file of a line; None: it has none."""
+    for path in audio_of(request, directory):
+        return path.name, path.read_bytes()
+    if "audio_s" not in request.body:
+        return None
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setparams((1, 2, _SAMPLES_PER_S, 0, "NONE", ""))
+        file.writeframes(bytes(2 * int(request.body["audio_s"] * _SAMPLES_PER_S)))
+    return "audio.wav", content.getvalue()
+
+
+def _form(body: Mapping[str, Any], name: str, content: bytes) -> bytes:
+    """A form with the fields and the file, as OpenAI's transcriptions take it."""
+    head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="'
+    parts = [
+        f'{head}{key}"\r\n\r\n{value}\r\n'.encode()
+        for key, value in body.items()
+        if key not in {"audio", "audio_s"}
+    ]
+    kind = "Content-Type: application/octet-stream"
+    parts.append(f'{head}file"; filename="{name}"\r\n{kind}\r\n\r\n'.encode())
+    return b"".join([*parts, content, f"\r\n--{_BOUNDARY}--\r\n".encode()])
