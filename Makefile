@@ -4,7 +4,8 @@
 #   make test      every check and test
 #   make check     lint, types, spelling
 #   make nightly   the slow tests too, on five versions of PyTorch, and the popular stacks; writes docs/torch-versions.md,
-#                  examples.md, distributed-ranks.md, check-results.md, stacks.md and attribution.md there
+#                  examples.md, distributed-ranks.md, check-results.md, stacks.md, attribution.md, folklore.md
+#                  and estimate-accuracy.md there
 #   make fuzz      the readers of snapshots against a million inputs and more each; needs clang
 #   make wheel     wheels for x86-64 and aarch64 Linux
 
@@ -12,6 +13,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 OLDEST_TORCH := 2.6.0
 
 BIN := .venv/bin
+# A process for each core; the tests of one file share what they make, so they stay together.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 NEWEST := .envs/torch-newest
 OLDEST := .envs/torch-$(OLDEST_TORCH)
 REQUIREMENTS := examples/requirements.txt
@@ -25,7 +28,7 @@ demo: $(NEWEST)/ullage-env.json phantom
 	$(BIN)/ullage run --gpu h100-80gb --python $(NEWEST)/bin/python -- examples/gpt2/train.py
 
 test: check $(NEWEST)/ullage-env.json phantom
-	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(BIN)/python -m pytest
+	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST)
 	$(BIN)/ullage check --python $(NEWEST)/bin/python
 
 check: .venv/done
@@ -36,7 +39,7 @@ check: .venv/done
 
 # The versions of PyTorch are a list in benchmarks/versions.py, which makes an environment for each.
 nightly: check $(NEWEST)/ullage-env.json phantom
-	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(BIN)/python -m pytest -m "not phantom"
+	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST) -m "not phantom"
 	$(BIN)/python -m benchmarks.versions
 	$(BIN)/python -m benchmarks.examples --python $(NEWEST)/bin/python --python $(OLDEST)/bin/python
 	$(BIN)/python -m benchmarks.distributed --python $(NEWEST)/bin/python
@@ -49,6 +52,8 @@ nightly: check $(NEWEST)/ullage-env.json phantom
 	  tests/phantom/test_compile.py tests/phantom/test_kernels.py tests/phantom/test_distributed.py \
 	  tests/phantom/test_attribution.py
 	$(BIN)/python -m benchmarks.attribution --python $(firstword $(STACKS))/bin/python
+	$(BIN)/python -m benchmarks.folklore --python $(firstword $(STACKS))/bin/python
+	$(BIN)/python -m benchmarks.accuracy.estimate --python $(firstword $(STACKS))/bin/python
 
 fuzz: phantom
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'

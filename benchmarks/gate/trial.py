@@ -15,6 +15,7 @@ from types import TracebackType
 
 import ullage
 from benchmarks.gate.changes import Harmless, Planted
+from benchmarks.gate.repetition import Repetition, repeat
 from ullage.gate.compare import Changed
 from ullage.units import MIB
 
@@ -107,6 +108,11 @@ class Project:
             module=_grown(changes.modules),
             reason=reasons[0] if reasons else "",
         )
+
+    def repeat(self) -> Repetition:
+        """The program as it was locked, checked once more by the command line."""
+        self._write((), ())
+        return repeat(self._config, self._python)
 
     @property
     def _config(self) -> Path:

@@ -19,7 +19,12 @@ from ullage.gate.lock import Entry, Key, Peaks
 from ullage.gate.locking import LockReport
 from ullage.gate.verdicts import Judged, State
 from ullage.report.check import CheckView, check_line, render_check
-from ullage.report.check_ci import github_annotations, github_summary, junit_report
+from ullage.report.check_ci import (
+    github_annotations,
+    github_link,
+    github_summary,
+    junit_report,
+)
 from ullage.report.check_document import check_document
 from ullage.report.lock import lock_document, render_locked
 from ullage.units import GIB
@@ -96,17 +101,17 @@ def test_junit_is_xml_with_a_case_each(view: CheckView) -> None:
     (suite,) = root
     assert suite.attrib["tests"] == "4"
     assert (suite.attrib["failures"], suite.attrib["errors"]) == ("1", "1")
-    cases = {case.attrib["name"]: case for case in suite}
+    cases = {case.attrib["name"]: case for case in suite.iter("testcase")}
     assert list(cases) == ["same", "new", "train", "broken"]
     assert cases["same"].find("failure") is None
     failure = cases["train"].find("failure")
     assert failure is not None and "more than the lock allows" in failure.attrib["message"]
     error = cases["broken"].find("error")
     assert error is not None and "a <b> & c" in error.attrib["message"]
-    properties = {
-        one.attrib["name"]: one.attrib["value"] for one in cases["train"].iter("property")
-    }
+    assert suite[0].tag == "properties", "Jenkins' schema has none in a test case"
+    properties = {one.attrib["name"]: one.attrib["value"] for one in suite[0]}
     assert properties["train peak_allocated_bytes"] == str(2 * GIB)
+    assert properties["same peak_allocated_bytes"] == str(GIB)
 
 
 def test_annotations_are_at_the_line_that_grew(view: CheckView, tmp_path: Path) -> None:
@@ -128,7 +133,7 @@ def test_no_more_annotations_than_github_shows(view: CheckView, tmp_path: Path) 
     many = CheckView(view.path, view.judged[2:3] * 30, {})
     lines = list(github_annotations(many, tmp_path))
     assert len(lines) == 11
-    assert "20 more" in lines[-1]
+    assert lines[-1].startswith("::warning ::") and "20 more" in lines[-1]
 
 
 def test_the_summary_has_the_table_and_the_link(view: CheckView) -> None:
@@ -137,6 +142,17 @@ def test_the_summary_has_the_table_and_the_link(view: CheckView) -> None:
     assert "**exceeded**" in text
     assert "\n    ullage lock --update train\n" in text
     assert len(github_summary(CheckView(view.path, view.judged * 8000, {}), {})) <= 1_000_000
+
+
+def test_a_link_of_a_summary_leads_to_the_run_on_github() -> None:
+    page = Path("pages/train.html")
+    assert github_link(page, {}) == "pages/train.html"
+    run = {
+        "GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "me/project",
+        "GITHUB_RUN_ID": "4711",
+    }  # fmt: skip
+    link = "https://github.com/me/project/actions/runs/4711#artifacts"
+    assert github_link(page, run) == link
 
 
 def test_the_document_is_json_and_complete(view: CheckView) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import json
 import os
 import pickle
@@ -116,12 +118,33 @@ def execute(
 
 
 @pytest.fixture(scope="session")
-def run_program(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> RunProgram:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runs of this session are, of all its processes under pytest-xdist."""
+    own = tmp_path_factory.getbasetemp()
+    directory = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "runs"
+    directory.mkdir(exist_ok=True)
+    return directory
+
+
+def run_once(directory: Path, run: Callable[[], tuple[int, str, str]]) -> Outcome:
+    """What a run left in its directory; another process that wants the same one waits for it."""
+    directory.mkdir(exist_ok=True)
+    with directory.with_name(f"{directory.name}.json").open("a+") as ended:
+        fcntl.flock(ended, fcntl.LOCK_EX)
+        ended.seek(0)
+        text = ended.read()
+        if not text:
+            text = json.dumps(run())
+            ended.write(text)
+    return Outcome(*json.loads(text), directory)
+
+
+@pytest.fixture(scope="session")
+def run_program(thin_python: Path, runs: Path) -> RunProgram:
     """`run_program("peaks.py", "--flag", gpu="t4", options=("--steps", "2"), env=(("A", "b"),))`.
 
     The same call runs once a session; another `turn` runs it again.
     """
-    done: dict[object, Outcome] = {}
 
     def run(
         *program: str,
@@ -131,17 +154,17 @@ def run_program(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         turn: int = 0,
         timeout_s: int = TIMEOUT_S,
     ) -> Outcome:
-        key = (program, gpu, options, env, turn)
-        if key not in done:
-            directory = tmp_path_factory.mktemp(Path(program[0]).stem.strip("-") or "run")
-            command = [
-                sys.executable, "-c", MAIN, "run", "--gpu", gpu, "--json",
-                "--python", str(thin_python), "--snapshot", str(directory / "snapshot.pickle"),
-                *options, "--", find_program(program[0]), *program[1:],
-            ]  # fmt: skip
-            ended = execute(command, directory, environment(dict(env)), timeout_s)
-            done[key] = Outcome(*ended, directory)
-        return done[key]
+        key = repr((program, gpu, options, env, turn))
+        name = Path(program[0]).stem.strip("-") or "run"
+        directory = runs / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        command = [
+            sys.executable, "-c", MAIN, "run", "--gpu", gpu, "--json",
+            "--python", str(thin_python), "--snapshot", str(directory / "snapshot.pickle"),
+            *options, "--", find_program(program[0]), *program[1:],
+        ]  # fmt: skip
+        return run_once(
+            directory, lambda: execute(command, directory, environment(dict(env)), timeout_s)
+        )
 
     return run
 

@@ -100,7 +100,12 @@ def _show(
     from rich.console import Console
 
     from ullage.report.check import check_line, print_check
-    from ullage.report.check_ci import github_annotations, github_summary, junit_report
+    from ullage.report.check_ci import (
+        github_annotations,
+        github_link,
+        github_summary,
+        junit_report,
+    )
 
     if is_xml:
         click.echo(junit_report(result.view), nl=False)
@@ -114,7 +119,7 @@ def _show(
         click.echo(line)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
-        links = {name: str(path) for name, path in pages.items()}
+        links = {name: github_link(path, os.environ) for name, path in pages.items()}
         with Path(summary).open("a", encoding="utf-8") as file:
             file.write(github_summary(result.view, links))
 

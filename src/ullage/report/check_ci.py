@@ -3,6 +3,7 @@
 junit_report(view)                  what GitLab, Jenkins and others read
 github_annotations(view, root)      lines for stdout
 github_summary(view, pages)         Markdown for $GITHUB_STEP_SUMMARY
+github_link(page, os.environ)       what its link to a page leads to
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ullage.report.check import (
 )
 from ullage.units import format_bytes
 
-# GitHub shows ten annotations of a step, and refuses a summary above 1 MiB.
+# GitHub shows ten errors of a step, and refuses a summary above 1 MiB.
 _MAX_ANNOTATIONS = 10
 _MAX_SUMMARY_BYTES = 1_000_000
 _MAX_DETAILED = 50
@@ -38,28 +39,35 @@ _LAST_WHERE = re.compile(r"\bat (?P<file>[^ :]+):(?P<line>\d+) in ")
 
 
 def junit_report(view: CheckView) -> str:
-    """The check as JUnit's XML: a test case for each scenario's case."""
+    """The check as JUnit's XML: a test case for each scenario's case.
+
+    Source: junit-10.xsd of Jenkins' xUnit plugin, which has properties of a suite alone.
+    """
     failing = [one for one in view.judged if one.state.exit_code == 1]
     errors = [one for one in view.judged if one.state is State.FAILED]
     counts = f'tests="{len(view.judged)}" failures="{len(failing)}" errors="{len(errors)}"'
     seconds = sum(one.wall_s for one in view.judged)
     lines = ['<?xml version="1.0" encoding="utf-8"?>', "<testsuites>"]
     lines.append(f'  <testsuite name="ullage check" {counts} time="{seconds:.3f}">')
+    lines += _properties(view)
     for one in view.judged:
         lines += _test_case(view, one)
     return "\n".join([*lines, "  </testsuite>", "</testsuites>", ""])
 
 
+def _properties(view: CheckView) -> Iterator[str]:
+    """The peaks of every entry."""
+    yield "    <properties>"
+    for comparison in (comparison for one in view.judged for comparison in one.comparisons):
+        for level, size in comparison.entry.peaks._asdict().items():
+            name = _attribute(f"{comparison.name} peak_{level}")
+            yield f'      <property name={name} value="{size}"/>'
+    yield "    </properties>"
+
+
 def _test_case(view: CheckView, one: Judged) -> Iterator[str]:
     named = f'classname="ullage.check" name={_attribute(one.name)} time="{one.wall_s:.3f}"'
     yield f"    <testcase {named}>"
-    for comparison in one.comparisons:
-        peaks = comparison.entry.peaks._asdict()
-        yield "      <properties>"
-        for level, size in peaks.items():
-            name = _attribute(f"{comparison.name} peak_{level}")
-            yield f'        <property name={name} value="{size}"/>'
-        yield "      </properties>"
     if one.state.exit_code:
         tag = "error" if one.state is State.FAILED else "failure"
         alone = CheckView(view.path, (one,), view.diffs)
@@ -89,7 +97,8 @@ def github_annotations(view: CheckView, root: Path) -> Iterator[str]:
         title = _escape(f"ullage check: {one.name}: {one.state.value}", is_property=True)
         yield f"::error {where},title={title}::{_escape(chr(10).join(body))}"
     if len(failing) > _MAX_ANNOTATIONS:
-        yield f"::error ::ullage check: {len(failing) - _MAX_ANNOTATIONS} more do not pass"
+        # GitHub would not show an eleventh error; warnings are counted apart.
+        yield f"::warning ::ullage check: {len(failing) - _MAX_ANNOTATIONS} more do not pass"
 
 
 def _escape(text: str, *, is_property: bool = False) -> str:
@@ -131,10 +140,21 @@ def _largest(one: Judged) -> Iterator[str]:
                 yield f"{title} {grown[0]}: {signed(grown[1].changed_bytes)}"
 
 
+def github_link(page: Path, environment: Mapping[str, str]) -> str:
+    """Where a summary can lead to for a page: the artifacts of GitHub's run, since a summary has no
+    files beside it; without a run to the file.
+    """
+    names = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")
+    server, repository, run = (environment.get(name, "") for name in names)
+    if not (server and repository and run):
+        return str(page)
+    return f"{server}/{repository}/actions/runs/{run}#artifacts"
+
+
 def github_summary(view: CheckView, pages: Mapping[str, str]) -> str:
     """The check as Markdown: a table, and what changed in each case that did not pass.
 
-    pages: by the name of an entry, the file that a page of it was written to.
+    pages: by the name of an entry, where a page of it is found.
     """
     lines = [f"### ullage check: {check_line(view)}", ""]
     lines += [

@@ -25,13 +25,14 @@ _RESET = "_cuda_resetPeakMemoryStats"
 
 
 class Levels(NamedTuple):
-    """Two levels of one device, in bytes."""
+    """Levels of one device, in bytes."""
 
     allocated_bytes: int
     reserved_bytes: int
+    requested_bytes: int
 
 
-_NOTHING = Levels(0, 0)
+_NOTHING = Levels(0, 0, 0)
 
 
 class GpuMemory:
@@ -39,7 +40,7 @@ class GpuMemory:
 
     Attributes:
         phases: the peak in each phase that has ended, in bytes.
-        held: what was allocated after each iteration, in bytes.
+        held: bytes that the test had asked for and still held, after each iteration.
     """
 
     def __init__(self, look: Callable[[], Owned] | None = None) -> None:
@@ -67,15 +68,16 @@ class GpuMemory:
     @property
     def allocated(self) -> int:
         """The bytes that are allocated now, beyond those when the test began."""
-        cuda = self._torch.cuda
-        now = {device: Levels(cuda.memory_allocated(device), 0) for device in self._devices()}
-        return self._above_base(now).allocated_bytes
+        return self._above_base(self._now()).allocated_bytes
 
     @property
     def growth(self) -> float | None:
-        """By how many bytes more was allocated after each iteration, on average over the second
-        half of them; what the first ones make once (gradients, optimizer states) is no growth.
-        None where there were fewer than two.
+        """By how many bytes more was held after each iteration, on average over the second half of
+        them; what the first ones make once (gradients, optimizer states) is no growth. None where
+        there were fewer than two.
+
+        Of the bytes that were asked for: by how much a block is larger than that depends on where
+        the allocator finds it, and goes up and down in a program that keeps nothing.
         """
         start = len(self.held) // 2
         if not start:
@@ -130,7 +132,7 @@ class GpuMemory:
             self.phases[name] = max(peak, self.phases.get(name, 0))
 
     def iterations(self, count: int) -> Iterator[int]:
-        """Counts, and notes what is allocated after each: `for step in gpu_memory.iterations(10)`.
+        """Counts, and notes what is held after each: `for step in gpu_memory.iterations(10)`.
 
         Raises:
             SpecError: fewer than two iterations, which show no growth.
@@ -142,7 +144,7 @@ class GpuMemory:
     def _iterate(self, count: int) -> Iterator[int]:
         for number in range(count):
             yield number
-            self.held.append(self.allocated)
+            self.held.append(self._above_base(self._now()).requested_bytes)
 
     def begin(self) -> None:
         """The test begins: what is allocated by now is not its own.
@@ -155,7 +157,7 @@ class GpuMemory:
         self._torch = torch
         if torch.cuda.is_initialized():
             _drop_caches(torch)
-        self._base = {device: self._now(device) for device in self._devices()}
+        self._base = self._now()
         self._reset_peaks()
         self._reset = getattr(torch._C, _RESET, None)
         if self._reset is not None:
@@ -184,7 +186,7 @@ class GpuMemory:
     def _fold(self) -> None:
         """Keeps the peaks so far, before they are reset."""
         for device in self._devices():
-            levels = self._peaks(device)
+            levels = self._levels(device, "peak")
             for kept in (self._highest, *self._open.values()):
                 kept[device] = Levels(*map(max, kept.get(device, _NOTHING), levels))
 
@@ -198,13 +200,12 @@ class GpuMemory:
         cuda = self._torch.cuda
         return range(cuda.device_count() if cuda.is_initialized() else 0)
 
-    def _now(self, device: int) -> Levels:
-        cuda = self._torch.cuda
-        return Levels(cuda.memory_allocated(device), cuda.memory_reserved(device))
+    def _now(self) -> dict[int, Levels]:
+        return {device: self._levels(device, "current") for device in self._devices()}
 
-    def _peaks(self, device: int) -> Levels:
-        cuda = self._torch.cuda
-        return Levels(cuda.max_memory_allocated(device), cuda.max_memory_reserved(device))
+    def _levels(self, device: int, kind: str) -> Levels:
+        stats = self._torch.cuda.memory_stats(device)
+        return Levels(*(stats[f"{name}.all.{kind}"] for name in Levels._fields))
 
     def _above_base(self, levels: Mapping[int, Levels]) -> Levels:
         """The highest of the devices, each above what it held when the test began."""

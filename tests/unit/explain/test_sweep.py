@@ -23,7 +23,8 @@ def only_line(report: SweepReport) -> Line:
     return line
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it only builds
+# The fixture only builds.
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(fixed=st.integers(1, 200), slope=st.integers(0, 30), start=st.integers(1, 5))
 def test_a_straight_line_is_found_to_the_byte(
     sweep_of: SweepOf, fixed: int, slope: int, start: int

@@ -5,39 +5,47 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 _SEGMENT = 1 << 20
-_levels = {"allocated": 0, "peak": 0, "reserved": 0, "reserved_peak": 0}
+_now = {"allocated": 0, "reserved": 0, "requested": 0}
+_peak = dict(_now)
 
 
-def take(num_bytes: int) -> None:
-    """Allocates."""
-    _levels["allocated"] += num_bytes
-    _levels["peak"] = max(_levels["peak"], _levels["allocated"])
-    _levels["reserved"] = max(_levels["reserved"], -(-_levels["allocated"] // _SEGMENT) * _SEGMENT)
-    _levels["reserved_peak"] = max(_levels["reserved_peak"], _levels["reserved"])
+def take(num_bytes: int, *, rounding: int = 0) -> None:
+    """Allocates; the block is larger by the rounding."""
+    _now["requested"] += num_bytes
+    _now["allocated"] += num_bytes + rounding
+    _now["reserved"] = max(_now["reserved"], -(-_now["allocated"] // _SEGMENT) * _SEGMENT)
+    _peak.update({name: max(level, _peak[name]) for name, level in _now.items()})
 
 
-def give(num_bytes: int) -> None:
+def give(num_bytes: int, *, rounding: int = 0) -> None:
     """Frees."""
-    _levels["allocated"] -= num_bytes
+    _now["requested"] -= num_bytes
+    _now["allocated"] -= num_bytes + rounding
 
 
 def _reset(device: int) -> None:
     assert device == 0
-    _levels.update(peak=_levels["allocated"], reserved_peak=_levels["reserved"])
+    _peak.update(_now)
 
 
 def _empty_cache() -> None:
-    _levels["reserved"] = -(-_levels["allocated"] // _SEGMENT) * _SEGMENT
+    _now["reserved"] = -(-_now["allocated"] // _SEGMENT) * _SEGMENT
+
+
+def _memory_stats(device: int) -> dict[str, int]:
+    kinds = {"current": _now, "peak": _peak}
+    return {
+        f"{name}_bytes.all.{kind}": level
+        for kind, levels in kinds.items()
+        for name, level in levels.items()
+    }
 
 
 _C = SimpleNamespace(_cuda_resetPeakMemoryStats=_reset)
 cuda = SimpleNamespace(
     is_initialized=lambda: True,
     device_count=lambda: 1,
-    memory_allocated=lambda device: _levels["allocated"],
-    memory_reserved=lambda device: _levels["reserved"],
-    max_memory_allocated=lambda device: _levels["peak"],
-    max_memory_reserved=lambda device: _levels["reserved_peak"],
+    memory_stats=_memory_stats,
     reset_peak_memory_stats=lambda: _C._cuda_resetPeakMemoryStats(0),
     empty_cache=_empty_cache,
 )

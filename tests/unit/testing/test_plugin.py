@@ -136,11 +136,17 @@ def test_every_third_iteration_keeps_something(gpu_memory):
     for step in gpu_memory.iterations(12):
         torch.take(0 if step % 3 else MIB)
 @pytest.mark.gpu_memory(growth="0 B/iter")
+def test_larger_blocks_for_as_many_bytes(gpu_memory):
+    for step in gpu_memory.iterations(6):
+        if step:
+            torch.give(MIB, rounding=(step - 1) * 512)
+        torch.take(MIB, rounding=step * 512)
+@pytest.mark.gpu_memory(growth="0 B/iter")
 def test_no_iterations(gpu_memory):
     pass
 """,
     )
-    result.assert_outcomes(passed=2, failed=2)
+    result.assert_outcomes(passed=3, failed=2)
     result.stdout.fnmatch_lines("gpu_memory: growth 341.33 KiB after each iteration*limit 0 B")
     result.stdout.fnmatch_lines("gpu_memory: its growth is limited, and no iterations are marked*")
 

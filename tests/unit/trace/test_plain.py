@@ -348,7 +348,7 @@ def test_texts_of_equal_hash_do_not_make_it_slow(write: Write) -> None:
         for i in range(1 << 16)
     ]
     path = write(pickle.dumps(texts))
-    started = time.perf_counter()
+    started = time.process_time()
     with read_plain(path) as file:
         assert file.length(file.root) == len(texts)
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3
