@@ -37,6 +37,10 @@ VERBS = {
         "ullage.cli.explain:explain_command",
         "Explain a memory snapshot: who owned the peak, what leaks, what to do.",
     ),
+    "estimate": (
+        "ullage.cli.estimate:estimate_command",
+        "Say at once what a model needs, from its configuration.",
+    ),
     "check": (
         "ullage.cli.check:check_command",
         "Hold scenarios against their memory budget and lock, in CI.",
@@ -48,6 +52,7 @@ VERBS = {
         "Remove paths and names from a snapshot before it is shared.",
     ),
     "gpus": ("ullage.cli.gpus:gpus_command", "List the GPUs that ullage knows, or show one."),
+    "ui": ("ullage.cli.ui:ui_command", "Open a page on this machine: calculator, GPUs, snapshots."),
     "env": ("ullage.cli.env:env_command", "Make a thin environment with PyTorch's CUDA build."),
 }
 

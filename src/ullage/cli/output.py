@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ullage.api import Run
 from ullage.cli.main import WRONG_USE, drop_stdout
 from ullage.errors import SnapshotError, SpecError
 from ullage.files import check_writable, write_text
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
+    from ullage.api import Run
     from ullage.sweeps import Sweep
 
 # What ullage exits with where a result could not be written, whatever the result is.

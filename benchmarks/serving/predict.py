@@ -1,0 +1,56 @@
+"""What ullage says of a start of vLLM's CPU build, from the configuration alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ullage.estimate.engines.vllm import Pool, Settings, lay_out
+from ullage.models.architecture import read_model
+from ullage.models.config import Config
+from ullage.models.layers import Attention, Cross, Latent
+
+__all__ = ["answer_of", "settings_of"]
+
+BATCHED_TOKENS: Final = 4096
+"""max_num_batched_tokens of an offline engine on the CPU where the user says nothing."""
+
+
+def settings_of(config: Config, run: Mapping[str, Any]) -> Settings:
+    """How the CPU build differs from a GPU's, and what the run asks for.
+
+    Blocks are of 128 tokens and multiples of 32, one batch is in flight, states are in 32 bits
+    (where the CPU has AVX-512 BF16). Latent attention has blocks of 16, and neither a prefix cache
+    nor chunked prompts; an encoder-decoder has no prefix cache. A model without attention keeps the
+    usual 16.
+    Source: vLLM 0.32, platforms/cpu.py, config/scheduler.py.
+    """
+    layers = read_model(config).layers
+    is_latent = any(isinstance(layer, Latent) for layer in layers)
+    has_cross = any(isinstance(layer, Cross) for layer in layers)
+    is_attended = any(isinstance(layer, Attention | Latent) for layer in layers)
+    batched = run.get("max_num_batched_tokens", BATCHED_TOKENS)
+    if is_latent:
+        batched = max(run["max_model_len"], 2048)
+    return Settings(
+        max_model_len=run["max_model_len"],
+        max_batched_tokens=batched,
+        kv=run.get("kv_cache_dtype", "bf16"),
+        block_size=16 if is_latent or not is_attended else run.get("block_size", 128),
+        has_prefix_caching=run["enable_prefix_caching"] and not is_latent and not has_cross,
+        batches_in_flight=1,
+        kernel_block=32,
+        is_state_fp32=True,
+    )
+
+
+def answer_of(config: Config, run: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures that the engine would print, under the names that engine.py gives them."""
+    pool: Pool = lay_out(read_model(config).layers, settings_of(config, run))
+    kv_bytes = run["kv_cache_memory_bytes"]
+    return {
+        "num_blocks": pool.num_blocks(kv_bytes),
+        "tokens": pool.tokens(kv_bytes),
+        "concurrency": pool.concurrency(kv_bytes),
+        "block_size": pool.block_size,
+    }

@@ -1,0 +1,164 @@
+"""`ullage estimate`: what a model needs, at once, from its configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
+from ullage.errors import SpecError
+from ullage.estimate.layout import SHARDINGS, Layout
+from ullage.estimate.recipe import PRECISIONS
+
+if TYPE_CHECKING:
+    from ullage.estimates import Estimate
+
+FILE = click.Path(path_type=Path)
+_COUNT = click.IntRange(min=1)
+_SERVING = ("engine", "context", "users", "weights", "kv", "utilization", "block_size")
+
+
+@click.command("estimate")
+@click.argument("model", required=False)
+@click.option("--gpu", metavar="NAME", help="Of `ullage gpus`; without one there is no verdict.")
+@click.option("--batch", type=_COUNT, metavar="N", help="Samples of one pass; default: 1.")
+@click.option("--length", type=_COUNT, metavar="N", help="Tokens of a sample.")
+@click.option("--image", type=_COUNT, metavar="N", help="Pixels of an image's side.")
+@click.option("--precision", type=click.Choice(list(PRECISIONS)), help="Default: bf16.")
+@click.option("--optimizer", metavar="NAME", help="Such as sgd, adamw, adamw-8bit; default: adamw.")
+@click.option("--checkpointing", metavar="KIND", help="none, selective, full, or every N-th block.")
+@click.option("--attention", type=click.Choice(("sdpa", "eager")), help="Default: sdpa.")
+@click.option("--accumulation", type=_COUNT, metavar="N", help="Passes before each step.")
+@click.option("--data", type=_COUNT, metavar="N", help="GPUs that have their own samples.")
+@click.option("--sharding", type=click.Choice(SHARDINGS), help="What they share out; default: ddp.")
+@click.option("--tensor", type=_COUNT, metavar="N", help="GPUs that divide each layer.")
+@click.option("--pipeline", type=_COUNT, metavar="N", help="Stages, each with some layers.")
+@click.option("--micro-batches", type=_COUNT, metavar="N", help="In a step of the pipeline.")
+@click.option("--offload", is_flag=True, help="With fsdp: shards and states in host memory.")
+@click.option("--serve", is_flag=True, help="Not training but serving: KV cache, users, context.")
+@click.option("--engine", type=click.Choice(("vllm", "transformers")), help="Default: vllm.")
+@click.option("--context", type=_COUNT, metavar="N", help="Tokens of the longest request.")
+@click.option("--users", type=_COUNT, metavar="N", help="Requests of that length at once.")
+@click.option("--weights", metavar="FORMAT", help="bf16, fp8, int8, int4, ...; default: as it is.")
+@click.option(
+    "--kv", metavar="FORMAT", help="Of keys and values: bf16, fp8, ...; default: 16 bits."
+)
+@click.option("--utilization", type=float, metavar="SHARE", help="Of the GPU, for the engine.")
+@click.option("--block-size", type=_COUNT, metavar="N", help="Tokens of a block of the cache.")
+@click.option("--which-gpu", is_flag=True, help="Also rank all GPUs.")
+@click.option("--largest", type=click.Choice(("batch", "length", "image")), help="That fits.")
+@click.option("--knobs", is_flag=True, help="Also say what would save most.")
+@click.option("--models", "list_models", is_flag=True, help="List the models that are built in.")
+@click.option("-o", "--output", type=FILE, metavar="FILE", help="Also write the document (JSON).")
+@click.option("--html", type=FILE, metavar="FILE", help="Also write a page to look at.")
+@click.option("--json", "as_json", is_flag=True, help="Print the document, not the report.")
+@click.option("--force", is_flag=True, help="Overwrite files that were named.")
+@click.option("--quiet", is_flag=True, help="Print the first line alone.")
+def estimate_command(
+    model: str | None,
+    *,
+    output: Path | None,
+    html: Path | None,
+    as_json: bool,
+    force: bool,
+    quiet: bool,
+    list_models: bool,
+    checkpointing: str | None,
+    data: int | None,
+    sharding: str | None,
+    tensor: int | None,
+    pipeline: int | None,
+    micro_batches: int | None,
+    offload: bool,
+    serve: bool,
+    **asked: Any,  # noqa: ANN401
+) -> int:
+    """Say at once what training MODEL needs, from its configuration: no torch, no GPU.
+
+    \b
+    ullage estimate llama-3.1-8b --gpu h100-80gb --length 4096 --checkpointing full
+    ullage estimate runs/7/config.json --length 2048 --batch 4 --which-gpu
+    ullage estimate llama-3.1-8b --serve --gpu l40s --context 32768 --users 4
+
+    MODEL is a config.json or its folder, a model of `ullage estimate --models`, or a repository of
+    the Hugging Face hub. `ullage run` says it to the byte, for a program.
+
+    Exits with 0, or with 1 if it does not fit on the GPU.
+    """
+    shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
+    check_files(("--output", output), ("--html", html), force=force)
+    if list_models:
+        return _list_models()
+    if model is None:
+        raise SpecError("no model was named; `ullage estimate --models` lists those built in")
+    serving = {name: asked.pop(name) for name in _SERVING}
+    if serve:
+        return _serve(model, serving | {"gpu": asked["gpu"], "tensor_parallel": tensor}, shown)
+    from ullage.estimates import estimate_training
+
+    said: dict[str, Any] = {
+        "data": data, "sharding": sharding, "tensor": tensor, "pipeline": pipeline,
+        "micro_batches": micro_batches, "offload": offload or None,
+    }  # fmt: skip
+    layout = Layout(**{name: value for name, value in said.items() if value is not None})
+    found = estimate_training(model, checkpointing=_kind(checkpointing), layout=layout, **asked)
+    is_written = _write(found, shown, html)
+    if not is_written:
+        return UNWRITABLE
+    return 1 if found.fits is False else 0
+
+
+def _serve(model: str, plan: dict[str, Any], shown: Output) -> int:
+    """Serving's answer."""
+    from ullage.estimates import estimate_serving
+    from ullage.report.serving import print_serving, serving_line
+
+    found = estimate_serving(model, **plan)
+
+    def show() -> None:
+        if shown.is_quiet:
+            click.echo(serving_line(found.estimate))
+        else:
+            from rich.console import Console
+
+            print_serving(found.estimate, found.source, Console())
+
+    if not write_result(shown, lambda: found.document, show, [], []):
+        return UNWRITABLE
+    return 1 if found.fits is False else 0
+
+
+def _kind(text: str | None) -> str | int | None:
+    """A kind of checkpointing, or the number of blocks between two."""
+    return int(text) if text is not None and text.isdecimal() else text
+
+
+def _list_models() -> int:
+    """One line a model: its name, how many parameters, and where its shape is from."""
+    from ullage.models.builtin import load_models
+
+    for one in load_models().values():
+        count = "" if one.parameters is None else f"{one.parameters:,}"
+        click.echo(f"{one.name:24} {one.config.model_type:12} {count:>20}  {one.source}")
+    return 0
+
+
+def _write(found: Estimate, shown: Output, html: Path | None) -> bool:
+    from ullage.report.estimate import estimate_line, print_estimate
+
+    def show() -> None:
+        if shown.is_quiet:
+            click.echo(estimate_line(found.answer))
+        else:
+            from rich.console import Console
+
+            print_estimate(found.answer, Console())
+
+    files: list[object] = []
+    if html is not None:
+        from ullage.files import write_text
+
+        files.append(write_text(found.html, html, force=shown.force))
+    return write_result(shown, lambda: found.document, show, files, [])

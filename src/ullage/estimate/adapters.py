@@ -1,0 +1,45 @@
+"""LoRA adapters in a server: slots that are allocated whether or not an adapter is loaded."""
+
+from __future__ import annotations
+
+from ullage.errors import SpecError
+from ullage.models.layers import Model, Part
+
+__all__ = ["slot_bytes"]
+
+_TARGETS = (Part.ATTENTION, Part.MLP, Part.RECURRENT)
+
+
+def slot_bytes(
+    model: Model, max_rank: int, slots: int = 1, tensor_parallel: int = 1, element: int = 2
+) -> int:
+    """Bytes of the slots for adapters on all linear layers of the blocks, on one rank.
+
+    Counts: slots x rank x (rows + columns) of each matrix: A is rank x columns, B rows x rank.
+    The longer side is cut over the ranks, the other repeated (vLLM without fully_sharded_loras).
+    Ignores: experts, the output head and embeddings; copies of adapters in the host's memory; the
+    activations of the adapters, rank elements a token.
+    Error: none for dense models; an adapter with fewer targets takes as much, since slots are made
+    for what the model supports.
+    Source: Hu et al. 2021, arXiv:2106.09685; vLLM 0.32, lora/layers (lora_a_stacked).
+
+    Args:
+        model: it.
+        max_rank: max_lora_rank; smaller adapters are padded to it.
+        slots: max_loras.
+        tensor_parallel: ranks.
+        element: bytes of an element.
+
+    Raises:
+        SpecError: a size is below 1.
+    """
+    if min(max_rank, slots, tensor_parallel) < 1:
+        raise SpecError(f"max_rank={max_rank}, slots={slots}: expected at least 1 of each")
+    sides = 0
+    for weight in model.weights:
+        if weight.is_linear and weight.part in _TARGETS:
+            # Rows are cut where the matrix grows, columns where it shrinks.
+            shards = min(tensor_parallel, weight.most_shards or tensor_parallel)
+            longer, shorter = max(weight.out, weight.into), min(weight.out, weight.into)
+            sides += weight.count * (longer // shards + shorter)
+    return slots * max_rank * sides * element

@@ -1,0 +1,297 @@
+"""transformers' caches: those of `generate`, and the paged one of continuous batching.
+
+    generated_bytes(model, batch=4, context=8192)           # DynamicCache, between two steps
+    lay_out(model, context=8192).num_sectors(free_bytes)    # continuous batching
+
+Source: transformers 5.23, cache_utils.py and generation/continuous_batching/cache.py; a test
+compares both with what the library itself allocates (docs/serving.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, lcm
+from typing import Final
+
+from ullage.errors import SpecError
+from ullage.models.layers import Attention, Cross, Latent, Layer, Model, Recurrent
+
+__all__ = [
+    "BATCHED_TOKENS",
+    "UTILIZATION",
+    "Requests",
+    "Sectors",
+    "generated_bytes",
+    "is_paged",
+    "lay_out",
+]
+
+UTILIZATION: Final = 0.9
+"""max_memory_percent, of what is free; 0.8 with logit processors."""
+BATCHED_TOKENS: Final = 8192
+PAGE: Final = 256
+"""Tokens of a page."""
+_ALIGNMENT: Final = 128
+_LOGIT_ROWS: Final = 1024
+_TABLE: Final = 32  # blocks of a request in the block table that flash attention reads
+_INT32: Final = 4
+_INT64: Final = 8
+
+
+def generated_bytes(
+    model: Model, batch: int, context: int, *, element: int = 2, encoded: int | None = None
+) -> int:
+    """Bytes of the cache of `generate` once it holds a context, between two steps.
+
+    Counts: full layers, batch x context; sliding and chunked ones no more than their window;
+    latents; what the encoder gave. StaticCache holds as much from the start, DynamicCache once it
+    has grown.
+    Ignores: within a step, DynamicCache makes each layer's keys anew one token longer and frees
+    the old ones, one layer's keys or values at a time; right after a prompt that is longer than
+    the window, sliding layers still hold all of it, until the next step.
+    Error: none for attention; recurrent states are taken to be as wide as keys, and some models
+    compute them in 32 bits.
+
+    Args:
+        model: it.
+        batch: requests.
+        context: tokens that are in the cache; of StaticCache, that there is room for.
+        element: bytes of an element.
+        encoded: positions of the encoder's output; None: as many as the model's encoder gives.
+    """
+    return batch * element * sum(_kept(layer, context, encoded) for layer in model.layers)
+
+
+def _kept(layer: Layer, context: int, encoded: int | None) -> int:
+    """Elements that a layer keeps for one request."""
+    if isinstance(layer, Attention):
+        bound = layer.window or layer.chunk or context
+        return 2 * layer.kv_heads * layer.head_dim * min(context, bound)
+    if isinstance(layer, Latent):
+        return layer.width * context
+    if isinstance(layer, Cross):
+        positions = layer.positions if encoded is None else encoded
+        if positions is None:
+            raise SpecError("the encoder takes inputs of any length; say how long they are")
+        return 2 * layer.heads * layer.head_dim * positions
+    if isinstance(layer, Recurrent):
+        # All steps of the convolution's kernel, not all but one as in vLLM.
+        channels = layer.channels + layer.groups * layer.group_channels
+        return channels * (layer.steps + 1) + layer.heads * layer.rows * layer.columns
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sectors:
+    """The paged cache of continuous batching: sectors that are cut into the blocks of each kind.
+
+    Attributes:
+        context: tokens of a request.
+        kinds: layers of each kind, and a layer of it.
+        heads: of queries.
+        kv_heads: on this rank.
+        head_dim: elements of a key.
+        hidden: elements of a token's vector.
+        vocab: tokens that there are.
+        batched: tokens of a step.
+        element: bytes of an element.
+        is_flash: flash attention: neither masks nor repeated heads, and batches in two sets.
+        page: tokens of a page.
+    """
+
+    context: int
+    kinds: tuple[tuple[Attention, int], ...]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    vocab: int
+    batched: int
+    element: int = 2
+    is_flash: bool = True
+    page: int = PAGE
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a page."""
+        return self.page
+
+    @property
+    def page_bytes(self) -> int:
+        """Of one layer's keys and values."""
+        return 2 * self.page * self.kv_heads * self.head_dim * self.element
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one sector, into which the blocks of every kind fit without rest."""
+        return lcm(*(count * self.page_bytes for _, count in self.kinds), _ALIGNMENT)
+
+    @property
+    def _sector_tokens(self) -> int:
+        fewest = min(count for _, count in self.kinds)
+        return self.block_bytes // (fewest * self.page_bytes) * self.page
+
+    @property
+    def _buffers(self) -> int:
+        return 2 if self.is_flash else 1
+
+    @property
+    def _masks(self) -> int:
+        if self.is_flash:
+            return 0
+        return 2 if any(layer.window for layer, _ in self.kinds) else 1
+
+    @property
+    def _read_back(self) -> int:
+        """Bytes of the keys and values of one token, as attention reads them."""
+        heads = 2 * self.kv_heads if self.is_flash else 2 * self.heads + self.kv_heads
+        return heads * self.head_dim * self.element
+
+    @property
+    def _step_token_bytes(self) -> int:
+        new = self.hidden + (self.heads + 2 * self.kv_heads) * self.head_dim
+        has_table = self.is_flash and not any(layer.window for layer, _ in self.kinds)
+        table = len(self.kinds) * (_TABLE if has_table else 0) * _INT32
+        inputs = 8 * _INT32 + table + len(self.kinds) * 2 * _INT64
+        return new * self.element + self._read_back + self._buffers * inputs
+
+    @property
+    def _sector_cost(self) -> int:
+        index = self._buffers * len(self.kinds) * _INT64
+        return self.block_bytes + self._sector_tokens * (self._read_back + index)
+
+    @property
+    def _fixed(self) -> int:
+        return 2 * self.block_bytes + _LOGIT_ROWS * (self.hidden * self.element + 4 * self.vocab)
+
+    def _mask_bytes(self, sectors: int) -> int:
+        tokens = self.batched * (sectors * self._sector_tokens + self.batched)
+        return self._buffers * self._masks * self.element * tokens
+
+    def num_sectors(self, available: int) -> int:
+        """Sectors in the bytes that max_memory_percent leaves, after what a step needs."""
+        left = available - self._fixed - self.batched * self._step_token_bytes
+        sectors = left // self._sector_cost
+        masks = self._mask_bytes(sectors)
+        more = self._mask_bytes(sectors + 1) - masks
+        return max(0, sectors - ceil(masks / (self._sector_cost + more)))
+
+    def pool_bytes(self, available: int) -> int:
+        """Of the cache tensor, without the two sectors that nobody is given."""
+        return self.num_sectors(available) * self.block_bytes
+
+    def num_blocks(self, kv_bytes: int) -> int:
+        """Sectors in a pool."""
+        return kv_bytes // self.block_bytes
+
+    @property
+    def request_blocks(self) -> int:
+        """Sectors that a request of the context takes alone: kinds share none."""
+        total = 0
+        for layer, count in self.kinds:
+            tokens = min(self.context, layer.window or self.context)
+            per_sector = self.block_bytes // (count * self.page_bytes)
+            total += ceil(ceil(tokens / self.page) / per_sector)
+        return total
+
+    def users(self, kv_bytes: int) -> int:
+        """Requests of the context that fit at once; their blocks share sectors."""
+        low, high = 0, self.num_blocks(kv_bytes) * self._sector_tokens
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._sectors_for(middle) <= self.num_blocks(kv_bytes):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _sectors_for(self, requests: int) -> int:
+        total = 0
+        for layer, count in self.kinds:
+            tokens = min(self.context, layer.window or self.context)
+            per_sector = self.block_bytes // (count * self.page_bytes)
+            total += ceil(requests * ceil(tokens / self.page) / per_sector)
+        return total
+
+    def concurrency(self, kv_bytes: int) -> float:
+        """Requests of the context that fit, not rounded."""
+        return self.num_blocks(kv_bytes) / self.request_blocks
+
+    def tokens(self, kv_bytes: int) -> int:
+        """The pool in tokens of the whole model, as the library counts its blocks."""
+        layers = sum(count for _, count in self.kinds)
+        return kv_bytes // (layers * self.page_bytes) * self.page
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The cache of `generate`: one for each request of the batch, as long as the context.
+
+    Attributes:
+        context: tokens of a request.
+        block_bytes: of one request's cache.
+    """
+
+    context: int
+    block_bytes: int
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a request."""
+        return self.context
+
+    def users(self, kv_bytes: int) -> int:
+        """Requests that fit at once."""
+        return kv_bytes // self.block_bytes if self.block_bytes else 0
+
+    num_blocks = users
+
+    def concurrency(self, kv_bytes: int) -> float:
+        """Requests that fit, not rounded."""
+        return kv_bytes / self.block_bytes if self.block_bytes else 0.0
+
+    def tokens(self, kv_bytes: int) -> int:
+        """Of the requests that fit."""
+        return self.users(kv_bytes) * self.context
+
+
+def is_paged(model: Model) -> bool:
+    """Whether continuous batching takes the model: full and sliding attention alone."""
+    return all(isinstance(layer, Attention) and not layer.chunk for layer in model.layers)
+
+
+def lay_out(
+    model: Model, context: int, tensor_parallel: int = 1, batched: int = BATCHED_TOKENS, *,
+    is_flash: bool = True,
+) -> Sectors:  # fmt: skip
+    """The layout of continuous batching.
+
+    Raises:
+        SpecError: the model has layers that it does not take.
+    """
+    if not is_paged(model):
+        raise SpecError(
+            f"{model.model_type}: transformers' continuous batching takes full and sliding "
+            f"attention alone; plan it with engine vllm"
+        )
+    kinds: dict[Attention, int] = {}
+    for layer in model.layers:
+        if isinstance(layer, Attention):
+            kinds[layer] = kinds.get(layer, 0) + 1
+    first = next(iter(kinds))
+    if first.kv_heads % tensor_parallel:
+        raise SpecError(
+            f"num_key_value_heads={first.kv_heads} is not a multiple of "
+            f"tensor_parallel={tensor_parallel}, which continuous batching needs"
+        )
+    return Sectors(
+        context=context,
+        kinds=tuple(kinds.items()),
+        heads=first.heads,
+        kv_heads=first.kv_heads // tensor_parallel,
+        head_dim=first.head_dim,
+        hidden=model.hidden,
+        vocab=model.vocab,
+        batched=batched,
+        is_flash=is_flash,
+    )

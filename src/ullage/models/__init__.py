@@ -1,0 +1,1 @@
+"""What models there are: read from a Hugging Face config.json, or built in."""

@@ -1,0 +1,87 @@
+"""What a configuration says of a model's layers and weights, for serving.
+
+model = read_model(read_config("path/to/model"))
+model.layers[0]         # Attention(heads=32, kv_heads=8, head_dim=128, ...)
+model.parameters        # 8030261248
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Final
+
+from ullage.errors import SpecError
+from ullage.models.config import Config
+from ullage.models.decoders import STYLES, read_decoder
+from ullage.models.elders import ELDERS
+from ullage.models.encoders import ENCODERS
+from ullage.models.hybrids import HYBRIDS
+from ullage.models.latents import LATENT_TYPES, read_latent
+from ullage.models.layers import Layer, Model
+
+__all__ = ["MODEL_TYPES", "read_layers", "read_model"]
+
+# Models of several parts: what text_config is where it does not say itself.
+_WRAPPED: Final = {
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "mistral3": "mistral",
+    "llava": "llama",
+    "cohere2_vision": "cohere2",
+    "kimi_vl": "deepseek_v3",
+    "kimi_k25": "kimi_k2",
+}
+
+MODEL_TYPES: Final = tuple(sorted({*STYLES, *ELDERS, *ENCODERS, *HYBRIDS, *LATENT_TYPES}))
+"""Every model_type that can be read, the parts named text_config aside."""
+
+
+def read_model(config: Config) -> Model:
+    """What a model keeps and weighs.
+
+    Of a model of several parts, the text's; the others' weights are named in `uncounted`.
+
+    Raises:
+        SpecError: the model_type is not known, a field is missing, or fields contradict each other.
+    """
+    model_type = config.model_type
+    if config.has("text_config") and model_type not in MODEL_TYPES:
+        text = config.part("text_config")
+        inner = text.text("model_type", default=_WRAPPED.get(model_type))
+        if inner is None:
+            raise text.wrong("model_type", "it is not there; add what the text part is")
+        others = sorted(
+            name for name in config.fields if name.endswith("_config") and name != "text_config"
+        )
+        others = [name for name in others if "quant" not in name and "generation" not in name]
+        fields = {"tie_word_embeddings": config.fields.get("tie_word_embeddings"), **text.fields}
+        fields = {
+            name: value
+            for name, value in fields.items()
+            if value is not None or name in text.fields
+        }
+        model = _read(replace(text, fields=fields), inner)
+        return replace(model, uncounted=tuple(others))
+    return _read(config, model_type)
+
+
+def _read(config: Config, model_type: str) -> Model:
+    if model_type in STYLES:
+        return read_decoder(config, model_type)
+    if model_type in LATENT_TYPES:
+        return read_latent(config, model_type)
+    for table in (ELDERS, ENCODERS, HYBRIDS):
+        if model_type in table:
+            return table[model_type](config)
+    near = get_close_matches(model_type, MODEL_TYPES, n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise SpecError(
+        f"{config.name}: field {config.inside + 'model_type'!r}: found {model_type!r}, which "
+        f"is not known for serving{hint} Known: {', '.join(MODEL_TYPES)}"
+    )
+
+
+def read_layers(config: Config) -> tuple[Layer, ...]:
+    """What each layer of a model keeps; see read_model."""
+    return read_model(config).layers

@@ -1,0 +1,157 @@
+"""The pieces that most architectures are built of, as weights, and the sizes they share.
+
+Source: the modules of transformers 5.19 to 5.23; every count is compared with the parameters that
+transformers makes for the same configuration (tests/unit/models/test_architecture.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ullage.models.config import Config
+from ullage.models.layers import Part, Weight
+
+__all__ = [
+    "Given",
+    "Mlp",
+    "Shape",
+    "attention",
+    "dense",
+    "given",
+    "heads_of",
+    "linear",
+    "mlp",
+    "norm",
+    "vocabulary",
+]
+
+Given = bool | tuple[str, bool]
+"""Fixed by the architecture, or a field and what transformers takes where it is not there."""
+
+
+def given(config: Config, flag: Given) -> bool:
+    """Whether the configuration has it so."""
+    return flag if isinstance(flag, bool) else bool(config.flag(flag[0], default=flag[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of attention."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """Sizes of a layer's MLP or experts.
+
+    Attributes:
+        width: of the dense MLP, or of each expert; 0: there is none.
+        experts: how many; 0: it is dense.
+        shared: width of the MLP that runs beside the experts.
+        has_shared_gate: a vector weighs it.
+    """
+
+    width: int
+    experts: int = 0
+    shared: int = 0
+    has_shared_gate: bool = False
+
+
+def heads_of(config: Config, *, head_dim: int | None = None, kv_heads: int | None = None) -> Shape:
+    """The sizes of attention, under the names that most configurations use.
+
+    Args:
+        config: the model's.
+        head_dim: what transformers takes where the configuration has none; None: hidden / heads.
+        kv_heads: the same; None: as many as heads.
+
+    Raises:
+        SpecError: heads divide neither the hidden size nor the key and value heads.
+    """
+    hidden = config.number("hidden_size", least=1)
+    heads = config.number("num_attention_heads", least=1)
+    kv = config.number("num_key_value_heads", default=kv_heads or heads, least=1)
+    width = config.number("head_dim", default=head_dim, least=1)
+    if heads % kv:
+        raise config.wrong(
+            "num_key_value_heads", f"found {kv}, expected a divisor of num_attention_heads={heads}"
+        )
+    if width is None:
+        if hidden % heads:
+            raise config.wrong(
+                "hidden_size",
+                f"found {hidden}, expected a multiple of num_attention_heads={heads}; where they "
+                f"are not related, add head_dim",
+            )
+        width = hidden // heads
+    return Shape(hidden, heads, kv, width)
+
+
+def linear(part: Part, out: int, into: int, shards: int | None, **extra: Any) -> Weight:  # noqa: ANN401
+    """The matrix of a linear layer."""
+    return Weight(part, out, into, is_linear=True, most_shards=shards, **extra)
+
+
+def norm(width: int, *, has_bias: bool = False, count: int = 1) -> Weight:
+    """A normalisation; it is on every rank."""
+    return Weight(Part.NORM, width, count=count * (1 + has_bias), most_shards=1)
+
+
+def attention(shape: Shape, *, qkv_bias: bool = False, out_bias: bool = False) -> Iterator[Weight]:
+    """Query, key, value and output projections."""
+    wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    yield linear(Part.ATTENTION, wide, shape.hidden, shape.heads)
+    yield linear(Part.ATTENTION, narrow, shape.hidden, shape.kv_heads, count=2)
+    yield linear(Part.ATTENTION, shape.hidden, wide, shape.heads)
+    if qkv_bias:
+        yield Weight(Part.ATTENTION, wide, most_shards=shape.heads)
+        yield Weight(Part.ATTENTION, narrow, count=2, most_shards=shape.kv_heads)
+    if out_bias:
+        yield Weight(Part.ATTENTION, shape.hidden, most_shards=1)
+
+
+def dense(hidden: int, width: int, *, is_gated: bool, has_bias: bool) -> Iterator[Weight]:
+    """An MLP of two matrices, or of three where it is gated."""
+    yield linear(Part.MLP, width, hidden, None, count=1 + is_gated)
+    yield linear(Part.MLP, hidden, width, None)
+    if has_bias:
+        yield Weight(Part.MLP, width, count=1 + is_gated)
+        yield Weight(Part.MLP, hidden, most_shards=1)
+
+
+def mlp(
+    hidden: int, sizes: Mlp, *, is_gated: bool = True, has_bias: bool = False,
+    has_router_bias: bool = False,
+) -> Iterator[Weight]:  # fmt: skip
+    """A layer's MLP, or its experts with what chooses among them and what runs beside them."""
+    if not sizes.experts:
+        if sizes.width:
+            yield from dense(hidden, sizes.width, is_gated=is_gated, has_bias=has_bias)
+        return
+    each = (1 + is_gated) * sizes.experts
+    yield linear(Part.EXPERTS, sizes.width, hidden, None, count=each)
+    yield linear(Part.EXPERTS, hidden, sizes.width, None, count=sizes.experts)
+    if has_bias:
+        yield Weight(Part.EXPERTS, sizes.width, count=each)
+        yield Weight(Part.EXPERTS, hidden, count=sizes.experts, most_shards=1)
+    yield Weight(Part.ROUTER, sizes.experts, hidden, most_shards=1)
+    if has_router_bias:
+        yield Weight(Part.ROUTER, sizes.experts, most_shards=1)
+    if sizes.shared:
+        yield from dense(hidden, sizes.shared, is_gated=is_gated, has_bias=False)
+    if sizes.has_shared_gate:
+        yield Weight(Part.ROUTER, 1, hidden, most_shards=1)
+
+
+def vocabulary(config: Config, hidden: int, *, is_tied: bool) -> Iterator[Weight]:
+    """The embedding, and the output head unless it is the same matrix."""
+    vocab = config.number("vocab_size", least=1)
+    yield Weight(Part.EMBEDDING, vocab, hidden)
+    if not config.flag("tie_word_embeddings", default=is_tied):
+        yield Weight(Part.HEAD, vocab, hidden)

@@ -1,0 +1,76 @@
+"""Published models that ullage knows by name, so that no file is needed.
+
+find_model("llama-3.1-8b").config.number("hidden_size")     # 4096
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from ullage.errors import SpecError
+from ullage.models.config import Config
+
+__all__ = ["BuiltIn", "find_model", "load_models"]
+
+
+_FILES: Final = ("builtin.toml", "images.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A published model.
+
+    Attributes:
+        name: by which it is called, such as "llama-3.1-8b".
+        source: the repository of the Hugging Face hub, or the page, that has the configuration.
+        parameters: how many its publisher states, to the unit; None where it states none.
+        config: its configuration.
+        note: what is left out.
+    """
+
+    name: str
+    source: str
+    parameters: int | None
+    config: Config
+    note: str = ""
+
+
+@cache
+def load_models() -> dict[str, BuiltIn]:
+    """All of them, by name."""
+    folder = Path(__file__).parent
+    rows = [
+        row for name in _FILES for row in tomllib.loads((folder / name).read_text("utf-8")).items()
+    ]
+    return {
+        name: BuiltIn(
+            name,
+            row["source"],
+            row.get("parameters"),
+            Config(name, row["config"]),
+            row.get("note", ""),
+        )
+        for name, row in rows
+    }
+
+
+def find_model(name: str) -> BuiltIn:
+    """The model of a name, or of the repository that it is published in; case does not count.
+
+    Raises:
+        SpecError: there is none; the error names what is close.
+    """
+    models = load_models()
+    key = name.lower()
+    for model in models.values():
+        if key in (model.name, model.source.lower(), model.source.lower().partition("/")[2]):
+            return model
+    close = get_close_matches(key, models, n=3, cutoff=0.4)
+    all_of_them = "`ullage estimate --models` lists them"
+    meant = f"did you mean {' or '.join(close)}?" if close else all_of_them
+    raise SpecError(f"model: found {name!r}, which is no file and no model built in; {meant}")

@@ -1,0 +1,147 @@
+"""A model's published configuration: a Hugging Face config.json, or one that is built in.
+
+    config = read_config("path/to/model")
+    config.number("hidden_size", "n_embd")      # 4096; an error names the field that is not there
+    config.number("head_dim", default=None)
+
+A value that is not there is never invented: it is asked for by name. A default may be given where
+the library's own configuration class has the same, because config.json leaves such values out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ullage.errors import SpecError
+
+__all__ = ["ASK", "COUNTED", "FILE_NAME", "Config", "read_config"]
+
+FILE_NAME: Final = "config.json"
+COUNTED: Final = "counted"  # model_type of a mere number of parameters
+_LARGEST_BYTES: Final = 16 * 2**20
+
+
+class _Ask:
+    """Stands for: there is no default."""
+
+
+ASK: Final = _Ask()
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The fields of a configuration, with names for the errors.
+
+    Attributes:
+        name: by which the user knows it: a path, or the name of a built-in model.
+        fields: as the file has them.
+        inside: of a part, the field that holds it, such as "text_config".
+    """
+
+    name: str
+    fields: Mapping[str, Any]
+    inside: str = field(default="")
+
+    @property
+    def model_type(self) -> str:
+        """The architecture: as transformers calls it, or diffusers its class, or timm its model."""
+        return str(self.text("model_type", "_class_name", "architecture"))
+
+    def has(self, *names: str) -> bool:
+        """One of the fields is there and is not null."""
+        return any(self.fields.get(name) is not None for name in names)
+
+    def part(self, name: str) -> Config:
+        """A configuration within this one, such as text_config."""
+        found = self.fields.get(name)
+        if not isinstance(found, Mapping):
+            raise SpecError(f"{self._where(name)}: found {found!r}, expected an object")
+        return Config(self.name, found, f"{self.inside}{name}.")
+
+    def number(self, *names: str, default: Any = ASK, least: int = 0) -> Any:  # noqa: ANN401
+        """A whole number, by its name or another name for the same."""
+        value = self._find(names, default)
+        if value is default:
+            return value
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise SpecError(
+                f"{self._where(names[0])}: found {value!r}, expected a whole number from {least} on"
+            )
+        return value
+
+    def real(self, *names: str, default: Any = ASK) -> Any:  # noqa: ANN401
+        """A number that need not be whole."""
+        value = self._find(names, default)
+        if value is not default and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise SpecError(f"{self._where(names[0])}: found {value!r}, expected a number")
+        return value
+
+    def flag(self, *names: str, default: Any = ASK) -> Any:  # noqa: ANN401
+        """true or false."""
+        value = self._find(names, default)
+        if value is not default and not isinstance(value, bool):
+            raise SpecError(f"{self._where(names[0])}: found {value!r}, expected true or false")
+        return value
+
+    def text(self, *names: str, default: Any = ASK) -> Any:  # noqa: ANN401
+        """A word."""
+        value = self._find(names, default)
+        if value is not default and not isinstance(value, str):
+            raise SpecError(f"{self._where(names[0])}: found {value!r}, expected a text")
+        return value
+
+    def row(self, *names: str, default: Any = ASK) -> Any:  # noqa: ANN401
+        """A list, as a tuple."""
+        value = self._find(names, default)
+        if value is default:
+            return value
+        if not isinstance(value, list | tuple):
+            raise SpecError(f"{self._where(names[0])}: found {value!r}, expected a list")
+        return tuple(value)
+
+    def wrong(self, name: str, why: str) -> SpecError:
+        """The error that a field's value does not go with another's."""
+        return SpecError(f"{self._where(name)}: {why}")
+
+    def _find(self, names: tuple[str, ...], default: Any) -> Any:  # noqa: ANN401
+        for name in names:
+            if self.fields.get(name) is not None:
+                return self.fields[name]
+        if default is ASK:
+            others = "".join(f", also called {name!r}" for name in names[1:])
+            raise SpecError(
+                f"{self._where(names[0])}: it is not there{others}; add it, as its value "
+                f"cannot be known from the rest"
+            )
+        return default
+
+    def _where(self, name: str) -> str:
+        return f"{self.name}: field {self.inside + name!r}"
+
+
+def read_config(path: str | Path) -> Config:
+    """Reads a config.json, or the one in a folder.
+
+    Raises:
+        SpecError: it is not there, not JSON, or not an object.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / FILE_NAME
+    try:
+        if file.stat().st_size > _LARGEST_BYTES:
+            raise SpecError(f"{file}: found over 16 MiB, expected a configuration")
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{file}: found something that is not JSON ({error})") from None
+    if not isinstance(found, Mapping):
+        raise SpecError(f"{file}: found {type(found).__name__}, expected an object")
+    return Config(str(path), found)

@@ -1,0 +1,234 @@
+"""What a model is made of, as far as serving it is concerned: what its layers keep, and weights.
+
+A layer keeps something for each token that it has read (keys and values, or a latent), or
+something of a fixed size for each request (a recurrent state, the keys of an encoded input), or
+nothing. A layer that keeps two things, such as attention beside a state space, is two entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from ullage.errors import SpecError
+
+__all__ = [
+    "Attention",
+    "Cross",
+    "Encoder",
+    "Latent",
+    "Layer",
+    "Model",
+    "Part",
+    "Recurrent",
+    "Weight",
+    "merge",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Keys and values of earlier tokens.
+
+    Attributes:
+        heads: of the queries.
+        kv_heads: of keys and values.
+        head_dim: elements of a key; a value has as many.
+        window: tokens that are seen, the newest included; None: all.
+        chunk: tokens are cut into chunks of this many, and only the current one is seen.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int | None = None
+    chunk: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """One compressed vector for each earlier token, from which all heads' keys and values follow.
+
+    Attributes:
+        heads: of the queries.
+        width: elements: the rank and the part of the key that carries the position.
+    """
+
+    heads: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrent:
+    """A state of a fixed size for each request, however long it grows.
+
+    Attributes:
+        kind: "mamba", "mamba2", "delta" (gated delta net) or "conv" (short convolution).
+        channels: that the convolution sees, without those of the groups.
+        group_channels: of one group (2 x state size); shared by the group's heads.
+        groups: how many.
+        steps: of each channel that are kept: the kernel less one.
+        heads: of the state; 0: it has only the convolution's.
+        rows: elements of a head's state one way.
+        columns: and the other.
+        is_state_fp32: the engine is told by the configuration to keep the state in 32 bits.
+    """
+
+    kind: str
+    channels: int
+    steps: int
+    group_channels: int = 0
+    groups: int = 0
+    heads: int = 0
+    rows: int = 0
+    columns: int = 0
+    is_state_fp32: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cross:
+    """Keys and values of an encoded input, made once for each request.
+
+    Attributes:
+        heads: of queries, keys and values.
+        head_dim: elements of a key.
+        positions: that the encoder gives at most; None: as many as the input has tokens.
+    """
+
+    heads: int
+    head_dim: int
+    positions: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """Attention over a whole input at once: it keeps nothing."""
+
+    heads: int
+    head_dim: int
+
+
+Layer = Attention | Latent | Recurrent | Cross | Encoder
+
+
+class Part(Enum):
+    """What weights are for."""
+
+    EMBEDDING = "embedding"
+    HEAD = "output head"
+    ATTENTION = "attention"
+    MLP = "MLP"
+    EXPERTS = "experts"
+    ROUTER = "router"
+    RECURRENT = "recurrent"
+    NORM = "norm"
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """Weights of one shape.
+
+    Attributes:
+        part: what they are for.
+        out: rows.
+        into: columns; 1: a vector.
+        count: how many there are of this shape.
+        is_linear: matrices of linear layers, which quantisation packs; it leaves the rest alone.
+        most_shards: over how many ranks tensor parallelism can cut it; None: any number.
+    """
+
+    part: Part
+    out: int
+    into: int = 1
+    count: int = 1
+    is_linear: bool = False
+    most_shards: int | None = None
+
+    @property
+    def elements(self) -> int:
+        """Of all of them together."""
+        return self.out * self.into * self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What serving needs to know.
+
+    Attributes:
+        model_type: as transformers calls it.
+        hidden: elements of a token's vector.
+        vocab: tokens that there are.
+        widest: the most elements that a layer makes of a token: of its MLP, or of q, k and v.
+        layers: what is kept, in order.
+        weights: each shape once.
+        uncounted: parts of the configuration of which the weights are not counted.
+        top_experts: of which a token's vector is multiplied; 0: there are no experts.
+        context: tokens that it was made for; None: nobody says.
+    """
+
+    model_type: str
+    hidden: int
+    vocab: int
+    widest: int
+    layers: tuple[Layer, ...]
+    weights: tuple[Weight, ...]
+    uncounted: tuple[str, ...] = ()
+    top_experts: int = 0
+    context: int | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all weights."""
+        return sum(weight.elements for weight in self.weights)
+
+    def check_tensor_parallel(self, size: int) -> None:
+        """Refuses a number of ranks over which the heads cannot be cut.
+
+        Raises:
+            SpecError: heads do not divide, or key and value heads neither divide nor replicate.
+        """
+        for layer in self.layers:
+            if isinstance(layer, Recurrent):
+                self._check_recurrent(layer, size)
+                continue
+            if layer.heads % size:
+                raise SpecError(
+                    f"num_attention_heads={layer.heads} is not a multiple of tensor_parallel={size}"
+                    f"; take one of {_divisors(layer.heads)}"
+                )
+            if isinstance(layer, Attention) and layer.kv_heads % size and size % layer.kv_heads:
+                raise SpecError(
+                    f"num_key_value_heads={layer.kv_heads} can neither be divided among "
+                    f"tensor_parallel={size} ranks nor repeated on them; take a multiple or a "
+                    f"divisor of {layer.kv_heads}"
+                )
+
+    def _check_recurrent(self, layer: Recurrent, size: int) -> None:
+        uneven = layer.heads % size or layer.channels % size
+        # A single group is repeated on every rank; several must be cut evenly.
+        if uneven or (layer.groups > 1 and layer.groups % size):
+            raise SpecError(
+                f"{self.model_type}: a recurrent layer of {layer.heads} heads, {layer.channels} "
+                f"channels and {layer.groups} groups cannot be cut for tensor_parallel={size}"
+            )
+
+
+_SHOWN: Final = 8
+
+
+def _divisors(number: int) -> str:
+    found = [n for n in range(1, number + 1) if number % n == 0]
+    return ", ".join(map(str, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
+
+
+def merge(weights: Iterable[Weight]) -> tuple[Weight, ...]:
+    """The same weights, each shape once."""
+    counts: dict[Weight, int] = {}
+    for weight in weights:
+        one = weight if weight.count == 1 else replace(weight, count=1)
+        counts[one] = counts.get(one, 0) + weight.count
+    return tuple(
+        one if count == 1 else replace(one, count=count) for one, count in counts.items() if count
+    )

@@ -1,0 +1,1 @@
+"""A local web page: the calculator, the GPU's memory, snapshots; what `ullage ui` opens."""

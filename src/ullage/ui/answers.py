@@ -1,0 +1,147 @@
+"""What the page asks, answered: a query of its controls in, an estimate out.
+
+answer({"model": "llama-3.1-8b", "gpu": "h100-80gb", "recipe": {"batch": 4}})        # training
+answer({"model": "llama-3.1-8b", "gpu": "h100-80gb", "serve": {"context": 8192}})    # serving
+
+A query is checked field by field, as whoever has the token can send any; nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from typing import Any, Final, TypeVar
+
+from ullage.errors import SpecError
+from ullage.estimate.answer import Answer
+from ullage.estimate.estimate import estimate_training
+from ullage.estimate.layout import Layout
+from ullage.estimate.recipe import Lora, Recipe
+from ullage.estimate.serving import ServingPlan, estimate_serving
+from ullage.gpus import find_gpu
+from ullage.models.builtin import find_model
+from ullage.models.config import Config
+from ullage.models.find import Found
+from ullage.report.estimate import estimate_document
+from ullage.report.serving import serving_document
+from ullage.ui.shape import read_shape, reshape
+
+__all__ = ["BadQuery", "answer", "read_model", "read_object", "read_recipe"]
+
+T = TypeVar("T")
+
+_FIELDS: Final = {"model", "config", "depth", "width", "gpu", "recipe", "serve"}
+_OWN: Final = "config.json"
+_RECORDS: Final[Mapping[str, type]] = {"Lora": Lora, "Layout": Layout}
+# What JSON has for a field of a record, by how the record declares it.
+_KINDS: Final[Mapping[str, type]] = {
+    "int": int, "str": str, "bool": bool, "float": float, "None": type(None),
+    "tuple[str, ...]": list, "Lora": dict, "Layout": dict,
+}  # fmt: skip
+_NAMES: Final[Mapping[type, str]] = {
+    int: "a whole number", str: "a text", bool: "true or false", float: "a number",
+    dict: "an object", list: "a list of texts", type(None): "null",
+}  # fmt: skip
+
+
+class BadQuery(SpecError):
+    """A query that the page does not make: a field that there is not, or of another type."""
+
+
+def answer(query: object) -> dict[str, Any]:
+    """The estimate that a query asks for.
+
+    Raises:
+        BadQuery: the query is not one.
+        SpecError: what it asks for cannot be.
+    """
+    asked = read_object(query, "the query")
+    unknown = sorted(set(asked) - _FIELDS)
+    if unknown:
+        raise BadQuery(f"the query: found {unknown[0]!r}, expected {', '.join(sorted(_FIELDS))}")
+    model = read_model(asked)
+    gpu = find_gpu(_read(asked, "gpu", "str"))
+    if "serve" in asked:
+        plan = _read_record(asked["serve"], "serve", ServingPlan)
+        serving = estimate_serving(model.config, replace(plan, gpu=gpu))
+        document = serving_document(serving, model.source)
+    else:
+        training = estimate_training(model.config, read_recipe(asked), gpu)
+        document = estimate_document(Answer(training, model.source))
+    return {"shape": asdict(read_shape(model.config)), "document": document}
+
+
+def read_model(asked: Mapping[str, Any]) -> Found:
+    """The model that a query names or brings, in the depth and width it asks for.
+
+    Raises:
+        BadQuery: the query's fields are of wrong types.
+        SpecError: there is no such model, or it cannot have that shape.
+    """
+    if "config" not in asked:
+        known = find_model(_read(asked, "model", "str"))
+        config, source = known.config, known.source
+    elif isinstance(asked["config"], dict):
+        config, source = Config(_OWN, asked["config"]), ""
+    else:
+        raise SpecError(f"{_OWN}: found {type(asked['config']).__name__}, expected an object")
+    depth, width = (
+        _read(asked, name, "int") if name in asked else None for name in ("depth", "width")
+    )
+    return Found(reshape(config, depth=depth, width=width), source)
+
+
+def read_recipe(asked: Mapping[str, Any]) -> Recipe:
+    """How the model of a query is trained.
+
+    Raises:
+        BadQuery: a field is not one of a recipe, or of another type.
+        SpecError: its values cannot be.
+    """
+    return _read_record(asked.get("recipe", {}), "recipe", Recipe)
+
+
+def read_object(value: object, where: str) -> dict[str, Any]:
+    """An object of JSON.
+
+    Raises:
+        BadQuery: it is something else.
+    """
+    if not isinstance(value, dict):
+        raise BadQuery(f"{where}: found {type(value).__name__}, expected an object")
+    return value
+
+
+def _read_record(value: object, where: str, record: type[T]) -> T:
+    """The record that an object describes; records within it likewise. Fields that JSON has nothing
+    for, such as a GPU, are not taken.
+    """
+    declared = {one.name: str(one.type) for one in fields(record)}  # type: ignore[arg-type]
+    known = {name: kind for name, kind in declared.items() if {*kind.split(" | ")} <= {*_KINDS}}
+    found = {}
+    for name, given in read_object(value, where).items():
+        if name not in known:
+            raise BadQuery(f"{where}: found {name!r}, expected {', '.join(known)}")
+        inner = known[name].partition(" | ")[0]
+        _check(f"{where} {name}", given, known[name])
+        if isinstance(given, dict):
+            given = _read_record(given, name, _RECORDS[inner])
+        elif isinstance(given, list):
+            given = tuple(_check(f"{where} {name}", one, "str") for one in given)
+        found[name] = given
+    return record(**found)
+
+
+def _read(asked: Mapping[str, Any], name: str, declared: str) -> Any:  # noqa: ANN401
+    if name not in asked:
+        raise BadQuery(f"the query has no {name!r}")
+    return _check(name, asked[name], declared)
+
+
+def _check(where: str, value: object, declared: str) -> object:
+    """A value that JSON has for such a declaration; true and false are no numbers."""
+    kinds = [_KINDS[name] for name in declared.split(" | ")]
+    if type(value) not in kinds and not (float in kinds and type(value) is int):
+        expected = " or ".join(_NAMES[kind] for kind in kinds)
+        raise BadQuery(f"{where}: found {value!r}, expected {expected}")
+    return value

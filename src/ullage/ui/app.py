@@ -1,0 +1,223 @@
+"""The page's server: its files, by name, and what it asks.
+
+    GET  /                       the page, and /assets/NAME
+    GET  /enter/TOKEN            the first visit, which sets the cookie (guard.py)
+    GET  /catalogue              GPUs, models and what can be chosen
+    POST /estimate               an estimate
+    GET  /check                  how the check on the phantom is doing
+    POST /check, /check/cancel   start it, end it
+    POST /snapshots?name=NAME    a file
+    POST /pages                  the page of one file, or of two compared
+    GET  /pages/ID
+
+Where the answer is that something cannot be, it is a sentence: {"problem": "..."}.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from ullage.errors import SpecError, UllageError
+from ullage.estimate.layout import ALONE
+from ullage.ui.answers import BadQuery, answer, read_model, read_object, read_recipe
+from ullage.ui.catalogue import describe
+from ullage.ui.check import Check
+from ullage.ui.guard import HEADERS, Guard, TooLarge, read_body
+from ullage.ui.snapshots import Snapshots
+
+__all__ = ["make_app"]
+
+_QUERY_BYTES: Final = 2**20
+_TYPES: Final = {
+    ".css": "text/css", ".js": "text/javascript", ".html": "text/html", ".svg": "image/svg+xml",
+}  # fmt: skip
+# Alone in an origin of its own: what the page of a snapshot shows comes from a file.
+_PAGE_HEADERS: Final = {
+    "content-security-policy": "sandbox allow-scripts allow-popups; default-src 'none'; "
+    "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+}
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """What the handlers work with."""
+
+    snapshots: Snapshots
+    check: Check
+    python: str | None
+
+    async def estimate(self, request: Request) -> Response:
+        """Answers a query of the controls."""
+        body, took_s = await run_in_threadpool(_answer, await _read_json(request))
+        # Processor time: what else the machine does is not in it. benchmarks/speed/ui.py reads it.
+        timing = {"server-timing": f"answer;dur={1000 * took_s:.2f}"}
+        return Response(body, media_type="application/json", headers=timing)
+
+    async def start_check(self, request: Request) -> Response:
+        """Runs the query's training loop on the phantom."""
+        query = read_object(await _read_json(request), "the query")
+        config, recipe = read_model(query).config, read_recipe(query)
+        if recipe.layout != ALONE:
+            raise SpecError(
+                "a job of several ranks is not checked here; run your own program with "
+                "`ullage run --world-size`"
+            )
+        await self.check.start(
+            {
+                "config": dict(config.fields),
+                "recipe": asdict(recipe),
+                "gpu": query.get("gpu"),
+                "python": self.python,
+            }
+        )
+        return JSONResponse(self.check.state)
+
+    async def show_check(self, request: Request) -> Response:
+        """How the check is doing."""
+        del request
+        return JSONResponse(self.check.state)
+
+    async def cancel_check(self, request: Request) -> Response:
+        """Ends the check."""
+        del request
+        await self.check.cancel()
+        return JSONResponse(self.check.state)
+
+    async def add_snapshot(self, request: Request) -> Response:
+        """Takes in a file."""
+        name = request.query_params.get("name", "snapshot.pickle")
+        return JSONResponse({"id": await self.snapshots.add(name, request.stream())})
+
+    async def make_page(self, request: Request) -> Response:
+        """Makes the page of one file, or of two compared."""
+        query = await _read_json(request)
+        numbers = read_object(query, "the query").get("files")
+        if not isinstance(numbers, list) or not all(isinstance(one, str) for one in numbers):
+            raise BadQuery("files: expected the numbers of one or two files")
+        made = await run_in_threadpool(self.snapshots.make_page, numbers)
+        return JSONResponse({"page": f"/pages/{made.id}"})
+
+    async def show_page(self, request: Request) -> Response:
+        """A page that was made."""
+        path = self.snapshots.find_page(request.path_params["id"])
+        if path is None:
+            raise HTTPException(404)
+        return Response(path.read_bytes(), media_type="text/html", headers=_PAGE_HEADERS)
+
+
+def make_app(*, port: int, token: str, scratch: Path, python: str | None = None) -> Starlette:
+    """The application.
+
+    Args:
+        port: that it is served on.
+        token: that each visitor must bring.
+        scratch: a directory of its own.
+        python: the interpreter in which checks run; None is the one that runs this.
+    """
+    desk = _Desk(Snapshots(scratch), Check(), python)
+    catalogue = json.dumps(describe(python)).encode()
+
+    async def show_catalogue(request: Request) -> Response:
+        del request
+        return Response(catalogue, media_type="application/json")
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        del app
+        yield
+        await desk.check.cancel()
+
+    app = Starlette(
+        routes=[
+            *(_route(path, _make_sender(*asset)) for path, asset in _load_assets().items()),
+            _route("/catalogue", show_catalogue),
+            _route("/estimate", desk.estimate, "POST"),
+            _route("/check", desk.show_check),
+            _route("/check", desk.start_check, "POST"),
+            _route("/check/cancel", desk.cancel_check, "POST"),
+            _route("/snapshots", desk.add_snapshot, "POST"),
+            _route("/pages", desk.make_page, "POST"),
+            _route("/pages/{id:str}", desk.show_page),
+        ],
+        exception_handlers={UllageError: _tell, HTTPException: _tell_http, Exception: _tell_bug},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.add_middleware(Guard, port=port, token=token)
+    return app
+
+
+def _route(path: str, handler: Handler, method: str = "GET") -> Route:
+    return Route(path, handler, methods=[method])
+
+
+def _load_assets() -> dict[str, tuple[bytes, str]]:
+    """Each path, and what is there: the page's own files, and how reports write numbers."""
+    own = files("ullage.ui") / "assets"
+    found = [one for one in own.iterdir() if Path(one.name).suffix in _TYPES]
+    found.append(files("ullage.report") / "assets" / "format.js")
+    loaded = {
+        f"/assets/{one.name}": (one.read_bytes(), _TYPES[Path(one.name).suffix]) for one in found
+    }
+    loaded["/"] = loaded.pop("/assets/page.html")
+    return loaded
+
+
+def _make_sender(content: bytes, kind: str) -> Handler:
+    async def send(request: Request) -> Response:
+        del request
+        return Response(content, media_type=kind)
+
+    return send
+
+
+def _answer(query: object) -> tuple[bytes, float]:
+    """The answer as JSON, and the processor's seconds that it took."""
+    began_s = time.thread_time()
+    body = json.dumps(answer(query)).encode()
+    return body, time.thread_time() - began_s
+
+
+async def _read_json(request: Request) -> Any:  # noqa: ANN401
+    body = await read_body(request, _QUERY_BYTES)
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadQuery(f"the request is not JSON: {error}") from None
+
+
+async def _tell(request: Request, error: Exception) -> Response:
+    del request
+    status = 413 if isinstance(error, TooLarge) else 400 if isinstance(error, BadQuery) else 200
+    return JSONResponse({"problem": str(error)}, status)
+
+
+async def _tell_http(request: Request, error: Exception) -> Response:
+    del request
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return PlainTextResponse("ullage: there is nothing here\n", status)
+
+
+async def _tell_bug(request: Request, error: Exception) -> Response:
+    """Its traceback is on the terminal; the answer does not pass the guard, so it has its headers
+    from here.
+    """
+    del request
+    text = f"this is a mistake in ullage, please report it: {type(error).__name__}: {error}"
+    return JSONResponse({"problem": text}, 500, headers=HEADERS)

@@ -1,0 +1,149 @@
+// The allocated bytes through one training step: forward, backward, step of the optimizer.
+
+const SVG = "http://www.w3.org/2000/svg";
+const [HEIGHT, TOP, BOTTOM, LEFT, RIGHT] = [260, 26, 24, 66, 8];
+
+function draw(tag, attributes, text) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+/** Each time a stretch is passed through: events along the axis, bytes before, at most, after. */
+export function unroll(stretches) {
+  const passes = [];
+  let at = 0;
+  for (const one of stretches) {
+    if (one.phase === "build") continue;
+    const length = Math.max(1, one.end - one.begin);
+    for (let time = 0; time < one.repeats; time++) {
+      const start = one.start_bytes + time * one.delta_bytes;
+      passes.push({
+        phase: one.phase, name: one.name, time, repeats: one.repeats, begin: at, end: at + length, start,
+        peakAt: at + Math.min(length, Math.max(0, one.high_position - one.begin)), peak: start + one.high_bytes, after: start + one.delta_bytes,
+      });
+      at += length;
+    }
+  }
+  return passes;
+}
+
+export class Timeline {
+  constructor(element, reading) {
+    this.element = element;
+    this.reading = reading;
+    this.svg = draw("svg", { role: "slider", tabindex: 0, "aria-label": "Moments of one training step", "aria-valuemin": 0, "aria-valuenow": 0 });
+    element.append(this.svg);
+    this.passes = [];
+    this.chosen = null;
+    this.svg.addEventListener("pointermove", (event) => this._point(event));
+    this.svg.addEventListener("pointerdown", (event) => this._point(event));
+    this.svg.addEventListener("keydown", (event) => this._press(event));
+    new ResizeObserver(() => this._draw()).observe(element);
+  }
+
+  show(found) {
+    this.found = found;
+    this.passes = unroll(found.timeline);
+    this.peak = this.passes.reduce((best, one, index) => (one.peak > this.passes[best].peak ? index : best), 0);
+    if (this.chosen !== null) this.chosen = Math.min(this.chosen, this.passes.length - 1);
+    this._draw();
+  }
+
+  _draw() {
+    const width = this.element.clientWidth;
+    if (!this.passes.length || !width) return;
+    const { passes, svg } = this;
+    const last = passes.at(-1).end;
+    const top = passes[this.peak].peak * 1.08;
+    this.x = (event) => LEFT + (event / last) * (width - LEFT - RIGHT);
+    this.y = (bytes) => HEIGHT - BOTTOM - (bytes / top) * (HEIGHT - TOP - BOTTOM);
+    svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+    svg.setAttribute("aria-valuemax", passes.length - 1);
+    const line = passes.map((one) => `L${this._at(one.begin, one.start)}L${this._at(one.peakAt, one.peak)}L${this._at(one.end, one.after)}`).join("").slice(1);
+    const floor = this.y(0);
+    const peak = passes[this.peak];
+    svg.replaceChildren(
+      ...this._phases(), ...this._scale(top, width),
+      draw("path", { class: "area", d: `M${line}L${this.x(last)},${floor}L${LEFT},${floor}Z` }),
+      draw("path", { class: "curve", d: `M${line}` }),
+      ...this._limit(top, width),
+      draw("circle", { class: "peak", cx: this.x(peak.peakAt), cy: this.y(peak.peak), r: 5 }),
+      this._peakLabel(peak, width));
+    this.cursor = draw("line", { class: "cursor", y1: TOP - 4, y2: floor, visibility: "hidden" });
+    svg.append(this.cursor);
+    this._read();
+  }
+
+  _at(event, bytes) {
+    return `${this.x(event).toFixed(1)},${this.y(bytes).toFixed(1)}`;
+  }
+
+  _phases() {
+    const phases = [];
+    for (const one of this.passes) {
+      if (phases.at(-1)?.phase === one.phase) phases.at(-1).end = one.end;
+      else phases.push({ phase: one.phase, begin: one.begin, end: one.end });
+    }
+    return phases.flatMap(({ phase, begin, end }, index) => {
+      const [x0, x1] = [this.x(begin), this.x(end)];
+      const band = draw("rect", { class: index % 2 ? "phase odd" : "phase", x: x0, y: 0, width: x1 - x0, height: HEIGHT - BOTTOM });
+      const rotated = x1 - x0 < 58; // a narrow band: its name goes to the left of its end
+      const label = draw("text", { class: "name", x: rotated ? x1 - 4 : x0 + 6, y: rotated ? HEIGHT - 6 : 16, "text-anchor": rotated ? "end" : "start" }, phase);
+      return [band, label];
+    });
+  }
+
+  _scale(top, width) {
+    return makeTicks(0, top, 5, { isBinary: true }).flatMap((tick) => [
+      draw("line", { x1: LEFT, x2: width - RIGHT, y1: this.y(tick), y2: this.y(tick) }),
+      draw("text", { x: LEFT - 8, y: this.y(tick) + 4, "text-anchor": "end" }, formatTick(tick)),
+    ]);
+  }
+
+  /** What the GPU has for tensors, where the curve comes near it. */
+  _limit(top, width) {
+    const around = this.found.terms.filter((term) => term.category === "unattributed");
+    const room = this.found.capacity_bytes - around.reduce((sum, term) => sum + term.bytes, 0);
+    if (!(room > 0 && room < top)) return [];
+    const y = this.y(room);
+    return [draw("line", { class: "limit-line", x1: LEFT, x2: width - RIGHT, y1: y, y2: y }),
+      draw("text", { class: "limit-name", x: width - RIGHT - 4, y: y - 6, "text-anchor": "end" }, `${this.found.gpu} is full`)];
+  }
+
+  _peakLabel(peak, width) {
+    const x = this.x(peak.peakAt);
+    const isRight = x > width - 150;
+    return draw("text", { class: "name", x: x + (isRight ? -10 : 10), y: Math.max(34, this.y(peak.peak) + 4), "text-anchor": isRight ? "end" : "start" }, formatBytes(peak.peak));
+  }
+
+  _point(event) {
+    const box = this.svg.getBoundingClientRect();
+    const share = (event.clientX - box.left - LEFT) / (box.width - LEFT - RIGHT);
+    const at = share * this.passes.at(-1).end;
+    this.chosen = Math.max(0, this.passes.findLastIndex((one) => one.begin <= at));
+    this._read();
+  }
+
+  _press(event) {
+    const now = this.chosen ?? this.peak;
+    const steps = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10, Home: -now, End: this.passes.length - 1 - now };
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    this.chosen = Math.max(0, Math.min(this.passes.length - 1, now + steps[event.key]));
+    this._read();
+  }
+
+  _read() {
+    const one = this.passes[this.chosen ?? this.peak];
+    const part = one.name ? `, ${one.name}${one.repeats > 1 ? ` ${one.time + 1} of ${one.repeats}` : ""}` : "";
+    const text = `${one.phase}${part}: ${formatBytes(one.start)} before, ${formatBytes(one.peak)} at most, ${formatBytes(one.after)} after`;
+    this.reading.textContent = this.chosen === null ? `The peak, ${text}. Point at the curve, or focus it and use the arrow keys.` : text;
+    this.svg.setAttribute("aria-valuenow", this.chosen ?? this.peak);
+    this.svg.setAttribute("aria-valuetext", text);
+    this.cursor.setAttribute("visibility", this.chosen === null ? "hidden" : "visible");
+    this.cursor.setAttribute("x1", this.x(one.peakAt));
+    this.cursor.setAttribute("x2", this.x(one.peakAt));
+  }
+}

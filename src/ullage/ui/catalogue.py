@@ -1,0 +1,73 @@
+"""What the page knows before it asks: GPUs, models, what can be chosen, names and colours."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from ullage import __version__
+from ullage.estimate.architectures import MODELS as TRAINED
+from ullage.estimate.kv_cache import PRECISIONS as KV_PRECISIONS
+from ullage.estimate.layout import SHARDINGS
+from ullage.estimate.optimizers import OPTIMIZERS
+from ullage.estimate.recipe import PRECISIONS
+from ullage.estimate.weights import FORMATS
+from ullage.gpus import Gpu, load_catalog
+from ullage.gpus.levels import memory_levels
+from ullage.models.architecture import MODEL_TYPES
+from ullage.models.builtin import load_models
+from ullage.models.config import Config
+from ullage.report.palette import CACHE_LOOK, CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK
+from ullage.ui.shape import read_shape
+
+__all__ = ["describe"]
+
+
+def describe(python: str | None) -> dict[str, Any]:
+    """All of it, as one object.
+
+    Args:
+        python: the interpreter in which checks run, if one was named.
+    """
+    looks = {category.value: look for category, look in CATEGORY_LOOKS.items()}
+    looks |= {"context": CONTEXT_LOOK, "cache": CACHE_LOOK, "free": FREE_LOOK}
+    return {
+        "version": __version__,
+        "python": python,
+        "gpus": [_gpu(gpu) for gpu in load_catalog()],
+        "models": [
+            {
+                "name": one.name,
+                "source": one.source,
+                "family": _family(one.config),
+                "trains": one.config.fields.get("model_type") in TRAINED,
+                "serves": one.config.fields.get("model_type") in MODEL_TYPES,
+                **asdict(read_shape(one.config)),
+            }
+            for one in load_models().values()
+        ],
+        "precisions": list(PRECISIONS),
+        "optimizers": {name: one.what for name, one in OPTIMIZERS.items()},
+        "shardings": list(SHARDINGS),
+        "weights": {name: one.what for name, one in FORMATS.items()},
+        "kv": ["auto", *KV_PRECISIONS],
+        "looks": {name: {"label": look.label, "color": look.color} for name, look in looks.items()},
+    }
+
+
+def _family(config: Config) -> str:
+    """What transformers calls it; models of timm and diffusers name their library otherwise."""
+    kind = config.fields.get("model_type", config.fields.get("_class_name", "timm"))
+    return str(kind)
+
+
+def _gpu(gpu: Gpu) -> dict[str, Any]:
+    return {
+        "slug": gpu.slug,
+        "name": gpu.name,
+        "segment": gpu.segment.value,
+        "architecture": gpu.architecture,
+        "total_bytes": gpu.total_bytes,
+        "num_multiprocessors": gpu.num_multiprocessors,
+        "levels": [level._asdict() for level in memory_levels(gpu)],
+    }

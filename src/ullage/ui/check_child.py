@@ -1,0 +1,60 @@
+"""Runs one check on the phantom, in a process of its own: the page stays quick meanwhile, and a
+check that is not wanted any more can be ended like any program.
+
+Reads one JSON object from stdin, and writes JSON objects to stdout, one a line: {"progress": "step
+1 ..."} as steps end, and at the end {"document": ...} (the run document) or {"error": "..."}.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+
+from ullage.api import run
+from ullage.errors import UllageError
+
+__all__ = ["PROGRAM", "main"]
+
+PROGRAM = Path(__file__).parent / "programs" / "train.py"
+
+
+def main() -> None:
+    """Runs what stdin asks for."""
+    signal.signal(signal.SIGTERM, _stop)
+    out = sys.stdout
+    asked = json.load(sys.stdin)
+
+    def say(**said: object) -> None:
+        print(json.dumps(said), file=out, flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="ullage-ui-") as scratch:
+        config = Path(scratch) / "config.json"
+        config.write_text(json.dumps(asked["config"]), encoding="utf-8")
+        try:
+            found = run(
+                [str(PROGRAM), str(config), json.dumps(asked["recipe"])],
+                gpu=asked["gpu"],
+                python=asked["python"],
+                stdout_to_stderr=True,
+                on_progress=lambda line: say(progress=line),
+            )
+        except UllageError as error:
+            say(error=str(error))
+        else:
+            say(document=found.document)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise KeyboardInterrupt  # what was made is removed on the way out
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,132 @@
+"""Who may ask the page's server, and what: this machine's user, from the page itself, and no other.
+
+A server on 127.0.0.1 can be reached by every program and every web page that is open on the
+machine. So each request must name the server as its host (a page of another name that resolves to
+127.0.0.1 cannot), must not come from another origin, and must bring the token that was printed,
+which the first visit to /enter/TOKEN turns into a cookie that scripts cannot read.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ullage.errors import SpecError
+
+__all__ = ["ENTER", "HEADERS", "Guard", "TooLarge", "read_body"]
+
+ENTER: Final = "/enter/"
+_NAMES: Final = ("127.0.0.1", "localhost")
+_METHODS: Final = ("GET", "POST")
+HEADERS: Final = {
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+# Runs no script and keeps nothing: it only leads on, within the site, with the cookie.
+_ENTERED: Final = (
+    '<!doctype html><meta charset="utf-8"><title>ullage</title>'
+    '<script src="/assets/enter.js"></script><p><a href="/">Go on to ullage</a></p>'
+)
+
+
+class TooLarge(SpecError):
+    """More was sent than is taken."""
+
+
+class Guard:
+    """Refuses what may not come in, and puts the headers on what goes out."""
+
+    def __init__(self, app: ASGIApp, *, port: int, token: str) -> None:
+        self.app = app
+        self.token = token
+        self.cookie = f"ullage-{port}"  # cookies do not tell ports apart
+        self.hosts = tuple(f"{name}:{port}" for name in _NAMES)
+        self.origins = tuple(f"http://{host}" for host in self.hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request, or hands it on."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            raise RuntimeError(f"{scope['type']!r} is not served")
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refusal = self._refuse(scope)
+        if refusal is None and scope["path"].startswith(ENTER):
+            refusal = self._enter()
+        await (refusal or self.app)(scope, receive, send_with_headers)
+
+    def _refuse(self, scope: Scope) -> Response | None:
+        """Why a request is not answered; None: it may come in."""
+        headers = Headers(scope=scope)
+        method, path = scope["method"], scope["path"]
+        if headers.getlist("host") not in [[host] for host in self.hosts]:
+            return _say(403, "this server answers to 127.0.0.1 and localhost alone")
+        if method not in _METHODS:
+            return _say(405, f"{method} is not answered; GET and POST are")
+        if path.startswith(ENTER):
+            is_known = method == "GET" and _are_equal(path.removeprefix(ENTER), self.token)
+            return None if is_known else _say(403, "the token is not that of this server")
+        origin = headers.get("origin")
+        if origin not in self.origins and (method == "POST" or origin is not None):
+            return _say(403, "requests come from the page itself alone")
+        if headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}:
+            return _say(403, "requests come from the page itself alone")
+        if not _are_equal(_read_cookies(headers).get(self.cookie, ""), self.token):
+            return _say(403, "open the address that `ullage ui` printed: it has the token")
+        return None
+
+    def _enter(self) -> Response:
+        response = Response(_ENTERED, media_type="text/html")
+        response.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
+        return response
+
+
+async def read_body(request: Request, limit_bytes: int) -> bytes:
+    """The body of a request.
+
+    Raises:
+        TooLarge: it has more bytes; the rest is not read.
+    """
+    found = bytearray()
+    async for chunk in request.stream():
+        found += chunk
+        if len(found) > limit_bytes:
+            raise TooLarge(f"the request has more than {limit_bytes} bytes")
+    return bytes(found)
+
+
+def _read_cookies(headers: Headers) -> Mapping[str, str]:
+    try:
+        parsed = SimpleCookie(headers.get("cookie", ""))
+    except CookieError:
+        return {}
+    return {name: morsel.value for name, morsel in parsed.items()}
+
+
+def _are_equal(found: str, expected: str) -> bool:
+    """Takes as long wherever they differ."""
+    return hmac.compare_digest(found.encode(), expected.encode())
+
+
+def _say(status: int, text: str) -> Response:
+    return PlainTextResponse(f"ullage: {text}\n", status)

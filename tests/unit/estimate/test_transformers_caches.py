@@ -1,0 +1,62 @@
+"""transformers' caches are predicted to the byte, and its sectors to the sector.
+
+Its answers are stored: benchmarks/serving/library.py asks the library itself.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ullage.errors import SpecError
+from ullage.estimate.engines.transformers import generated_bytes, is_paged, lay_out
+from ullage.models.architecture import read_model
+from ullage.models.config import Config
+from ullage.models.layers import Model
+
+HERE = Path(__file__).parents[3] / "benchmarks" / "serving"
+STORED = json.loads((HERE / "caches.json").read_text())
+MODELS = json.loads((HERE / "vectors.json").read_text())["models"]
+PAGED = [name for name, answer in STORED["models"].items() if "error" not in answer["flash"]]
+
+
+def model(name: str) -> Model:
+    return read_model(Config(name, MODELS[name]["config"]))
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+@pytest.mark.parametrize("name", STORED["models"])
+def test_the_cache_of_generate(name: str, kind: str) -> None:
+    said = generated_bytes(model(name), STORED["batch"], STORED["prompt"] + 1, element=4)
+    assert said == STORED["models"][name][kind]
+
+
+@pytest.mark.parametrize("kind", ["flash", "sdpa"])
+@pytest.mark.parametrize("name", PAGED)
+def test_the_sectors_of_continuous_batching(name: str, kind: str) -> None:
+    sectors = lay_out(model(name), 4096, batched=STORED["batched"], is_flash=kind == "flash")
+    assert {
+        "sectors": sectors.num_sectors(STORED["available"]),
+        "sector_bytes": sectors.block_bytes,
+    } == STORED["models"][name][kind]
+
+
+@pytest.mark.parametrize("name", sorted(set(STORED["models"]) - set(PAGED)))
+def test_what_the_library_does_not_page_is_refused(name: str) -> None:
+    assert not is_paged(model(name))
+    with pytest.raises(SpecError, match="continuous batching takes full and sliding"):
+        lay_out(model(name), 4096)
+
+
+def test_requests_share_sectors() -> None:
+    sectors = lay_out(model("gpt_oss"), 300)
+    alone = sectors.request_blocks
+    assert sectors.users(1000 * sectors.block_bytes) >= 1000 // alone
+    assert sectors.users(sectors.block_bytes * (alone - 1)) == 0
+
+
+def test_there_are_many() -> None:
+    assert len(STORED["models"]) >= 20
+    assert len(PAGED) >= 15

@@ -1,0 +1,90 @@
+"""The layout of the KV cache is that of a real vLLM, to the block.
+
+The engine's answers are stored; `python -m benchmarks.serving --python VENV/bin/python` asks again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.serving.predict import answer_of, settings_of
+
+from ullage.estimate.engines.vllm import Pool, lay_out
+from ullage.estimate.serving import find_longest
+from ullage.models.architecture import read_layers
+from ullage.models.config import Config
+
+VECTORS = Path(__file__).parents[3] / "benchmarks" / "serving" / "vectors.json"
+MODELS = {
+    name: model
+    for name, model in json.loads(VECTORS.read_text())["models"].items()
+    if "answers" in model
+}
+ASKED = [
+    pytest.param(name, run, answer, id=f"{name}-{index}")
+    for name, model in MODELS.items()
+    for index, (run, answer) in enumerate(zip(model["runs"], model["answers"], strict=True))
+]
+STARTS = [param for param in ASKED if "error" not in param.values[2]]
+TOO_LONG = [param for param in ASKED if "estimated maximum" in param.values[2].get("error", "")]
+
+
+def pool_of(name: str, run: dict[str, Any], context: int | None = None) -> Pool:
+    config = Config(name, MODELS[name]["config"])
+    settings = settings_of(config, run)
+    settings = replace(settings, max_model_len=context or settings.max_model_len)
+    return lay_out(read_layers(config), settings)
+
+
+@pytest.mark.parametrize(("name", "run", "answer"), STARTS)
+def test_the_layout_is_the_engines(name: str, run: dict[str, Any], answer: dict[str, Any]) -> None:
+    said = answer_of(Config(name, MODELS[name]["config"]), run)
+    assert said == {figure: answer[figure] for figure in said}
+
+
+@pytest.mark.parametrize(("name", "run", "answer"), STARTS)
+def test_the_groups_are_the_engines(name: str, run: dict[str, Any], answer: dict[str, Any]) -> None:
+    pool = pool_of(name, run)
+    said = sorted((each.num_layers, each.block_size, each.page_bytes) for each in pool.groups)
+    real = [(each["layers"], each["block_size"], each["page_bytes"]) for each in answer["groups"]]
+    assert said == sorted(real)
+
+
+@pytest.mark.parametrize(("name", "run", "answer"), STARTS)
+def test_what_starts_has_room_for_a_user(
+    name: str, run: dict[str, Any], answer: dict[str, Any]
+) -> None:
+    users = pool_of(name, run).users(run["kv_cache_memory_bytes"])
+    assert 1 <= users <= answer["concurrency"]
+
+
+@pytest.mark.parametrize(("name", "run", "answer"), TOO_LONG)
+def test_the_longest_context_is_the_one_that_the_engine_advises(
+    name: str, run: dict[str, Any], answer: dict[str, Any]
+) -> None:
+    kv_bytes, most = run["kv_cache_memory_bytes"], run["max_model_len"]
+    assert pool_of(name, run).users(kv_bytes) == 0
+    longest = find_longest(lambda context: pool_of(name, run, context), kv_bytes, most)
+    assert f"maximum model length is {longest}." in answer["error"]
+
+
+def test_there_are_as_many_architectures_as_claimed() -> None:
+    types = {MODELS[param.values[0]]["config"]["model_type"] for param in STARTS}
+    assert len(types) >= 20
+    kinds = {group["kind"] for param in STARTS for group in param.values[2]["groups"]}
+    assert kinds >= {
+        "FullAttentionSpec", "SlidingWindowSpec", "ChunkedLocalAttentionSpec", "MLAAttentionSpec",
+        "MambaSpec", "CrossAttentionSpec",
+    }  # fmt: skip
+    assert TOO_LONG
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_was_asked_for_two_lengths_with_and_without_the_prefix_cache(name: str) -> None:
+    runs = MODELS[name]["runs"]
+    asked = {(run["max_model_len"], run["enable_prefix_caching"]) for run in runs}
+    assert len(asked) == len(runs) == 4

@@ -1,0 +1,47 @@
+"""The models that are built in: each can be read, and has as many parameters as it is said to."""
+
+from __future__ import annotations
+
+import pytest
+
+from ullage.errors import SpecError
+from ullage.estimate.architectures import MODELS, build_model
+from ullage.estimate.eager.arena import Arena
+from ullage.estimate.recipe import Recipe
+from ullage.models.builtin import BuiltIn, find_model, load_models
+
+ALL = list(load_models().values())
+COUNTED = [one for one in ALL if one.parameters is not None and one.config.model_type in MODELS]
+
+
+# What transformers builds is less than what is published: a router's bias is a buffer of it, for
+# each expert of 58 and 60 layers; and its T5 ties the head, whatever the file says.
+NOT_BUILT = {"deepseek-v3": 58 * 256, "kimi-k2": 60 * 384, "flan-t5-xl": 32128 * 2048}
+
+
+def count(one: BuiltIn) -> int:
+    """Parameters of the model that the estimate builds, each once."""
+    recipe = Recipe(length=8, image=224)
+    model = build_model(Arena(), one.config, recipe)
+    unique = {id(tensor): tensor.numel * times for tensor, times in model.parameters()}
+    return sum(unique.values())
+
+
+def test_there_are_at_least_forty() -> None:
+    assert len(ALL) >= 40
+    assert len(COUNTED) >= 40
+
+
+@pytest.mark.parametrize("one", COUNTED, ids=lambda one: one.name)
+def test_the_shape_has_the_parameters_that_are_published(one: BuiltIn) -> None:
+    assert count(one) + NOT_BUILT.get(one.name, 0) == one.parameters
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "LLAMA-3.1-8B", "meta-llama/Llama-3.1-8B"])
+def test_a_model_is_found_by_its_name_and_by_its_repository(name: str) -> None:
+    assert find_model(name).name == "llama-3.1-8b"
+
+
+def test_what_is_not_there_is_named_with_what_is_close() -> None:
+    with pytest.raises(SpecError, match=r"found 'llama-3.1-9b'.*did you mean .*llama-3.1-8b"):
+        find_model("llama-3.1-9b")

@@ -1,0 +1,125 @@
+"""What is read from configurations: weights as transformers makes them, and errors that help."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ullage.errors import SpecError
+from ullage.models.architecture import MODEL_TYPES, read_layers, read_model
+from ullage.models.builtin import load_models
+from ullage.models.config import Config
+from ullage.models.layers import Attention, Cross, Encoder, Latent, Recurrent
+
+VECTORS = json.loads(
+    (Path(__file__).parents[3] / "benchmarks" / "serving" / "vectors.json").read_text()
+)["models"]
+LLAMA = VECTORS["llama"]["config"]
+# Their publishers count the bias that balances the experts, which transformers has as a buffer.
+CORRECTIONS = {"deepseek-v3": 58 * 256, "kimi-k2": 60 * 384}
+SERVED = [
+    name
+    for name, model in load_models().items()
+    if model.parameters is not None and model.config.model_type in MODEL_TYPES
+]
+
+
+def config(**fields: Any) -> Config:
+    return Config("config.json", LLAMA | fields)
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_weights_are_those_that_transformers_makes(name: str) -> None:
+    model = VECTORS[name]
+    assert read_model(Config(name, model["config"])).parameters == model["parameters"]
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_weights_are_those_that_publishers_state(name: str) -> None:
+    model = load_models()[name]
+    assert read_model(model.config).parameters + CORRECTIONS.get(name, 0) == model.parameters
+
+
+def test_many_architectures_are_known() -> None:
+    assert len(MODEL_TYPES) >= 50
+    assert len(SERVED) >= 50
+
+
+def test_an_attention_layer_says_what_it_sees() -> None:
+    kinds = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+    layers = read_layers(config(layer_types=kinds, sliding_window=512))
+    assert layers == (Attention(8, 2, 32, window=512), Attention(8, 2, 32)) * 2
+
+
+def test_null_says_that_there_is_no_window() -> None:
+    mistral = {"model_type": "mistral", "sliding_window": None}
+    assert read_layers(config(**mistral)) == (Attention(8, 2, 32),) * 4
+    without = {key: value for key, value in LLAMA.items() if key != "sliding_window"}
+    layers = read_layers(Config("config.json", without | {"model_type": "mistral"}))
+    assert layers == (Attention(8, 2, 32, window=4096),) * 4  # as MistralConfig has it
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("deepseek_v3", {Latent}),
+        ("falcon_h1", {Attention, Recurrent}),
+        ("whisper", {Encoder, Attention, Cross}),
+        ("mamba", {Recurrent}),
+    ],
+)
+def test_layers_are_of_the_architectures_kinds(name: str, kinds: set[type]) -> None:
+    layers = read_layers(Config(name, VECTORS[name]["config"]))
+    assert {type(layer) for layer in layers} == kinds
+
+
+def test_the_text_part_of_a_larger_model_is_read() -> None:
+    text = VECTORS["gemma3"]["config"]
+    whole = Config("c", {"model_type": "gemma3", "text_config": text, "vision_config": {}})
+    model = read_model(whole)
+    assert model.layers == read_layers(Config("c", text))
+    assert model.uncounted == ("vision_config",)
+
+
+def test_what_published_configurations_leave_out_is_the_librarys_default() -> None:
+    # As google/gemma-3-4b-it has it: the rest is Gemma3TextConfig's.
+    text = {
+        "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+        "num_hidden_layers": 34, "sliding_window": 1024,
+    }  # fmt: skip
+    model = read_model(Config("c", {"model_type": "gemma3", "text_config": text}))
+    assert model.vocab == 262_208
+    assert model.layers[:6] == (Attention(8, 4, 256, window=1024),) * 5 + (Attention(8, 4, 256),)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"model_type": "llama0"}, ["'model_type'", "'llama0'", "did you mean llama"]),
+        ({"num_key_value_heads": 3}, ["'num_key_value_heads'", "found 3", "divisor", "8"]),
+        ({"num_attention_heads": 6, "num_key_value_heads": 6}, ["'hidden_size'", "add head_dim"]),
+        ({"layer_types": ["full_attention"]}, ["'layer_types'", "found 1", "num_hidden_layers=4"]),
+        ({"layer_types": ["full"] * 4}, ["'layer_types'", "'full'", "full_attention"]),
+        ({"layer_types": ["sliding_attention"] * 4}, ["'sliding_window'", "add it"]),
+        ({"intermediate_size": None}, ["'intermediate_size'", "not there", "add it"]),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_field_and_the_remedy(fields: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(SpecError) as caught:
+        read_model(config(**fields))
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("size", "fits"), [(1, True), (2, True), (4, True), (8, True), (3, False), (16, False)]
+)
+def test_heads_must_be_cut_over_ranks(size: int, fits: bool) -> None:  # noqa: FBT001
+    model = read_model(config())
+    if fits:
+        model.check_tensor_parallel(size)
+        return
+    with pytest.raises(SpecError, match=f"tensor_parallel={size}"):
+        model.check_tensor_parallel(size)
