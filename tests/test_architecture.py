@@ -27,13 +27,13 @@ LAYERS = (
     ("estimate", "record", "runtime"),
     ("phantom", "explain", "techniques", "watch"),
     ("plan", "gate", "serve", "whatif", "jobs"),
-    ("report", "ui"),
+    ("report",),
     ("api",),
-    ("parallel", "diffs", "explanations", "what_ifs"),
-    ("sweeps", "ranks"),
+    ("parallel", "diffs", "estimates", "explanations", "what_ifs"),
+    ("sweeps", "ranks", "servers"),
     ("scenarios",),
     ("checks",),
-    ("testing",),
+    ("testing", "ui"),
     ("cli", "pytest_plugin"),
 )
 ROW_OF = {name: row for row, names in enumerate(LAYERS) for name in names}
@@ -51,6 +51,7 @@ MAY_IMPORT_TORCH = (
     "whatif/replayer.py",
     "testing/child.py",
     "testing/meter.py",
+    "ui/programs",
 )
 
 FILE_LINES = 400
@@ -73,6 +74,13 @@ FLAGS = {
         "scenarios", "--update", "--config", "--python", "--no-cache", "-o", "--output", "--json",
         "--force", "--quiet",
     },
+    "estimate": {
+        "model", "--gpu", "--batch", "--length", "--image", "--precision", "--optimizer",
+        "--checkpointing", "--attention", "--accumulation", "--data", "--sharding", "--tensor",
+        "--pipeline", "--micro-batches", "--offload", "--serve", "--engine", "--context", "--users",
+        "--weights", "--kv", "--utilization", "--block-size", "--which-gpu", "--largest", "--knobs",
+        "--models", "-o", "--output", "--html", "--json", "--force", "--quiet",
+    },
     "scrub": {"file", "-o", "--output", "--word", "--key", "--force"},
     "gpus": {"name", "--json"},
     "explain": {
@@ -83,6 +91,7 @@ FLAGS = {
     "diff": {
         "before", "after", "--json", "-o", "--output", "--html", "--force", "--quiet",
     },
+    "ui": {"--port", "--no-browser", "--python"},
     "env": {
         "directory", "--torch", "-r", "--requirement", "--with-triton", "--python", "--force",
     },

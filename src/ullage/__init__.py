@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SpecError,
         UllageError,
     )
+    from ullage.estimates import Estimate, ServingAnswer, estimate_serving, estimate_training
     from ullage.explanations import Explanation, explain_file
     from ullage.ranks import run_ranks
     from ullage.sweeps import Sweep, sweep
@@ -40,10 +41,12 @@ __all__ = [
     "DeviceError",
     "Diff",
     "EnvironmentProblem",
+    "Estimate",
     "Explanation",
     "Locked",
     "PlanError",
     "Run",
+    "ServingAnswer",
     "SnapshotError",
     "SpecError",
     "Sweep",
@@ -52,6 +55,8 @@ __all__ = [
     "__version__",
     "check",
     "diff",
+    "estimate_serving",
+    "estimate_training",
     "explain_file",
     "lock",
     "run",
@@ -66,10 +71,12 @@ _MODULES = {
     "DeviceError": "ullage.errors",
     "Diff": "ullage.diffs",
     "EnvironmentProblem": "ullage.errors",
+    "Estimate": "ullage.estimates",
     "Explanation": "ullage.explanations",
     "Locked": "ullage.checks",
     "PlanError": "ullage.errors",
     "Run": "ullage.api",
+    "ServingAnswer": "ullage.estimates",
     "SnapshotError": "ullage.errors",
     "SpecError": "ullage.errors",
     "Sweep": "ullage.sweeps",
@@ -77,6 +84,8 @@ _MODULES = {
     "WhatIf": "ullage.what_ifs",
     "check": "ullage.checks",
     "diff": "ullage.diffs",
+    "estimate_serving": "ullage.estimates",
+    "estimate_training": "ullage.estimates",
     "explain_file": "ullage.explanations",
     "lock": "ullage.checks",
     "run": "ullage.api",

@@ -85,7 +85,7 @@ def estimate_command(
     MODEL is a config.json or its folder, a model of `ullage estimate --models`, or a repository of
     the Hugging Face hub. `ullage run` says it to the byte, for a program.
 
-    Exits with 0, or with 1 if it does not fit on the GPU.
+    Exits with 0, or with 1 if not even the least that it may need fits on the GPU.
     """
     shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     check_files(("--output", output), ("--html", html), force=force)

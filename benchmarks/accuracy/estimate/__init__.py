@@ -1,0 +1,1 @@
+"""`ullage estimate --train` against the phantom."""

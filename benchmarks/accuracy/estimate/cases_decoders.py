@@ -1,0 +1,174 @@
+"""Decoder language models, by their published configurations. Where a model is far larger than a
+GPU its layers are fewer, which the name says; all else is as published.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.accuracy.estimate.case import Case
+from ullage.estimate.recipe import Recipe
+
+LARGE = ("--memory", "4TiB")  # more than one GPU has: the case is about the sum, not about fitting
+
+GPT2 = {
+    "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50257,
+    "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024,
+}  # fmt: skip
+OPT_1_3B = {
+    "model_type": "opt", "vocab_size": 50272, "hidden_size": 2048, "num_hidden_layers": 24,
+    "ffn_dim": 8192, "num_attention_heads": 32, "max_position_embeddings": 2048,
+    "word_embed_proj_dim": 2048, "dropout": 0.1,
+}  # fmt: skip
+PYTHIA_1_4B = {
+    "model_type": "gpt_neox", "vocab_size": 50304, "hidden_size": 2048, "num_hidden_layers": 24,
+    "num_attention_heads": 16, "intermediate_size": 8192, "rotary_pct": 0.25,
+    "max_position_embeddings": 2048, "tie_word_embeddings": False,
+}  # fmt: skip
+LLAMA_1B = {
+    "model_type": "llama", "vocab_size": 128256, "hidden_size": 2048, "num_hidden_layers": 16,
+    "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
+    "max_position_embeddings": 131072, "tie_word_embeddings": True,
+}  # fmt: skip
+LLAMA_8B = {
+    "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "num_hidden_layers": 32,
+    "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+}  # fmt: skip
+TINYLLAMA = {
+    "model_type": "llama", "vocab_size": 32000, "hidden_size": 2048, "num_hidden_layers": 22,
+    "intermediate_size": 5632, "num_attention_heads": 32, "num_key_value_heads": 4,
+    "max_position_embeddings": 2048,
+}  # fmt: skip
+MISTRAL_7B = {
+    "model_type": "mistral", "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32,
+    "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "max_position_embeddings": 32768, "sliding_window": 4096,
+}  # fmt: skip
+QWEN2_0_5B = {
+    "model_type": "qwen2", "vocab_size": 151936, "hidden_size": 896, "num_hidden_layers": 24,
+    "intermediate_size": 4864, "num_attention_heads": 14, "num_key_value_heads": 2,
+    "max_position_embeddings": 32768, "tie_word_embeddings": True, "use_sliding_window": False,
+}  # fmt: skip
+QWEN2_7B = {
+    "model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "num_hidden_layers": 28,
+    "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4,
+    "max_position_embeddings": 32768, "tie_word_embeddings": False, "use_sliding_window": False,
+}  # fmt: skip
+QWEN3_0_6B = {
+    "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "num_hidden_layers": 28,
+    "intermediate_size": 3072, "num_attention_heads": 16, "num_key_value_heads": 8,
+    "head_dim": 128, "max_position_embeddings": 40960, "tie_word_embeddings": True,
+}  # fmt: skip
+QWEN3_8B = {
+    "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096, "num_hidden_layers": 36,
+    "intermediate_size": 12288, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "head_dim": 128, "max_position_embeddings": 40960, "tie_word_embeddings": False,
+}  # fmt: skip
+GEMMA2_2B = {
+    "model_type": "gemma2", "vocab_size": 256000, "hidden_size": 2304, "num_hidden_layers": 26,
+    "intermediate_size": 9216, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+    "max_position_embeddings": 8192, "sliding_window": 4096,
+}  # fmt: skip
+GEMMA3_1B = {
+    "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "vocab_size": 262144,
+    "hidden_size": 1152, "num_hidden_layers": 26, "intermediate_size": 6912,
+    "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "sliding_window": 512,
+    "max_position_embeddings": 32768,
+}  # fmt: skip
+PHI3_MINI = {
+    "model_type": "phi3", "vocab_size": 32064, "hidden_size": 3072, "num_hidden_layers": 32,
+    "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 32,
+    "max_position_embeddings": 4096, "sliding_window": 2047, "pad_token_id": 32000,
+}  # fmt: skip
+GRANITE_2B = {
+    "model_type": "granite", "vocab_size": 49155, "hidden_size": 2048, "num_hidden_layers": 40,
+    "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.015625,
+    "logits_scaling": 8.0, "max_position_embeddings": 131072, "tie_word_embeddings": True,
+}  # fmt: skip
+OLMO2_7B = {
+    "model_type": "olmo2", "vocab_size": 100352, "hidden_size": 4096, "num_hidden_layers": 32,
+    "intermediate_size": 11008, "num_attention_heads": 32, "num_key_value_heads": 32,
+    "max_position_embeddings": 4096,
+}  # fmt: skip
+SMOLLM3_3B = {
+    "model_type": "smollm3", "vocab_size": 128256, "hidden_size": 2048, "num_hidden_layers": 36,
+    "intermediate_size": 11008, "num_attention_heads": 16, "num_key_value_heads": 4,
+    "max_position_embeddings": 65536, "no_rope_layer_interval": 4, "tie_word_embeddings": True,
+}  # fmt: skip
+MIXTRAL = {
+    "model_type": "mixtral", "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32,
+    "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None,
+    "max_position_embeddings": 32768,
+}  # fmt: skip
+QWEN3_30B = {
+    "model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 48,
+    "intermediate_size": 6144, "num_attention_heads": 32, "num_key_value_heads": 4,
+    "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+    "norm_topk_prob": True, "max_position_embeddings": 40960,
+}  # fmt: skip
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3", "vocab_size": 129280, "hidden_size": 7168,
+    "num_hidden_layers": 61, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "num_attention_heads": 128, "num_key_value_heads": 128, "n_shared_experts": 1,
+    "n_routed_experts": 256, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
+    "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+    "v_head_dim": 128, "n_group": 8, "topk_group": 4, "max_position_embeddings": 163840,
+}  # fmt: skip
+GPT_OSS_20B = {
+    "model_type": "gpt_oss", "vocab_size": 201088, "hidden_size": 2880, "num_hidden_layers": 24,
+    "intermediate_size": 2880, "num_attention_heads": 64, "num_key_value_heads": 8,
+    "head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128,
+    "max_position_embeddings": 131072,
+}  # fmt: skip
+LLAMA4_SCOUT = {
+    "model_type": "llama4_text", "architectures": ["Llama4ForCausalLM"], "vocab_size": 202048,
+    "hidden_size": 5120, "num_hidden_layers": 48, "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384, "num_attention_heads": 40, "num_key_value_heads": 8,
+    "head_dim": 128, "num_local_experts": 16, "num_experts_per_tok": 1,
+    "attention_chunk_size": 8192, "max_position_embeddings": 131072,
+}  # fmt: skip
+
+
+def _train(batch: int, length: int, **rest: Any) -> Recipe:
+    return Recipe(batch=batch, length=length, **rest)
+
+
+def _layers(config: dict[str, Any], count: int) -> dict[str, Any]:
+    return config | {"num_hidden_layers": count}
+
+
+CASES = (
+    Case("GPT-2", GPT2, _train(8, 1024)),
+    Case("GPT-2 in fp32", GPT2, _train(8, 512, precision="fp32"), "l4"),
+    Case("OPT-1.3B, checkpoints", OPT_1_3B, _train(4, 2048, checkpointing="full")),
+    Case("Pythia-1.4B", PYTHIA_1_4B, _train(4, 2048), "a100-80gb"),
+    Case("Llama-3.2-1B", LLAMA_1B, _train(4, 2048)),
+    Case("Llama-3.2-1B, by hand", LLAMA_1B, _train(2, 1024, attention="eager", optimizer="sgd")),
+    Case("Llama-3.2-1B, fp32", LLAMA_1B, _train(3, 1000, precision="fp32"), "a100-80gb"),
+    Case("Llama-3.1-8B", LLAMA_8B, _train(1, 4096), options=LARGE),
+    Case("Llama-3.1-8B, checkpoints", LLAMA_8B,
+         _train(2, 8192, checkpointing="full"), "a100-80gb", options=LARGE),
+    Case("TinyLlama-1.1B", TINYLLAMA, _train(2, 2048), "l4"),
+    Case("Mistral-7B, beyond its window", MISTRAL_7B, _train(1, 6000, checkpointing="full")),
+    Case("Qwen2.5-0.5B in fp32", QWEN2_0_5B, _train(4, 1024, precision="fp32")),
+    Case("Qwen2.5-7B, sgd", QWEN2_7B, _train(1, 2048, optimizer="sgd")),
+    Case("Qwen3-0.6B", QWEN3_0_6B, _train(4, 4096)),
+    Case("Qwen3-8B, checkpoints", QWEN3_8B,
+         _train(2, 4096, checkpointing="full"), "a100-80gb", options=LARGE),
+    Case("Gemma-2-2B", GEMMA2_2B, _train(2, 2048), options=LARGE),
+    Case("Gemma-3-1B", GEMMA3_1B, _train(4, 2048)),
+    Case("Gemma-3-1B, checkpoints", GEMMA3_1B, _train(4, 4096, checkpointing="full"), "a100-80gb"),
+    Case("Phi-3-mini", PHI3_MINI, _train(1, 4096)),
+    Case("Granite-3-2B", GRANITE_2B, _train(2, 2048)),
+    Case("OLMo-2-7B, checkpoints", OLMO2_7B, _train(4, 4096, checkpointing="full"), options=LARGE),
+    Case("SmolLM3-3B", SMOLLM3_3B, _train(1, 4096)),
+    Case("Mixtral, 6 layers", _layers(MIXTRAL, 6), _train(2, 2048), options=LARGE),
+    Case("Qwen3-30B-A3B, checkpoints", QWEN3_30B,
+         _train(2, 4096, checkpointing="full"), options=LARGE),
+    Case("DeepSeek-V3, 6 layers", _layers(DEEPSEEK_V3, 6), _train(1, 2048), options=LARGE),
+    Case("gpt-oss-20b", GPT_OSS_20B, _train(1, 2048), options=LARGE),
+    Case("Llama-4-Scout, 6 layers", _layers(LLAMA4_SCOUT, 6), _train(1, 2048), options=LARGE),
+)  # fmt: skip

@@ -1,0 +1,64 @@
+"""docs/estimate-accuracy.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from benchmarks.accuracy.estimate.compare import Row, compare
+
+GIB = 2**30
+HEAD = """# How accurate `ullage estimate --train` is
+
+Each row is a training loop that ran on the phantom, which plays the real PyTorch and transformers,
+and the estimate of the same configuration, which plays neither. Made by
+
+    python -m benchmarks.accuracy.estimate --python ENV/bin/python
+
+Exact: parameters, gradients and optimizer states, counted by the program itself, agree to the byte
+(?: the program does not count them). Activations and peak: GiB on the phantom, the estimate's error
+beside it; the peak is what PyTorch allocated, which contains the rounding of blocks. Covered: the
+estimate's interval holds the phantom's allocated bytes, and its upper end what PyTorch reserved.
+"""
+
+
+def write_page(vectors: Mapping[str, Mapping[str, Any]]) -> str:
+    """The page."""
+    rows = [compare(name, vector) for name, vector in vectors.items()]
+    return "\n".join([HEAD, *_summary(rows), "", *_table(rows, vectors)]) + "\n"
+
+
+def _summary(rows: Sequence[Row]) -> Iterator[str]:
+    counted = [row.is_exact for row in rows if row.is_exact is not None]
+    yield f"- Cases: {len(rows)}."
+    yield f"- Exact in {sum(counted)} of the {len(counted)} that are counted."
+    for name, errors in (
+        ("Activations", [abs(row.activation_error) for row in rows]),
+        ("Peak", [abs(row.peak_error) for row in rows]),
+    ):
+        yield f"- {name}: median error {median(errors):.2%}, worst {max(errors):.2%}."
+    yield f"- Covered: {sum(row.is_covered for row in rows)} of {len(rows)}."
+
+
+def _table(rows: Sequence[Row], vectors: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    yield "| case | GPU | loop | exact | activations | error | peak | error | covered |"
+    yield "|---|---|---|---|---:|---:|---:|---:|---|"
+    for row in rows:
+        vector = vectors[row.name]
+        loop = ", ".join(_words(vector["recipe"]))
+        exact = "?" if row.is_exact is None else _mark(is_true=row.is_exact)
+        yield (
+            f"| {row.name} | {vector['gpu']} | {loop} | {exact} "
+            f"| {row.activation[0] / GIB:.2f} | {row.activation_error:+.2%} "
+            f"| {row.peak[0] / GIB:.2f} | {row.peak_error:+.2%} | {_mark(is_true=row.is_covered)} |"
+        )
+
+
+def _words(recipe: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in recipe.items():
+        yield f"{name} {value}" if not isinstance(value, Mapping) else name
+
+
+def _mark(*, is_true: bool) -> str:
+    return "yes" if is_true else "no"

@@ -1,0 +1,263 @@
+"""The answer of `ullage estimate --train`: what a training loop needs, term by term.
+
+estimate = estimate_training(config, Recipe(batch=8, length=4096), find_gpu("h100-80gb"))
+estimate.bytes, estimate.high_bytes      # the peak of the process, and its upper end
+for term in estimate.terms:              # they add up to it
+    print(term.name, term.bytes, term.what)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from ullage.estimate.eager.machine import Machine
+from ullage.estimate.optimizers import find_optimizer
+from ullage.estimate.recipe import Recipe
+from ullage.estimate.surroundings import find_context, find_slack
+from ullage.estimate.timeline import Moment, Stretch, Timeline
+from ullage.estimate.training import Played, play_training
+from ullage.models.config import COUNTED, Config
+from ullage.trace.category import Category
+
+if TYPE_CHECKING:
+    from ullage.gpus.gpu import Gpu
+
+__all__ = ["Term", "TrainingEstimate", "estimate_training"]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A part of the peak.
+
+    Attributes:
+        name: such as "activations".
+        category: who owns it; UNATTRIBUTED outside PyTorch's tensors.
+        bytes: most likely.
+        low_bytes, high_bytes: what it may be.
+        what: what is counted, in a sentence.
+        source: where the rule comes from.
+    """
+
+    name: str
+    category: Category
+    bytes: int
+    low_bytes: int
+    high_bytes: int
+    what: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEstimate:
+    """What a training loop needs on one GPU.
+
+    Attributes:
+        model: the name by which it was asked for.
+        num_parameters: of the model.
+        num_trainable: of these, how many the optimizer changes.
+        recipe: how it is trained.
+        gpu: the catalogue's name of the GPU; None where none was given.
+        capacity_bytes: of the GPU; None where none was given.
+        terms: the parts of the peak, in the order in which one explains them.
+        peak: the moment of the peak: tensors alone, without what surrounds them.
+        peaks: the same within each phase: "forward", "backward", "optimizer".
+        stretches: what happens in a step, to draw it.
+        assumptions: what was taken for granted, each a sentence.
+        host_bytes: of host memory, where shards and states are kept there.
+        work: floating-point operations of the products of matrices in a step.
+        is_floor: activations are not in it, as nothing but a number of parameters is known.
+    """
+
+    model: str
+    num_parameters: int
+    num_trainable: int
+    recipe: Recipe
+    gpu: str | None
+    capacity_bytes: int | None
+    terms: tuple[Term, ...]
+    peak: Moment
+    peaks: Mapping[str, Moment]
+    stretches: tuple[Stretch, ...]
+    assumptions: tuple[str, ...]
+    host_bytes: int = 0
+    work: int = 0
+    is_floor: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """The most that the process takes on the GPU: the sum of the terms."""
+        return sum(term.bytes for term in self.terms)
+
+    @property
+    def low_bytes(self) -> int:
+        """The least that it may be."""
+        return sum(term.low_bytes for term in self.terms)
+
+    @property
+    def high_bytes(self) -> int:
+        """The most that it may be."""
+        return sum(term.high_bytes for term in self.terms)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What torch.cuda.max_memory_reserved() would say: all but the context."""
+        return sum(term.bytes for term in self.terms if term.name != "context")
+
+    @property
+    def headroom_bytes(self) -> int | None:
+        """What the GPU has left at the upper end; negative where it does not fit."""
+        return None if self.capacity_bytes is None else self.capacity_bytes - self.high_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        """True: even the most fits; False: not even the least does. None: it is between them, or
+        no GPU was given, or what is known is only a floor.
+        """
+        if self.capacity_bytes is None:
+            return None
+        if self.low_bytes > self.capacity_bytes:
+            return False
+        if self.is_floor or self.high_bytes > self.capacity_bytes:
+            return None
+        return True
+
+
+_PLAYED: Final = "played: PyTorch's eager mode without values"
+_REPLAYED: Final = "replayed: the rules of PyTorch's caching allocator, over two steps"
+_ASSUMED: Final = "assumed: the catalogue's figures for this GPU"
+# category -> (name, what it is)
+_TENSORS: Final = {
+    Category.PARAMETER: ("parameters", "the model's weights"),
+    Category.BUFFER: ("buffers", "what the model keeps beside its weights, such as running means"),
+    Category.OPTIMIZER_STATE: ("optimizer states", "what the optimizer keeps for each parameter"),
+    Category.GRADIENT: ("gradients", "of the parameters, as far as they are there at the peak"),
+    Category.INPUT: ("inputs", "the batch on the device"),
+    Category.ACTIVATION: ("activations", "what the forward pass keeps for the backward pass"),
+    Category.TEMPORARY: (
+        "temporaries",
+        "what one operation or one step of a pass needs for itself",
+    ),
+    Category.WORKSPACE: ("workspaces", "scratch memory of cuBLAS, cuDNN and attention kernels"),
+    Category.COMMUNICATION: ("communication", "buffers in which ranks exchange tensors"),
+}
+
+
+def estimate_training(
+    config: Config,
+    recipe: Recipe,
+    gpu: Gpu | None = None,
+    *,
+    torch: tuple[int, int] = (2, 15),
+) -> TrainingEstimate:
+    """What a training loop needs on a GPU; no torch, a few milliseconds.
+
+    Args:
+        config: the model's published configuration.
+        recipe: how it is trained.
+        gpu: a row of the catalogue; without one an H100's rules and no context.
+        torch: (major, minor) of PyTorch.
+
+    Raises:
+        SpecError: the architecture is not known, a field is missing, or what is asked for cannot
+            be.
+    """
+    machine = Machine(torch=torch)
+    if gpu is not None:
+        machine = Machine(
+            gpu.compute_capability, torch, gpu.num_multiprocessors, gpu.threads_per_multiprocessor
+        )
+    played, recipe = _worst_stage(config, recipe, machine)
+    timeline = played.timeline
+    peak = timeline.peak()
+    return TrainingEstimate(
+        model=config.name,
+        num_parameters=played.num_parameters,
+        num_trainable=played.num_trainable,
+        recipe=recipe,
+        gpu=gpu.slug if gpu else None,
+        capacity_bytes=gpu.total_bytes if gpu else None,
+        terms=(*_tensor_terms(timeline, peak), *_surroundings(timeline, gpu)),
+        peak=peak,
+        peaks={name: timeline.peak(name) for name in timeline.phases if name != "build"},
+        stretches=timeline.stretches,
+        host_bytes=played.host_bytes,
+        is_floor=config.model_type == COUNTED,
+        work=timeline.work * recipe.accumulation // min(recipe.accumulation, 2),
+        assumptions=_assumptions(recipe, torch),
+    )
+
+
+def _worst_stage(config: Config, recipe: Recipe, machine: Machine) -> tuple[Played, Recipe]:
+    """What was played of the stage that needs most, and the recipe with that stage in it."""
+    candidates = []
+    for stage in recipe.layout.stages:
+        its = replace(recipe, layout=replace(recipe.layout, stage=stage))
+        played = play_training(config, its, machine)
+        candidates.append((played.timeline.peak().allocated_bytes, played, its))
+    _, played, its = max(candidates, key=lambda one: one[0])
+    return played, its
+
+
+def _tensor_terms(timeline: Timeline, peak: Moment) -> list[Term]:
+    """What tensors take. Where a closed library decides of a size, workspaces have an interval."""
+    terms = []
+    for category, (name, what) in _TENSORS.items():
+        count = peak.by_category.get(category, 0)
+        low = high = count
+        if category is Category.WORKSPACE and timeline.log.assumed:
+            lowest, highest = timeline.ends()
+            low = max(count + lowest - peak.allocated_bytes, 0)
+            high = count + highest - peak.allocated_bytes
+        if high:
+            terms.append(Term(name, category, count, low, high, what, _PLAYED))
+    return terms
+
+
+def _surroundings(timeline: Timeline, gpu: Gpu | None) -> list[Term]:
+    """What the process holds beside tensors."""
+    rounding, cached = find_slack(timeline)
+    rows = [
+        ("block rounding", rounding, "blocks that are given whole, up to 1 MiB above the request"),
+        (
+            "cached blocks",
+            cached,
+            "segments kept for later; given back when memory is short",
+        ),
+    ]
+    terms = [
+        Term(name, Category.UNATTRIBUTED, one.likely, one.low, one.high, what, _REPLAYED)
+        for name, one, what in rows
+    ]
+    if gpu is not None:
+        what = "what the driver holds for a process with PyTorch's kernels loaded"
+        one = find_context(gpu)
+        terms.append(
+            Term("context", Category.UNATTRIBUTED, one.likely, one.low, one.high, what, _ASSUMED)
+        )
+    return terms
+
+
+def _assumptions(recipe: Recipe, torch: tuple[int, int]) -> tuple[str, ...]:
+    """Which program was played, where there is a choice."""
+    major, minor = torch
+    lines = [
+        f"PyTorch {major}.{minor}, eager mode, its default allocator settings",
+        "every sample of a batch has the same length",
+        f"the optimizer is {find_optimizer(recipe.optimizer).what}",
+    ]
+    way = recipe.checkpointing
+    if way == "full":
+        lines.append("each block is checkpointed, as gradient_checkpointing_enable() does it")
+    elif way == "selective":
+        lines.append("checkpoints keep the outputs of aten.mm, addmm, bmm and attention")
+    elif way != "none":
+        lines.append(f"blocks {way}, {2 * int(way)}, ... are checkpointed")
+    if recipe.lora is not None:
+        lines.append("adapters are peft's, in float32")
+        if recipe.lora.is_quantized:
+            lines.append("what is not quantized is float32: prepare_model_for_kbit_training")
+    if recipe.keeps_gradients:
+        lines.append("gradients stay from step to step: zero_grad(set_to_none=False)")
+    return tuple(lines)

@@ -1,0 +1,147 @@
+"""The answer of `ullage estimate --serve`, for people and for programs.
+
+serving_document(found, source)         what json.dumps takes, schema "ullage.estimate/1"
+print_serving(found, source, Console()) the same on a terminal
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from ullage.estimate.serving_plan import ServingEstimate, Term, Verdict
+from ullage.report.estimate import ESTIMATE_SCHEMA
+from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
+from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.trace.category import Category
+from ullage.units import format_bytes
+
+__all__ = ["print_serving", "render_serving", "serving_document", "serving_line"]
+
+_BAR_WIDTH: Final = 20
+_LOOKS: Final = {
+    "weights": CATEGORY_LOOKS[Category.PARAMETER],
+    "adapters and drafts": CATEGORY_LOOKS[Category.BUFFER],
+    "activations": CATEGORY_LOOKS[Category.ACTIVATION],
+    "working memory": CATEGORY_LOOKS[Category.TEMPORARY],
+    "CUDA graphs": CATEGORY_LOOKS[Category.WORKSPACE],
+    "context and libraries": CONTEXT_LOOK,
+    "left free": FREE_LOOK,
+    "KV cache": CATEGORY_LOOKS[Category.KV_CACHE],
+}
+_STYLES: Final = {
+    Verdict.FITS: "bold green",
+    Verdict.MAY_FIT: "bold yellow",
+    Verdict.DOES_NOT_FIT: "bold red",
+}
+
+
+def serving_document(found: ServingEstimate, source: str) -> dict[str, Any]:
+    """The document of an answer; sizes are bytes, three numbers are low, likely and high."""
+    plan = {name: getattr(found.plan, name) for name in found.plan.__slots__ if name != "gpu"}
+    return {
+        "schema": ESTIMATE_SCHEMA,
+        "kind": "serving",
+        "verdict": None if found.verdict is None else found.verdict.value.replace(" ", "_"),
+        "reason": found.reason,
+        "model": {"name": found.model, "source": source, "num_parameters": found.num_parameters},
+        "plan": plan,
+        "gpu": None if found.plan.gpu is None else found.plan.gpu.slug,
+        "capacity_bytes": found.capacity_bytes,
+        "terms": [asdict(term) for term in found.terms],
+        "kv_groups": [asdict(group) for group in found.kv_groups],
+        "kv_bytes": list(found.kv_bytes),
+        "block_size": found.block_size,
+        "block_bytes": found.block_bytes,
+        "num_blocks": list(found.num_blocks),
+        "tokens": list(found.tokens),
+        "concurrency": list(found.concurrency),
+        "users": list(found.users),
+        "longest": list(found.longest),
+        "remarks": list(found.remarks),
+    }
+
+
+def serving_line(found: ServingEstimate) -> str:
+    """What it comes to, in one line."""
+    return _headline(found).plain
+
+
+def render_serving(found: ServingEstimate, source: str, width: int = 80) -> str:
+    """The answer as a text without colour, `width` columns wide."""
+    return render(lambda console: print_serving(found, source, console), width)
+
+
+def print_serving(found: ServingEstimate, source: str, console: Console) -> None:
+    """Prints the answer."""
+    print_parts(_parts(found, source, bar_mark(console)), console)
+
+
+def _headline(found: ServingEstimate) -> Text:
+    if found.verdict is None or found.plan.gpu is None:
+        each = format_bytes(found.request_bytes)
+        return Text(f"each request of {found.plan.context:,} tokens keeps {each}", style="bold")
+    style = _STYLES[found.verdict]
+    return Text.assemble((found.verdict.value, style), f" on {found.plan.gpu.slug}: {found.reason}")
+
+
+def _parts(found: ServingEstimate, source: str, bar: str) -> Iterator[RenderableType]:
+    plan = found.plan
+    named = f", as {source} has it" if source else ""
+    yield _headline(found)
+    yield Text(f"  {found.model}: {found.num_parameters:,} parameters{named}", style="dim")
+    ranks = f", tensor parallel {plan.tensor_parallel}" if plan.tensor_parallel > 1 else ""
+    yield Text(f"  {plan.engine}, weights {plan.weights}, KV {plan.precision}{ranks}", style="dim")
+    yield Text("\nMemory of a GPU" if found.capacity_bytes else "\nWeights", style="bold")
+    yield _terms_table(found.terms, bar)
+    yield Text("\nWhat the layers keep", style="bold")
+    yield _groups_table(found)
+    if found.users:
+        yield Text("\nRoom for requests", style="bold")
+        yield _room_table(found)
+    for remark in found.remarks:
+        yield Text(f"\n{remark}", style="dim")
+
+
+def _terms_table(terms: Sequence[Term], bar: str) -> RenderableType:
+    table = make_grid("left", "right", "left", "left")
+    scale = max(term.bytes for term in terms)
+    for term in terms:
+        margin = ""
+        if (term.low_bytes, term.high_bytes) != (term.bytes, term.bytes):
+            margin = f"{format_bytes(term.low_bytes)} to {format_bytes(term.high_bytes)}"
+        look = _LOOKS.get(term.name, Look(term.name, "#999999"))
+        drawn = draw_bar(look, term.bytes, scale, bar, _BAR_WIDTH)
+        table.add_row(f"  {term.name}", format_bytes(term.bytes), drawn, Text(margin, style="dim"))
+    return table
+
+
+def _groups_table(found: ServingEstimate) -> RenderableType:
+    table = make_grid("left", "right", "right", "right")
+    table.add_row("", "layers", "a token", f"{found.plan.context:,} tokens", style="dim")
+    for group in found.kv_groups:
+        table.add_row(
+            f"  {group.name}",
+            str(group.num_layers),
+            format_bytes(group.token_bytes),
+            format_bytes(group.request_bytes),
+        )
+    return table
+
+
+def _room_table(found: ServingEstimate) -> RenderableType:
+    table = make_grid("left", "right", "right", "right")
+    table.add_row("", "at least", "likely", "at most", style="dim")
+    rows: list[tuple[str, Sequence[float], str]] = [
+        (f"blocks of {found.block_size} tokens", found.num_blocks, ",d"),
+        ("tokens, as the engine counts", found.tokens, ",d"),
+        ("requests at once", found.concurrency, ",.2f"),
+        ("longest context of one user", found.longest, ",d"),
+    ]
+    for name, values, how in rows:
+        table.add_row(f"  {name}", *(format(value, how) for value in values))
+    return table

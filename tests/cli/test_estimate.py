@@ -1,0 +1,90 @@
+"""`ullage estimate` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ullage.cli.main import run_cli
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr."""
+    code = run_cli(["estimate", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_answer_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys, "gpt2", "--length", "512", "--gpu", "t4")
+    assert code == 0
+    assert out.startswith("fits on t4")
+    code, out, _ = call(capsys, "llama-3.1-70b", "--length", "512", "--gpu", "t4")
+    assert code == 1
+    assert out.startswith("does not fit on t4")
+
+
+def test_the_parts_of_the_document_add_up(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = call(capsys, "gpt2", "--length", "512", "--gpu", "t4", "--json", "--which-gpu")
+    document = json.loads(out)
+    assert document["schema"] == "ullage.estimate/1"
+    assert sum(term["bytes"] for term in document["terms"]) == document["used_bytes"]
+    assert sum(term["high_bytes"] for term in document["terms"]) == document["used_high_bytes"]
+    peak = document["peak"]
+    assert sum(peak["by_category"].values()) == peak["allocated_bytes"]
+    assert document["which_gpu"]
+
+
+def test_serving(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(
+        capsys, "qwen3-8b", "--serve", "--gpu", "l40s", "--context", "4096", "--json"
+    )
+    document = json.loads(out)
+    assert (code, document["kind"]) == (0, "serving")
+    assert sum(term["bytes"] for term in document["terms"]) == document["capacity_bytes"]
+
+
+def test_a_page_that_needs_nothing_else(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    code, out, _ = call(capsys, "gpt2", "--length", "512", "--html", str(page))
+    text = page.read_text()
+    assert code == 0
+    assert f"Wrote {page}" in out
+    assert "http://" not in text
+    assert "https://" not in text
+    assert json.loads(text.partition('id="document">')[2].partition("</script>")[0])["terms"]
+
+
+def test_a_mere_number_of_parameters_is_a_floor(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys, "7B", "--gpu", "h100-80gb")
+    assert code == 0
+    assert out.startswith("needs at least")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no model was named"),
+        (["llama-9"], "no model built in"),
+        (["gpt2"], "length: not given"),
+        (["gpt2", "--length", "8", "--optimizer", "adamx"], "optimizer: found 'adamx'"),
+        (["gpt2", "--length", "8", "--checkpointing", "some"], "checkpointing: found 'some'"),
+        (["gpt2", "--length", "8", "--largest", "batch"], "on which GPU"),
+        (["gpt2", "--length", "8", "--offload"], "expected fsdp"),
+    ],
+)
+def test_wrong_use_is_told(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    code, out, err = call(capsys, *arguments)
+    assert code == 2
+    assert not out
+    assert message in err
+
+
+def test_the_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys, "--models")
+    assert code == 0
+    assert len(out.splitlines()) >= 40

@@ -1,0 +1,204 @@
+"""A played training loop: what must hold for every model and recipe."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ullage.errors import SpecError
+from ullage.estimate.eager import module
+from ullage.estimate.eager.machine import Machine
+from ullage.estimate.estimate import TrainingEstimate, estimate_training
+from ullage.estimate.history import replay
+from ullage.estimate.recipe import Lora, Recipe
+from ullage.estimate.timeline import Moment
+from ullage.estimate.training import Played, play_training
+from ullage.gpus.catalog import find_gpu
+from ullage.models.config import Config
+from ullage.trace.category import Category
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 8000,
+    "max_position_embeddings": 4096,
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "llama": LLAMA,
+    "gpt2": {
+        "model_type": "gpt2",
+        "n_embd": 256,
+        "n_layer": 5,
+        "n_head": 4,
+        "n_positions": 512,
+        "vocab_size": 1000,
+    },
+    "gemma3": {
+        **LLAMA,
+        "model_type": "gemma3_text",
+        "head_dim": 64,
+        "sliding_window": 64,
+    },
+    "qwen3": {**LLAMA, "model_type": "qwen3", "head_dim": 64},
+}
+RECIPES = {
+    "plain": {},
+    "checkpointed": {"checkpointing": "full"},
+    "every third": {"checkpointing": 3},
+    "selective": {"checkpointing": "selective"},
+    "autocast": {"precision": "amp-bf16", "optimizer": "adafactor"},
+    "accumulated": {"accumulation": 4, "optimizer": "adamw-loop"},
+    "in backward": {"steps_in_backward": True, "optimizer": "adafactor-transformers"},
+    "adapted": {"lora": Lora(rank=8, targets=("all-linear",)), "optimizer": "adamw-8bit"},
+    "quantized": {"lora": Lora(rank=8, targets=("all-linear",), is_quantized=True)},
+}
+
+
+def play(fields: dict[str, Any] = LLAMA, **changes: Any) -> Played:
+    """A small model's step."""
+    recipe = Recipe(**{"batch": 2, "length": 128, **changes})
+    return play_training(Config("model", fields), recipe, Machine())
+
+
+def estimate(**changes: Any) -> TrainingEstimate:
+    """A small Llama on an H100."""
+    recipe = Recipe(**{"batch": 2, "length": 128, **changes})
+    return estimate_training(Config("model", LLAMA), recipe, find_gpu("h100-80gb"))
+
+
+def figures(moment: Moment) -> tuple[Any, ...]:
+    """What is compared of a moment: a category of which nothing is left is none."""
+    kept = {name: count for name, count in moment.requested_by_category.items() if count}
+    return moment.allocated_bytes, moment.requested_bytes, kept
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+@pytest.mark.parametrize("fields", OTHERS.values(), ids=OTHERS)
+def test_repeating_the_middle_layer_is_the_same_as_playing_all_layers(
+    fields: dict[str, Any], recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = {**fields, "num_hidden_layers": 26, "n_layer": 26}
+    short = play(deep, **recipe)
+    monkeypatch.setattr(module, "_PLAYED", 1000)
+    long = play(deep, **recipe)
+    assert len(long.timeline.log.sizes) > len(short.timeline.log.sizes)
+    assert short.num_parameters == long.num_parameters
+    assert short.num_trainable == long.num_trainable
+    for phase in short.timeline.phases:
+        assert figures(short.timeline.peak(phase)) == figures(long.timeline.peak(phase)), phase
+    assert figures(short.timeline.end()) == figures(long.timeline.end())
+
+
+@pytest.mark.parametrize(
+    ("keys", "pieces"),
+    [
+        ("a", "1a"),
+        ("aaa", "1a 1a 1a"),
+        ("aaaaaa", "1a 4a 1a"),
+        ("abababab", "1a 1b 2ab 1a 1b"),
+        ("ddmmmmm", "1d 1d 1m 3m 1m"),
+        ("ssgssgssgss", "1s 1s 1g 2ssg 1s 1s"),
+        ("abcabd", "1a 1b 1c 1a 1b 1d"),
+    ],
+)
+def test_layers_are_played_once_for_each_place_in_their_pattern(keys: str, pieces: str) -> None:
+    found = list(module._find_pieces(keys))
+    assert " ".join(f"{times}{''.join(piece)}" for times, piece in found) == pieces
+    assert "".join("".join(piece) * times for times, piece in found) == keys
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_nothing_is_left_of_a_step_but_what_a_program_keeps(recipe: dict[str, Any]) -> None:
+    left = play(**recipe).timeline.end().requested_by_category
+    assert not left.get(Category.WORKSPACE)
+    # The loss, and with adapters on checkpointed layers nothing else: a few numbers.
+    kept = left.get(Category.ACTIVATION, 0) + left.get(Category.TEMPORARY, 0)
+    assert kept <= 8
+
+
+@given(
+    batch=st.integers(1, 6),
+    length=st.sampled_from([64, 100, 257]),
+    recipe=st.sampled_from(list(RECIPES.values())),
+)
+@settings(max_examples=25, deadline=None)
+def test_parts_add_up_to_the_whole_at_every_peak(
+    batch: int, length: int, recipe: dict[str, Any]
+) -> None:
+    found = estimate(batch=batch, length=length, **recipe)
+    for moment in (found.peak, *found.peaks.values()):
+        assert sum(moment.by_category.values()) == moment.allocated_bytes
+        assert sum(moment.requested_by_category.values()) == moment.requested_bytes
+        assert moment.requested_bytes <= moment.allocated_bytes
+        assert all(count >= 0 for count in moment.by_category.values())
+    assert found.bytes == sum(term.bytes for term in found.terms)
+    assert all(0 <= one.low_bytes <= one.bytes <= one.high_bytes for one in found.terms)
+    assert found.peak.allocated_bytes == max(one.allocated_bytes for one in found.peaks.values())
+    assert found.bytes >= found.peak.allocated_bytes
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_more_samples_never_need_less(recipe: dict[str, Any]) -> None:
+    peaks = [play(batch=batch, **recipe).timeline.peak().allocated_bytes for batch in (1, 2, 5, 9)]
+    assert peaks == sorted(peaks)
+
+
+def test_a_stretch_leads_to_the_next() -> None:
+    stretches = play(checkpointing=2).timeline.stretches
+    for before, after in pairwise(stretches):
+        assert before.end == after.begin
+        assert before.end_bytes == after.start_bytes
+
+
+def test_checkpointing_orders_the_ways_by_what_they_keep() -> None:
+    peaks = [
+        play(length=2048, checkpointing=way).timeline.peak("backward").allocated_bytes
+        for way in ("full", "selective", 2, "none")
+    ]
+    assert peaks[0] < peaks[1] < peaks[3]
+    assert peaks[0] < peaks[2] < peaks[3]
+
+
+def test_gradients_are_there_in_the_forward_pass_of_a_later_micro_batch() -> None:
+    once, twice = play(accumulation=1), play(accumulation=2)
+    held = twice.timeline.peak("forward").requested_by_category[Category.GRADIENT]
+    assert held == 2 * twice.num_trainable
+    assert not once.timeline.peak("forward").requested_by_category.get(Category.GRADIENT)
+
+
+def test_a_step_in_the_backward_pass_leaves_no_gradient() -> None:
+    played = play(steps_in_backward=True)
+    assert not played.timeline.end().requested_by_category.get(Category.GRADIENT)
+
+
+def test_a_replay_with_only_what_stays_comes_to_the_same_within_3_per_cent() -> None:
+    timeline = play({**LLAMA, "num_hidden_layers": 24}, length=512).timeline
+    quick, whole = replay(timeline), replay(timeline, is_whole=True)
+    assert quick.reserved_bytes == pytest.approx(whole.reserved_bytes, rel=0.03)
+    assert whole.allocated_bytes >= timeline.peak().allocated_bytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"precision": "int4"}, "precision"),
+        ({"optimizer": "newton"}, "optimizer"),
+        ({"checkpointing": "some"}, "checkpointing"),
+        ({"checkpointing": 0}, "checkpointing"),
+        ({"batch": 0}, "batch"),
+        ({"length": None}, "length"),
+        ({"steps_in_backward": True, "accumulation": 2}, "steps_in_backward"),
+        ({"lora": Lora(targets=("nowhere",))}, "lora targets"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(changes: dict[str, Any], name: str) -> None:
+    with pytest.raises(SpecError, match=name):
+        play(**changes)
