@@ -30,7 +30,7 @@ FLAGS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     """The browser; skips where there is none."""
     playwright = pytest.importorskip(
@@ -45,7 +45,7 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SnapshotPage]:
     """The page of a recording by name; with categories and modules that are made up."""
     scratch = tmp_path_factory.mktemp("recordings")

@@ -235,6 +235,10 @@ def test_the_users_own_configuration(visit: Visit, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**config, "vocab_size": 2000}))
     page.set_input_files("#own input[type=file]", file)
+    for _ in range(100):  # a file is read in the background
+        if '"vocab_size": 2000' in page.input_value("#own-text"):
+            break
+        page.wait_for_timeout(100)
     assert json.loads(page.input_value("#own-text"))["vocab_size"] == 2000
     page.click("#own button")
     assert answer(page)["model"]["name"] == "llama-3.2-1b"

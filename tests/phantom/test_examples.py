@@ -110,7 +110,8 @@ def test_every_example_is_run() -> None:
         for path in (ROOT / "examples").rglob("*.py")
         if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
     }
-    assert {program for program, *_ in EXAMPLES.values()} == programs
+    # A server runs until it is stopped: `ullage check` plays it, as ullage.toml says.
+    assert {program for program, *_ in EXAMPLES.values()} == programs - {"serving/serve.py"}
 
 
 # ---- Sizes worked out by hand. Blocks are multiples of 512 B; the shapes of the textbook examples

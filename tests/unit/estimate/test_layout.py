@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ullage.errors import SpecError
@@ -92,6 +94,15 @@ def test_stages_hold_the_model_together() -> None:
         for stage in range(3)
     ]
     assert sum(stages) == owned(ALONE, Category.PARAMETER)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_a_stage_of_a_pipeline_can_be_sharded(stage: int) -> None:
+    def owns(**more: Any) -> int:
+        layout = Layout(pipeline=4, micro_batches=4, stage=stage, **more)
+        return owned(layout, Category.PARAMETER)
+
+    assert 2 * owns(data=2, sharding="fsdp") == owns()
 
 
 @pytest.mark.parametrize(("schedule", "in_flight"), [("1f1b", [4, 3, 2, 1]), ("gpipe", [8] * 4)])

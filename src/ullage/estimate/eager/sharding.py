@@ -96,7 +96,8 @@ class FullyShard:
             return
         self._unpack(group)
         self.buffer = None
-        self.order.pop()
+        if self.order:  # of passes that went forward before another one's end nothing is known
+            self.order.pop()
         if self.order:
             self._fetch(self.order[-1])
 

@@ -1,0 +1,145 @@
+"""Measure how soon `ullage estimate` answers, and write docs/speed-estimate.md.
+
+python -m benchmarks.speed.estimate
+"""
+
+import datetime
+import itertools
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import ullage
+from benchmarks.speed.run import machine
+from ullage.estimate.estimate import estimate_training
+from ullage.estimate.recipe import Recipe
+from ullage.estimate.serving import ServingPlan, estimate_serving
+from ullage.gpus.catalog import find_gpu
+from ullage.models.builtin import find_model
+
+PAGE = Path(__file__).parents[2] / "docs" / "speed-estimate.md"
+GPU = "h100-80gb"
+WORKERS = 2
+REPEATS = 7
+COMPUTE_GOAL_MS = 20
+PROCESS_GOAL_MS = 350
+SWEEP_GOAL_S = 10
+SINGLE = (
+    "gpt2", "bert-base", "vit-base", "resnet50", "whisper-large-v3", "llama-3.1-8b",
+    "llama-3.1-70b", "qwen3-30b-a3b", "deepseek-v3", "gemma-3-1b", "sdxl-unet",
+)  # fmt: skip
+SWEPT = ("gpt2-medium", "llama-3.2-1b", "llama-3.1-8b", "qwen2.5-7b", "mistral-7b")
+LENGTHS = (512, 1024, 2048, 4096, 8192)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A configuration of the sweep."""
+
+    model: str
+    recipe: Recipe
+
+
+def sweep() -> Iterator[Point]:
+    """A thousand: models, batches, lengths, precisions, checkpointing, optimizers."""
+    for model, batch, length, precision, checkpointing, optimizer in itertools.product(
+        SWEPT, (1, 2, 4, 8, 16), LENGTHS, ("bf16", "amp-bf16"), ("none", "full"), ("adamw", "sgd")
+    ):
+        long = min(length, find_model(model).config.number("n_positions", default=length))
+        yield Point(model, Recipe(
+            batch=batch, length=long, precision=precision, checkpointing=checkpointing,
+            optimizer=optimizer,
+        ))  # fmt: skip
+
+
+def answer(point: Point) -> int:
+    """What a configuration needs at most."""
+    return estimate_training(find_model(point.model).config, point.recipe, find_gpu(GPU)).high_bytes
+
+
+def time_sweep() -> tuple[int, float]:
+    """(configurations, seconds by the wall's clock), the processes' start counted."""
+    points = list(sweep())
+    began_s = time.perf_counter()
+    with ProcessPoolExecutor(WORKERS) as pool:
+        found = list(pool.map(answer, points, chunksize=25))
+    return len(found), time.perf_counter() - began_s
+
+
+def median_ms(work: Callable[[], object]) -> float:
+    """The median of some turns, by the processor's clock, which other programs do not stretch."""
+    taken = []
+    for _ in range(REPEATS):
+        began_s = time.process_time()
+        work()
+        taken.append(time.process_time() - began_s)
+    return 1000 * statistics.median(taken)
+
+
+def recipe_of(model: str) -> Recipe:
+    """A batch of two of what the model takes."""
+    return Recipe(
+        batch=2,
+        length=min(448, 512) if model.startswith("whisper") else 512,
+        image=512 if "unet" in model else 224,
+    )
+
+
+def time_process() -> float:
+    """Milliseconds of the whole command, by the wall's clock."""
+    program = str(Path(sys.executable).with_name("ullage"))
+    command = [program, "estimate", "llama-3.1-8b", "--gpu", GPU]
+    taken = []
+    for _ in range(REPEATS):
+        began_s = time.perf_counter()
+        subprocess.run([*command, "--length", "4096"], check=False, capture_output=True)
+        taken.append(time.perf_counter() - began_s)
+    return 1000 * statistics.median(taken)
+
+
+def main() -> None:
+    """Measures and writes the page."""
+    gpu = find_gpu(GPU)
+    rows = []
+    for name in SINGLE:
+        config, recipe = find_model(name).config, recipe_of(name)
+
+        def train() -> object:
+            return estimate_training(config, recipe, gpu)  # noqa: B023
+
+        rows.append((f"training {name}", median_ms(train), COMPUTE_GOAL_MS))
+    for name in ("llama-3.1-8b", "deepseek-v3", "gemma-3-1b"):
+        config, plan = find_model(name).config, ServingPlan(gpu=gpu, context=8192)
+
+        def serve() -> object:
+            return estimate_serving(config, plan)  # noqa: B023
+
+        rows.append((f"serving {name}", median_ms(serve), COMPUTE_GOAL_MS))
+    rows.append(("the whole command, llama-3.1-8b, wall clock", time_process(), PROCESS_GOAL_MS))
+    count, seconds = time_sweep()
+    table = "\n".join(f"| {what} | {took:.1f} | {goal} |" for what, took, goal in rows)
+    PAGE.write_text(f"""# Speed of `ullage estimate`
+
+Written by `python -m benchmarks.speed.estimate`. Milliseconds of the processor, the median of
+{REPEATS} turns in one process; of the whole command by the wall's clock.
+
+Machine: {machine()}. ullage {ullage.__version__},
+{datetime.datetime.now(datetime.UTC):%Y-%m-%d}.
+
+| what | ms | goal |
+|---|--:|--:|
+{table}
+
+A sweep of {count:,} training configurations in {WORKERS} processes took {seconds:.1f} s
+(goal {SWEEP_GOAL_S}): {1000 * seconds * WORKERS / count:.1f} ms of a process each.
+""")
+    print(f"Wrote {PAGE}")
+
+
+if __name__ == "__main__":
+    main()
