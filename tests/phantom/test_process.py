@@ -56,6 +56,14 @@ def test_a_program_that_exits_with_a_code_has_failed_and_its_output_passes_throu
     assert device["peak_allocated_bytes"] == 4 * MIB, "what it used until then is there"
 
 
+def test_a_thread_of_autograd_that_outlives_python_does_not_abort_the_program(
+    run_program: RunProgram,
+) -> None:
+    ended = run_program("late_backward.py")
+    assert ended.document["verdict"] == "fits", ended.stderr
+    assert ended.exit_code == 0
+
+
 def test_a_program_that_first_asks_whether_torch_is_there_is_watched(
     run_program: RunProgram,
 ) -> None:
