@@ -244,10 +244,32 @@ static void read_to_host(void *dst, uintptr_t src, size_t bytes) {
   if (host_read) host_read(bytes);
 }
 
+/* From now on the recorder answers for the block's values. */
+static void follow_block(uintptr_t p) {
+  pthread_mutex_lock(&lock);
+  struct block *b = block_at(p);
+  if (b && b->data) b->is_followed = true;
+  pthread_mutex_unlock(&lock);
+}
+
+static bool is_block_followed(uintptr_t p) {
+  pthread_mutex_lock(&lock);
+  struct block *b = block_at(p);
+  bool is_followed = b && b->is_followed;
+  pthread_mutex_unlock(&lock);
+  return is_followed;
+}
+
+/* Who answers for the values answers for their copy: a collective's result meets launches before the recorder sees it,
+ * and one of them may have its address on the stack by chance. */
 static void copy_on_device(uintptr_t dst, uintptr_t src, size_t bytes) {
   unsigned char *copy = bytes <= KEPT_PER_BLOCK ? malloc(bytes) : NULL;
-  if (copy && read_values(src, copy, bytes)) write_values(dst, copy, bytes);
-  else forget((void *)dst);
+  if (copy && read_values(src, copy, bytes)) {
+    write_values(dst, copy, bytes);
+    if (is_block_followed(src)) follow_block(dst);
+  } else {
+    forget((void *)dst);
+  }
   free(copy);
 }
 
@@ -291,14 +313,6 @@ API void ullage_expect_count(int64_t count) {
 }
 
 API void ullage_expect_nothing(void) { is_count_expected = false; }
-
-/* From now on the recorder answers for the block's values. */
-static void follow_block(uintptr_t p) {
-  pthread_mutex_lock(&lock);
-  struct block *b = block_at(p);
-  if (b && b->data) b->is_followed = true;
-  pthread_mutex_unlock(&lock);
-}
 
 API int ullage_read(uintptr_t p, void *dst, size_t bytes) {
   if (bytes > KEPT_PER_BLOCK || !read_values(p, dst, bytes)) return 0;
