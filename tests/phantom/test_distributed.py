@@ -55,6 +55,13 @@ def test_objects_of_another_rank_come_from_that_rank(run_program: RunProgram) ->
     assert [device["rank"] for device in outcome.document["devices"]] == [3], "of four, one is used"
 
 
+def test_what_a_collective_brings_of_known_values_is_as_safe_from_chance_as_they_are(
+    run_program: RunProgram,
+) -> None:
+    found = play(run_program, 0, "counts.py").printed
+    assert found["received"] == found["sent"] == list(range(4))
+
+
 def test_the_basis_says_what_was_taken_for_the_others(run_program: RunProgram) -> None:
     outcome = play(run_program, 0, "exchange.py", "env")
     named = [made["what"] for made in outcome.document["basis"]["allocator"]["assumptions"]]

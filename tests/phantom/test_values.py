@@ -96,12 +96,6 @@ READS = (
 )
 
 
-def test_a_copy_of_known_values_is_as_safe_from_chance_as_they_are(run_program: RunProgram) -> None:
-    found = run_program("copied_values.py").printed
-    assert found["copied"] == found["read"] == list(range(8))
-
-
-
 @pytest.mark.parametrize(("code", "what"), READS, ids=[code for code, _ in READS])
 def test_each_common_read_is_listed_with_its_place(
     run_program: RunProgram, code: str, what: str

@@ -167,14 +167,14 @@ static void reduce(const struct communicator *c, void *recv, const void *send, s
   saw_communication(recv);
   size_t bytes = count * ITEM_BYTES[type];
   if (c->size == 1 ? op < NUM_BUILTIN_OPS : op == MAX || op == MIN || op == AVERAGE) {
-    if (recv != send) copy_values(recv, send, bytes);
+    if (recv != send) hand_on_values(recv, send, bytes);
     return;
   }
   uint64_t values[SMALL_BYTES / sizeof(uint64_t)];
   bool has_arithmetic = type < 6 || type == 7 || type == 8;
   if (op == SUM && has_arithmetic && bytes <= SMALL_BYTES && ullage_read((uintptr_t)send, values, bytes)) {
     scale(values, count, type, c->size);
-    copy_values(recv, values, bytes);
+    hand_on_values(recv, values, bytes);
   } else {
     forget(recv);
   }
@@ -210,9 +210,9 @@ static void repeat(const struct communicator *c, char *recv, const void *send, s
     return;
   }
   const char *own = recv + (size_t)c->rank * bytes;
-  if (own != send) copy_values((char *)own, send, bytes);
+  if (own != send) hand_on_values((char *)own, send, bytes);
   for (int i = 0; i < c->size; i++)
-    if (i != c->rank) copy_values(recv + (size_t)i * bytes, own, bytes);
+    if (i != c->rank) hand_on_values(recv + (size_t)i * bytes, own, bytes);
 }
 
 API int ncclAllGather(const void *send, void *recv, size_t count, int type, struct communicator *c, void *stream) {
@@ -243,7 +243,7 @@ API int ncclScatter(const void *send, void *recv, size_t count, int type, int ro
   if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
   if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
   note_work(stream);
-  if (root == c->rank) copy_values(recv, (const char *)send + (size_t)root * bytes, bytes);
+  if (root == c->rank) hand_on_values(recv, (const char *)send + (size_t)root * bytes, bytes);
   else forget(recv); /* the root's input is not here */
   return SUCCESS;
 }
@@ -279,7 +279,7 @@ static void deliver(void) {
     note_use(m->p);
     saw_communication(m->p);
     if (m->is_send) continue;
-    if (other && m->bytes <= SMALL_BYTES) copy_values((void *)m->p, other->p, m->bytes);
+    if (other && m->bytes <= SMALL_BYTES) hand_on_values((void *)m->p, other->p, m->bytes);
     else if (other || !m->is_kept) forget(m->p);
   }
   num_messages = 0;
@@ -317,7 +317,7 @@ API int ncclBroadcast(const void *send, void *recv, size_t count, int type, int 
   if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
   note_work(stream);
   bool is_root = root == c->rank;
-  if (is_root && recv != send) copy_values(recv, send, bytes);
+  if (is_root && recv != send) hand_on_values(recv, send, bytes);
   post((struct message){recv, bytes, c, root, .is_send = is_root, .is_kept = true});
   return SUCCESS;
 }

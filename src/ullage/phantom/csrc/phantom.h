@@ -102,6 +102,9 @@ void note_use(const void *p);                            /* the block that holds
 bool forget_words(const uintptr_t *words, size_t count); /* every block that a word points into: it may be written; false:
                                                             no word is an address of the device */
 void copy_values(void *dst, const void *src, size_t bytes); /* any direction; a host read of unknown bytes is counted */
+/* The same of what a collective brings: a launch may have its address on the stack by chance before the recorder sees it,
+ * so who answers for the values answers for these. (Not so of a copy that an operation makes to write into it.) */
+void hand_on_values(void *dst, const void *src, size_t bytes);
 void fill_values(void *dst, int value, size_t bytes);       /* memset */
 
 /* ---- Work (stream.c) ----------------------------------------------------------------------------------------------

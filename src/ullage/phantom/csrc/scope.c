@@ -191,6 +191,9 @@ API void ullage_leave_scope(void) {
   if (depth && depth-- <= MAX_DEPTH) note_left();
 }
 
+/* The module that this thread works for, in backward too. */
+API int32_t ullage_current_scope(void) { return current_scope(); }
+
 /* An exception may have left scopes open: the thread is in none. */
 API void ullage_leave_scopes(void) {
   if (!depth) return;

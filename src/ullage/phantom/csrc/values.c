@@ -244,6 +244,26 @@ static void read_to_host(void *dst, uintptr_t src, size_t bytes) {
   if (host_read) host_read(bytes);
 }
 
+static void copy_on_device(uintptr_t dst, uintptr_t src, size_t bytes) {
+  unsigned char *copy = bytes <= KEPT_PER_BLOCK ? malloc(bytes) : NULL;
+  if (copy && read_values(src, copy, bytes)) write_values(dst, copy, bytes);
+  else forget((void *)dst);
+  free(copy);
+}
+
+void copy_values(void *dst, const void *src, size_t bytes) {
+  bool to_device = is_device_address(dst), from_device = is_device_address(src);
+  if (!bytes) return;
+  note_use(dst);
+  note_use(src);
+  if (to_device && from_device) copy_on_device((uintptr_t)dst, (uintptr_t)src, bytes);
+  else if (to_device) write_values((uintptr_t)dst, src, bytes);
+  else if (from_device) {
+    if (bytes <= KEPT_PER_BLOCK) memset(dst, 0, bytes);
+    read_to_host(dst, (uintptr_t)src, bytes);
+  } else memmove(dst, src, bytes);
+}
+
 /* From now on the recorder answers for the block's values. */
 static void follow_block(uintptr_t p) {
   pthread_mutex_lock(&lock);
@@ -260,30 +280,10 @@ static bool is_block_followed(uintptr_t p) {
   return is_followed;
 }
 
-/* Who answers for the values answers for their copy: a collective's result meets launches before the recorder sees it,
- * and one of them may have its address on the stack by chance. */
-static void copy_on_device(uintptr_t dst, uintptr_t src, size_t bytes) {
-  unsigned char *copy = bytes <= KEPT_PER_BLOCK ? malloc(bytes) : NULL;
-  if (copy && read_values(src, copy, bytes)) {
-    write_values(dst, copy, bytes);
-    if (is_block_followed(src)) follow_block(dst);
-  } else {
-    forget((void *)dst);
-  }
-  free(copy);
-}
-
-void copy_values(void *dst, const void *src, size_t bytes) {
-  bool to_device = is_device_address(dst), from_device = is_device_address(src);
-  if (!bytes) return;
-  note_use(dst);
-  note_use(src);
-  if (to_device && from_device) copy_on_device((uintptr_t)dst, (uintptr_t)src, bytes);
-  else if (to_device) write_values((uintptr_t)dst, src, bytes);
-  else if (from_device) {
-    if (bytes <= KEPT_PER_BLOCK) memset(dst, 0, bytes);
-    read_to_host(dst, (uintptr_t)src, bytes);
-  } else memmove(dst, src, bytes);
+void hand_on_values(void *dst, const void *src, size_t bytes) {
+  bool is_followed = is_block_followed((uintptr_t)src);
+  copy_values(dst, src, bytes);
+  if (is_followed) follow_block((uintptr_t)dst);
 }
 
 void fill_values(void *dst, int value, size_t bytes) {
