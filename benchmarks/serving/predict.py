@@ -1,17 +1,28 @@
-"""What ullage says of a start of vLLM's CPU build, from the configuration alone."""
+"""What ullage says of a start of vLLM's CPU build, from the configuration alone; and of built-in
+models, which that build is asked about as on a GPU.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from ullage.estimate.engines.vllm import Pool, Settings, lay_out
-from ullage.models.architecture import read_model
+from ullage.errors import SpecError
+from ullage.estimate.engines.vllm import REFUSED, Pool, Settings, lay_out
+from ullage.estimate.serving import estimate_serving
+from ullage.estimate.serving_plan import ServingPlan
+from ullage.gpus import find_gpu
+from ullage.models.architecture import MODEL_TYPES, read_model
+from ullage.models.builtin import find_model
 from ullage.models.config import Config
-from ullage.models.layers import Attention, Cross, Latent
+from ullage.models.layers import Attention, Cross, Encoder, Latent
 
-__all__ = ["answer_of", "settings_of"]
+__all__ = ["answer_of", "key_of", "planned_answer_of", "plans_of", "settings_of"]
 
+GPU: Final = "h100-80gb"
+CONTEXT: Final = 8192
+KV_BYTES: Final = 50_000_000_000
 BATCHED_TOKENS: Final = 4096
 """max_num_batched_tokens of an offline engine on the CPU where the user says nothing."""
 
@@ -45,7 +56,7 @@ def settings_of(config: Config, run: Mapping[str, Any]) -> Settings:
 
 
 def answer_of(config: Config, run: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures that the engine would print, under the names that engine.py gives them."""
+    """The figures that the engine would print, named as in ui/programs/vllm_layout.py."""
     pool: Pool = lay_out(read_model(config).layers, settings_of(config, run))
     kv_bytes = run["kv_cache_memory_bytes"]
     return {
@@ -54,3 +65,38 @@ def answer_of(config: Config, run: Mapping[str, Any]) -> dict[str, Any]:
         "concurrency": pool.concurrency(kv_bytes),
         "block_size": pool.block_size,
     }
+
+
+def planned_answer_of(config: Config, plan: ServingPlan) -> dict[str, Any]:
+    """The same figures of a plan for a GPU, all bytes for the cache being said."""
+    found = estimate_serving(config, plan)
+    return {
+        "num_blocks": found.num_blocks[1],
+        "tokens": found.tokens[1],
+        "concurrency": found.concurrency[1],
+        "block_size": found.block_size,
+    }
+
+
+def plans_of(name: str) -> list[ServingPlan]:
+    """How a built-in model is asked about: on one H100, and on two for its longest context; none
+    where it keeps no cache, or vLLM has no such model.
+    """
+    config = find_model(name).config
+    if config.fields.get("model_type") not in MODEL_TYPES or config.model_type in REFUSED:
+        return []
+    model = read_model(config)
+    longest = model.context or CONTEXT
+    if all(isinstance(layer, Encoder) for layer in model.layers):
+        return []
+    plans = [ServingPlan(gpu=find_gpu(GPU), context=min(CONTEXT, longest), kv_bytes=KV_BYTES)]
+    try:
+        model.check_tensor_parallel(2)
+    except SpecError:
+        return plans
+    return [*plans, replace(plans[0], context=longest, tensor_parallel=2)]
+
+
+def key_of(name: str, plan: ServingPlan) -> str:
+    """Under which built_in.json has the answer."""
+    return f"{name} {plan.tensor_parallel} {plan.context}"

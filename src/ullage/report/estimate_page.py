@@ -1,139 +1,311 @@
-"""An estimate as one HTML file without script or network: the bar, a step's course, the report.
+"""An estimate as one HTML file without script or network: the verdict, the bar, a step's course.
 
-render_estimate_page(answer)          the text of the file; the document is in it
+render_estimate_page(answer)            the text of the file; the document is in it
+render_serving_page(found, source)      the same for a server
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Final
+from importlib.resources import files
+from typing import Any, Final, Protocol
 
-from ullage.estimate.answer import Answer
+from ullage import __version__
+from ullage.estimate.answer import Answer, GpuRow, Knob, Largest
 from ullage.estimate.estimate import TrainingEstimate
-from ullage.estimate.timeline import Stretch
+from ullage.estimate.serving_plan import ServingEstimate
+from ullage.estimate.serving_rank import ServingRow
 from ullage.report.estimate import (
     estimate_document,
     estimate_line,
+    host_line,
     look_of_term,
-    print_estimate,
+    recipe_line,
 )
+from ullage.report.estimate_graphics import Part, draw_course, draw_memory, swatch
 from ullage.report.palette import FREE_LOOK
-from ullage.report.terminal_html import to_html
+from ullage.report.serving import look_of_part, room_rows, serving_document, serving_line
+from ullage.trace.category import Category
 from ullage.units import format_bytes
 
-__all__ = ["render_estimate_page"]
+__all__ = ["render_estimate_page", "render_serving_page"]
 
-_WIDTH: Final = 960
-_BAR_HEIGHT: Final = 44
-_COURSE_HEIGHT: Final = 220
-_PHASE_COLORS: Final = {"forward": "#009e73", "backward": "#d55e00", "optimizer": "#e69f00"}
-_STYLE: Final = """
-:root { color-scheme: light dark; --ink: #1b1b1b; --ground: #fff; --faint: #6a6a6a; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e8e8e8; --ground: #16181c; --faint: #9aa0a6; } }
-body { margin: 2rem auto; max-width: 62rem; padding: 0 1rem; background: var(--ground);
-  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.3rem; } h2 { font-size: 1.05rem; margin-top: 2rem; }
-svg { width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
-ul { list-style: none; padding: 0; columns: 16rem; } li { break-inside: avoid; }
-.key { display: inline-block; width: .8em; height: .8em; margin-right: .5em; }
-pre { overflow-x: auto; font: 13px/1.4 ui-monospace, monospace; } .dim { color: var(--faint); }
-.bold { font-weight: 600; } .green { color: #1a8f5c; } .red { color: #d0342c; }
-"""
+_WORDS: Final = {"fits": "Fits", "may_fit": "May fit", "does_not_fit": "Does not fit"}
+_MOST_GPUS: Final = 24
+_HOW: Final = (
+    "Computed by ullage {version} from the model's configuration, on no GPU. Sizes are binary: "
+    "1 GiB is 1,073,741,824 bytes. Where a part has an interval, its likely size is drawn, and the "
+    "verdict goes by the upper end. The whole answer is in this file as JSON, in the element "
+    "<code>document</code>."
+)
+
+
+class _Term(Protocol):
+    """A part of the memory, of training or of a server."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def low_bytes(self) -> int: ...
+    @property
+    def high_bytes(self) -> int: ...
+    @property
+    def what(self) -> str: ...
 
 
 def render_estimate_page(answer: Answer) -> str:
-    """The page of an answer."""
+    """The page of what training needs."""
     one = answer.estimate
+    parts = [Part(term.name, term.bytes, look_of_term(term).color) for term in one.terms]
+    document = estimate_document(answer)
+    bar = draw_memory(
+        parts,
+        gpu=one.gpu,
+        capacity_bytes=one.capacity_bytes,
+        interval=(one.low_bytes, one.high_bytes),
+    )
+    body = [
+        bar,
+        _legend(has_interval=True, has_limit=one.capacity_bytes is not None),
+        _terms(one.terms, parts, one.bytes, "in use"),
+        "<h2>Through one step</h2>",
+        '<p class="quiet">Allocated bytes, event by event, once the optimizer has its states.</p>',
+        draw_course(one.stretches, gpu=one.gpu, room_bytes=_room(one)),
+        _peaks(one),
+        _gpus(answer.gpus, one.gpu),
+        _largest(answer.largest),
+        _knobs(answer.knobs),
+        _list("What is taken for granted", one.assumptions),
+    ]
+    lead = estimate_line(answer)
+    facts = f"{one.num_parameters:,} parameters; {recipe_line(one)}"
+    return _page(one.model, document, lead=lead, facts=facts, body=body)
+
+
+def render_serving_page(
+    found: ServingEstimate, source: str, gpus: Sequence[ServingRow] = ()
+) -> str:
+    """The page of what a server needs."""
+    terms = sorted(found.terms, key=lambda term: look_of_part(term.name) is FREE_LOOK)
+    parts = [Part(one.name, max(0, one.bytes), look_of_part(one.name).color) for one in terms]
+    document = serving_document(found, source, gpus)
+    gpu, capacity = found.plan.gpu, found.capacity_bytes
+    whole = sum(part.bytes for part in parts)
+    total = "the GPU" if whole == capacity else "needed" if capacity else "weights"
+    bar = draw_memory(parts, gpu=gpu.slug if gpu else None, capacity_bytes=capacity, interval=None)
+    groups = [
+        f"<dt>{group.num_layers} layers</dt><dd>{escape(group.name)}: "
+        f"{format_bytes(group.token_bytes)} a token, "
+        f"{format_bytes(group.request_bytes)} a request</dd>"
+        for group in found.kv_groups
+    ]
+    body = [
+        bar,
+        _legend(has_interval=False, has_limit=capacity is not None),
+        _terms(terms, parts, whole, total),
+        _room_for_requests(found),
+        f"<h2>What the layers keep</h2><dl>{''.join(groups)}</dl>",
+        _server_gpus(gpus, found.plan.gpu.slug if found.plan.gpu else None),
+        _list("To know", found.remarks),
+        _list(
+            "Where each part comes from", [f"{term.name}: {term.source}" for term in found.terms]
+        ),
+    ]
+    plan = found.plan
+    facts = (
+        f"{found.num_parameters:,} parameters; {plan.engine}, weights {plan.weights}, "
+        f"KV cache {plan.precision}, {plan.tensor_parallel} GPU{'s' * (plan.tensor_parallel > 1)}"
+    )
+    return _page(found.model, document, lead=serving_line(found), facts=facts, body=body)
+
+
+def _page(
+    model: str, document: Mapping[str, Any], *, lead: str, facts: str, body: Sequence[str]
+) -> str:
+    verdict = document["verdict"]
+    head, rest = _WORDS.get(verdict, "Needs"), lead
+    for word in ("fits", "may fit", "does not fit", "needs"):
+        if lead.startswith(word):
+            rest = lead.removeprefix(word).strip(" :")
+    if verdict is None and not lead.startswith("needs"):
+        head, rest = "A server", lead
     # "<" is the one character that could end the element.
-    document = json.dumps(estimate_document(answer)).replace("<", "\\u003c")
-    title = escape(f"{one.model}: {estimate_line(answer)}")
+    told = json.dumps(document).replace("<", "\\u003c")
+    style = (files("ullage.report") / "assets" / "estimate.css").read_text(encoding="utf-8")
+    title = escape(f"{model}: {lead}")
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>
-<body><h1>{title}</h1>
-{_bar(one)}
-<h2>A step, once the optimizer has its states (allocated bytes)</h2>
-{_course(one)}
-<h2>The report</h2>
-<pre>{to_html(lambda console: print_estimate(answer, console))}</pre>
-<script type="application/json" id="document">{document}</script>
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head>
+<body><header><p class="over">{escape(model)}</p>
+<h1 class="{verdict or "none"}">{head}</h1><p class="lead">{escape(rest)}</p>
+<p class="quiet">{escape(facts)}</p></header>
+<main>{"".join(body)}</main>
+<footer>{_HOW.format(version=__version__)}</footer>
+<script type="application/json" id="document">{told}</script>
 </body></html>
 """
 
 
-def _bar(one: TrainingEstimate) -> str:
-    """The terms side by side, to scale, and what each is."""
-    whole = max(one.capacity_bytes or 0, one.bytes)
-    parts = [(term.name, term.bytes, look_of_term(term).color) for term in one.terms]
-    if whole > one.bytes:
-        parts.append((FREE_LOOK.label, whole - one.bytes, FREE_LOOK.color))
-    left, drawn, keys = 0.0, [], []
-    for name, size, color in parts:
-        width = _WIDTH * size / whole
-        told = escape(f"{name}: {format_bytes(size)}")
-        drawn.append(
-            f'<rect x="{left:.2f}" y="0" width="{width:.2f}" height="{_BAR_HEIGHT}" '
-            f'fill="{color}"><title>{told}</title></rect>'
+def _legend(*, has_interval: bool, has_limit: bool) -> str:
+    parts = []
+    if has_interval:
+        parts.append(
+            '<span><i class="hatched"></i>from the least to the most that is needed</span>'
         )
-        keys.append(f'<li><span class="key" style="background:{color}"></span>{told}</li>')
-        left += width
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_BAR_HEIGHT}" role="img" '
-        f'aria-label="memory at the peak, by owner">{"".join(drawn)}</svg>'
-        f"<ul>{''.join(keys)}</ul>"
-    )
+    if has_limit:
+        parts.append('<span><i class="full"></i>all that the GPU has</span>')
+    return f'<p class="legend">{"".join(parts)}</p>'
 
 
-def _course(one: TrainingEstimate) -> str:
-    """A step: each stretch as wide as it is repeated, as high as its peak."""
-    stretches = [stretch for stretch in one.stretches if stretch.phase in _PHASE_COLORS]
-    highest = max(stretch.peak_bytes for stretch in stretches)
-    wide = sum(stretch.repeats for stretch in stretches)
-    drawn, left = [], 0.0
-    for stretch in stretches:
-        width = _WIDTH * stretch.repeats / wide
-        drawn.append(_polygon(stretch, left, width, highest))
-        left += width
-    names = "".join(
-        f'<text x="{place * _WIDTH // 3}" y="14">{name}</text>'
-        f'<rect x="{place * _WIDTH // 3 + 80}" y="4" width="12" height="12" fill="{color}"/>'
-        for place, (name, color) in enumerate(_PHASE_COLORS.items())
+def _table(heads: Sequence[str], rows: Iterable[str], *, kinds: Sequence[str]) -> str:
+    named = "".join(
+        f'<th scope="col" class="{kind}">{head}</th>'
+        for head, kind in zip(heads, kinds, strict=True)
     )
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {_COURSE_HEIGHT + 30}" role="img" '
-        f'aria-label="allocated memory over a step, at most {format_bytes(highest)}">{names}'
-        f'<g transform="translate(0 30)">{"".join(drawn)}</g></svg>'
+        f'<div class="scroll"><table><thead><tr>{named}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
-def _polygon(stretch: Stretch, left: float, width: float, highest: int) -> str:
-    """A stretch: from what is live before it to what is live after it, with its peak above."""
+def _row(name: str, cells: Sequence[str], *, kinds: Sequence[str], kind: str = "") -> str:
+    """A row whose first cell, which is HTML, names it."""
+    rest = "".join(
+        f'<td class="{one}">{cell}</td>' for cell, one in zip(cells, kinds[1:], strict=True)
+    )
+    return f'<tr class="{kind}"><th scope="row">{name}</th>{rest}</tr>'
 
-    def height(size: int) -> float:
-        return _COURSE_HEIGHT * (1 - size / highest)
 
-    after = stretch.start_bytes + stretch.repeats * stretch.delta_bytes
-    first = stretch.start_bytes + stretch.high_bytes
-    last = after - stretch.delta_bytes + stretch.high_bytes
-    points = [
-        (left, _COURSE_HEIGHT),
-        (left, height(first)),
-        (left + width, height(max(last, after))),
-        (left + width, _COURSE_HEIGHT),
+def _terms(terms: Sequence[_Term], parts: Sequence[Part], whole: int, total: str) -> str:
+    kinds = ("", "number", "number", "what")
+    rows = []
+    for number, (term, part) in enumerate(zip(terms, parts, strict=True), 1):
+        interval = ""
+        low, high = max(0, term.low_bytes), max(0, term.high_bytes)
+        if low != high:
+            interval = f"{format_bytes(low)} to {format_bytes(high)}: "
+        share = f"{100 * part.bytes / whole:.1f} %"
+        cells = (format_bytes(part.bytes), share, escape(interval + term.what))
+        rows.append(_row(swatch(number, part.color) + escape(term.name), cells, kinds=kinds))
+    rows.append(_row(total, (format_bytes(whole), "100.0 %", ""), kinds=kinds, kind="total"))
+    return "<h2>What takes it</h2>" + _table(
+        ("part", "likely", "share", "what it is"), rows, kinds=kinds
+    )
+
+
+def _room(one: TrainingEstimate) -> int | None:
+    """What the GPU has for tensors."""
+    if one.capacity_bytes is None:
+        return None
+    around = (term.bytes for term in one.terms if term.category is Category.UNATTRIBUTED)
+    return one.capacity_bytes - sum(around)
+
+
+def _peaks(one: TrainingEstimate) -> str:
+    facts = [
+        f"<dt>{escape(name)}</dt><dd>{format_bytes(moment.allocated_bytes)} at most</dd>"
+        for name, moment in one.peaks.items()
     ]
-    told = escape(
-        f"{stretch.phase}, {stretch.name or 'outside of layers'}"
-        f"{f', {stretch.repeats} times' if stretch.repeats > 1 else ''}: "
-        f"up to {format_bytes(stretch.peak_bytes)}"
-    )
-    return (
-        f'<polygon points="{_pairs(points)}" fill="{_PHASE_COLORS[stretch.phase]}" '
-        f'fill-opacity=".8"><title>{told}</title></polygon>'
-    )
+    outside = f"<p>{escape(host_line(one.host))}</p>" if one.host.memory.high else ""
+    return f"<dl>{''.join(facts)}</dl>{outside}"
 
 
-def _pairs(points: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+def _gpus(rows: Sequence[GpuRow], here: str | None) -> str:
+    if not rows:
+        return ""
+    kinds = ("", "number", "number extra", "number", "number")
+    fitting = [row for row in rows if row.count]
+    shown = fitting[:_MOST_GPUS] + [row for row in rows if row.gpu == here and not row.count]
+    drawn = [
+        _row(
+            escape(row.gpu),
+            (
+                f"{row.count:,}" if row.count else "over 64", format_bytes(row.capacity_bytes),
+                format_bytes(row.high_bytes),
+                format_bytes(row.headroom_bytes) if row.count else "does not fit",
+            ),
+            kinds=kinds, kind="here" if row.gpu == here else "" if row.count else "not",
+        )
+        for row in shown
+    ]  # fmt: skip
+    fewest = min((row.count for row in fitting if row.count), default=1)
+    least = sum(row.count == fewest for row in fitting)
+    others = len(fitting) - least
+    lead = (
+        f'<p class="quiet">It fits on {fewest} of {least} of the {len(rows)} GPUs of the catalogue'
+        f"{f', and sharded with ZeRO-3 on more of {others} others' if others else ''}.</p>"
+    )
+    heads = ("GPU", "how many", "memory", "needs at most", "left on each")
+    return f"<h2>Which GPU</h2>{lead}{_table(heads, drawn, kinds=kinds)}"
+
+
+def _server_gpus(rows: Sequence[ServingRow], here: str | None) -> str:
+    if not rows:
+        return ""
+    kinds = ("", "number", "number", "number")
+    drawn = [
+        _row(
+            escape(row.gpu),
+            (str(row.count), format_bytes(row.capacity_bytes), f"{row.users:,}"),
+            kinds=kinds,
+            kind="here" if row.gpu == here else "",
+        )
+        for row in [row for row in rows if row.count][:_MOST_GPUS]
+    ]
+    fitting = sum(row.count is not None for row in rows)
+    lead = f'<p class="quiet">The users fit on up to 8 of {fitting} of the {len(rows)} GPUs.</p>'
+    heads = ("GPU", "how many", "memory", "users, at least")
+    return f"<h2>Which GPU</h2>{lead}{_table(heads, drawn, kinds=kinds)}"
+
+
+def _largest(largest: Largest | None) -> str:
+    if largest is None:
+        return ""
+    found = f"none: even 1 needs {format_bytes(largest.high_bytes)}"
+    if largest.value is not None:
+        found = f"<b>{largest.value:,}</b>, which needs {format_bytes(largest.high_bytes)}"
+    name = escape(f"{largest.knob} on {largest.gpu}")
+    return f"<h2>The largest that fits</h2><dl><dt>{name}</dt><dd>{found}</dd></dl>"
+
+
+def _knobs(knobs: Sequence[Knob]) -> str:
+    if not knobs:
+        return ""
+    kinds = ("", "number", "number", "number extra", "drawn")
+    most = max(knob.saved_bytes for knob in knobs)
+    rows = []
+    for knob in knobs:
+        percent = 100 * knob.more_compute
+        price = format_bytes(round(knob.saved_bytes / percent)) if percent >= 0.5 else "free"
+        bar = f'<span class="rate" style="width:{100 * knob.saved_bytes / most:.1f}%"></span>'
+        name = f'{escape(knob.name)}<span class="note">{escape(knob.remark)}</span>'
+        cells = (format_bytes(knob.saved_bytes), _signed(percent), price, bar)
+        rows.append(_row(name, cells, kinds=kinds))
+    heads = ("change", "saves", "compute", "for each %", "")
+    return "<h2>What would save memory</h2>" + _table(heads, rows, kinds=kinds)
+
+
+def _signed(percent: float) -> str:
+    return f"{percent:+.0f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def _room_for_requests(found: ServingEstimate) -> str:
+    if not found.users:
+        return ""
+    kinds = ("", "number", "number", "number")
+    rows = [
+        _row(escape(name), [format(value, how) for value in values], kinds=kinds)
+        for name, values, how in room_rows(found)
+    ]
+    heads = ("", "at least", "likely", "at most")
+    return "<h2>Room for requests</h2>" + _table(heads, rows, kinds=kinds)
+
+
+def _list(title: str, lines: Sequence[str]) -> str:
+    if not lines:
+        return ""
+    return f"<h2>{title}</h2><ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"

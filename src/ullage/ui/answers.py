@@ -15,10 +15,10 @@ from typing import Any, Final, TypeVar
 from ullage.errors import SpecError
 from ullage.estimate.answer import Answer
 from ullage.estimate.estimate import estimate_training
-from ullage.estimate.layout import Layout
+from ullage.estimate.layout import ALONE, Layout
 from ullage.estimate.recipe import Lora, Recipe
-from ullage.estimate.serving import ServingPlan, estimate_serving
-from ullage.gpus import find_gpu
+from ullage.estimate.serving import ServingEstimate, ServingPlan, estimate_serving
+from ullage.gpus import Gpu, find_gpu
 from ullage.models.builtin import find_model
 from ullage.models.config import Config
 from ullage.models.find import Found
@@ -26,7 +26,16 @@ from ullage.report.estimate import estimate_document
 from ullage.report.serving import serving_document
 from ullage.ui.shape import read_shape, reshape
 
-__all__ = ["BadQuery", "answer", "read_model", "read_object", "read_recipe"]
+__all__ = [
+    "BadQuery",
+    "answer",
+    "read_gpu",
+    "read_loop",
+    "read_model",
+    "read_object",
+    "read_recipe",
+    "read_serving",
+]
 
 T = TypeVar("T")
 
@@ -60,15 +69,49 @@ def answer(query: object) -> dict[str, Any]:
     if unknown:
         raise BadQuery(f"the query: found {unknown[0]!r}, expected {', '.join(sorted(_FIELDS))}")
     model = read_model(asked)
-    gpu = find_gpu(_read(asked, "gpu", "str"))
     if "serve" in asked:
-        plan = _read_record(asked["serve"], "serve", ServingPlan)
-        serving = estimate_serving(model.config, replace(plan, gpu=gpu))
-        document = serving_document(serving, model.source)
+        document = serving_document(read_serving(asked)[1], model.source)
     else:
-        training = estimate_training(model.config, read_recipe(asked), gpu)
+        training = estimate_training(model.config, read_recipe(asked), read_gpu(asked))
         document = estimate_document(Answer(training, model.source))
     return {"shape": asdict(read_shape(model.config)), "document": document}
+
+
+def read_gpu(asked: Mapping[str, Any]) -> Gpu:
+    """The GPU that a query names.
+
+    Raises:
+        SpecError: there is no such GPU.
+    """
+    return find_gpu(_read(asked, "gpu", "str"))
+
+
+def read_serving(asked: Mapping[str, Any]) -> tuple[Config, ServingEstimate]:
+    """The model of a query, and what serving it as the query says comes to.
+
+    Raises:
+        BadQuery: a field is not one of a plan, or of another type.
+        SpecError: its values cannot be.
+    """
+    config = read_model(asked).config
+    plan = _read_record(asked["serve"], "serve", ServingPlan)
+    return config, estimate_serving(config, replace(plan, gpu=read_gpu(asked)))
+
+
+def read_loop(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The training loop that a query describes, as ui/check_child.py reads it.
+
+    Raises:
+        SpecError: it is of several ranks, or cannot be.
+    """
+    recipe = read_recipe(asked)
+    if recipe.layout != ALONE:
+        raise SpecError(
+            "a job of several ranks is not checked here; run your own program with "
+            "`ullage run --world-size`"
+        )
+    fields = dict(read_model(asked).config.fields)
+    return {"config": fields, "recipe": asdict(recipe), "gpu": read_gpu(asked).slug}
 
 
 def read_model(asked: Mapping[str, Any]) -> Found:

@@ -4,8 +4,9 @@
     GET  /enter/TOKEN            the first visit, which sets the cookie (guard.py)
     GET  /catalogue              GPUs, models and what can be chosen
     POST /estimate               an estimate
-    GET  /check                  how the check on the phantom is doing
-    POST /check, /check/cancel   start it, end it
+    POST /advice                 what else could be: GPUs, the largest that fits, what saves most
+    GET  /check                  how the check is doing
+    POST /check, /check/cancel   start it, on the phantom or in vLLM; end it
     POST /snapshots?name=NAME    a file
     POST /pages                  the page of one file, or of two compared
     GET  /pages/ID
@@ -16,10 +17,11 @@ Where the answer is that something cannot be, it is a sentence: {"problem": "...
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -32,10 +34,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from ullage.errors import SpecError, UllageError
-from ullage.estimate.layout import ALONE
-from ullage.ui.answers import BadQuery, answer, read_model, read_object, read_recipe
+from ullage.ui.advice import ask
+from ullage.ui.answers import BadQuery, answer, read_loop, read_object, read_serving
 from ullage.ui.catalogue import describe
 from ullage.ui.check import Check
+from ullage.ui.engine import HOW_TO_INSTALL, PROGRAM, make_task
 from ullage.ui.guard import HEADERS, Guard, TooLarge, read_body
 from ullage.ui.snapshots import Snapshots
 
@@ -60,7 +63,9 @@ class _Desk:
 
     snapshots: Snapshots
     check: Check
+    scratch: Path
     python: str | None
+    vllm_python: str | None
 
     async def estimate(self, request: Request) -> Response:
         """Answers a query of the controls."""
@@ -69,23 +74,22 @@ class _Desk:
         timing = {"server-timing": f"answer;dur={1000 * took_s:.2f}"}
         return Response(body, media_type="application/json", headers=timing)
 
+    async def advise(self, request: Request) -> Response:
+        """Says what else could be."""
+        return Response(await ask(await _read_json(request)), media_type="application/json")
+
     async def start_check(self, request: Request) -> Response:
-        """Runs the query's training loop on the phantom."""
+        """Asks a real engine: vLLM for a server, else PyTorch on the phantom."""
         query = read_object(await _read_json(request), "the query")
-        config, recipe = read_model(query).config, read_recipe(query)
-        if recipe.layout != ALONE:
-            raise SpecError(
-                "a job of several ranks is not checked here; run your own program with "
-                "`ullage run --world-size`"
-            )
-        await self.check.start(
-            {
-                "config": dict(config.fields),
-                "recipe": asdict(recipe),
-                "gpu": query.get("gpu"),
-                "python": self.python,
-            }
-        )
+        if "serve" in query:
+            if self.vllm_python is None:
+                raise SpecError(HOW_TO_INSTALL)
+            asked: object = [make_task(*read_serving(query))]
+            command = [self.vllm_python, str(PROGRAM)]
+        else:
+            command = [sys.executable, "-m", "ullage.ui.check_child"]
+            asked = {**read_loop(query), "python": self.python}
+        await self.check.start(command, asked, scratch=self.scratch)
         return JSONResponse(self.check.state)
 
     async def show_check(self, request: Request) -> Response:
@@ -121,7 +125,10 @@ class _Desk:
         return Response(path.read_bytes(), media_type="text/html", headers=_PAGE_HEADERS)
 
 
-def make_app(*, port: int, token: str, scratch: Path, python: str | None = None) -> Starlette:
+def make_app(
+    *, port: int, token: str, scratch: Path, python: str | None = None,
+    vllm_python: str | None = None,
+) -> Starlette:  # fmt: skip
     """The application.
 
     Args:
@@ -129,9 +136,10 @@ def make_app(*, port: int, token: str, scratch: Path, python: str | None = None)
         token: that each visitor must bring.
         scratch: a directory of its own.
         python: the interpreter in which checks run; None is the one that runs this.
+        vllm_python: the interpreter that has vLLM; None: there is none.
     """
-    desk = _Desk(Snapshots(scratch), Check(), python)
-    catalogue = json.dumps(describe(python)).encode()
+    desk = _Desk(Snapshots(scratch), Check(), scratch, python, vllm_python)
+    catalogue = json.dumps(describe(python, vllm_python)).encode()
 
     async def show_catalogue(request: Request) -> Response:
         del request
@@ -148,6 +156,7 @@ def make_app(*, port: int, token: str, scratch: Path, python: str | None = None)
             *(_route(path, _make_sender(*asset)) for path, asset in _load_assets().items()),
             _route("/catalogue", show_catalogue),
             _route("/estimate", desk.estimate, "POST"),
+            _route("/advice", desk.advise, "POST"),
             _route("/check", desk.show_check),
             _route("/check", desk.start_check, "POST"),
             _route("/check/cancel", desk.cancel_check, "POST"),

@@ -18,22 +18,25 @@ from ullage.models.architecture import MODEL_TYPES
 from ullage.models.builtin import load_models
 from ullage.models.config import Config
 from ullage.report.palette import CACHE_LOOK, CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK
+from ullage.ui.engine import HOW_TO_INSTALL
 from ullage.ui.shape import read_shape
 
 __all__ = ["describe"]
 
 
-def describe(python: str | None) -> dict[str, Any]:
+def describe(python: str | None, vllm_python: str | None) -> dict[str, Any]:
     """All of it, as one object.
 
     Args:
         python: the interpreter in which checks run, if one was named.
+        vllm_python: the one that has vLLM, if any does.
     """
     looks = {category.value: look for category, look in CATEGORY_LOOKS.items()}
     looks |= {"context": CONTEXT_LOOK, "cache": CACHE_LOOK, "free": FREE_LOOK}
     return {
         "version": __version__,
         "python": python,
+        "vllm_problem": HOW_TO_INSTALL if vllm_python is None else None,
         "gpus": [_gpu(gpu) for gpu in load_catalog()],
         "models": [
             {

@@ -1,27 +1,35 @@
-"""The check on the phantom that the page has asked for: at most one, in the background."""
+"""The check that the page has asked for, of the phantom or of vLLM: at most one, in the background.
+
+The process that runs it reads what is asked from stdin as JSON, and writes JSON objects to stdout,
+one a line: {"progress": "..."}, and at the end {"document": ...} or {"error": "..."}.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
+import os
+import signal
 from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from ullage.errors import SpecError
 
-__all__ = ["Check"]
+__all__ = ["TIME_LIMIT_S", "Check"]
 
 _TOLD_LINES: Final = 12
 _LINE_BYTES: Final = 64 * 2**20  # the run document is one line
 _PATIENCE_S: Final = 5.0
+_POLL_S: Final = 0.1
+TIME_LIMIT_S: Final = 600.0
 
 
 class Check:
-    """One run of the phantom.
+    """One check at a time, and what came of the last.
 
     Attributes:
         progress: the last line that the run said of itself; None before the first step.
@@ -33,7 +41,6 @@ class Check:
         self.progress: str | None = None
         self.document: Mapping[str, Any] | None = None
         self.error: str | None = None
-        self._process: Process | None = None
         self._follower: asyncio.Task[None] | None = None
 
     @property
@@ -51,34 +58,55 @@ class Check:
             "error": self.error,
         }
 
-    async def start(self, asked: Mapping[str, Any]) -> None:
+    async def start(
+        self,
+        command: Sequence[str],
+        asked: object,
+        *,
+        scratch: Path | None = None,
+        time_limit_s: float = TIME_LIMIT_S,
+    ) -> None:
         """Starts it.
 
+        Args:
+            command: of the process, which gets a session of its own.
+            asked: what it reads, as JSON.
+            scratch: the directory for its temporary files; None: the system's.
+            time_limit_s: after which it is ended.
+
         Raises:
-            SpecError: one is running.
+            SpecError: one is running, or the process cannot be started.
         """
         if self.is_running:
             raise SpecError("a check is running; cancel it, or wait for its end")
         self.progress = self.document = self.error = None
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "ullage.ui.check_child",
-            stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_LINE_BYTES,
-        )  # fmt: skip
-        self._follower = asyncio.create_task(self._follow(self._process, json.dumps(asked)))
+        own = {} if scratch is None else {"TMPDIR": str(scratch)}
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_LINE_BYTES,
+                env={**os.environ, **own}, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise SpecError(f"{command[0]} cannot be started: {error.strerror}") from None
+        self._follower = asyncio.create_task(self._run(process, asked, time_limit_s))
 
     async def cancel(self) -> None:
         """Ends it, and waits for the end."""
-        process, follower = self._process, self._follower
-        if process is None or follower is None or follower.done():
+        follower = self._follower
+        if follower is None or follower.done():
             return
-        with suppress(ProcessLookupError):
-            process.terminate()
-        done, _ = await asyncio.wait({follower}, timeout=_PATIENCE_S)
-        if not done:
-            with suppress(ProcessLookupError):
-                process.kill()
+        follower.cancel()
+        with suppress(asyncio.CancelledError):
             await follower
         self.document, self.error = None, "the check was cancelled"
+
+    async def _run(self, process: Process, asked: object, limit_s: float) -> None:
+        try:
+            await asyncio.wait_for(self._follow(process, json.dumps(asked)), limit_s)
+        except TimeoutError:
+            self.document, self.error = None, f"the check had no result after {limit_s:g} s"
+        finally:
+            await _end(process)
 
     async def _follow(self, process: Process, asked: str) -> None:
         if process.stdin is None or process.stdout is None or process.stderr is None:
@@ -89,17 +117,43 @@ class Check:
             process.stdin.write(asked.encode())
             await process.stdin.drain()
             process.stdin.close()
-        async for line in process.stdout:
+        reader = asyncio.create_task(self._read(process.stdout))
+        await _wait(process)
+        _kill_group(process)  # what it has started may hold the pipes open
+        await reader
+        await listener
+        if self.document is not None and self.document.get("verdict") == "failed":
+            self.error = "the program failed:\n" + "\n".join(told)
+        elif self.document is None and self.error is None:
+            self.error = "the check ended without a result:\n" + "\n".join(told)
+
+    async def _read(self, stream: asyncio.StreamReader) -> None:
+        async for line in stream:
             said = json.loads(line)
             self.progress = said.get("progress", self.progress)
             self.document = said.get("document", self.document)
             self.error = said.get("error", self.error)
-        await process.wait()
-        await listener
-        if self.document is not None and self.document["verdict"] == "failed":
-            self.error = "the program failed:\n" + "\n".join(told)
-        elif self.document is None and self.error is None:
-            self.error = "the check ended without a result:\n" + "\n".join(told)
+
+
+async def _wait(process: Process) -> None:
+    """Waits for its end alone; its own `wait` also waits until nobody holds its pipes."""
+    while process.returncode is None:
+        await asyncio.sleep(_POLL_S)
+
+
+def _kill_group(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+async def _end(process: Process) -> None:
+    """Asks it to end, kills it where it does not, and kills what it may have left in its group."""
+    with suppress(ProcessLookupError):
+        process.terminate()
+    with suppress(TimeoutError):
+        await asyncio.wait_for(_wait(process), _PATIENCE_S)
+    _kill_group(process)
+    await process.wait()
 
 
 async def _listen(stream: asyncio.StreamReader, told: deque[str]) -> None:

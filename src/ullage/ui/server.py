@@ -26,6 +26,7 @@ def serve(
     *,
     port: int = 0,
     python: str | None = None,
+    vllm_python: str | None = None,
     is_opened: bool = True,
     announce: Callable[[str], None] = print,
 ) -> None:
@@ -34,6 +35,8 @@ def serve(
     Args:
         port: on 127.0.0.1; 0 is any that is free.
         python: the interpreter with PyTorch in which checks on the phantom run.
+        vllm_python: the interpreter with vLLM in which servers are checked; None: this one, where
+            it has vLLM.
         is_opened: open it in the user's browser.
         announce: gets the address, with the token in it.
 
@@ -50,12 +53,16 @@ def serve(
     import uvicorn
 
     from ullage.ui.app import make_app
+    from ullage.ui.engine import find_python
     from ullage.ui.guard import ENTER
 
     token = secrets.token_urlsafe(24)
     with _listen(port) as listener, tempfile.TemporaryDirectory(prefix="ullage-ui-") as scratch:
         found = listener.getsockname()[1]
-        app = make_app(port=found, token=token, scratch=Path(scratch), python=python)
+        app = make_app(
+            port=found, token=token, scratch=Path(scratch), python=python,
+            vllm_python=find_python(vllm_python),
+        )  # fmt: skip
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, date_header=False,
             ws="none", timeout_graceful_shutdown=1,

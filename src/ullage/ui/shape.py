@@ -33,6 +33,7 @@ _INNER: Final = (
     "intermediate_size", "n_inner", "d_ff", "hidden_dim", "encoder_ffn_dim", "decoder_ffn_dim",
     "moe_intermediate_size", "shared_expert_intermediate_size",
 )  # fmt: skip
+_EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts")
 _INSIDE: Final = "text_config"
 _INNER_MULTIPLE: Final = 8
 _IMAGES: Final = ("image_size", "sample_size", "patch_size", "architecture", "_class_name")
@@ -49,6 +50,7 @@ class Shape:
         reads_tokens: a sample has a length.
         sees_images: a sample has a side in pixels.
         longest: tokens that the model was made for, where it says so.
+        has_experts: some of its layers choose among experts.
     """
 
     depth: int | None
@@ -57,6 +59,7 @@ class Shape:
     reads_tokens: bool
     sees_images: bool
     longest: int | None
+    has_experts: bool
 
 
 def read_shape(config: Config) -> Shape:
@@ -74,6 +77,7 @@ def read_shape(config: Config) -> Shape:
         reads_tokens=_is_count(fields.get("vocab_size")),
         sees_images=any(name in config.fields for name in _IMAGES),
         longest=longest if _is_count(longest) else None,
+        has_experts=any(_is_count(fields.get(name)) and fields[name] > 1 for name in _EXPERTS),
     )
 
 

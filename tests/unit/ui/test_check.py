@@ -1,11 +1,9 @@
-"""The check in the background: its lines, its end, its errors; the phantom itself is elsewhere."""
+"""The check in the background: its lines, its end, its errors; the engines are elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -23,12 +21,9 @@ print(json.dumps({"document": {"verdict": "failed"}}))
 """
 
 
-def run_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str) -> None:
-    """The check's process is this program instead."""
-    script = tmp_path / "child"
-    script.write_text(f"#!{sys.executable}\nimport json, sys, time\n{program}")
-    script.chmod(0o755)
-    monkeypatch.setattr(module.sys, "executable", str(script))
+def command_of(program: str) -> list[str]:
+    """The check's process is this program."""
+    return [sys.executable, "-c", f"import json, sys, time\n{program}"]
 
 
 async def finish(check: Check) -> None:
@@ -39,12 +34,8 @@ async def finish(check: Check) -> None:
     raise TimeoutError("the check does not end")
 
 
-def test_a_check_says_how_far_it_is_and_what_came_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    run_with(
-        monkeypatch,
-        tmp_path,
+def test_a_check_says_how_far_it_is_and_what_came_out() -> None:
+    command = command_of(
         "asked = json.load(sys.stdin)\n"
         "print(json.dumps({'progress': 'step 1'}), flush=True)\n"
         "print('x' * 10**6, file=sys.stderr)\n"
@@ -53,9 +44,9 @@ def test_a_check_says_how_far_it_is_and_what_came_out(
 
     async def play() -> Check:
         check = Check()
-        await check.start({"gpu": "l4"})
+        await check.start(command, {"gpu": "l4"})
         with pytest.raises(SpecError, match="a check is running"):
-            await check.start({})
+            await check.start(command, {})
         await finish(check)
         return check
 
@@ -72,40 +63,60 @@ def test_a_check_says_how_far_it_is_and_what_came_out(
         (FAILED, "CUDA is cross"),
     ],
 )
-def test_a_check_that_fails_says_why(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, says: str
-) -> None:
-    run_with(monkeypatch, tmp_path, program)
-
+def test_a_check_that_fails_says_why(program: str, says: str) -> None:
     async def play() -> Check:
         check = Check()
-        await check.start({})
+        await check.start(command_of(program), {})
         await finish(check)
         return check
 
     assert says in str(asyncio.run(play()).error)
 
 
-def test_a_check_that_is_cancelled_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    started = tmp_path / "pid"
-    run_with(
-        monkeypatch,
-        tmp_path,
-        f"import os, pathlib\npathlib.Path({str(started)!r}).write_text(str(os.getpid()))\n"
-        "time.sleep(60)",
-    )
+STUBBORN = """
+import os, pathlib, signal, subprocess
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+pathlib.Path({path!r}).write_text(f"{{os.getpid()}} {{child.pid}}")
+time.sleep(60)
+"""
+
+
+def is_there(number: int) -> bool:
+    """Whether a process is there, and has not ended."""
+    try:
+        return "Z" not in Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("how", ["cancelled", "too long", "over"])
+def test_nothing_of_a_check_stays_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str
+) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.2)
+    path = tmp_path / "numbers"
+    program = STUBBORN.format(path=str(path))
+    if how == "over":
+        program = program.removesuffix("time.sleep(60)\n") + "print(json.dumps({'error': 'no'}))"
 
     async def play() -> Check:
         check = Check()
-        await check.start({})
-        while not started.exists() or not started.read_text():
+        limit_s = 3.0 if how == "too long" else 60.0
+        await check.start(command_of(program), {}, scratch=tmp_path, time_limit_s=limit_s)
+        while not path.exists() or not path.read_text():
             await asyncio.sleep(0.02)
-        await check.cancel()
+        if how == "cancelled":
+            await check.cancel()
+        await finish(check)
         return check
 
-    began = time.monotonic()
     found = asyncio.run(play())
-    assert time.monotonic() - began < 20
-    assert found.error == "the check was cancelled" and not found.is_running
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(started.read_text()), 0)
+    said = {"cancelled": "was cancelled", "too long": "no result after 3 s", "over": "no"}
+    assert said[how] in str(found.error) and not found.is_running
+    assert [number for number in map(int, path.read_text().split()) if is_there(number)] == []
+
+
+def test_an_interpreter_that_is_not_there_is_told() -> None:
+    with pytest.raises(SpecError, match="cannot be started: No such file"):
+        asyncio.run(Check().start(["/nowhere/python"], {}))

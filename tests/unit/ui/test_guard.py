@@ -47,7 +47,9 @@ def test_others_are_refused(ask: Ask, headers: dict[str, str | None], path: str)
     assert ask(method, path, QUERY, headers=headers).status == 403
 
 
-@pytest.mark.parametrize("path", ["/estimate", "/check", "/check/cancel", "/snapshots", "/pages"])
+@pytest.mark.parametrize(
+    "path", ["/estimate", "/advice", "/check", "/check/cancel", "/snapshots", "/pages"]
+)
 def test_a_change_needs_to_say_where_it_comes_from(ask: Ask, path: str) -> None:
     assert ask("POST", path, QUERY, headers={"origin": None}).status == 403
 
@@ -109,7 +111,7 @@ def test_what_is_too_large_is_refused(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"1", b'"x"', b"\xff", b"[" * 100_000])
-@pytest.mark.parametrize("path", ["/estimate", "/check", "/pages"])
+@pytest.mark.parametrize("path", ["/estimate", "/advice", "/check", "/pages"])
 def test_what_is_not_a_query_is_refused(ask: Ask, path: str, body: bytes) -> None:
     answer = ask("POST", path, body)
     assert answer.status == 400 and answer.json["problem"]

@@ -9,7 +9,7 @@ compares both with what the library itself allocates (docs/serving.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, lcm
 from typing import Final
 
@@ -51,6 +51,7 @@ def generated_bytes(
     the window, sliding layers still hold all of it, until the next step.
     Error: none for attention; recurrent states are taken to be as wide as keys, and some models
     compute them in 32 bits.
+    Source: transformers 5.23, cache_utils.py.
 
     Args:
         model: it.
@@ -59,7 +60,19 @@ def generated_bytes(
         element: bytes of an element.
         encoded: positions of the encoder's output; None: as many as the model's encoder gives.
     """
-    return batch * element * sum(_kept(layer, context, encoded) for layer in model.layers)
+    return batch * element * sum(_kept(layer, context, encoded) for layer in _cached(model))
+
+
+def _cached(model: Model) -> list[Layer]:
+    """The layers as the library caches them: Falcon's keys and values are repeated for every head
+    before they are kept, but where all heads share one (modeling_falcon.py, _split_heads).
+    """
+    return [
+        replace(layer, kv_heads=layer.heads)
+        if model.model_type == "falcon" and isinstance(layer, Attention) and layer.kv_heads > 1
+        else layer
+        for layer in model.layers
+    ]
 
 
 def _kept(layer: Layer, context: int, encoded: int | None) -> int:
@@ -266,6 +279,11 @@ def lay_out(
 ) -> Sectors:  # fmt: skip
     """The layout of continuous batching.
 
+    Counts: sectors, and the pages that each kind of layer takes of them.
+    Ignores: what is not in the pool (weights, activations), which its bytes are to leave out.
+    Error: none; docs/serving.md has what it was held against.
+    Source: transformers 5.23, generation/continuous_batching/cache.py.
+
     Raises:
         SpecError: the model has layers that it does not take.
     """
@@ -275,7 +293,7 @@ def lay_out(
             f"attention alone; plan it with engine vllm"
         )
     kinds: dict[Attention, int] = {}
-    for layer in model.layers:
+    for layer in _cached(model):
         if isinstance(layer, Attention):
             kinds[layer] = kinds.get(layer, 0) + 1
     first = next(iter(kinds))

@@ -188,6 +188,11 @@ class Pool:
 def lay_out(layers: tuple[Layer, ...], settings: Settings) -> Pool:
     """Cuts a model's layers into groups, and gives them blocks and pages.
 
+    Counts: blocks as vLLM's scheduler charges them, with the blocks of windows in flight.
+    Ignores: what the bytes for the cache are; vllm_memory.py has an interval of them.
+    Error: none; docs/serving.md has what it was held against.
+    Source: vLLM 0.32, v1/core/kv_cache_utils.py, v1/kv_cache_interface.py.
+
     Raises:
         SpecError: pages of the layers cannot be made equal.
     """

@@ -31,22 +31,26 @@ export class Controls {
     form.append(
       this._modes(),
       this._group("Model", "", this._select("model", "model", group(catalogue.models, (one) => one.family)), this._own(),
-        this._slider("depth", "depth", "layers"), this._slider("width", "width", "width of the residual stream")),
+        this._slider("depth", "layers", "layers"), this._slider("width", "width", "width of the residual stream")),
       this._group("Batch", "train", this._slider("batch", "batch", "samples of one pass"), this._slider("length", "sequence", "tokens of a sample"),
         this._slider("image", "image", "pixels of an image's side"), this._slider("accumulation", "passes a step", "forward and backward passes before each step")),
       this._group("Training", "train", this._select("precision", "precision", { "": named(catalogue.precisions, PRECISIONS) }),
         this._select("optimizer", "optimizer", { "": Object.entries(catalogue.optimizers).map(([name, what]) => [name, name, what]) }),
         this._select("checkpointing", "checkpointing", { "": Object.entries(CHECKPOINTINGS) }),
         this._select("attention", "attention", { "": [["sdpa", "scaled dot product"], ["eager", "eager"]] }),
-        this._select("trains", "trained", { "": [["all", "all weights"], ["lora", "LoRA adapters"], ["qlora", "QLoRA: weights in 4 bits"]] }),
-        this._slider("rank", "rank", "rank of the adapters")),
+        this._select("trains", "trains", { "": [["all", "all weights"], ["lora", "LoRA adapters"], ["qlora", "QLoRA: weights in 4 bits"]] }),
+        this._slider("rank", "LoRA rank", "rank of the adapters")),
       this._group("Requests", "serve", this._slider("context", "context", "tokens of the longest request, prompt and answer"), this._slider("users", "users", "requests of that length at once")),
       this._group("Serving", "serve", this._select("weights", "weights", { "": Object.entries(catalogue.weights).map(([name, what]) => [name, name, what]) }),
         this._select("kv", "KV cache", { "": named(catalogue.kv, { auto: "16 bits" }) }), this._select("engine", "engine", { "": [["vllm", "vLLM"], ["transformers", "transformers"]] })),
       this._group("Devices", "", this._select("gpu", "GPU", groupGpus(catalogue.gpus)), this._slider("tp", "tensor ranks", "GPUs that share every layer"),
-        this._select("sharding", "spread", { "": named(["alone", ...catalogue.shardings], SHARDINGS) }),
+        this._select("sharding", "parallelism", { "": named(["alone", ...catalogue.shardings], SHARDINGS) }),
         this._slider("data", "data ranks", "ranks with samples of their own"), this._slider("tensor", "tensor ranks", "ranks that divide each layer"),
-        this._slider("pipeline", "stages", "pipeline stages"), this._slider("micro", "micro-batches", "micro-batches of a step in the pipeline")),
+        this._select("sequence", "sequence is", { "": [["no", "whole between layers"], ["yes", "divided, too"]] }),
+        this._slider("cp", "context ranks", "ranks that share out each sample's sequence"), this._slider("ep", "expert ranks", "ranks that divide the experts"),
+        this._slider("pipeline", "stages", "pipeline stages"), this._slider("micro", "micro-batches", "micro-batches of a step in the pipeline"),
+        this._select("schedule", "schedule", { "": [["1f1b", "1F1B"], ["gpipe", "GPipe"]] }),
+        this._select("offload", "shards in", { "": [["no", "GPU memory"], ["yes", "host memory"], ["nvme", "NVMe disks"]] })),
     );
     this.show();
   }
@@ -78,10 +82,18 @@ export class Controls {
     if (shape?.sees_images ?? true) recipe.image = state.image;
     if (state.trains !== "all") recipe.lora = { rank: state.rank, targets: ["all-linear"], is_quantized: state.trains === "qlora" };
     if (state.sharding !== "alone") {
-      recipe.layout = { sharding: state.sharding, data: state.data, tensor: state.tensor, pipeline: state.pipeline };
-      if (state.pipeline > 1) recipe.layout.micro_batches = state.micro;
+      recipe.layout = { sharding: state.sharding, data: state.data, tensor: state.tensor, context: state.cp, pipeline: state.pipeline };
+      if (state.pipeline > 1) Object.assign(recipe.layout, { micro_batches: state.micro, schedule: state.schedule });
+      if (state.tensor > 1) recipe.layout.sequence = state.sequence === "yes";
+      if (this._canDivideExperts()) recipe.layout.expert = state.ep;
+      if (state.sharding === "fsdp") Object.assign(recipe.layout, { offload: state.offload !== "no", nvme: state.offload === "nvme" });
     }
     return recipe;
+  }
+
+  _canDivideExperts() {
+    const { shape, state } = this;
+    return (shape?.has_experts ?? true) && ["zero2", "fsdp"].includes(state.sharding) && state.tensor === 1;
   }
 
   /** The fields show the state; those that do not matter are not there. */
@@ -103,8 +115,13 @@ export class Controls {
     this._values("tp", isTraining ? null : SPLITS);
     this._values("data", isSpread ? RANK_COUNTS : null);
     for (const name of ["tensor", "pipeline"]) this._values(name, isSpread ? SPLITS : null);
+    this._values("cp", isSpread && (shape?.reads_tokens ?? true) ? SPLITS : null);
+    this._values("ep", isSpread && this._canDivideExperts() ? RANKS : null);
     this._values("micro", isSpread && state.pipeline > 1 ? RANK_COUNTS : null);
     this.fields.sharding.row.hidden = !isTraining;
+    this.fields.sequence.row.hidden = !(isSpread && state.tensor > 1);
+    this.fields.schedule.row.hidden = !(isSpread && state.pipeline > 1);
+    this.fields.offload.row.hidden = !(isSpread && state.sharding === "fsdp");
     for (const [name, field] of Object.entries(this.fields)) if (field.control) field.control.value = state[name];
     for (const part of this.form.querySelectorAll("fieldset[data-mode]")) part.hidden = part.dataset.mode !== state.mode;
     for (const radio of this.modes) radio.checked = radio.value === state.mode;
@@ -115,7 +132,8 @@ export class Controls {
     if (state.config) this.own.open = true;
   }
 
-  _set(changes) {
+  /** Changes some of the state, and shows it. */
+  set(changes) {
     Object.assign(this.state, changes);
     this.show();
     this.onChange();
@@ -126,7 +144,7 @@ export class Controls {
   }
 
   _modes() {
-    this.modes = ["train", "serve"].map((value) => makeElement("input", { type: "radio", name: "mode", value, onchange: () => this._set({ mode: value }) }));
+    this.modes = ["train", "serve"].map((value) => makeElement("input", { type: "radio", name: "mode", value, onchange: () => this.set({ mode: value }) }));
     const labels = this.modes.map((radio, index) => makeElement("label", {}, radio, ["Train", "Serve"][index]));
     return makeElement("fieldset", {}, makeElement("legend", { class: "unseen" }, "What for"), makeElement("div", { class: "segmented" }, ...labels));
   }
@@ -138,7 +156,7 @@ export class Controls {
       control.append(...(title ? [makeElement("optgroup", { label: title }, ...made)] : made));
     }
     control.addEventListener("change", () => {
-      this._set(name === "model" ? { model: control.value, depth: 0, width: 0 } : { [name]: control.value });
+      this.set(name === "model" ? { model: control.value, depth: 0, width: 0 } : { [name]: control.value });
     });
     const row = makeElement("div", { class: "field" }, makeElement("label", { for: control.id }, label), control);
     this.fields[name] = { row, control };
@@ -150,10 +168,10 @@ export class Controls {
     const slider = makeElement("input", { type: "range", id: `field-${name}`, name, min: 0, step: 1 });
     const number = makeElement("input", { type: "number", min: 1, max: 1e8, "aria-label": what, inputmode: "numeric" });
     const field = { slider, number, values: [], label: makeElement("label", { for: slider.id, title: what }, label) };
-    slider.addEventListener("input", () => this._set({ [name]: field.values[slider.value] }));
+    slider.addEventListener("input", () => this.set({ [name]: field.values[slider.value] }));
     number.addEventListener("change", () => {
       const value = Math.round(Number(number.value));
-      this._set(value >= 1 ? { [name]: value } : {});
+      this.set(value >= 1 ? { [name]: value } : {});
     });
     field.row = makeElement("div", { class: "field slider" }, field.label, slider, number);
     this.fields[name] = field;
@@ -179,7 +197,7 @@ export class Controls {
     const file = makeElement("input", { type: "file", accept: ".json,application/json", "aria-label": "choose a config.json" });
     const use = (text) => {
       this.ownShape = null;
-      this._set({ config: text.trim(), depth: 0, width: 0 });
+      this.set({ config: text.trim(), depth: 0, width: 0 });
     };
     this.ownText.addEventListener("change", () => use(this.ownText.value));
     const read = async (chosen) => use(chosen.size > 2 ** 20 ? "the file has more than 1 MiB: it is no config.json" : await chosen.text());

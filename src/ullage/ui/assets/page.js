@@ -1,7 +1,8 @@
 // The page: its views, its state in the address, and what asks for answers.
 
+import { Advice } from "./advice.js";
 import { ask, Latest, post } from "./ask.js";
-import { PhantomCheck } from "./check.js";
+import { EngineCheck } from "./check.js";
 import { Controls } from "./controls.js";
 import { Hierarchies } from "./gpus.js";
 import { Result } from "./result.js";
@@ -21,8 +22,10 @@ class Page {
     this.result = new Result(catalogue);
     this.timeline = new Timeline(document.getElementById("timeline"), document.getElementById("reading"));
     this.latest = new Latest((query) => post("/estimate", query), (...answer) => this.showAnswer(...answer));
-    this.check = new PhantomCheck({
+    this.advice = new Advice(document.getElementById("advice"), { state: this.state, apply: (changes) => this.controls.set(changes) });
+    this.check = new EngineCheck({
       query: () => this.controls.query(),
+      vllmProblem: catalogue.vllm_problem,
       onResult: (run, query) => {
         this.checked = { run, query };
         this.redraw();
@@ -56,18 +59,20 @@ class Page {
     this.query = JSON.stringify(query);
     if (this.state.config) this._learnShape(answer.shape);
     this.redraw();
+    this.check.follow(answer.document, this.query);
+    this.advice.follow(query);
   }
 
   redraw() {
     if (!this.answer) return;
     const found = this.answer.document;
     document.body.dataset.mode = found.kind;
-    if (found.kind === "serving") {
-      this.result.showServing(found);
-      return;
-    }
     const { run, query } = this.checked;
     const fitting = query === this.query ? run : null; // a result stays with what was asked
+    if (found.kind === "serving") {
+      this.result.showServing(found, fitting);
+      return;
+    }
     const assumptions = fitting?.basis.allocator.assumptions.map(({ what, where }) => (where ? `${what} (${where})` : what)) ?? [];
     this.result.showTraining(found, fitting?.devices[0] ?? null, assumptions);
     this.timeline.show(found);

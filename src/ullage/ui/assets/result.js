@@ -1,5 +1,7 @@
 // The answer: a verdict in words, the memory as bars, and its parts as a table.
 
+import { showCache } from "./cache.js";
+
 const CLOSE = 0.05; // less of the GPU than this left is close
 const [MARK_WIDTH, NAME_WIDTH, TICK_WIDTH] = [14, 100, 84]; // pixels that a number, a name, a tick take
 // How the parts of a server look, which no category owns.
@@ -35,12 +37,14 @@ export class Result {
   showTraining(found, run, assumptions) {
     const left = found.headroom_bytes;
     const isClose = left >= 0 && left < CLOSE * found.capacity_bytes;
-    const [word, kind] = left < 0 ? ["Does not fit", "over"] : isClose ? ["Fits, just", "close"] : ["Fits", "fits"];
-    const rest = left < 0 ? `${formatBytes(-left)} short` : `${formatBytes(left)} left`;
+    const words = { fits: isClose ? ["Fits, just", "close"] : ["Fits", "fits"], may_fit: ["May fit", "close"], does_not_fit: ["Does not fit", "over"] };
+    const [word, kind] = words[found.verdict] ?? ["Needs more", "over"];
+    const rest = left < 0 ? `up to ${formatBytes(-left)} short` : `at least ${formatBytes(left)} left`;
     const where = found.peak.section ? `${found.peak.phase} (${found.peak.section})` : found.peak.phase;
     this._showVerdict(word, kind, `${rest} of ${formatBytes(found.capacity_bytes)} on ${found.gpu}`,
       `Needs ${formatBytes(found.used_bytes)}, between ${formatBytes(found.used_low_bytes)} and ${formatBytes(found.used_high_bytes)}. `
-      + `The peak is in ${where}. ${formatCount(found.model.num_parameters)} parameters.`);
+      + `The peak is in ${where}. ${formatCount(found.model.num_parameters)} parameters.`
+      + (found.host_bytes ? ` ${formatBytes(found.host_bytes)} of host memory for each rank${found.disk_bytes ? `, ${formatBytes(found.disk_bytes)} of NVMe` : ""}.` : ""));
     const parts = found.terms.map((term) => ({ ...term, key: keyOf(term) }));
     const measured = run && measure(run);
     this._showBars({ ...found, parts, interval: [found.used_low_bytes, found.used_high_bytes] }, measured);
@@ -48,16 +52,19 @@ export class Result {
     this._showBasis(found.assumptions, parts, assumptions);
   }
 
-  /** Shows what serving needs, and how many users there is room for. */
-  showServing(found) {
+  /** Shows what serving needs, and how many users there is room for; `engine` is what a real vLLM
+   * says of the same, or null. */
+  showServing(found, engine) {
     const [word, kind] = { fits: ["Fits", "fits"], may_fit: ["May fit", "close"], does_not_fit: ["Does not fit", "over"] }[found.verdict];
-    this._showVerdict(word, kind, `room for ${formatNumberOf(found.users[1], "user")} of ${formatCount(found.plan.context)} tokens on ${found.gpu}`,
+    const room = found.users[1] ? `room for ${formatNumberOf(found.users[1], "user")}` : "no room for a user";
+    this._showVerdict(word, kind, `${room} of ${formatCount(found.plan.context)} tokens on ${found.gpu}`,
       `${found.reason[0].toUpperCase()}${found.reason.slice(1)}. ${formatCount(found.model.num_parameters)} parameters.`);
     const parts = found.terms.map((term) => ({ ...term, key: SERVED[term.name] ?? "unattributed", bytes: Math.max(0, term.bytes) }));
     parts.sort((a, b) => (a.key === "free") - (b.key === "free"));
     this._showBars({ ...found, parts, interval: null }, null);
-    this._showTerms(parts, found.capacity_bytes, "the GPU", null);
-    this._showCache(found);
+    const whole = sum(parts); // more than the GPU has, where nothing is left for the cache
+    this._showTerms(parts, whole, whole > found.capacity_bytes ? "needed" : "the GPU", null);
+    showCache(this.parts.cache, found, engine);
     this._showBasis(found.remarks, parts, []);
   }
 
@@ -127,21 +134,6 @@ export class Result {
     return makeElement("th", { scope: "row" }, swatch, name);
   }
 
-  /** What the cache holds, low to high, and which layers keep how much. */
-  _showCache(found) {
-    const span = ([low, , high]) => (low === high ? formatCount(low) : `${formatCount(low)} to ${formatCount(high)}`);
-    const facts = [
-      ["blocks", `${span(found.num_blocks)} of ${formatNumberOf(found.block_size, "token")}, ${formatBytes(found.block_bytes)} each`],
-      ["tokens", span(found.tokens)],
-      ["users", `${span(found.users)} of ${formatCount(found.plan.context)} tokens`],
-      ["longest context", `${span(found.longest)} tokens, for one user`],
-      ["a user's cache", formatBytes(found.kv_groups.reduce((total, one) => total + one.request_bytes, 0))],
-      ...found.kv_groups.map((one) => [`${formatNumberOf(one.num_layers, "layer")}`, `${one.name}: ${formatBytes(one.token_bytes)} a token, ${formatBytes(one.request_bytes)} a user`]),
-    ];
-    this.parts.cache.replaceChildren(makeElement("h2", {}, "The KV cache"),
-      makeElement("dl", {}, ...facts.flatMap(([name, text]) => [makeElement("dt", {}, name), makeElement("dd", {}, text)])));
-  }
-
   _showBasis(assumptions, parts, ofTheRun) {
     this.parts.basis.lastElementChild.replaceChildren(
       makeList("Taken for granted", assumptions), makeList("Where each part comes from", parts.map((part) => `${part.name}: ${part.source}`)),
@@ -171,7 +163,10 @@ function formatDifference(bytes, measured) {
   return `${sign}${formatBytes(Math.abs(difference))}${share}`;
 }
 
-const describe = (part) => (part.low_bytes === part.high_bytes ? "" : `${formatBytes(Math.max(0, part.low_bytes))} to ${formatBytes(Math.max(0, part.high_bytes))}: `) + part.what;
+function describe(part) {
+  const [low, high] = [Math.max(0, part.low_bytes), Math.max(0, part.high_bytes)];
+  return (low === high ? "" : `${formatBytes(low)} to ${formatBytes(high)}: `) + part.what;
+}
 
 function makeList(title, lines) {
   if (!lines.length) return "";

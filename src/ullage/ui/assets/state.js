@@ -22,8 +22,13 @@ export const DEFAULTS = {
   sharding: "alone",
   data: 8,
   tensor: 1,
+  sequence: "no", // whether the tensor ranks divide the sequence, too
+  cp: 1,
+  ep: 1,
   pipeline: 1,
   micro: 8,
+  schedule: "1f1b",
+  offload: "no", // of GPU memory: "yes" to the host's, "nvme" to disks
   weights: "bf16",
   kv: "auto",
   context: 8192,

@@ -86,13 +86,19 @@ export class Timeline {
       if (phases.at(-1)?.phase === one.phase) phases.at(-1).end = one.end;
       else phases.push({ phase: one.phase, begin: one.begin, end: one.end });
     }
-    return phases.flatMap(({ phase, begin, end }, index) => {
+    const named = new Set(); // each once: micro-batches have many
+    const [bands, labels] = [[], []];
+    phases.forEach(({ phase, begin, end }, index) => {
       const [x0, x1] = [this.x(begin), this.x(end)];
-      const band = draw("rect", { class: index % 2 ? "phase odd" : "phase", x: x0, y: 0, width: x1 - x0, height: HEIGHT - BOTTOM });
-      const rotated = x1 - x0 < 58; // a narrow band: its name goes to the left of its end
-      const label = draw("text", { class: "name", x: rotated ? x1 - 4 : x0 + 6, y: rotated ? HEIGHT - 6 : 16, "text-anchor": rotated ? "end" : "start" }, phase);
-      return [band, label];
+      bands.push(draw("rect", { class: index % 2 ? "phase odd" : "phase", x: x0, y: 0, width: x1 - x0, height: HEIGHT - BOTTOM }));
+      if (named.has(phase)) return;
+      named.add(phase);
+      const isEnd = index === 0 || index === phases.length - 1;
+      const isBelow = isEnd && x1 - x0 < 62; // a narrow band: its name goes below
+      const isLeft = isBelow && index > 0;
+      labels.push(draw("text", { class: "name", x: isLeft ? x1 - 4 : x0 + 6, y: isBelow ? HEIGHT - 6 : 16, "text-anchor": isLeft ? "end" : "start" }, phase));
     });
+    return [...bands, ...labels];
   }
 
   _scale(top, width) {

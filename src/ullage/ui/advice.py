@@ -1,0 +1,141 @@
+"""What else could be, in a process of its own: the page's answers stay quick meanwhile.
+
+    answered = await ask({"about": "gpus", "query": {...}})     # what the page's controls say
+
+- gpus: the catalogue, ranked by how many it takes.
+- largest: the largest batch, length, image, depth and model that fit the GPU.
+- knobs: changes that save memory, the best bargain first.
+
+As a program it reads such an object from stdin and writes what was found, or {"problem": "..."}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, Final
+
+from ullage.errors import SpecError, UllageError
+from ullage.estimate.answer import Largest, bisect, find_knobs, find_largest, rank_gpus
+from ullage.estimate.estimate import estimate_training
+from ullage.estimate.serving_rank import rank_for_serving
+from ullage.gpus import load_catalog
+from ullage.ui.answers import (
+    BadQuery,
+    read_gpu,
+    read_model,
+    read_object,
+    read_recipe,
+    read_serving,
+)  # fmt: skip
+from ullage.ui.shape import read_shape, reshape
+
+__all__ = ["advise", "ask", "main"]
+
+_TIME_LIMIT_S: Final = 120.0
+_DEEPEST: Final = 1024
+_LATER: Final = 10  # niceness: the sliders' answers go first
+
+
+async def ask(asked: object) -> bytes:
+    """What `advise` gives, as JSON.
+
+    Raises:
+        BadQuery: it is not a question that the page has.
+        SpecError: it takes too long.
+    """
+    _read_question(asked)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "ullage.ui.advice", stdin=PIPE, stdout=PIPE
+    )
+    try:
+        told, _ = await asyncio.wait_for(
+            process.communicate(json.dumps(asked).encode()), _TIME_LIMIT_S
+        )
+    except TimeoutError:
+        raise SpecError(f"there was no answer after {_TIME_LIMIT_S:g} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return told
+
+
+def advise(asked: object) -> dict[str, Any]:
+    """What is asked about a query of the controls: {"rows": [...]}.
+
+    Raises:
+        BadQuery: it is not a question that the page has.
+        SpecError: what the query asks for cannot be.
+    """
+    find, query = _read_question(asked)
+    return {"rows": [asdict(row) for row in find(query)]}
+
+
+def _read_question(asked: object) -> tuple[_Answer, dict[str, Any]]:
+    """What answers it, and the query that it is about."""
+    question = read_object(asked, "the question")
+    query = read_object(question.get("query"), "the query")
+    answers = _OF_A_SERVER if "serve" in query else _OF_TRAINING
+    about = question.get("about")
+    if not isinstance(about, str) or about not in answers:
+        raise BadQuery(f"about: found {about!r}, expected {', '.join(answers)}")
+    return answers[about], query
+
+
+def _gpus(query: Mapping[str, Any]) -> Iterable[Any]:
+    return rank_gpus(read_model(query).config, read_recipe(query), load_catalog())
+
+
+def _knobs(query: Mapping[str, Any]) -> Iterable[Any]:
+    return find_knobs(read_model(query).config, read_recipe(query), read_gpu(query))
+
+
+def _largest(query: Mapping[str, Any]) -> Iterator[Largest]:
+    config, recipe, gpu = read_model(query).config, read_recipe(query), read_gpu(query)
+    shape = read_shape(config)
+    yield find_largest(config, recipe, gpu, "batch")
+    for knob in ("length", "image"):
+        if getattr(recipe, knob) is not None:
+            with suppress(SpecError):  # some models have one length or size alone
+                yield find_largest(config, recipe, gpu, knob)
+
+    least = recipe.layout.pipeline  # each stage has a layer
+
+    def needs(depth: int) -> int:
+        return estimate_training(reshape(config, depth=depth), recipe, gpu).high_bytes
+
+    if shape.depth is not None:
+        depth = bisect(lambda depth: depth < least or needs(depth) <= gpu.total_bytes, _DEEPEST)
+        is_found = depth is not None and depth >= least
+        yield Largest("depth", gpu.slug, depth if is_found else None, needs(max(depth or 1, least)))
+
+
+def _server_gpus(query: Mapping[str, Any]) -> Iterable[Any]:
+    config, found = read_serving(query)
+    return rank_for_serving(config, found.plan, load_catalog())
+
+
+_Answer = Callable[[Mapping[str, Any]], Iterable[Any]]
+_OF_TRAINING: Final[Mapping[str, _Answer]] = {"gpus": _gpus, "largest": _largest, "knobs": _knobs}
+_OF_A_SERVER: Final[Mapping[str, _Answer]] = {"gpus": _server_gpus}
+
+
+def main() -> None:
+    """Answers the question on stdin."""
+    os.nice(_LATER)
+    try:
+        told = advise(json.load(sys.stdin))
+    except UllageError as error:
+        told = {"problem": str(error)}
+    json.dump(told, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

