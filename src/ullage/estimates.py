@@ -18,6 +18,7 @@ from ullage.models.find import Found, find_config
 
 if TYPE_CHECKING:
     from ullage.estimate.serving_plan import ServingEstimate
+    from ullage.estimate.serving_rank import ServingRow
     from ullage.gpus.gpu import Gpu
 
 __all__ = ["Estimate", "ServingAnswer", "estimate_serving", "estimate_training", "make_recipe"]
@@ -69,10 +70,12 @@ class ServingAnswer:
     Attributes:
         estimate: all that was found.
         source: where the model's configuration is from; "" where it is the user's own file.
+        gpus: the catalogue, those on which the users fit first; empty where it was not asked.
     """
 
     estimate: ServingEstimate
     source: str
+    gpus: tuple[ServingRow, ...] = ()
 
     @property
     def fits(self) -> bool | None:
@@ -89,19 +92,27 @@ class ServingAnswer:
         """The document, schema "ullage.estimate/1"."""
         from ullage.report.serving import serving_document
 
-        return serving_document(self.estimate, self.source)
+        return serving_document(self.estimate, self.source, self.gpus)
+
+    @property
+    def html(self) -> str:
+        """One self-contained page; the document is in it."""
+        from ullage.report.estimate_page import render_serving_page
+
+        return render_serving_page(self.estimate, self.source, self.gpus)
 
     def text(self, width: int = 80) -> str:
         """The report, as the terminal shows it."""
         from ullage.report.serving import render_serving
 
-        return render_serving(self.estimate, self.source, width)
+        return render_serving(self.estimate, self.source, width, self.gpus)
 
 
 def estimate_serving(
     model: str | Config,
     *,
     gpu: str | Gpu | None = None,
+    which_gpu: bool = False,
     **plan: Any,  # noqa: ANN401
 ) -> ServingAnswer:
     """What serving a model needs, and how many users it holds; no torch, some milliseconds.
@@ -109,6 +120,7 @@ def estimate_serving(
     Args:
         model: as for `estimate_training`.
         gpu: of the catalogue; None: only what a request keeps.
+        which_gpu: rank the whole catalogue as well.
         plan: the fields of `ullage.estimate.serving_plan.ServingPlan`.
 
     Raises:
@@ -116,12 +128,15 @@ def estimate_serving(
     """
     from ullage.estimate.serving import ServingPlan
     from ullage.estimate.serving import estimate_serving as estimate
-    from ullage.gpus.catalog import find_gpu
+    from ullage.estimate.serving_rank import rank_for_serving
+    from ullage.gpus.catalog import find_gpu, load_catalog
 
     found = Found(model, "") if isinstance(model, Config) else find_config(model)
     device = find_gpu(gpu) if isinstance(gpu, str) else gpu
     said = {name: value for name, value in plan.items() if value is not None}
-    return ServingAnswer(estimate(found.config, ServingPlan(gpu=device, **said)), found.source)
+    asked = ServingPlan(gpu=device, **said)
+    ranked = rank_for_serving(found.config, asked, load_catalog()) if which_gpu else ()
+    return ServingAnswer(estimate(found.config, asked), found.source, ranked)
 
 
 def estimate_training(

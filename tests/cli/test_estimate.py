@@ -46,6 +46,34 @@ def test_serving(capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(term["bytes"] for term in document["terms"]) == document["capacity_bytes"]
 
 
+def test_a_server_is_ranked_and_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    code, out, _ = call(
+        capsys, "llama-3.1-70b", "--serve", "--users", "4", "--which-gpu", "--html", str(page)
+    )
+    text = page.read_text()
+    document = json.loads(text.partition('id="document">')[2].partition("</script>")[0])
+    first = document["which_gpu"][0]
+    assert code == 0 and first["count"] == 1 and first["users"] >= 4
+    assert first["gpu"] in out and first["gpu"] in text
+    assert "http://" not in text and "https://" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--serve", "--length", "512"), "--length belongs to training"),
+        (("--serve", "--knobs"), "--knobs belongs to training"),
+        (("--length", "512", "--users", "4"), "--users belongs to serving; add --serve"),
+    ],
+)
+def test_an_option_that_would_say_nothing_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str
+) -> None:
+    code, _, err = call(capsys, "gpt2", *arguments)
+    assert code == 2 and says in err
+
+
 def test_a_page_that_needs_nothing_else(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     code, out, _ = call(capsys, "gpt2", "--length", "512", "--html", str(page))

@@ -87,6 +87,35 @@ GRANITE_2B = {
     "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.015625,
     "logits_scaling": 8.0, "max_position_embeddings": 131072, "tie_word_embeddings": True,
 }  # fmt: skip
+GRANITE_4_H_MICRO = {
+    "model_type": "granitemoehybrid", "vocab_size": 100352, "hidden_size": 2048,
+    "num_hidden_layers": 40, "intermediate_size": 8192, "shared_intermediate_size": 8192,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 0,
+    "num_experts_per_tok": 0, "tie_word_embeddings": True, "position_embedding_type": "nope",
+    "mamba_n_heads": 64, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 1,
+    "mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 256,
+    "max_position_embeddings": 131072,
+    "layer_types": [*5 * ["mamba"], "attention", *4 * ["mamba"]] * 4,
+}  # fmt: skip
+GRANITE_4_H_TINY = {
+    **GRANITE_4_H_MICRO, "hidden_size": 1536, "intermediate_size": 512,
+    "shared_intermediate_size": 1024, "num_attention_heads": 12, "num_key_value_heads": 4,
+    "num_local_experts": 64, "num_experts_per_tok": 6, "mamba_n_heads": 48,
+}  # fmt: skip
+BAMBA_9B = {
+    "model_type": "bamba", "vocab_size": 128256, "hidden_size": 4096, "num_hidden_layers": 32,
+    "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "attn_layer_indices": [9, 18, 27], "mamba_n_heads": 128, "mamba_d_head": 64,
+    "mamba_n_groups": 1, "mamba_d_state": 128, "mamba_d_conv": 4, "mamba_expand": 2,
+    "mamba_chunk_size": 256, "max_position_embeddings": 262144, "z_loss_coefficient": 0.0,
+}  # fmt: skip
+NEMOTRON_H_8B = {
+    "model_type": "nemotron_h", "vocab_size": 131072, "hidden_size": 4096, "num_hidden_layers": 52,
+    "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+    "intermediate_size": 21504, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "head_dim": 128, "mamba_num_heads": 128, "mamba_head_dim": 64, "ssm_state_size": 128,
+    "n_groups": 8, "conv_kernel": 4, "chunk_size": 128, "max_position_embeddings": 8192,
+}  # fmt: skip
 OLMO2_7B = {
     "model_type": "olmo2", "vocab_size": 100352, "hidden_size": 4096, "num_hidden_layers": 32,
     "intermediate_size": 11008, "num_attention_heads": 32, "num_key_value_heads": 32,
@@ -163,6 +192,12 @@ CASES = (
     Case("Gemma-3-1B, checkpoints", GEMMA3_1B, _train(4, 4096, checkpointing="full"), "a100-80gb"),
     Case("Phi-3-mini", PHI3_MINI, _train(1, 4096)),
     Case("Granite-3-2B", GRANITE_2B, _train(2, 2048)),
+    Case("Granite-4-H-Micro", GRANITE_4_H_MICRO, _train(1, 1024)),
+    Case("Granite-4-H-Tiny, sgd", GRANITE_4_H_TINY,
+         _train(2, 512, optimizer="sgd"), options=LARGE),
+    Case("Bamba-9B, checkpoints, sgd", BAMBA_9B,
+         _train(1, 1000, checkpointing="full", optimizer="sgd"), options=LARGE),
+    Case("Nemotron-H-8B, sgd", NEMOTRON_H_8B, _train(1, 1024, optimizer="sgd"), options=LARGE),
     Case("OLMo-2-7B, checkpoints", OLMO2_7B, _train(4, 4096, checkpointing="full"), options=LARGE),
     Case("SmolLM3-3B", SMOLLM3_3B, _train(1, 4096)),
     Case("Mixtral, 6 layers", _layers(MIXTRAL, 6), _train(2, 2048), options=LARGE),

@@ -1,4 +1,4 @@
-"""Training loops on several GPUs, of which one rank is played; the program is train_ranks.py."""
+"""Training loops on several GPUs, of which one rank is played."""
 
 from __future__ import annotations
 
@@ -33,14 +33,38 @@ _ROWS: Final[tuple[tuple[str, str, int, int, Layout, dict[str, Any]], ...]] = (
      {"batch": 1, "length": 1024}),
     ("GPipe, first stage", "llama-2-7b", 8, 0,
      Layout(pipeline=8, micro_batches=8, schedule="gpipe", stage=0), {"batch": 1, "length": 1024}),
+    ("sequence parallel", "llama-3.1-8b", 8, 0, Layout(tensor=8, sequence=True),
+     {"batch": 2, "length": 4096}),
+    ("sequence parallel, checkpointed", "llama-2-13b", 4, 0, Layout(tensor=4, sequence=True),
+     {"length": 4096, "checkpointing": "full"}),
+    ("sequence parallel, FSDP2", "llama-3.1-70b", 64, 0,
+     Layout(data=8, tensor=8, sequence=True, sharding="fsdp"),
+     {"length": 4096, "checkpointing": "full"}),
+    # Of the ranks that share a sequence the last but one needs most.
+    ("context parallel", "tinyllama-1.1b", 4, 2, Layout(context=4), {"length": 16384}),
+    ("context parallel, FSDP2", "llama-3.1-8b", 8, 6, Layout(context=8, sharding="fsdp"),
+     {"length": 65536, "checkpointing": "full"}),
+    # One list of foreach cannot hold DTensors of two meshes.
+    ("expert parallel", "mixtral-8x7b", 8, 0, Layout(data=8, expert=8, sharding="fsdp"),
+     {"length": 2048, "optimizer": "adamw-loop"}),
+    ("expert parallel, checkpointed", "qwen3-30b-a3b", 16, 0,
+     Layout(data=16, expert=8, sharding="fsdp"),
+     {"length": 4096, "checkpointing": "full", "optimizer": "adamw-loop"}),
 )  # fmt: skip
+
+
+def _program(layout: Layout) -> str:
+    if layout.sequence or layout.context > 1:
+        return "train_sequence.py"
+    return "train_experts.py" if layout.expert > 1 else "train_ranks.py"
+
 
 CASES: Final = tuple(
     Case(
         f"{name}, {model}",
         find_model(model).config.fields,
         Recipe(layout=layout, **fields),
-        program="train_ranks.py",
+        program=_program(layout),
         options=("--world-size", str(ranks), "--rank", str(rank)),
     )
     for name, model, ranks, rank, layout, fields in _ROWS

@@ -13,11 +13,12 @@ from ullage.estimate.layout import SHARDINGS, Layout
 from ullage.estimate.recipe import PRECISIONS
 
 if TYPE_CHECKING:
-    from ullage.estimates import Estimate
+    from ullage.estimates import Estimate, ServingAnswer
 
 FILE = click.Path(path_type=Path)
 _COUNT = click.IntRange(min=1)
 _SERVING = ("engine", "context", "users", "weights", "kv", "utilization", "block_size")
+_BOTH = ("gpu", "which_gpu")
 
 
 @click.command("estimate")
@@ -34,9 +35,13 @@ _SERVING = ("engine", "context", "users", "weights", "kv", "utilization", "block
 @click.option("--data", type=_COUNT, metavar="N", help="GPUs that have their own samples.")
 @click.option("--sharding", type=click.Choice(SHARDINGS), help="What they share out; default: ddp.")
 @click.option("--tensor", type=_COUNT, metavar="N", help="GPUs that divide each layer.")
+@click.option("--sequence-parallel", is_flag=True, help="They divide norms and residuals, too.")
+@click.option("--context-parallel", type=_COUNT, metavar="N", help="GPUs that share a sequence.")
+@click.option("--expert-parallel", type=_COUNT, metavar="N", help="GPUs that divide the experts.")
 @click.option("--pipeline", type=_COUNT, metavar="N", help="Stages, each with some layers.")
 @click.option("--micro-batches", type=_COUNT, metavar="N", help="In a step of the pipeline.")
 @click.option("--offload", is_flag=True, help="With fsdp: shards and states in host memory.")
+@click.option("--nvme", is_flag=True, help="With --offload: on to disks (DeepSpeed's Infinity).")
 @click.option("--serve", is_flag=True, help="Not training but serving: KV cache, users, context.")
 @click.option("--engine", type=click.Choice(("vllm", "transformers")), help="Default: vllm.")
 @click.option("--context", type=_COUNT, metavar="N", help="Tokens of the longest request.")
@@ -69,9 +74,13 @@ def estimate_command(
     data: int | None,
     sharding: str | None,
     tensor: int | None,
+    sequence_parallel: bool,
+    context_parallel: int | None,
+    expert_parallel: int | None,
     pipeline: int | None,
     micro_batches: int | None,
     offload: bool,
+    nvme: bool,
     serve: bool,
     **asked: Any,  # noqa: ANN401
 ) -> int:
@@ -94,13 +103,18 @@ def estimate_command(
     if model is None:
         raise SpecError("no model was named; `ullage estimate --models` lists those built in")
     serving = {name: asked.pop(name) for name in _SERVING}
+    _check_side(serving if not serve else asked, is_serving=serve)
     if serve:
-        return _serve(model, serving | {"gpu": asked["gpu"], "tensor_parallel": tensor}, shown)
+        plan = serving | {"tensor_parallel": tensor}
+        plan |= {name: asked[name] for name in _BOTH}
+        return _serve(model, plan, shown, html)
     from ullage.estimates import estimate_training
 
     said: dict[str, Any] = {
         "data": data, "sharding": sharding, "tensor": tensor, "pipeline": pipeline,
-        "micro_batches": micro_batches, "offload": offload or None,
+        "sequence": sequence_parallel or None, "context": context_parallel,
+        "expert": expert_parallel,
+        "micro_batches": micro_batches, "offload": offload or None, "nvme": nvme or None,
     }  # fmt: skip
     layout = Layout(**{name: value for name, value in said.items() if value is not None})
     found = estimate_training(model, checkpointing=_kind(checkpointing), layout=layout, **asked)
@@ -110,7 +124,18 @@ def estimate_command(
     return 1 if found.fits is False else 0
 
 
-def _serve(model: str, plan: dict[str, Any], shown: Output) -> int:
+def _check_side(others: dict[str, Any], *, is_serving: bool) -> None:
+    """Refuses options of the other side, which would say nothing."""
+    for name, value in others.items():
+        if value not in (None, False) and name not in _BOTH:
+            flag = f"--{name.replace('_', '-')}"
+            raise SpecError(
+                f"{flag} belongs to training; leave it out, or leave out --serve" if is_serving
+                else f"{flag} belongs to serving; add --serve, or leave it out"
+            )  # fmt: skip
+
+
+def _serve(model: str, plan: dict[str, Any], shown: Output, html: Path | None) -> int:
     """Serving's answer."""
     from ullage.estimates import estimate_serving
     from ullage.report.serving import print_serving, serving_line
@@ -123,11 +148,20 @@ def _serve(model: str, plan: dict[str, Any], shown: Output) -> int:
         else:
             from rich.console import Console
 
-            print_serving(found.estimate, found.source, Console())
+            print_serving(found.estimate, found.source, Console(), found.gpus)
 
-    if not write_result(shown, lambda: found.document, show, [], []):
+    if not write_result(shown, lambda: found.document, show, _write_page(found, html, shown), []):
         return UNWRITABLE
     return 1 if found.fits is False else 0
+
+
+def _write_page(found: Estimate | ServingAnswer, html: Path | None, shown: Output) -> list[object]:
+    """Writes the page where one was asked for; returns the files that were written."""
+    if html is None:
+        return []
+    from ullage.files import write_text
+
+    return [write_text(found.html, html, force=shown.force)]
 
 
 def _kind(text: str | None) -> str | int | None:
@@ -156,9 +190,4 @@ def _write(found: Estimate, shown: Output, html: Path | None) -> bool:
 
             print_estimate(found.answer, Console())
 
-    files: list[object] = []
-    if html is not None:
-        from ullage.files import write_text
-
-        files.append(write_text(found.html, html, force=shown.force))
-    return write_result(shown, lambda: found.document, show, files, [])
+    return write_result(shown, lambda: found.document, show, _write_page(found, html, shown), [])

@@ -20,7 +20,16 @@ from ullage.models.config import Config
 if TYPE_CHECKING:
     from ullage.gpus.gpu import Gpu
 
-__all__ = ["Answer", "GpuRow", "Knob", "Largest", "find_knobs", "find_largest", "rank_gpus"]
+__all__ = [
+    "Answer",
+    "GpuRow",
+    "Knob",
+    "Largest",
+    "bisect",
+    "find_knobs",
+    "find_largest",
+    "rank_gpus",
+]
 
 KNOBS: Final = ("batch", "length", "image")
 _MOST: Final = 1 << 24
@@ -33,7 +42,8 @@ class GpuRow:
 
     Attributes:
         gpu: its name in the catalogue.
-        count: how many it takes, sharded with FSDP2 where it is more than one; None: more than 64.
+        count: how many it takes: the recipe's layout's; of one for one GPU as many as fit,
+            sharded with FSDP2; None: more than 64, or than the layout has.
         capacity_bytes: what one has.
         bytes, high_bytes: what the job needs of each of them, likely and at most.
         headroom_bytes: what is left of each at most need; negative where it does not fit.
@@ -143,12 +153,14 @@ def _row(gpu: Gpu, played: _Played, recipe: Recipe) -> GpuRow:
     for count in counts:
         likely, most = played.needs(gpu, count)
         if most <= gpu.total_bytes:
+            count *= recipe.layout.num_gpus
             return GpuRow(gpu.slug, count, gpu.total_bytes, likely, most, gpu.total_bytes - most)
     return GpuRow(gpu.slug, None, gpu.total_bytes, likely, most, gpu.total_bytes - most)
 
 
 def find_largest(config: Config, recipe: Recipe, gpu: Gpu, knob: str) -> Largest:
-    """The largest value of a knob at which the upper end of the estimate fits.
+    """The largest value of a knob that the model takes and at which the upper end of the estimate
+    fits.
 
     Memory grows with the knob, so the interval between a value that fits and one that does not is
     halved until they are neighbours.
@@ -165,18 +177,31 @@ def find_largest(config: Config, recipe: Recipe, gpu: Gpu, knob: str) -> Largest
         changed: Any = {knob: value}
         return estimate_training(config, replace(recipe, **changed), gpu).high_bytes
 
-    value = _bisect(lambda value: needs(value) <= gpu.total_bytes)
+    def fits(value: int) -> bool:
+        try:
+            return needs(value) <= gpu.total_bytes
+        except SpecError:
+            if value <= getattr(recipe, knob):
+                raise
+            return False  # more than the model takes, such as tokens that it has no positions for
+
+    value = bisect(fits)
     return Largest(knob, gpu.slug, value, needs(value or 1))
 
 
-def _bisect(fits: Callable[[int], bool]) -> int | None:
-    """The largest number that fits, none where 1 does not; what fits less fits, too."""
+def bisect(fits: Callable[[int], bool], most: int = _MOST) -> int | None:
+    """The largest number, about `most` at most, that fits; None where 1 does not.
+
+    Args:
+        fits: whether a number does; where one fits, so do all below it.
+        most: where to stop looking.
+    """
     if not fits(1):
         return None
     low, high = 1, 2
     while fits(high):
         low, high = high, 2 * high
-        if high > _MOST:
+        if high > most:
             return low
     while high - low > 1:
         middle = (low + high) // 2

@@ -81,6 +81,8 @@ def latent_bytes(
 
     Counts: `copies`: the latents, the noise that was predicted, and what the sampler makes of both;
     multistep samplers keep one more for each earlier step.
+    Ignores: what a step of the sampler makes and lets go of within itself.
+    Error: the sampler's own copies, another latent at most.
     Source: Rombach et al. 2021, arXiv:2112.10752.
     """
     area = ceil(height / factor) * ceil(width / factor)

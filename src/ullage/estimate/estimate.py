@@ -15,9 +15,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ullage.estimate.eager.machine import Machine
+from ullage.estimate.infinity import (
+    NOTHING,
+    Between,
+    HostMemory,
+    buffers_on_device,
+    host_memory,
+)
+from ullage.estimate.layout import Layout
 from ullage.estimate.optimizers import find_optimizer
 from ullage.estimate.recipe import Recipe
 from ullage.estimate.surroundings import find_context, find_slack
+from ullage.estimate.term import OwnedTerm
 from ullage.estimate.timeline import Moment, Stretch, Timeline
 from ullage.estimate.training import Played, play_training
 from ullage.models.config import COUNTED, Config
@@ -26,29 +35,7 @@ from ullage.trace.category import Category
 if TYPE_CHECKING:
     from ullage.gpus.gpu import Gpu
 
-__all__ = ["Term", "TrainingEstimate", "estimate_training"]
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """A part of the peak.
-
-    Attributes:
-        name: such as "activations".
-        category: who owns it; UNATTRIBUTED outside PyTorch's tensors.
-        bytes: most likely.
-        low_bytes, high_bytes: what it may be.
-        what: what is counted, in a sentence.
-        source: where the rule comes from.
-    """
-
-    name: str
-    category: Category
-    bytes: int
-    low_bytes: int
-    high_bytes: int
-    what: str
-    source: str
+__all__ = ["TrainingEstimate", "estimate_training"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +44,9 @@ class TrainingEstimate:
 
     Attributes:
         model: the name by which it was asked for.
-        num_parameters: of the model.
+        num_parameters: of the whole model.
         num_trainable: of these, how many the optimizer changes.
+        num_rank_parameters: that a GPU keeps; the one that is looked at, where they differ.
         recipe: how it is trained.
         gpu: the catalogue's name of the GPU; None where none was given.
         capacity_bytes: of the GPU; None where none was given.
@@ -67,7 +55,7 @@ class TrainingEstimate:
         peaks: the same within each phase: "forward", "backward", "optimizer".
         stretches: what happens in a step, to draw it.
         assumptions: what was taken for granted, each a sentence.
-        host_bytes: of host memory, where shards and states are kept there.
+        host: memory of the host, and of disks, where shards and states are kept there.
         work: floating-point operations of the products of matrices in a step.
         is_floor: activations are not in it, as nothing but a number of parameters is known.
     """
@@ -75,15 +63,16 @@ class TrainingEstimate:
     model: str
     num_parameters: int
     num_trainable: int
+    num_rank_parameters: int
     recipe: Recipe
     gpu: str | None
     capacity_bytes: int | None
-    terms: tuple[Term, ...]
+    terms: tuple[OwnedTerm, ...]
     peak: Moment
     peaks: Mapping[str, Moment]
     stretches: tuple[Stretch, ...]
     assumptions: tuple[str, ...]
-    host_bytes: int = 0
+    host: HostMemory = NOTHING
     work: int = 0
     is_floor: bool = False
 
@@ -129,6 +118,7 @@ class TrainingEstimate:
 _PLAYED: Final = "played: PyTorch's eager mode without values"
 _REPLAYED: Final = "replayed: the rules of PyTorch's caching allocator, over two steps"
 _ASSUMED: Final = "assumed: the catalogue's figures for this GPU"
+_RULES: Final = "assumed: DeepSpeed 0.19.8's defaults (infinity.py)"
 # category -> (name, what it is)
 _TENSORS: Final = {
     Category.PARAMETER: ("parameters", "the model's weights"),
@@ -154,6 +144,12 @@ def estimate_training(
     torch: tuple[int, int] = (2, 15),
 ) -> TrainingEstimate:
     """What a training loop needs on a GPU; no torch, a few milliseconds.
+
+    Counts: the step that play_training() plays, the allocator's slack, the driver's context.
+    Ignores: a program's own code, compiled programs, other processes.
+    Error: docs/estimate-accuracy.md; the interval holds the phantom's peak in all but the cases
+    that it marks.
+    Source: of each term, its `source`.
 
     Args:
         config: the model's published configuration.
@@ -198,14 +194,23 @@ def _estimate(
         model=config.name,
         num_parameters=played.num_parameters,
         num_trainable=played.num_trainable,
+        num_rank_parameters=played.num_rank_parameters,
         recipe=recipe,
         gpu=gpu.slug if gpu else None,
         capacity_bytes=gpu.total_bytes if gpu else None,
-        terms=(*_tensor_terms(timeline, peak), *_surroundings(timeline, gpu)),
+        terms=(
+            *_tensor_terms(timeline, peak),
+            *_buffers(played, recipe),
+            *_surroundings(timeline, gpu),
+        ),
         peak=peak,
-        peaks={name: timeline.peak(name) for name in timeline.phases if name != "build"},
+        peaks={
+            name: peak if name == peak.phase else timeline.peak(name)
+            for name in timeline.phases
+            if name != "build"
+        },
         stretches=timeline.stretches,
-        host_bytes=played.host_bytes,
+        host=_host(played, recipe),
         is_floor=config.model_type == COUNTED,
         work=timeline.work * recipe.accumulation // min(recipe.accumulation, 2),
         assumptions=_assumptions(recipe, torch),
@@ -218,12 +223,12 @@ def _worst_stage(config: Config, recipe: Recipe, machine: Machine) -> tuple[Play
     for stage in recipe.layout.stages:
         its = replace(recipe, layout=replace(recipe.layout, stage=stage))
         played = play_training(config, its, machine)
-        candidates.append((played.timeline.peak().allocated_bytes, played, its))
+        candidates.append((played.timeline.peak_bytes, played, its))
     _, played, its = max(candidates, key=lambda one: one[0])
     return played, its
 
 
-def _tensor_terms(timeline: Timeline, peak: Moment) -> list[Term]:
+def _tensor_terms(timeline: Timeline, peak: Moment) -> list[OwnedTerm]:
     """What tensors take. Where a closed library decides of a size, workspaces have an interval."""
     terms = []
     for category, (name, what) in _TENSORS.items():
@@ -234,11 +239,27 @@ def _tensor_terms(timeline: Timeline, peak: Moment) -> list[Term]:
             low = max(count + lowest - peak.allocated_bytes, 0)
             high = count + highest - peak.allocated_bytes
         if high:
-            terms.append(Term(name, category, count, low, high, what, _PLAYED))
+            terms.append(OwnedTerm(name, count, low, high, what, _PLAYED, category))
     return terms
 
 
-def _surroundings(timeline: Timeline, gpu: Gpu | None) -> list[Term]:
+def _buffers(played: Played, recipe: Recipe) -> list[OwnedTerm]:
+    """Of a library that is not played."""
+    if not recipe.layout.nvme:
+        return []
+    low, likely, high = buffers_on_device(played.num_parameters)
+    what = "DeepSpeed's bucket of gradients, and parameters that it keeps gathered"
+    name, owner = "buffers of DeepSpeed", Category.COMMUNICATION
+    return [OwnedTerm(name, likely, low, high, what, _RULES, owner)]
+
+
+def _host(played: Played, recipe: Recipe) -> HostMemory:
+    if recipe.layout.nvme:
+        return host_memory(played.num_rank_parameters)
+    return HostMemory(Between(played.host_bytes, played.host_bytes, played.host_bytes))
+
+
+def _surroundings(timeline: Timeline, gpu: Gpu | None) -> list[OwnedTerm]:
     """What the process holds beside tensors."""
     rounding, cached = find_slack(timeline)
     rows = [
@@ -250,15 +271,12 @@ def _surroundings(timeline: Timeline, gpu: Gpu | None) -> list[Term]:
         ),
     ]
     terms = [
-        Term(name, Category.UNATTRIBUTED, one.likely, one.low, one.high, what, _REPLAYED)
-        for name, one, what in rows
+        OwnedTerm(name, one.likely, one.low, one.high, what, _REPLAYED) for name, one, what in rows
     ]
     if gpu is not None:
         what = "what the driver holds for a process with PyTorch's kernels loaded"
         one = find_context(gpu)
-        terms.append(
-            Term("context", Category.UNATTRIBUTED, one.likely, one.low, one.high, what, _ASSUMED)
-        )
+        terms.append(OwnedTerm("context", one.likely, one.low, one.high, what, _ASSUMED))
     return terms
 
 
@@ -281,6 +299,26 @@ def _assumptions(recipe: Recipe, torch: tuple[int, int]) -> tuple[str, ...]:
         lines.append("adapters are peft's, in float32")
         if recipe.lora.is_quantized:
             lines.append("what is not quantized is float32: prepare_model_for_kbit_training")
+    lines += _of_layout(recipe.layout)
     if recipe.keeps_gradients:
         lines.append("gradients stay from step to step: zero_grad(set_to_none=False)")
     return tuple(lines)
+
+
+def _of_layout(layout: Layout) -> list[str]:
+    """Whose way of dividing it was played."""
+    lines = []
+    if layout.sequence:
+        lines.append("norms and residuals are divided by SequenceParallel, the logits gathered")
+    if layout.ring is not None:
+        lines.append(
+            f"the sequence is divided by torch's context_parallel; this is rank {layout.ring.rank} "
+            f"of {layout.context}, which needs most"
+        )
+    if layout.nvme:
+        lines.append("DeepSpeed's ZeRO-Infinity keeps buffers by its defaults; it is not played")
+    if layout.expert > 1:
+        lines.append(
+            "experts are dispatched by transformers' all_to_all, each chosen equally often"
+        )
+    return lines

@@ -121,6 +121,7 @@ def state_bytes(
     columns. Groups that cannot be cut are repeated so that each rank has those of its heads.
     Ignores: copies that an engine keeps for prefix caching or speculation, beyond the
     convolution's extra steps.
+    Error: none; a test compares it with vLLM's page sizes.
     Source: Dao & Gu 2024, arXiv:2405.21060; vLLM 0.32, layers/mamba/mamba_utils.py.
 
     Args:
@@ -144,6 +145,11 @@ def request_bytes(
     encoded: int | None = None,
 ) -> int:  # fmt: skip
     """The least that a layer must keep for a request of a context length, on one rank.
+
+    Counts: token_bytes of each token that the layer still sees, or state_bytes.
+    Ignores: rounding up to blocks, and tokens beyond a window that an engine has not let go of yet.
+    Error: none as a least; engines/ has what they charge.
+    Source: that of token_bytes and state_bytes.
 
     Args:
         layer: it.

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ullage.errors import SpecError
 
-__all__ = ["ALONE", "SHARDINGS", "Layout"]
+__all__ = ["ALONE", "SHARDINGS", "Layout", "Ring"]
 
 # "ddp": every rank has all. "zero1": optimizer states are shared out (torch's
 # ZeroRedundancyOptimizer). "zero2": parameters stay gathered from the forward to the backward pass,
 # gradients and states are shared out (FSDP2, reshard_after_forward=False). "fsdp": parameters too.
 SHARDINGS: Final = ("ddp", "zero1", "zero2", "fsdp")
+
+
+class Ring(NamedTuple):
+    """Ranks that share out a sequence, and the number of this one.
+
+    Of the keys and values of ranks before it the queries see the first half; of those of ranks
+    after it all, but only with their second half.
+    """
+
+    ranks: int
+    rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +34,35 @@ class Layout:
         data: replicas of the model, or ranks that shard it; each has its own samples.
         sharding: one of SHARDINGS; what the ranks of `data` share out.
         tensor: ranks that divide heads, the inner width of the MLP and the vocabulary.
+        sequence: they also divide the sequence, where they divide nothing else: norms, residuals.
+        context: ranks that each have a part of the sequence, and gather keys and values; they
+            share out parameters as the ranks of `data` do.
+        expert: ranks, of those of `data`, that divide the experts; every other parameter is as
+            without.
         pipeline: stages.
         micro_batches: passes before a step, of which a stage has several in flight.
         schedule: "1f1b" or "gpipe".
         offload: parameters, gradients and states of "fsdp" stay in host memory.
+        nvme: they go on to disks, as DeepSpeed's ZeRO-Infinity has them.
         stage: of the pipeline, the one that is looked at; None: the one that needs most.
     """
 
     data: int = 1
     sharding: str = "ddp"
     tensor: int = 1
+    sequence: bool = False
+    context: int = 1
+    expert: int = 1
     pipeline: int = 1
     micro_batches: int = 1
     schedule: str = "1f1b"
     offload: bool = False
+    nvme: bool = False
     stage: int | None = None
 
     def __post_init__(self) -> None:
         """Refuses what cannot be."""
-        for name in ("data", "tensor", "pipeline", "micro_batches"):
+        for name in ("data", "tensor", "context", "expert", "pipeline", "micro_batches"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name}: found {getattr(self, name)}, expected at least 1")
         if self.sharding not in SHARDINGS:
@@ -50,18 +71,58 @@ class Layout:
             raise SpecError(f"schedule: found {self.schedule!r}, expected 1f1b or gpipe")
         if self.stage is not None and not 0 <= self.stage < self.pipeline:
             raise SpecError(f"stage: found {self.stage}, expected from 0 to {self.pipeline - 1}")
+        if self.expert > 1:
+            self._check_experts()
+        if self.sequence and self.tensor == 1:
+            raise SpecError(
+                "sequence: found with tensor 1, expected at least 2 ranks that divide it"
+            )
         if self.offload and self.sharding != "fsdp":
             raise SpecError(f"offload: found with sharding {self.sharding}, expected fsdp")
+        if self.nvme and not self.offload:
+            raise SpecError("nvme: found without offload, expected both")
+
+    def _check_experts(self) -> None:
+        """Refuses experts that the ranks cannot divide."""
+        if self.data % self.expert:
+            raise SpecError(
+                f"expert: found {self.expert}, expected a divisor of data {self.data}, whose ranks "
+                f"divide the experts"
+            )
+        if self.sharding not in ("zero2", "fsdp"):
+            raise SpecError(
+                f"expert: found with sharding {self.sharding}, expected zero2 or fsdp, which keep "
+                f"the experts apart"
+            )
+        if self.tensor > 1:
+            raise SpecError(f"expert: found with tensor {self.tensor}, expected tensor 1")
 
     @property
     def num_gpus(self) -> int:
         """GPUs in all."""
-        return self.data * self.tensor * self.pipeline
+        return self.data * self.tensor * self.context * self.pipeline
+
+    @property
+    def num_replicas(self) -> int:
+        """Ranks whose gradients are summed: of other samples, or of other parts of a sequence."""
+        return self.data * self.context
+
+    @property
+    def num_expert_copies(self) -> int:
+        """Ranks that hold the same experts, and share out their parameters."""
+        return self.num_replicas // self.expert
 
     @property
     def num_shards(self) -> int:
         """Ranks that share out parameters."""
-        return self.data if self.sharding in ("zero2", "fsdp") else 1
+        return self.num_replicas if self.sharding in ("zero2", "fsdp") else 1
+
+    @property
+    def ring(self) -> Ring | None:
+        """Of context parallelism the rank that needs most: the last but one, which meets keys and
+        values from both sides, and ends on what it has to put in order; None without.
+        """
+        return Ring(self.context, max(self.context - 2, 0)) if self.context > 1 else None
 
     @property
     def in_flight(self) -> int:

@@ -304,6 +304,8 @@ def _muon_alone(parameter: Tensor, variables: list[Tensor]) -> None:
 def clip_gradients(arena: Arena, runs: Runs) -> None:
     """torch.nn.utils.clip_grad_norm_: a norm for each gradient, by way of one for each chunk of it.
 
+    Counts: the norms, and the kernel's offsets and chunks while it runs.
+    Ignores: the total of the norms, a number. Error: none beside it.
     Source: aten/src/ATen/native/cuda/ForeachReduceOp.cu.
     """
     norms: list[tuple[int, list[Storage]]] = []

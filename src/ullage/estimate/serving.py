@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from ullage.errors import SpecError
 from ullage.estimate.engines import transformers, vllm
 from ullage.estimate.kv_cache import PRECISIONS, request_bytes, token_bytes
-from ullage.estimate.serving_plan import KvGroup, ServingEstimate, ServingPlan, Term, Verdict
+from ullage.estimate.serving_plan import KvGroup, ServingEstimate, ServingPlan, Verdict
+from ullage.estimate.term import Term
 from ullage.estimate.vllm_memory import Spread, activations, batch_defaults, graphs, outside
 from ullage.estimate.weights import find_format, weight_bytes
 from ullage.models.architecture import read_model
@@ -35,7 +36,6 @@ __all__ = [
     "KvGroup",
     "ServingEstimate",
     "ServingPlan",
-    "Term",
     "Verdict",
     "estimate_serving",
     "find_longest",
@@ -53,6 +53,7 @@ def estimate_serving(config: Config, plan: ServingPlan) -> ServingEstimate:
     Ignores: other processes on the GPU; images and audio of a request; the sampler's memory for
     prompt_logprobs; pipeline and expert parallelism.
     Error: layout none (docs/serving.md); the bytes for the cache as the terms' intervals say.
+    Source: of each term, its `source`.
 
     Raises:
         SpecError: the model is not known, a field is missing, or the plan is not possible.

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from ullage.errors import SpecError
 from ullage.estimate.kv_cache import PRECISIONS
+from ullage.estimate.term import Term
 
 if TYPE_CHECKING:
     from ullage.gpus.gpu import Gpu
 
-__all__ = ["ENGINES", "KvGroup", "ServingEstimate", "ServingPlan", "Term", "Verdict"]
+__all__ = ["ENGINES", "KvGroup", "ServingEstimate", "ServingPlan", "Verdict"]
 
 ENGINES: Final = ("vllm", "transformers")
 
@@ -86,26 +87,6 @@ class ServingPlan:
     def precision(self) -> str:
         """Of keys and values."""
         return "bf16" if self.kv == "auto" else self.kv
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """A part of a GPU's memory.
-
-    Attributes:
-        name: such as "weights".
-        bytes: most likely.
-        low_bytes, high_bytes: what it may be.
-        what: what is counted, in a sentence.
-        source: where the rule comes from.
-    """
-
-    name: str
-    bytes: int
-    low_bytes: int
-    high_bytes: int
-    what: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ def with_draft(
     one more recurrent state of the model for each proposed token; ahead + 1 rows of logits.
     Ignores: the draft's activations, which are smaller than the model's own peak; blocks that
     groups of unequal length pad (engines/vllm.py counts them when the draft's layers are given).
+    Error: that of weight_bytes; keys and values none.
     Source: Leviathan et al. 2022, arXiv:2211.17192; vLLM 0.32, v1/kv_cache_interface.py.
     """
     own = _kept(draft, tensor_parallel, kv)

@@ -76,6 +76,7 @@ def causal_stream(
     Counts: a ring of keys and values, and the inputs that causal convolutions keep. It does not
     grow: streams that fit = free bytes / this.
     Ignores: audio that waits for a frame (below 1 KiB).
+    Error: none for rings that are kept whole; not compared with an engine here.
     Source: Zeghidour et al. 2024, arXiv:2410.00037 (rings); Du et al. 2024, arXiv:2412.10117.
     """
     own = [layer for layer in model.layers if isinstance(layer, Attention)]
@@ -86,9 +87,10 @@ def causal_stream(
 def engine_charge(model: Model, batched: int, block_size: int) -> float:
     """How many times the true need vLLM charges a request for its cross-attention.
 
-    vLLM counts the encoder's budget for one step (max_num_batched_tokens), not the positions that
-    the encoder gives, so it prints too little concurrency; the request itself allocates no more
-    than it needs.
+    Counts: blocks of the encoder's budget for one step (max_num_batched_tokens), as vLLM does, over
+    blocks of the positions that the encoder gives; so it prints too little concurrency.
+    Ignores: the decoder's own tokens. The request itself allocates no more than it needs.
+    Error: none for the version named.
     Source: vLLM 0.32, v1/kv_cache_interface.py, CrossAttentionSpec.
     """
     positions = next(layer.positions for layer in model.layers if isinstance(layer, Cross))

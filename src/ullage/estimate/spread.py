@@ -1,6 +1,5 @@
 """One rank of a job that is spread over GPUs: what it builds, what it gathers, what it keeps.
 
-config = divide(config, layout)           # what tensor parallelism leaves of the model
 spread = Spread(arena, layout, dtype)
 model = build_model(arena, config, recipe)
 spread.begin(model)
@@ -11,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from ullage.estimate.division import check_model
 from ullage.estimate.eager.arena import Arena
-from ullage.estimate.eager.sharding import FullyShard
+from ullage.estimate.eager.sequence import DividedEmbedding, Gathered
+from ullage.estimate.eager.sharding import FullyShard, shard_shape
 from ullage.estimate.eager.stages import DividedHead, Incoming, KeptHead, Outgoing
 from ullage.estimate.eager.tensor import empty
 from ullage.estimate.layout import Layout
-from ullage.models.config import Config
 from ullage.trace.category import Category
 
 if TYPE_CHECKING:
@@ -25,68 +25,11 @@ if TYPE_CHECKING:
     from ullage.estimate.eager.dtype import DType
     from ullage.estimate.eager.tensor import Tensor
     from ullage.estimate.optimizers import Optimizer
+    from ullage.estimate.recipe import Recipe
 
-__all__ = ["Spread", "divide"]
+__all__ = ["Spread"]
 
-# What a column-wise or row-wise linear layer divides, by the names that configurations have for it.
-_DIVIDED: Final = (
-    "num_attention_heads", "num_key_value_heads", "intermediate_size", "moe_intermediate_size",
-    "shared_expert_intermediate_size",
-)  # fmt: skip
-# Models whose linear layers are separate and named, so that a plan can divide them.
-_DIVISIBLE: Final = frozenset(
-    {
-        "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "gemma2", "gemma3_text",
-        "smollm3", "granite", "olmo2",
-    }
-)  # fmt: skip
-
-
-def divide(config: Config, layout: Layout) -> Config:
-    """The model that one rank computes: of a tensor-parallel group fewer heads and a narrower MLP,
-    of a pipeline the layers of its stage.
-
-    As parallelize_module does with ColwiseParallel for the projections into heads and into the
-    MLP, RowwiseParallel for those out of them. Layers that are left over go to the first stages.
-
-    Raises:
-        SpecError: the model cannot be divided, or not by this number.
-    """
-    if layout.tensor == layout.pipeline == 1:
-        return config
-    if config.model_type not in _DIVISIBLE:
-        raise config.wrong(
-            "model_type",
-            f"found {config.model_type!r}, which ullage cannot divide; take tensor 1 and "
-            f"pipeline 1, or play a rank with `ullage run --world-size`",
-        )
-    fields = dict(config.fields)
-    layers = config.number("num_hidden_layers")
-    if layers < layout.pipeline:
-        raise config.wrong(
-            "num_hidden_layers", f"found {layers}, too few for pipeline {layout.pipeline}"
-        )
-    fields["num_hidden_layers"] = layers // layout.pipeline + (
-        layout.place < layers % layout.pipeline
-    )
-    if layout.tensor > 1:
-        _divide_layers(config, fields, layout.tensor)
-    return Config(config.name, fields, config.inside)
-
-
-def _divide_layers(config: Config, fields: dict[str, Any], ranks: int) -> None:
-    heads = config.number("num_attention_heads")
-    fields.setdefault("head_dim", config.number("hidden_size") // heads)
-    fields.setdefault("num_key_value_heads", heads)
-    for name in _DIVIDED:
-        value = fields.get(name)
-        if value is None:
-            continue
-        if value % ranks:
-            raise config.wrong(
-                name, f"found {value}, which tensor {ranks} does not divide; take a divisor of it"
-            )
-        fields[name] = value // ranks
+_LAST_STAGE_PASSES: Final = 8
 
 
 class Spread:
@@ -102,6 +45,7 @@ class Spread:
         self.layout = layout
         self.buckets: Storage | None = None
         self.root: list[Tensor] = []
+        self.sent: list[Tensor] = []
         self.sharding: FullyShard | None = None
         if layout.num_shards > 1:
             self.sharding = FullyShard(
@@ -113,27 +57,37 @@ class Spread:
             )
         arena.sharding = self.sharding
 
-    def cut(self, model: Any) -> None:  # noqa: ANN401
-        """The model is built: what belongs to another stage goes, the head is divided."""
+    def cut(self, model: Any, recipe: Recipe) -> None:  # noqa: ANN401
+        """The model is built: what belongs to another stage goes, the ends are divided."""
         layout = self.layout
-        width = model.embed_tokens.weight.shape[1] if layout.pipeline > 1 else 0
+        check_model(model, recipe)
+        if layout.sequence:
+            for layer in model.layers.layers:
+                layer.self_attn = Gathered(layer.self_attn, layout.tensor)
+                layer.mlp = Gathered(layer.mlp, layout.tensor)
         if layout.place:
-            model.embed_tokens = Incoming(width, model.embed_tokens.weight.dtype)
+            weight = model.embed_tokens.weight
+            parts = layout.tensor if layout.sequence else 1
+            model.embed_tokens = Incoming(weight.shape[1], weight.dtype, parts)
+        elif layout.sequence:
+            model.embed_tokens = DividedEmbedding(model.embed_tokens.weight, layout.tensor)
         if layout.place < layout.pipeline - 1:
-            model.norm = Outgoing()
-            model.lm_head = Outgoing()
+            model.norm = model.lm_head = Outgoing()
             return
         if layout.tensor > 1:
-            model.lm_head = DividedHead(model.lm_head, layout.tensor)
+            model.lm_head = DividedHead(
+                model.lm_head, layout.tensor, is_sequence_divided=layout.sequence
+            )
         if layout.pipeline > 1:
-            model.lm_head = KeptHead(model.lm_head, layout.micro_batches)
+            unplayed = layout.micro_batches - len(self.passes(1))
+            model.lm_head = KeptHead(model.lm_head, model.embed_tokens, max(unplayed, 0))
 
     def begin(self, model: Model, parameters: Sequence[tuple[Tensor, int]]) -> None:
         """DDP makes its buckets, FSDP2 knows its groups."""
         if self.sharding is not None:
             inside = {id(one) for stack in model.stacks for one, _ in stack.parameters()}
             self.root = [one for one, _ in parameters if id(one) not in inside]
-        elif self.layout.data > 1:
+        elif self.layout.num_replicas > 1:
             size = sum(one.nbytes * count for one, count in parameters if one.needs_grad)
             self.buckets = self.arena.take(size, Category.COMMUNICATION)
 
@@ -142,14 +96,35 @@ class Spread:
 
         Two stand for any number that are accumulated. In a pipeline as many are played as a stage
         has in flight, of which the last goes backward, too; in 1F1B others have been through
-        before, and have left gradients.
+        before, and have left gradients. Of the last stage, where each leaves its logits, more are.
         """
         if self.layout.pipeline == 1:
             return [False] * min(accumulation, 2)
-        if self.layout.micro_batches == 1:
-            return [False]
+        if self.layout.in_flight == 1:
+            return [False] * min(self.layout.micro_batches, _LAST_STAGE_PASSES)
         in_flight = [True] * (self.layout.in_flight - 1) + [False]
         return in_flight if self.layout.schedule == "gpipe" else [False, *in_flight]
+
+    def run(self, model: Any, inputs: Sequence[Tensor]) -> Tensor:  # noqa: ANN401
+        """The loss, or what a stage that is not the last hands on.
+
+        That is let go once it is sent: in GPipe when all micro-batches are through, in 1F1B when
+        the next one is, in both before the backward pass (_wait_and_release_fwd_send of torch
+        2.15).
+        """
+        if self.layout.place == self.layout.pipeline - 1:
+            loss: Tensor = model(*inputs)
+            return loss
+        output: Tensor = model.hidden(inputs[0])
+        if self.layout.schedule == "1f1b":
+            self._release()
+        self.sent.append(output)
+        return output
+
+    def _release(self) -> None:
+        for one in self.sent:
+            one.storage = self.arena.take(0)
+        self.sent.clear()
 
     def before_forward(self) -> None:
         """What belongs to no layer is gathered, and stays."""
@@ -158,7 +133,8 @@ class Spread:
             self.sharding.order.clear()
 
     def before_backward(self) -> None:
-        """The last layer is gathered."""
+        """What was handed on is let go; the last layer is gathered."""
+        self._release()
         if self.sharding is not None:
             self.sharding.turn()
 
@@ -170,10 +146,10 @@ class Spread:
             self.sharding.finish()
 
     def after_passes(self, model: Any) -> None:  # noqa: ANN401
-        """The schedule's step ends: the logits of its micro-batches are let go."""
+        """The schedule's step ends: the logits of its micro-batches are merged, and let go."""
         head = getattr(model, "lm_head", None)
         if isinstance(head, KeptHead):
-            head.kept.clear()
+            head.merge(self.arena, self.layout.micro_batches)
 
     def own(self, parameters: Sequence[tuple[Tensor, int]]) -> list[tuple[Tensor, int]]:
         """What this rank's optimizer steps: parts of parameters, or some of them whole.
@@ -185,12 +161,21 @@ class Spread:
             return []
         if self.sharding is not None:
             return [(self._part(one), count) for one, count in parameters]
-        if self.layout.sharding != "zero1" or self.layout.data == 1:
+        if self.layout.sharding != "zero1" or self.layout.num_replicas == 1:
             return list(parameters)
-        return _greedy(parameters, self.layout.data)
+        return _greedy(parameters, self.layout.num_replicas)
+
+    def count(self, parameters: Sequence[tuple[Tensor, int]]) -> int:
+        """Elements of the parameters that this rank keeps, on the GPU or in host memory."""
+        return sum(self._part(one).numel * count for one, count in parameters)
 
     def host_bytes(self, parameters: Sequence[tuple[Tensor, int]], optimizer: Optimizer) -> int:
-        """What an offloaded rank keeps in host memory: shards, their gradients and states."""
+        """What an offloaded rank keeps in host memory: shards, their gradients and states.
+
+        Counts: each once, at its dtype. Ignores: buffers in which they are pinned for a copy.
+        Error: none beside these. Source: torch 2.15, fully_shard's CPUOffloadPolicy, in
+        torch/distributed/fsdp/_fully_shard/_fsdp_param.py.
+        """
         if not self.layout.offload:
             return 0
         host = Arena(self.arena.machine)
@@ -203,12 +188,11 @@ class Spread:
         return total
 
     def _part(self, one: Tensor) -> Tensor:
-        ranks = self.layout.num_shards
-        rows = -(-one.shape[0] // ranks) if one.shape else 1
-        part = one.alias((rows, *one.shape[1:]))
+        if self.sharding is None:
+            return one
+        part = one.alias(shard_shape(one.shape, self.sharding.num_ranks(one)))
         part.needs_grad = one.needs_grad
-        if self.sharding is not None:
-            part.dtype = self.sharding.stored
+        part.dtype = self.sharding.stored
         return part
 
 

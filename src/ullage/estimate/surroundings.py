@@ -36,9 +36,14 @@ def find_slack(timeline: Timeline) -> tuple[Interval, Interval]:
     The first: a block of more than 1 MiB whose rest would be smaller than that is given whole. The
     second: segments that a program keeps for later, and gives back before it runs out of memory, as
     far as nothing lies in them; the least is therefore none.
+
+    Counts: two steps of the program, event by event (history.py).
+    Ignores: what else a program allocates, or in another order.
+    Error: that of the interval, which holds all but the cases that docs/estimate-accuracy.md marks.
+    Source: c10/cuda/CUDACachingAllocator.cpp.
     """
     found = replay(timeline)
-    peak_bytes = timeline.peak().allocated_bytes
+    peak_bytes = timeline.peak_bytes
     rounding = max(found.allocated_bytes - peak_bytes, 0)
     cached = max(found.reserved_bytes - peak_bytes - rounding, 0)
     error = _SEGMENTS * _SEGMENT_BYTES + int(_RESERVED_FRAC * found.reserved_bytes)
@@ -47,5 +52,9 @@ def find_slack(timeline: Timeline) -> tuple[Interval, Interval]:
 
 
 def find_context(gpu: Gpu) -> Interval:
-    """What the driver holds for a process with PyTorch's kernels loaded: assumed."""
+    """What the driver holds for a process with PyTorch's kernels loaded: assumed.
+
+    Counts: the catalogue's figure. Ignores: other processes; NCCL. Error: between its two ends; not
+    compared with a GPU here. Source: gpus/catalog.toml.
+    """
     return Interval(gpu.context_low_bytes, gpu.context_bytes, gpu.context_high_bytes)

@@ -1,131 +1,19 @@
 """The results that every account of GPU memory quotes, as functions that say what they leave out.
 
-Counts and closed forms alone: no model is read, no torch is needed, and nothing here knows the
-allocator (its rounding, its cache) or what libraries take; docs/folklore.md holds them against
-runs. Units are bytes where a name says so, else the outputs of one layer of a chain of equal ones.
+Closed forms alone: no model is read, no torch is needed, and nothing here knows the allocator (its
+rounding, its cache) or what libraries take; docs/folklore.md holds them against runs. Of chains of
+layers: checkpointing.py.
 
-    >>> best_num_segments(64), checkpointed_peak(64, 8)
-    (8, 16)
     >>> mixed_precision_states(7_000_000_000).total_bytes
     112000000000
 """
 
 from __future__ import annotations
 
-import math
 from enum import Enum
 from typing import NamedTuple
 
 from ullage.errors import SpecError
-
-
-def autograd_peak(num_layers: int, *, frees: bool = True) -> int:
-    """The most units that the backward pass of a chain holds at once.
-
-    Each layer keeps its output for its own backward step, which takes the gradient of that output
-    and makes one of its input; the chain's input wants none. As torch does it (`frees`), a step's
-    output and gradient go when it is done: num_layers + 2 at the first step of two or more. A tape
-    that keeps everything (retain_graph, retained gradients) ends with an output and a gradient for
-    each layer.
-
-    Ignores: the input, parameters and their gradients, layers that keep more or less than their
-    output. Exact for such a chain: benchmarks/folklore/chain.py.
-    Source: Griewank and Walther 2008, Evaluating Derivatives, 2nd ed., chapter 3.
-    """
-    _require_positive(num_layers=num_layers)
-    return min(num_layers + 2, 2 * num_layers) if frees else 2 * num_layers
-
-
-def checkpointed_peak(num_layers: int, num_segments: int) -> int:
-    """The most units kept where a chain is checkpointed in segments as even as can be.
-
-    The forward pass keeps the input of each segment; backward makes one segment's outputs again:
-    num_segments + ceil(num_layers / num_segments).
-
-    Ignores: gradients (2 more, as in autograd_peak), and that checkpoints are let go of on the way
-    back, which gains nothing with even segments (see least_checkpointed_peak).
-    Source: Chen et al. 2016, arXiv:1604.06174, section 4.1.
-    """
-    _require_segments(num_layers, num_segments)
-    return num_segments + -(-num_layers // num_segments)
-
-
-def best_num_segments(num_layers: int) -> int:
-    """The fewest segments with the least checkpointed_peak, which is ceil(2 sqrt(num_layers)).
-
-    About sqrt(num_layers). For layers that keep far more inside than they give, such as the blocks
-    of a transformer, each of them as a segment is best instead: then it is the count of segments
-    that is cheap.
-    Source: Chen et al. 2016, arXiv:1604.06174, section 4.1: O(sqrt n) for one more forward pass.
-    """
-    _require_positive(num_layers=num_layers)
-    least = sqrt_peak(num_layers)
-    return next(k for k in range(1, num_layers + 1) if checkpointed_peak(num_layers, k) == least)
-
-
-def sqrt_peak(num_layers: int) -> int:
-    """The least checkpointed_peak of all counts of segments: ceil(2 sqrt(num_layers)) units.
-
-    Source: k + L/k is least at k = sqrt(L); Chen et al. 2016, arXiv:1604.06174, section 4.1.
-    """
-    _require_positive(num_layers=num_layers)
-    return 1 + math.isqrt(4 * num_layers - 1)
-
-
-def least_checkpointed_peak(num_layers: int) -> int:
-    """The least peak of one level of checkpoints with segments of any lengths, in units.
-
-    While the i-th segment from the front is made again, only the i checkpoints up to it are left.
-    So segments may shrink towards the end, and p units serve a chain of up to p (p - 1) / 2:
-    about sqrt(2 num_layers) + 1/2, a factor of sqrt(2) below even segments. torch lets go of
-    checkpoints like that; nobody's default cuts the segments so.
-
-    Ignores: gradients. Source: derived here; checked against all segmentations of short chains.
-    """
-    _require_positive(num_layers=num_layers)
-    return (3 + math.isqrt(8 * num_layers - 7)) // 2
-
-
-def recomputed_layers(num_layers: int, num_segments: int, *, spares_last: bool = False) -> int:
-    """The layers that checkpointing runs twice: all, or all but those of the last segment.
-
-    torch.utils.checkpoint recomputes every checkpointed segment, and stops within it when it has
-    all that backward asks for (`early_stop`), so a last layer that saves nothing of its output is
-    not run again. With backward at twice the cost of forward, all of them are a third more compute.
-
-    Source: Chen et al. 2016, arXiv:1604.06174; torch 2.15, torch/utils/checkpoint.py.
-    """
-    _require_segments(num_layers, num_segments)
-    spared = num_layers // num_segments if spares_last else 0
-    return num_layers - spared
-
-
-def revolve_reach(num_checkpoints: int, num_sweeps: int) -> int:
-    """The longest chain that can be reversed with so many checkpoints, none of its layers being run
-    forward more than num_sweeps times: binomial(num_checkpoints + num_sweeps, num_checkpoints).
-
-    Source: Griewank and Walther 2000, ACM TOMS 26(1), Algorithm 799: revolve.
-    """
-    _require_positive(num_checkpoints=num_checkpoints, num_sweeps=num_sweeps)
-    return math.comb(num_checkpoints + num_sweeps, num_checkpoints)
-
-
-def revolve_forward_runs(num_layers: int, num_checkpoints: int) -> int:
-    """The fewest runs of layers forward that reverse a chain with so many checkpoints, the chain's
-    input being one of them: r L - binomial(c + r, r - 1), with r the least number of sweeps whose
-    reach is L or more.
-
-    Ignores: each layer's last run, which makes what its own backward step needs (num_layers more).
-    Exact: optimal among all schedules that keep inputs of layers only.
-    Source: Griewank and Walther 2000, ACM TOMS 26(1), Algorithm 799: revolve.
-    """
-    _require_positive(num_layers=num_layers, num_checkpoints=num_checkpoints)
-    sweeps = 0
-    while math.comb(num_checkpoints + sweeps, num_checkpoints) < num_layers:
-        sweeps += 1
-    if not sweeps:
-        return 0
-    return sweeps * num_layers - math.comb(num_checkpoints + sweeps, sweeps - 1)
 
 
 class States(NamedTuple):
@@ -147,12 +35,13 @@ class States(NamedTuple):
 def adam_bytes(num_parameters: int, state_bytes: int = 4) -> int:
     """Adam's two moments: 2 x state_bytes a parameter, 8 in fp32.
 
-    torch makes them in the type of the parameter: 4 bytes a parameter where that is bfloat16.
+    Counts: both; torch makes them in the type of the parameter, so 4 bytes where that is bfloat16.
     Ignores: the step count of each tensor; the temporaries of a foreach step, another copy of the
-    parameters. Exact beside these.
+    parameters.
+    Error: none beside these.
     Source: Kingma and Ba 2015, arXiv:1412.6980, algorithm 1; torch 2.15, torch/optim/adam.py.
     """
-    _require_positive(num_parameters=num_parameters, state_bytes=state_bytes)
+    require_positive(num_parameters=num_parameters, state_bytes=state_bytes)
     return 2 * state_bytes * num_parameters
 
 
@@ -161,15 +50,15 @@ def mixed_precision_states(
 ) -> States:
     """Adam's states in mixed precision with master weights: 16, 18 or 20 bytes a parameter.
 
-    16: weights 2, gradients 2, master weights 4, moments 4 + 4. 18: gradients in fp32
+    Counts: 16: weights 2, gradients 2, master weights 4, moments 4 + 4. 18: gradients in fp32
     (gradient_bytes=4). 20: gradients in both. torch.autocast keeps fp32 weights and no master copy:
     16 as well, and 2 more while its cache of casts is alive.
-
-    Ignores: activations, temporaries, buckets. Exact for what is listed.
+    Ignores: activations, temporaries, buckets.
+    Error: none for what is listed.
     Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1 (16); Megatron-LM,
     megatron/training/theoretical_memory_usage.py (18).
     """
-    _require_positive(num_parameters=num_parameters, gradient_bytes=gradient_bytes)
+    require_positive(num_parameters=num_parameters, gradient_bytes=gradient_bytes)
     return States(
         weight_bytes=2 * num_parameters,
         gradient_bytes=gradient_bytes * num_parameters,
@@ -183,13 +72,13 @@ def zero_states(states: States, zero_stage: int, dp_size: int) -> States:
     """What one rank holds of the states under ZeRO: stage 1 shares out the optimizer's (master
     weights and moments), 2 the gradients too, 3 the weights too.
 
-    A share is a dp_size-th, rounded up to a byte. With K bytes of optimizer state a parameter:
-    2P + 2P + K P/N, 2P + (2 + K) P/N, (2 + 2 + K) P/N.
-    Ignores: padding of shares, gathered weights and buckets in flight, that FSDP2 shards each
-    tensor by its first dimension.
+    Counts: a share as a dp_size-th, rounded up to a byte. With K bytes of optimizer state a
+    parameter: 2P + 2P + K P/N, 2P + (2 + K) P/N, (2 + 2 + K) P/N.
+    Ignores: padding of shares, gathered weights and buckets in flight.
+    Error: what FSDP2 rounds up, as it shards each tensor by its first dimension.
     Source: Rajbhandari et al. 2020, arXiv:1910.02054, figure 1 and section 5.
     """
-    _require_positive(dp_size=dp_size)
+    require_positive(dp_size=dp_size)
     if zero_stage not in range(4):
         raise SpecError(f"zero_stage={zero_stage} is not a stage of ZeRO; use 0, 1, 2 or 3")
     first_sharded_at = (3, 2, 2, 1, 1)  # in the order of the parts
@@ -222,18 +111,17 @@ def activation_bytes_per_layer(
 ) -> int:
     """What a GPT layer in 16 bits keeps for backward on one rank: s b h (34 + 5 a s / h) bytes.
 
-    tokens is s b, micro-batch times sequence. Tensor parallelism t shares out 24 of the 34 and the
-    attention: s b h (10 + 24/t + 5 a s / (h t)); sequence parallelism the rest too. Selective
-    recomputation spares the attention's 5 a s / h; full keeps the layer's input, 2 s b h, alone.
-    Rounded up.
-
-    For: attention written out, dropout with one-byte masks, GELU, a feed-forward part of 4 h.
-    Flash attention is as good as SELECTIVE. Ignores: fp32 statistics of norms, embeddings, logits,
-    gated feed-forward parts, grouped heads.
+    Counts: tokens is s b, micro-batch times sequence. Tensor parallelism t shares out 24 of the 34
+    and the attention: s b h (10 + 24/t + 5 a s / (h t)); sequence parallelism the rest too.
+    Selective recomputation spares the attention's 5 a s / h; full keeps the layer's input, 2 s b h,
+    alone. Rounded up. For: attention written out, dropout with one-byte masks, GELU, a feed-forward
+    part of 4 h. Flash attention is as good as SELECTIVE.
+    Ignores: fp32 statistics of norms, embeddings, logits, gated feed-forward parts, grouped heads.
+    Error: that of a model that is built otherwise; estimate_training() plays what it keeps.
     Source: Korthikanti et al. 2022, arXiv:2205.05198, table 2.
     """
-    _require_positive(tokens=tokens, hidden_size=hidden_size, num_heads=num_heads, seq_len=seq_len)
-    _require_positive(tp_size=tp_size)
+    require_positive(tokens=tokens, hidden_size=hidden_size, num_heads=num_heads, seq_len=seq_len)
+    require_positive(tp_size=tp_size)
     if recompute is Recompute.FULL:
         return -(-2 * tokens * hidden_size // (tp_size if sequence_parallel else 1))
     attention = 0 if recompute is Recompute.SELECTIVE else 5 * num_heads * seq_len
@@ -246,11 +134,13 @@ def transformer_parameters(
 ) -> int:
     """Parameters of a GPT: 12 L h^2, for biases and norms 13 L h, and (V + s) h for embeddings.
 
-    Counts 4 h^2 of attention and 8 h^2 of a feed-forward part of 4 h; the head shares the weights
-    of the embedding. Ignores: the last norm (2 h), gated parts, grouped heads, a head of its own.
+    Counts: 4 h^2 of attention and 8 h^2 of a feed-forward part of 4 h; the head shares the weights
+    of the embedding.
+    Ignores: the last norm (2 h), gated parts, grouped heads, a head of its own.
+    Error: none for GPT-2 beside the last norm.
     Source: Narayanan et al. 2021, arXiv:2104.04473, equation (2).
     """
-    _require_positive(num_layers=num_layers, hidden_size=hidden_size)
+    require_positive(num_layers=num_layers, hidden_size=hidden_size)
     layer = 12 * hidden_size**2 + 13 * hidden_size
     return num_layers * layer + (vocabulary_size + seq_len) * hidden_size
 
@@ -260,12 +150,13 @@ def kv_bytes_per_token(
 ) -> int:
     """Keys and values of one token in all layers: 2 x layers x KV heads x head_dim x item_bytes.
 
-    Ignores: rounding up to whole blocks, scales of a quantised cache. Not for latent attention,
-    sliding windows or recurrent state. Exact for the rest.
+    Counts: layers that attend to all. Not for latent attention, sliding windows, recurrent state.
+    Ignores: rounding up to whole blocks, scales of a quantised cache.
+    Error: none for such layers.
     Source: Pope et al. 2022, arXiv:2211.05102, section 2; Kwon et al. 2023, arXiv:2309.06180.
     """
     sizes = {"num_layers": num_layers, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
-    _require_positive(**sizes, item_bytes=item_bytes)
+    require_positive(**sizes, item_bytes=item_bytes)
     return 2 * num_layers * num_kv_heads * head_dim * item_bytes
 
 
@@ -285,16 +176,16 @@ def in_flight_micro_batches(
     """The most micro-batches whose activations one stage holds at once; in chunks of a stage, each
     counts for its part.
 
-    GPipe: all m. 1F1B: p - stage, at most m. Interleaved with v chunks: (2 (p - stage - 1) +
-    (v - 1) p + 1) / v. Zero bubble H1: p; H2: 2 p - 1.
-
-    Ignores: what stages receive and send. The zero-bubble figures are those of the fullest stage,
-    and hold what waits for its weights' gradients to be as large as all of an activation.
+    Counts: GPipe: all m. 1F1B: p - stage, at most m. Interleaved with v chunks: (2 (p - stage - 1)
+    + (v - 1) p + 1) / v. Zero bubble H1: p; H2: 2 p - 1.
+    Ignores: what stages receive and send.
+    Error: none but for zero bubbles, whose figures are those of the fullest stage, and hold what
+    waits for its weights' gradients to be as large as all of an activation.
     Source: Huang et al. 2019, arXiv:1811.06965; Narayanan et al. 2021, arXiv:2104.04473, section
     2.2; Qi et al. 2023, arXiv:2401.10241, section 2.
     """
     sizes = {"pp_size": pp_size, "num_micro_batches": num_micro_batches, "num_chunks": num_chunks}
-    _require_positive(**sizes)
+    require_positive(**sizes)
     if stage not in range(pp_size):
         raise SpecError(f"stage={stage} is not one of pp_size={pp_size}; use 0 to {pp_size - 1}")
     if num_chunks > 1 and schedule is not Schedule.INTERLEAVED:
@@ -313,23 +204,24 @@ def in_flight_micro_batches(
 def ring_attention_bytes(tokens: int, hidden_size: int, cp_size: int, item_bytes: int = 2) -> int:
     """What one layer's ring attention holds on one rank: 6 blocks of its share of the tokens.
 
-    A rank has ceil(tokens / cp_size) of them: queries, keys and values, those on their way from the
-    neighbour, and the output. Every other activation of the layer is shared out alike.
-
-    Ignores: grouped heads, for which keys and values are narrower; the statistics of the softmax.
+    Counts: of ceil(tokens / cp_size) tokens the queries, keys and values, those on their way from
+    the neighbour, and the output. Every other activation of the layer is shared out alike.
+    Ignores: the statistics of the softmax; what torch's own ring holds beside (eager/ring.py).
+    Error: too much for grouped heads, whose keys and values are narrower.
     Source: Liu et al. 2023, arXiv:2310.01889, section 3.2.
     """
-    _require_positive(tokens=tokens, hidden_size=hidden_size, cp_size=cp_size)
-    _require_positive(item_bytes=item_bytes)
+    require_positive(tokens=tokens, hidden_size=hidden_size, cp_size=cp_size)
+    require_positive(item_bytes=item_bytes)
     return 6 * -(-tokens // cp_size) * hidden_size * item_bytes
 
 
 def int8_bytes(num_rows: int, num_columns: int, scale_bytes: int = 4) -> int:
     """A matrix in int8 with a scale for each row (output channel).
 
-    Exact. Source: Dettmers et al. 2022, arXiv:2208.07339, section 2.1.
+    Counts: a byte each, and the scales. Ignores: columns of outliers, which stay in 16 bits.
+    Error: none. Source: Dettmers et al. 2022, arXiv:2208.07339, section 2.1.
     """
-    _require_positive(num_rows=num_rows, num_columns=num_columns, scale_bytes=scale_bytes)
+    require_positive(num_rows=num_rows, num_columns=num_columns, scale_bytes=scale_bytes)
     return num_rows * (num_columns + scale_bytes)
 
 
@@ -338,11 +230,12 @@ def int4_bytes(
 ) -> int:
     """Weights in 4 bits, two in a byte, and a scale and a zero point (0 bits: none) for each group.
 
-    4 + (16 + 4) / 128 = 4.16 bits a weight as it stands. Stored one in a byte it is twice that.
+    Counts: 4 + (16 + 4) / 128 = 4.16 bits a weight as it stands; one in a byte, it is twice that.
     Ignores: padding of a kernel's layout, the order of columns (GPTQ's act-order).
+    Error: none beside these.
     Source: Frantar et al. 2022, arXiv:2210.17323, section 4; Lin et al. 2023, arXiv:2306.00978.
     """
-    _require_positive(num_weights=num_weights, group_size=group_size, scale_bytes=scale_bytes)
+    require_positive(num_weights=num_weights, group_size=group_size, scale_bytes=scale_bytes)
     num_groups = -(-num_weights // group_size)
     return -(-num_weights // 2) + num_groups * scale_bytes + -(-num_groups * zero_bits // 8)
 
@@ -351,10 +244,12 @@ def nf4_bytes(num_weights: int, *, double_quantised: bool = False) -> int:
     """Weights in NF4 with an fp32 scale for each 64: 4.5 bits. Doubly quantised, the scales take 8
     bits and an fp32 one for each 256 of them: 4.127 bits.
 
+    Counts: the weights and their scales.
     Ignores: the tables of values and the mean of the scales, 1.1 kB a tensor.
+    Error: none beside these.
     Source: Dettmers et al. 2023, arXiv:2305.14314, section 3.
     """
-    _require_positive(num_weights=num_weights)
+    require_positive(num_weights=num_weights)
     num_scales = -(-num_weights // 64)
     scale_bytes = num_scales + 4 * -(-num_scales // 256) if double_quantised else 4 * num_scales
     return -(-num_weights // 2) + scale_bytes
@@ -364,10 +259,12 @@ def ivf_bytes(num_vectors: int, dim: int, num_lists: int, code_bytes: int | None
     """An inverted-file index: each vector (4 dim bytes, or its code) with an 8-byte id, and the
     centroids of the lists.
 
+    Counts: vectors, ids and centroids.
     Ignores: slack of the lists' growth, up to as much again on the CPU; codebooks of a quantiser.
+    Error: none beside these.
     Source: Douze et al. 2024, arXiv:2401.08281, section 5; FAISS's guidelines: 4 d + 8 a vector.
     """
-    _require_positive(num_vectors=num_vectors, dim=dim, num_lists=num_lists)
+    require_positive(num_vectors=num_vectors, dim=dim, num_lists=num_lists)
     vector_bytes = 4 * dim if code_bytes is None else code_bytes
     return num_vectors * (vector_bytes + 8) + 4 * dim * num_lists
 
@@ -375,23 +272,17 @@ def ivf_bytes(num_vectors: int, dim: int, num_lists: int, code_bytes: int | None
 def hnsw_bytes(num_vectors: int, dim: int, num_links: int = 32) -> int:
     """A navigable small-world graph over float vectors: 4 dim + 2 num_links x 4 bytes for each.
 
-    num_links is M; the lowest level has 2 M of 4 bytes. Ignores: the levels above, about 1 in M of
-    the vectors, and their offsets (some 8 bytes a vector).
+    Counts: num_links is M; the lowest level has 2 M of 4 bytes.
+    Ignores: the levels above, about 1 in M of the vectors, and offsets (some 8 bytes a vector).
+    Error: 2 M x 4 / (M - 1) bytes a vector too little; retrieval.hnsw_bytes has them.
     Source: Malkov and Yashunin 2016, arXiv:1603.09320, section 4.2; FAISS's guidelines.
     """
-    _require_positive(num_vectors=num_vectors, dim=dim, num_links=num_links)
+    require_positive(num_vectors=num_vectors, dim=dim, num_links=num_links)
     return num_vectors * (4 * dim + 2 * num_links * 4)
 
 
-def _require_positive(**sizes: int) -> None:
+def require_positive(**sizes: int) -> None:
+    """Refuses sizes below 1, by their names."""
     for name, size in sizes.items():
         if size < 1:
             raise SpecError(f"{name}={size!r} is not possible; use 1 or more")
-
-
-def _require_segments(num_layers: int, num_segments: int) -> None:
-    _require_positive(num_layers=num_layers, num_segments=num_segments)
-    if num_segments > num_layers:
-        raise SpecError(
-            f"num_segments={num_segments} is more than num_layers={num_layers}; use at most as many"
-        )

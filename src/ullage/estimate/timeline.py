@@ -8,8 +8,10 @@ peak.allocated_bytes, peak.by_category, peak.section
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 from ullage.estimate.eager.arena import Log
@@ -84,16 +86,14 @@ class Timeline:
     """A log, unrolled.
 
     Attributes:
-        log: that was played.
+        log: that was played, as it is now: what is let go of later is none of it.
         stretches: in order.
     """
 
     def __init__(self, log: Log) -> None:
-        self.log = log
-        self.stretches = tuple(_unroll(log))
-        self._repeats = [  # of each event
-            one.repeats for one in self.stretches for _ in range(one.begin, one.end)
-        ]
+        self.log = log.freeze()
+        self._sizes = self.log.sizes
+        self.stretches = tuple(_unroll(self.log, self._sizes))
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -111,6 +111,11 @@ class Timeline:
             for position, count in self.log.work
         )
 
+    @property
+    def peak_bytes(self) -> int:
+        """The most that is allocated in a step."""
+        return self._highest().peak_bytes
+
     def peak(self, phase: str | None = None) -> Moment:
         """The moment at which the most is allocated, of a step or of one phase; the first of
         several.
@@ -126,40 +131,66 @@ class Timeline:
 
     def ends(self) -> tuple[int, int]:
         """Its peak, were each storage whose size is assumed as small, or as large, as may be."""
-        lowest, highest = Timeline(self.log.lowest()), Timeline(self.log.highest())
-        return lowest._highest().peak_bytes, highest._highest().peak_bytes
+        lowest, highest = (Timeline(log) for log in (self.log.lowest(), self.log.highest()))
+        return lowest.peak_bytes, highest.peak_bytes
 
     def end(self) -> Moment:
         """What is left at the end."""
         last = self.stretches[-1]
         return self._moment(last, last.end, last.repeats - 1)
 
-    def live(self, stretch: Stretch, position: int, times: int) -> Iterator[tuple[int, int]]:
+    @cached_property
+    def _lasting(self) -> list[list[int]]:
+        """Of each stretch the events of storages that do not both come and go in it."""
+        found = []
+        for one in self.stretches:
+            events = self.log.events[one.begin : one.end]
+            seen = set(events)
+            found.append([event for event in events if ~event not in seen])
+        return found
+
+    @cached_property
+    def _activations(self) -> set[int]:
+        """What was made in a forward pass and is there at its end."""
+        log = self.log
+        found: set[int] = set()
+        ends = [begin for begin, _ in log.phases[1:]] + [log.position]
+        for (begin, phase), end in zip(log.phases, ends, strict=True):
+            if phase == "forward":
+                seen = set(log.events[begin:end])
+                found.update(event for event in seen if event >= 0 and ~event not in seen)
+        return found
+
+    def _live(self, stretch: Stretch, position: int, times: int) -> Iterator[tuple[int, int]]:
         """The storages that are live at a position, in the repetition of its stretch after so many
-        others, and how many like each. An event has happened once in each repetition of its own
-        stretch; where a layer lets go of what the one before it made, a number is below 0.
+        others, and how many like each; where a layer lets go of what the one before it made, that
+        is below 0.
         """
-        log, repeats = self.log, self._repeats
-        begin, end = stretch.begin, stretch.end
-        for index, (birth, death) in enumerate(zip(log.births, log.deaths, strict=True)):
-            if birth >= end:
+        happened: Counter[int] = Counter()
+        for one, lasting in zip(self.stretches, self._lasting, strict=True):
+            repeats = times if one is stretch else one.repeats
+            if repeats == 1:
+                happened.update(lasting)
+            else:
+                for event in lasting:
+                    happened[event] += repeats
+            if one is stretch:
                 break
-            number = repeats[birth] if birth < begin else times + (birth < position)
-            if death < begin:
-                number -= repeats[death]
-            elif death < end:
-                number -= times + (death < position)
-            if number:
-                yield index, number
+        happened.update(self.log.events[stretch.begin : position])
+        for event, count in happened.items():
+            if event >= 0 and (number := count - happened.get(~event, 0)):
+                yield event, number
 
     def _moment(self, stretch: Stretch, position: int, times: int) -> Moment:
         allocated: dict[Category, int] = {}
         requested: dict[Category, int] = {}
-        log = self.log
-        passes = _forward_passes(log)
-        for index, number in self.live(stretch, position, times):
-            category = log.categories[index] or _find_category(log, index, passes)
-            allocated[category] = allocated.get(category, 0) + number * log.sizes[index]
+        log, sizes, activations = self.log, self._sizes, self._activations
+        for index, number in self._live(stretch, position, times):
+            category = log.categories[index]
+            if category is None:
+                is_kept = index in activations
+                category = Category.ACTIVATION if is_kept else Category.TEMPORARY
+            allocated[category] = allocated.get(category, 0) + number * sizes[index]
             requested[category] = requested.get(category, 0) + number * log.requested[index]
         return Moment(
             sum(allocated.values()),
@@ -171,40 +202,18 @@ class Timeline:
         )
 
 
-def _forward_passes(log: Log) -> list[tuple[int, int]]:
-    """(begin, end) of each forward pass."""
-    ends = [position for position, _ in log.phases[1:]] + [log.position]
-    return [
-        (begin, end)
-        for (begin, phase), end in zip(log.phases, ends, strict=True)
-        if phase == "forward"
-    ]
-
-
-def _find_category(log: Log, index: int, passes: list[tuple[int, int]]) -> Category:
-    """Who owns a storage of which nothing was said: an activation outlives its forward pass."""
-    birth, death = log.births[index], log.deaths[index]
-    for begin, end in passes:
-        if begin <= birth < end:
-            return Category.ACTIVATION if death >= end else Category.TEMPORARY
-    return Category.TEMPORARY
-
-
-def _unroll(log: Log) -> Iterator[Stretch]:
+def _unroll(log: Log, sizes: Sequence[int]) -> Iterator[Stretch]:
     """The log cut at its sections and phases; what was live before each counts repetitions."""
-    changes = [0] * log.position
-    for size, birth, death in zip(log.sizes, log.births, log.deaths, strict=True):
-        changes[birth] += size
-        if death < log.position:
-            changes[death] -= size
+    changes = [*sizes, *(-size for size in reversed(sizes))]  # by event: a death counts from behind
+    # before each event, without repetitions
+    levels = list(accumulate(map(changes.__getitem__, log.events), initial=0))
     live = 0
     for name, phase, repeats, begin, end in _cut(log):
-        running = list(accumulate(changes[begin:end], initial=0))
-        high = max(running)
-        yield Stretch(
-            name, phase, repeats, begin, end, live, running[-1], high, begin + running.index(high)
-        )
-        live += repeats * running[-1]
+        high = max(levels[begin : end + 1])
+        start, delta = levels[begin], levels[end] - levels[begin]
+        place = levels.index(high, begin)
+        yield Stretch(name, phase, repeats, begin, end, live, delta, high - start, place)
+        live += repeats * delta
 
 
 def _cut(log: Log) -> Iterator[tuple[str, str, int, int, int]]:

@@ -33,6 +33,8 @@ class Spread:
 def batch_defaults(gpu: Gpu) -> tuple[int, int]:
     """max_num_batched_tokens and max_num_seqs of `vllm serve` where the user says nothing.
 
+    Counts: tokens and requests of a step. Ignores: other usage contexts, such as its Python API.
+    Error: none for the version named.
     Source: vLLM 0.32, engine/arg_utils.py, get_batch_defaults.
     """
     if gpu.total_bytes >= 160 * GIB:
@@ -109,7 +111,9 @@ _NCCL: Final = (GIB // 2, 2 * GIB, round(2.1 * GIB))
 def outside(gpu: Gpu, tensor_parallel: int) -> Spread:
     """What is held outside PyTorch's allocator: the driver's context, and between GPUs NCCL.
 
-    Source: the context from the catalogue; NCCL from llm-d-planner 0.3.3's table (0.55 GiB with
+    Counts: both. Ignores: custom all-reduce's buffers; other processes.
+    Error: between its two ends; not compared with a GPU here.
+    Source: the context from gpus/catalog.toml; NCCL from llm-d-planner 0.3.3's table (0.55 GiB with
     vLLM 0.11, 2.10 GiB with 0.19, at two ranks and more).
     """
     low, likely, high = gpu.context_low_bytes, gpu.context_bytes, gpu.context_high_bytes

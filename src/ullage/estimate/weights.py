@@ -128,6 +128,7 @@ def weight_bytes(
     second scales (0.002 bits a weight); gptq's order of columns (desc_act alone has it).
     Error: none for 16 and 32 bits, where a test compares with transformers; a quantised checkpoint
     may differ by what it leaves out.
+    Source: transformers 5.23's models; of a format, its `source` in FORMATS.
     Raises: SpecError: no such format, or heads cannot be cut over the ranks.
     """
     form = FORMATS.get(quantisation)

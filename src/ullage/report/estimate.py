@@ -15,8 +15,10 @@ from rich.console import Console, JustifyMethod, RenderableType
 from rich.text import Text
 
 from ullage.estimate.answer import Answer, GpuRow, Knob, Largest
-from ullage.estimate.estimate import Term, TrainingEstimate
+from ullage.estimate.estimate import TrainingEstimate
+from ullage.estimate.infinity import HostMemory
 from ullage.estimate.layout import Layout
+from ullage.estimate.term import OwnedTerm
 from ullage.estimate.timeline import Moment
 from ullage.report.palette import CACHE_LOOK, CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
@@ -26,8 +28,10 @@ from ullage.units import format_bytes
 __all__ = [
     "estimate_document",
     "estimate_line",
+    "host_line",
     "look_of_term",
     "print_estimate",
+    "recipe_line",
     "render_estimate",
 ]
 
@@ -55,6 +59,7 @@ def estimate_document(answer: Answer) -> dict[str, Any]:
             "source": answer.source,
             "num_parameters": one.num_parameters,
             "num_trainable": one.num_trainable,
+            "num_rank_parameters": one.num_rank_parameters,
         },
         "recipe": asdict(one.recipe),
         "gpu": one.gpu,
@@ -67,7 +72,10 @@ def estimate_document(answer: Answer) -> dict[str, Any]:
         "peak": _moment(one.peak),
         "phases": {name: _moment(moment) for name, moment in one.peaks.items()},
         "timeline": [asdict(stretch) for stretch in one.stretches],
-        "host_bytes": one.host_bytes,
+        "host_bytes": one.host.memory.likely,
+        "host_low_bytes": one.host.memory.low,
+        "host_high_bytes": one.host.memory.high,
+        "disk_bytes": one.host.disk_bytes,
         "work": one.work,
         "assumptions": list(one.assumptions),
         "which_gpu": [asdict(row) for row in answer.gpus],
@@ -91,7 +99,7 @@ def print_estimate(answer: Answer, console: Console) -> None:
     print_parts(_parts(answer, bar_mark(console)), console)
 
 
-def _term(term: Term) -> dict[str, Any]:
+def _term(term: OwnedTerm) -> dict[str, Any]:
     return asdict(term) | {"category": term.category.value}
 
 
@@ -139,14 +147,14 @@ def _parts(answer: Answer, bar: str) -> Iterator[RenderableType]:
     one = answer.estimate
     yield _headline(one)
     yield Text(f"  {_model_line(answer)}", style="dim")
-    yield Text(f"  {_recipe_line(one)}", style="dim")
+    yield Text(f"  {recipe_line(one)}", style="dim")
     where = f" ({one.peak.phase}{f', {one.peak.section}' if one.peak.section else ''})"
     yield Text(f"\nMemory at the peak{where}", style="bold")
     yield _terms_table(one, bar)
     yield Text("\nPeak of each phase (allocated)", style="bold")
     yield _phases_table(one)
-    if one.host_bytes:
-        yield Text(f"\nHost memory of each rank: {format_bytes(one.host_bytes)}")
+    if one.host.memory.high:
+        yield Text(f"\n{host_line(one.host)}")
     if answer.gpus:
         yield Text("\nWhich GPU", style="bold")
         yield _gpus_table(answer.gpus)
@@ -160,15 +168,26 @@ def _parts(answer: Answer, bar: str) -> Iterator[RenderableType]:
         yield Text(f"  {line}")
 
 
+def host_line(host: HostMemory) -> str:
+    """What it needs outside of the GPU."""
+    low, likely, high = host.memory
+    line = f"Host memory of each rank: {format_bytes(likely)}"
+    line += f" ({format_bytes(low)} to {format_bytes(high)})" if low < high else ""
+    return line + (f"; on NVMe {format_bytes(host.disk_bytes)}" if host.disk_bytes else "")
+
+
 def _model_line(answer: Answer) -> str:
     one = answer.estimate
     source = f", as {answer.source} has it" if answer.source else ""
     is_all = one.num_trainable == one.num_parameters
     trained = "" if is_all else f", {one.num_trainable:,} of them trained"
-    return f"{one.model}: {one.num_parameters:,} parameters{trained}{source}"
+    is_divided = one.num_rank_parameters != one.num_parameters
+    kept = f", {one.num_rank_parameters:,} of them on this GPU" if is_divided else ""
+    return f"{one.model}: {one.num_parameters:,} parameters{trained}{kept}{source}"
 
 
-def _recipe_line(one: TrainingEstimate) -> str:
+def recipe_line(one: TrainingEstimate) -> str:
+    """How it is trained, in one line."""
     recipe = one.recipe
     words = [f"batch {recipe.batch}"]
     words += [f"length {recipe.length}"] if recipe.length is not None else []
@@ -185,14 +204,19 @@ def _layout_words(layout: Layout) -> list[str]:
     if layout.num_gpus == 1:
         return []
     words = [f"{layout.num_gpus} GPUs"]
-    words += [f"data {layout.data} ({layout.sharding})"] if layout.data > 1 else []
+    words += [f"data {layout.data}"] if layout.data > 1 else []
+    words += [f"context {layout.context}"] if layout.context > 1 else []
+    words += [layout.sharding] if layout.num_replicas > 1 else []
+    words += [f"expert {layout.expert}"] if layout.expert > 1 else []
     words += [f"tensor {layout.tensor}"] if layout.tensor > 1 else []
+    words += ["sequence parallel"] if layout.sequence else []
     if layout.pipeline > 1:
         words += [
             f"pipeline {layout.pipeline} ({layout.schedule}, {layout.micro_batches} micro-batches)",
             f"stage {layout.stage}, which needs most",
         ]
-    words += ["shards in host memory"] if layout.offload else []
+    words += ["shards in host memory"] if layout.offload and not layout.nvme else []
+    words += ["shards on NVMe"] if layout.nvme else []
     return words
 
 
@@ -216,7 +240,7 @@ def _terms_table(one: TrainingEstimate, bar: str) -> RenderableType:
     return table
 
 
-def look_of_term(term: Term) -> Look:
+def look_of_term(term: OwnedTerm) -> Look:
     """The label and colour of a term."""
     if term.category is Category.UNATTRIBUTED:
         return _LOOK_OF_TERM.get(term.name, CONTEXT_LOOK)

@@ -13,16 +13,26 @@ from typing import Any, Final
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from ullage.estimate.serving_plan import ServingEstimate, Term, Verdict
+from ullage.estimate.serving_plan import ServingEstimate, Verdict
+from ullage.estimate.serving_rank import ServingRow
+from ullage.estimate.term import Term
 from ullage.report.estimate import ESTIMATE_SCHEMA
 from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
-__all__ = ["print_serving", "render_serving", "serving_document", "serving_line"]
+__all__ = [
+    "look_of_part",
+    "print_serving",
+    "render_serving",
+    "room_rows",
+    "serving_document",
+    "serving_line",
+]
 
 _BAR_WIDTH: Final = 20
+_MOST_GPUS: Final = 16
 _LOOKS: Final = {
     "weights": CATEGORY_LOOKS[Category.PARAMETER],
     "adapters and drafts": CATEGORY_LOOKS[Category.BUFFER],
@@ -40,7 +50,9 @@ _STYLES: Final = {
 }
 
 
-def serving_document(found: ServingEstimate, source: str) -> dict[str, Any]:
+def serving_document(
+    found: ServingEstimate, source: str, gpus: Sequence[ServingRow] = ()
+) -> dict[str, Any]:
     """The document of an answer; sizes are bytes, three numbers are low, likely and high."""
     plan = {name: getattr(found.plan, name) for name in found.plan.__slots__ if name != "gpu"}
     return {
@@ -63,6 +75,7 @@ def serving_document(found: ServingEstimate, source: str) -> dict[str, Any]:
         "users": list(found.users),
         "longest": list(found.longest),
         "remarks": list(found.remarks),
+        "which_gpu": [asdict(row) for row in gpus],
     }
 
 
@@ -71,14 +84,20 @@ def serving_line(found: ServingEstimate) -> str:
     return _headline(found).plain
 
 
-def render_serving(found: ServingEstimate, source: str, width: int = 80) -> str:
+def render_serving(
+    found: ServingEstimate, source: str, width: int = 80, gpus: Sequence[ServingRow] = ()
+) -> str:
     """The answer as a text without colour, `width` columns wide."""
-    return render(lambda console: print_serving(found, source, console), width)
+    return render(lambda console: print_serving(found, source, console, gpus), width)
 
 
-def print_serving(found: ServingEstimate, source: str, console: Console) -> None:
+def print_serving(
+    found: ServingEstimate, source: str, console: Console, gpus: Sequence[ServingRow] = ()
+) -> None:
     """Prints the answer."""
     print_parts(_parts(found, source, bar_mark(console)), console)
+    if gpus:
+        print_parts([Text("\nWhich GPU", style="bold"), _gpus_table(gpus)], console)
 
 
 def _headline(found: ServingEstimate) -> Text:
@@ -114,10 +133,14 @@ def _terms_table(terms: Sequence[Term], bar: str) -> RenderableType:
         margin = ""
         if (term.low_bytes, term.high_bytes) != (term.bytes, term.bytes):
             margin = f"{format_bytes(term.low_bytes)} to {format_bytes(term.high_bytes)}"
-        look = _LOOKS.get(term.name, Look(term.name, "#999999"))
-        drawn = draw_bar(look, term.bytes, scale, bar, _BAR_WIDTH)
+        drawn = draw_bar(look_of_part(term.name), term.bytes, scale, bar, _BAR_WIDTH)
         table.add_row(f"  {term.name}", format_bytes(term.bytes), drawn, Text(margin, style="dim"))
     return table
+
+
+def look_of_part(name: str) -> Look:
+    """The label and colour of a part of a server's memory."""
+    return _LOOKS.get(name, Look(name, "#999999"))
 
 
 def _groups_table(found: ServingEstimate) -> RenderableType:
@@ -133,15 +156,34 @@ def _groups_table(found: ServingEstimate) -> RenderableType:
     return table
 
 
-def _room_table(found: ServingEstimate) -> RenderableType:
-    table = make_grid("left", "right", "right", "right")
-    table.add_row("", "at least", "likely", "at most", style="dim")
-    rows: list[tuple[str, Sequence[float], str]] = [
+def room_rows(found: ServingEstimate) -> list[tuple[str, Sequence[float], str]]:
+    """What there is room for: a name, three values (low, likely, high), and how to format them."""
+    return [
         (f"blocks of {found.block_size} tokens", found.num_blocks, ",d"),
         ("tokens, as the engine counts", found.tokens, ",d"),
         ("requests at once", found.concurrency, ",.2f"),
         ("longest context of one user", found.longest, ",d"),
     ]
-    for name, values, how in rows:
+
+
+def _gpus_table(rows: Sequence[ServingRow]) -> RenderableType:
+    """Those on which the users fit."""
+    table = make_grid("left", "right", "right", "right")
+    table.add_row("  GPU", "how many", "memory", "users, at least", style="dim")
+    fitting = [row for row in rows if row.count]
+    for row in fitting[:_MOST_GPUS]:
+        size = format_bytes(row.capacity_bytes)
+        table.add_row(f"  {row.gpu}", str(row.count), size, f"{row.users:,}")
+    rest = len(fitting) - _MOST_GPUS
+    if rest > 0:
+        table.add_row(f"  ({rest} more)", "", "", "")
+    table.add_row(f"  ({len(rows) - len(fitting)} on which they do not fit)", "", "", "")
+    return table
+
+
+def _room_table(found: ServingEstimate) -> RenderableType:
+    table = make_grid("left", "right", "right", "right")
+    table.add_row("", "at least", "likely", "at most", style="dim")
+    for name, values, how in room_rows(found):
         table.add_row(f"  {name}", *(format(value, how) for value in values))
     return table

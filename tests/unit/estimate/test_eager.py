@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ullage.estimate.eager import functional as F
-from ullage.estimate.eager.arena import NEVER, Arena
+from ullage.estimate.eager.arena import Arena
 from ullage.estimate.eager.autograd import backward, checkpoint
 from ullage.estimate.eager.module import parameter
 from ullage.estimate.eager.tensor import BFLOAT16, FLOAT32, Tensor, empty
@@ -35,15 +35,13 @@ def sigmoid(x: Tensor) -> Tensor:
 def live(arena: Arena) -> int:
     """Bytes that are requested now."""
     log = arena.log
-    return sum(
-        size for size, death in zip(log.requested, log.deaths, strict=True) if death == NEVER
-    )
+    return sum(size for index, size in enumerate(log.requested) if ~index not in log.events)
 
 
 def births(arena: Arena, since: int) -> list[int]:
     """Sizes of what was made from a position on, in order."""
     log = arena.log
-    return [size for size, birth in zip(log.requested, log.births, strict=True) if birth >= since]
+    return [log.requested[index] for index in log.events[since:] if index >= 0]
 
 
 def test_a_leaf_takes_its_first_gradient_and_adds_the_next_in_place() -> None:

@@ -88,6 +88,80 @@ def test_tensor_parallel_ranks_hold_the_model_together() -> None:
     assert 4 * (each - norms - embedding) == whole - norms - embedding
 
 
+def test_sequence_parallel_ranks_divide_the_embedding_and_the_residuals() -> None:
+    plain, divided = (Layout(tensor=4, sequence=sequence) for sequence in (False, True))
+    saved = owned(plain, Category.PARAMETER) - owned(divided, Category.PARAMETER)
+    assert saved == 32000 * 1024 * 2 * 3 // 4
+    kept = [
+        play(one, "backward").requested_by_category[Category.ACTIVATION] for one in (plain, divided)
+    ]
+    assert kept[1] < 0.8 * kept[0]
+
+
+def test_the_gradient_of_a_divided_embedding_has_all_rows() -> None:
+    layout = Layout(tensor=4, sequence=True)
+    more = owned(layout, Category.GRADIENT) - owned(layout, Category.PARAMETER)
+    assert more == 32000 * 1024 * 2 * 3 // 4
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_context_parallel_ranks_keep_what_their_part_of_the_sequence_keeps(ranks: int) -> None:
+    def kept(layout: Layout, length: int) -> int:
+        played = play_training(CONFIG, Recipe(length=length, layout=layout), Machine())
+        return played.timeline.peak("backward").requested_by_category[Category.ACTIVATION]
+
+    # Beside it: what is merged in float32 is not laid out as the output projection reads it.
+    copies = 8 * 512 * 1024 * 2
+    assert kept(Layout(context=ranks), 512 * ranks) == kept(ALONE, 512) + copies
+
+
+def test_context_parallel_ranks_share_out_parameters() -> None:
+    alone = owned(ALONE, Category.PARAMETER)
+    assert 8 * owned(Layout(data=2, context=4, sharding="fsdp"), Category.PARAMETER) == alone
+
+
+MIXTURE = Config(
+    "mixture", FIELDS | {"model_type": "mixtral", "num_local_experts": 8, "sliding_window": None}
+)
+
+
+@pytest.mark.parametrize(("data", "expert"), [(4, 2), (4, 4), (8, 4)])
+def test_expert_parallel_ranks_hold_the_model_together(data: int, expert: int) -> None:
+    layout = Layout(data=data, expert=expert, sharding="fsdp")
+    found = estimate_training(MIXTURE, Recipe(length=64, layout=layout))
+    assert data * found.num_rank_parameters == found.num_parameters
+    divided = found.peak.requested_by_category[Category.OPTIMIZER_STATE]
+    assert divided == pytest.approx(4 * found.num_rank_parameters, rel=1e-6)
+
+
+def test_experts_that_no_other_rank_holds_are_not_gathered() -> None:
+    def gathers(expert: int) -> set[int]:
+        layout = Layout(data=8, expert=expert, sharding="fsdp")
+        log = play_training(MIXTURE, Recipe(length=64, layout=layout), Machine()).timeline.log
+        return {log.requested[index] for index, stream in log.streams.items() if stream == 1}
+
+    two_experts = 2 * 3 * 1024 * 2816 * 2
+    assert two_experts in gathers(4)
+    assert two_experts // 2 not in gathers(8)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(tensor=4),
+        Layout(pipeline=2, micro_batches=2),
+        Layout(data=4, sharding="fsdp"),
+        Layout(tensor=2, sequence=True),
+    ],
+)
+def test_parameters_of_the_model_and_of_the_rank_are_told_apart(layout: Layout) -> None:
+    whole = estimate_training(CONFIG, Recipe(length=64))
+    found = estimate_training(CONFIG, Recipe(length=64, layout=layout))
+    assert whole.num_rank_parameters == whole.num_parameters == found.num_parameters
+    held = found.peaks["optimizer"].requested_by_category[Category.PARAMETER]
+    assert held == 2 * found.num_rank_parameters < 2 * whole.num_parameters
+
+
 def test_stages_hold_the_model_together() -> None:
     stages = [
         owned(Layout(pipeline=3, micro_batches=6, stage=stage), Category.PARAMETER)
@@ -130,18 +204,55 @@ def test_the_stage_that_needs_most_is_named() -> None:
         (FIELDS, Layout(tensor=8), "'num_key_value_heads': found 4, which tensor 8"),
         (FIELDS | {"num_hidden_layers": 2}, Layout(pipeline=4), "'num_hidden_layers': found 2"),
         (FIELDS | {"model_type": "gpt2"}, Layout(tensor=2), "cannot divide"),
+        (FIELDS, Layout(tensor=4, sequence=True), "length: found 66, .* multiple of 4"),
+        (
+            FIELDS | {"tie_word_embeddings": True},
+            Layout(tensor=2, sequence=True),
+            "tie_word_embeddings: found true",
+        ),
+        (FIELDS, Layout(context=4), "length: found 66, .* multiple of 8"),
+        (FIELDS | {"model_type": "gpt2"}, Layout(context=3), "cannot divide"),
+        (FIELDS | {"model_type": "gemma2"}, Layout(context=3), "context parallelism"),
+        (
+            FIELDS | {"model_type": "mistral", "sliding_window": 32},
+            Layout(context=3),
+            "length: found 66, beyond the sliding window of 32",
+        ),
+        (FIELDS, Layout(data=2, expert=2, sharding="fsdp"), "no experts"),
+        (
+            FIELDS | {"model_type": "mixtral", "num_local_experts": 6},
+            Layout(data=4, expert=4, sharding="fsdp"),
+            "'num_local_experts': found 6, which expert 4",
+        ),
     ],
 )
 def test_what_cannot_be_divided_is_told(
     fields: dict[str, object], layout: Layout, message: str
 ) -> None:
     with pytest.raises(SpecError, match=message):
-        estimate_training(Config("tiny", fields), Recipe(length=64, layout=layout))
+        estimate_training(Config("tiny", fields), Recipe(length=66, layout=layout))
+
+
+def test_attention_by_hand_cannot_share_out_a_sequence() -> None:
+    recipe = Recipe(length=64, attention="eager", layout=Layout(context=2))
+    with pytest.raises(SpecError, match="attention: found eager"):
+        estimate_training(CONFIG, recipe)
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"data": 0}, {"sharding": "zero9"}, {"schedule": "x"}, {"offload": True}, {"stage": 1}],
+    [
+        {"data": 0},
+        {"sharding": "zero9"},
+        {"schedule": "x"},
+        {"offload": True},
+        {"stage": 1},
+        {"context": 0},
+        {"sequence": True},
+        {"expert": 2, "data": 3, "sharding": "fsdp"},
+        {"expert": 2, "data": 2},
+        {"expert": 2, "data": 2, "sharding": "fsdp", "tensor": 2},
+    ],
 )
 def test_a_layout_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(SpecError, match=next(iter(wrong))):

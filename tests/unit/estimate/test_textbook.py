@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ullage.errors import SpecError
-from ullage.estimate import textbook
+from ullage.estimate import checkpointing, textbook
 from ullage.estimate.textbook import Recompute, Schedule, States
 
 SHORT = range(1, 13)
@@ -51,7 +51,7 @@ def fewest_runs(num_layers: int, num_checkpoints: int) -> int:
 
 
 def test_the_examples_of_the_module_are_true() -> None:
-    assert doctest.testmod(textbook) == (0, 2)
+    assert doctest.testmod(textbook) == doctest.testmod(checkpointing) == (0, 1)
 
 
 @pytest.mark.parametrize("frees", [True, False])
@@ -63,7 +63,7 @@ def test_the_peak_of_autograd_is_that_of_a_replay(num_layers: int, *, frees: boo
         peak = max(peak, outputs + gradients)
         if frees:
             outputs, gradients = outputs - 1, gradients - 1
-    assert textbook.autograd_peak(num_layers, frees=frees) == peak
+    assert checkpointing.autograd_peak(num_layers, frees=frees) == peak
 
 
 @pytest.mark.parametrize("num_layers", SHORT)
@@ -71,7 +71,7 @@ def test_even_segments_are_the_best_where_checkpoints_are_kept(num_layers: int) 
     for num_segments in range(1, num_layers + 1):
         cuts = segmentations(num_layers, num_segments)
         least = min(replayed_peak(lengths, lets_go=False) for lengths in cuts)
-        assert textbook.checkpointed_peak(num_layers, num_segments) == least
+        assert checkpointing.checkpointed_peak(num_layers, num_segments) == least
 
 
 @pytest.mark.parametrize("num_layers", SHORT)
@@ -81,21 +81,22 @@ def test_no_segmentation_is_below_the_least_peak_with_checkpoints_let_go(num_lay
         for num_segments in range(1, num_layers + 1)
         for lengths in segmentations(num_layers, num_segments)
     )
-    assert textbook.least_checkpointed_peak(num_layers) == least
+    assert checkpointing.least_checkpointed_peak(num_layers) == least
 
 
 @given(sizes)
 def test_the_square_root_is_the_least_of_all_counts(num_layers: int) -> None:
-    num_segments = textbook.best_num_segments(min(num_layers, 5000))
+    num_segments = checkpointing.best_num_segments(min(num_layers, 5000))
     num_layers = min(num_layers, 5000)
-    peaks = [textbook.checkpointed_peak(num_layers, k) for k in range(1, num_layers + 1)]
-    assert textbook.sqrt_peak(num_layers) == min(peaks) == peaks[num_segments - 1]
+    peaks = [checkpointing.checkpointed_peak(num_layers, k) for k in range(1, num_layers + 1)]
+    assert checkpointing.sqrt_peak(num_layers) == min(peaks) == peaks[num_segments - 1]
     assert peaks.index(min(peaks)) == num_segments - 1
 
 
 @given(sizes)
 def test_the_square_root_bounds_hold(num_layers: int) -> None:
-    even, best = textbook.sqrt_peak(num_layers), textbook.least_checkpointed_peak(num_layers)
+    even = checkpointing.sqrt_peak(num_layers)
+    best = checkpointing.least_checkpointed_peak(num_layers)
     assert (even - 1) ** 2 < 4 * num_layers <= even**2
     assert best * (best - 1) // 2 >= num_layers > (best - 1) * (best - 2) // 2
     assert best <= even
@@ -104,23 +105,23 @@ def test_the_square_root_bounds_hold(num_layers: int) -> None:
 @given(st.integers(1, 200), st.integers(1, 200))
 def test_recomputation_runs_no_layer_more_than_twice(num_layers: int, num_segments: int) -> None:
     num_segments = min(num_layers, num_segments)
-    spared = textbook.recomputed_layers(num_layers, num_segments, spares_last=True)
+    spared = checkpointing.recomputed_layers(num_layers, num_segments, spares_last=True)
     last = num_layers - num_layers * (num_segments - 1) // num_segments
-    assert textbook.recomputed_layers(num_layers, num_segments) == num_layers
+    assert checkpointing.recomputed_layers(num_layers, num_segments) == num_layers
     assert num_layers - last <= spared < num_layers
 
 
 @pytest.mark.parametrize("num_checkpoints", range(1, 7))
 @pytest.mark.parametrize("num_layers", range(1, 40))
 def test_revolve_is_the_optimum_of_all_schedules(num_layers: int, num_checkpoints: int) -> None:
-    runs = textbook.revolve_forward_runs(num_layers, num_checkpoints)
+    runs = checkpointing.revolve_forward_runs(num_layers, num_checkpoints)
     assert runs == fewest_runs(num_layers, num_checkpoints)
 
 
 @given(st.integers(1, 12), st.integers(1, 6))
 def test_one_layer_beyond_the_reach_takes_another_sweep(checkpoints: int, sweeps: int) -> None:
-    reach = textbook.revolve_reach(checkpoints, sweeps)
-    steps = [textbook.revolve_forward_runs(reach + more, checkpoints) for more in (-1, 0, 1)]
+    reach = checkpointing.revolve_reach(checkpoints, sweeps)
+    steps = [checkpointing.revolve_forward_runs(reach + more, checkpoints) for more in (-1, 0, 1)]
     assert steps[1] - steps[0] == sweeps
     assert steps[2] - steps[1] == sweeps + 1
 
@@ -262,8 +263,8 @@ def test_an_index_grows_by_whole_vectors(vectors: int, dim: int, lists: int) -> 
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda: textbook.autograd_peak(0), "num_layers=0 .* 1 or more"),
-        (lambda: textbook.checkpointed_peak(3, 4), "num_segments=4 .* num_layers=3"),
+        (lambda: checkpointing.autograd_peak(0), "num_layers=0 .* 1 or more"),
+        (lambda: checkpointing.checkpointed_peak(3, 4), "num_segments=4 .* num_layers=3"),
         (lambda: textbook.zero_states(States(1, 1, 1, 1, 1), 4, 8), "zero_stage=4 .* 0, 1, 2 or 3"),
         (lambda: textbook.in_flight_micro_batches(Schedule.GPIPE, 4, 4, 8), "stage=4 .* 0 to 3"),
         (

@@ -13,7 +13,6 @@ from ullage.errors import SpecError
 from ullage.estimate.eager import module
 from ullage.estimate.eager.machine import Machine
 from ullage.estimate.estimate import TrainingEstimate, estimate_training
-from ullage.estimate.history import replay
 from ullage.estimate.recipe import Lora, Recipe
 from ullage.estimate.timeline import Moment
 from ullage.estimate.training import Played, play_training
@@ -89,7 +88,7 @@ def test_repeating_the_middle_layer_is_the_same_as_playing_all_layers(
     short = play(deep, **recipe)
     monkeypatch.setattr(module, "_PLAYED", 1000)
     long = play(deep, **recipe)
-    assert len(long.timeline.log.sizes) > len(short.timeline.log.sizes)
+    assert long.timeline.log.position > short.timeline.log.position
     assert short.num_parameters == long.num_parameters
     assert short.num_trainable == long.num_trainable
     for phase in short.timeline.phases:
@@ -177,13 +176,6 @@ def test_gradients_are_there_in_the_forward_pass_of_a_later_micro_batch() -> Non
 def test_a_step_in_the_backward_pass_leaves_no_gradient() -> None:
     played = play(steps_in_backward=True)
     assert not played.timeline.end().requested_by_category.get(Category.GRADIENT)
-
-
-def test_a_replay_with_only_what_stays_comes_to_the_same_within_3_per_cent() -> None:
-    timeline = play({**LLAMA, "num_hidden_layers": 24}, length=512).timeline
-    quick, whole = replay(timeline), replay(timeline, is_whole=True)
-    assert quick.reserved_bytes == pytest.approx(whole.reserved_bytes, rel=0.03)
-    assert whole.allocated_bytes >= timeline.peak().allocated_bytes
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The layout of the KV cache is that of a real vLLM, to the block.
 
-The engine's answers are stored; `python -m benchmarks.serving --python VENV/bin/python` asks again.
+The engine's answers are stored; `python -m benchmarks.serving --python VENV/bin/python` asks again,
+with `--built-in` of the built-in models.
 """
 
 from __future__ import annotations
@@ -11,14 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.serving.predict import answer_of, settings_of
+from benchmarks.serving.predict import (
+    answer_of,
+    key_of,
+    planned_answer_of,
+    plans_of,
+    settings_of,
+)
 
 from ullage.estimate.engines.vllm import Pool, lay_out
 from ullage.estimate.serving import find_longest
+from ullage.estimate.serving_plan import ServingPlan
 from ullage.models.architecture import read_layers
+from ullage.models.builtin import find_model, load_models
 from ullage.models.config import Config
 
-VECTORS = Path(__file__).parents[3] / "benchmarks" / "serving" / "vectors.json"
+FOLDER = Path(__file__).parents[3] / "benchmarks" / "serving"
+VECTORS = FOLDER / "vectors.json"
+BUILT_IN = json.loads((FOLDER / "built_in.json").read_text())
 MODELS = {
     name: model
     for name, model in json.loads(VECTORS.read_text())["models"].items()
@@ -31,6 +42,13 @@ ASKED = [
 ]
 STARTS = [param for param in ASKED if "error" not in param.values[2]]
 TOO_LONG = [param for param in ASKED if "estimated maximum" in param.values[2].get("error", "")]
+
+
+AS_ON_A_GPU = [
+    pytest.param(name, plan, id=key_of(name, plan))
+    for name in load_models()
+    for plan in plans_of(name)
+]
 
 
 def pool_of(name: str, run: dict[str, Any], context: int | None = None) -> Pool:
@@ -70,6 +88,13 @@ def test_the_longest_context_is_the_one_that_the_engine_advises(
     assert pool_of(name, run).users(kv_bytes) == 0
     longest = find_longest(lambda context: pool_of(name, run, context), kv_bytes, most)
     assert f"maximum model length is {longest}." in answer["error"]
+
+
+@pytest.mark.parametrize(("name", "plan"), AS_ON_A_GPU)
+def test_a_built_in_model_is_laid_out_as_on_a_gpu(name: str, plan: ServingPlan) -> None:
+    said = planned_answer_of(find_model(name).config, plan)
+    answer = BUILT_IN[key_of(name, plan)]
+    assert said == {figure: answer[figure] for figure in said}
 
 
 def test_there_are_as_many_architectures_as_claimed() -> None:

@@ -1,17 +1,22 @@
-"""A builder: a memory snapshot, as torch writes one, from a line of text."""
+"""Builders: a memory snapshot, as torch writes one, from a line of text; a program's report."""
 
 from __future__ import annotations
 
 import pickle
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ullage.explain.program import Program
+from ullage.explain.run import RunReport, explain_run
 from ullage.explain.snapshot import SnapshotReport, explain_snapshot
+from ullage.gpus.catalog import Gpu
+from ullage.trace.model import Record
 from ullage.trace.snapshot import Snapshot
 from ullage.trace.snapshot_reader import read_snapshot
 from ullage.units import MIB
@@ -253,5 +258,21 @@ def report_of(snapshot_of: Callable[..., Snapshot]) -> Callable[..., SnapshotRep
 
     def make(script: str, **options: Any) -> SnapshotReport:
         return explain_snapshot(snapshot_of(script, **options))
+
+    return make
+
+
+@pytest.fixture
+def explain(program: Program, small_gpu: Gpu) -> Callable[..., RunReport]:
+    """`explain(records, unrecorded=...)`: the report of a program that left those."""
+
+    def make(*records: Record, **changes: Any) -> RunReport:
+        return explain_run(
+            [(record, None) for record in records],
+            program=replace(program, **changes),
+            torch="2.15.0",
+            gpu=small_gpu,
+            is_unlimited=False,
+        )
 
     return make

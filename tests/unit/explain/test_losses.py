@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from ullage.explain.program import Program
-from ullage.explain.run import RunReport, explain_run
+from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
-from ullage.gpus.catalog import Gpu
 from ullage.trace.model import ExitKind, Record
 
 Make = Callable[..., Record]
 OWN = 4711  # of `program`, and of records unless they say another
-
-
-@pytest.fixture
-def explain(program: Program, small_gpu: Gpu) -> Callable[..., RunReport]:
-    """`explain(records, unrecorded=...)`: the report of a program that left those."""
-
-    def make(*records: Record, **changes: Any) -> RunReport:
-        return explain_run(
-            [(record, None) for record in records],
-            program=replace(program, **changes),
-            torch="2.15.0",
-            gpu=small_gpu,
-            is_unlimited=False,
-        )
-
-    return make
 
 
 @pytest.mark.parametrize(

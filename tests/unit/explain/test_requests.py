@@ -12,8 +12,7 @@ import pytest
 from ullage.explain.basis import allocator_basis
 from ullage.explain.course import Course, StepSource
 from ullage.explain.killed import record_of
-from ullage.explain.program import Program
-from ullage.explain.run import RunReport, explain_run
+from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.record.levels import DeviceLevels, Levels
@@ -24,22 +23,6 @@ from ullage.units import MIB
 Make = Callable[..., Record]
 REFUSED = Noted("r.jsonl:7", {}, {}, "HTTP 500: no")
 FULL = replace(REFUSED, is_out_of_memory=True)
-
-
-@pytest.fixture
-def explain(program: Program, small_gpu: Gpu) -> Callable[..., RunReport]:
-    """`explain(records, failed_request=...)`: the report of a program that left those."""
-
-    def make(*records: Record, **changes: Any) -> RunReport:
-        return explain_run(
-            [(record, None) for record in records],
-            program=replace(program, **changes),
-            torch="2.15.0",
-            gpu=small_gpu,
-            is_unlimited=False,
-        )
-
-    return make
 
 
 def oom(position: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from ullage.gate.matching import is_of, select
 from ullage.gate.scenario import expand
 from ullage.gate.toml_lines import find_line
 from ullage.units import GIB
+
+Refuse = Callable[[Path, str, int, str], None]
 
 
 def load(directory: Path, text: str, name: str = "ullage.toml") -> Configuration:
@@ -190,12 +193,10 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_told_with_file_line_and_remedy(tmp_path: Path, name: str) -> None:
-    text, line, message = WRONG[name]
-    with pytest.raises(SpecError) as raised:
-        load(tmp_path, text)
-    assert str(raised.value).startswith(f"ullage.toml:{line}: "), raised.value
-    assert message in str(raised.value)
+def test_what_is_wrong_is_told_with_file_line_and_remedy(
+    tmp_path: Path, name: str, refuse: Refuse
+) -> None:
+    refuse(tmp_path, *WRONG[name])
 
 
 @pytest.mark.parametrize(

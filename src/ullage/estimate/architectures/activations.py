@@ -21,6 +21,11 @@ def _relu(x: Tensor) -> Tensor:
     return F.elementwise(x, saves_input=False, saves_output=True)
 
 
+def _relu2(x: Tensor) -> Tensor:
+    """ReLUSquaredActivation."""
+    return F.pow2(_relu(x))
+
+
 def _gelu_new(x: Tensor) -> Tensor:
     """NewGELUActivation: 0.5 * x * (1 + tanh(c * (x + 0.044715 * x ** 3))), step by step."""
     half = F.scale(x)
@@ -35,6 +40,7 @@ _ACTIVATIONS: Final = {
     "gelu_new": _gelu_new,
     "gelu_pytorch_tanh": _fused,
     "relu": _relu,
+    "relu2": _relu2,
     "silu": _fused,
 }
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 from ullage.estimate.architectures.activations import find_activation
 from ullage.estimate.architectures.losses import causal_loss
 from ullage.estimate.architectures.masks import causal_mask
-from ullage.estimate.architectures.model import Model, ids, parameter_dtype
+from ullage.estimate.architectures.model import LanguageModel, parameter_dtype
 from ullage.estimate.architectures.norms import Norm, RMSNorm
 from ullage.estimate.architectures.rotary import (
     Table,
@@ -26,7 +26,9 @@ from ullage.estimate.eager import functional as F
 from ullage.estimate.eager.arena import Arena
 from ullage.estimate.eager.attention import attend, attend_eagerly
 from ullage.estimate.eager.module import Embedding, Linear, Module, Stack
+from ullage.estimate.eager.ring import attend_in_ring
 from ullage.estimate.eager.tensor import INT64, DType, Tensor
+from ullage.estimate.layout import Ring
 from ullage.estimate.recipe import Recipe
 from ullage.models.config import Config
 
@@ -87,11 +89,13 @@ class Attention(Module):
             attention_bias says.
         has_out_bias: the same of the last projection.
         bias_default: what attention_bias is where the configuration does not say.
+        ring: ranks that share out the sequence; None: this rank has all of it.
     """
 
     has_bias: ClassVar[bool | None] = None
     has_out_bias: ClassVar[bool | None] = None
     bias_default: ClassVar[bool] = False
+    ring: Ring | None = None
 
     def __init__(self, parts: Parts, kind: str = FULL) -> None:
         config = parts.config
@@ -107,6 +111,7 @@ class Attention(Module):
         self.kind = kind
         self.head_dim = parts.head_dim
         self.is_eager = parts.is_eager
+        self.ring = parts.recipe.layout.ring
         self.dropout = config.real("attention_dropout", default=0.0)
         width, kv_width = heads * self.head_dim, kv_heads * self.head_dim
         self.q_proj = parts.linear(hidden, width, has_bias=has_bias)
@@ -132,6 +137,8 @@ class Attention(Module):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """What each query finds, (batch, heads, length, width)."""
+        if self.ring is not None:
+            return attend_in_ring(query, key, value, self.ring, dropout=self.dropout)
         attention = attend_eagerly if self.is_eager else attend
         return attention(query, key, value, mask, dropout=self.dropout)
 
@@ -180,7 +187,7 @@ class Layer(Module):
         return F.add(residual, x)
 
 
-class Decoder(Model):
+class Decoder(LanguageModel):
     """...ForCausalLM, without a cache of keys and values.
 
     Attributes:
@@ -259,10 +266,6 @@ class Decoder(Model):
         """How many paces the rotation has."""
         return 1
 
-    def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
-        tokens = ids(arena, recipe)
-        return tokens, tokens
-
     def embed(self, tokens: Tensor) -> Tensor:
         """Tokens as vectors."""
         return self.embed_tokens(tokens)
@@ -282,8 +285,13 @@ class Decoder(Model):
         """Scores of all words."""
         return self.lm_head(x)
 
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """What the head is given, or a stage of a pipeline hands on."""
+        x = self.embed(tokens)
+        whole = (*tokens.shape, x.shape[-1])  # of the sequence, of which x may be a part
+        return self.norm(self.layers(x, self.context(x.alias(whole))))
+
     def __call__(self, *inputs: Tensor) -> Tensor:
         tokens, labels = inputs
-        x = self.embed(tokens)
-        x = self.norm(self.layers(x, self.context(x)))
+        x = self.hidden(tokens)
         return causal_loss(self.logits(x), labels)

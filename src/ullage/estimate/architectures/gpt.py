@@ -8,7 +8,7 @@ from __future__ import annotations
 from ullage.estimate.architectures.activations import find_activation
 from ullage.estimate.architectures.losses import causal_loss
 from ullage.estimate.architectures.masks import causal_mask
-from ullage.estimate.architectures.model import Model, ids, parameter_dtype
+from ullage.estimate.architectures.model import LanguageModel, parameter_dtype
 from ullage.estimate.architectures.rotary import (
     Table,
     frequencies,
@@ -96,7 +96,7 @@ class GPT2Layer(Module):
         return F.add(residual, x)
 
 
-class GPT2(Model):
+class GPT2(LanguageModel):
     """GPT2LMHeadModel."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
@@ -113,10 +113,6 @@ class GPT2(Model):
         self.ln_f = LayerNorm(arena, hidden, dtype)
         self.lm_head = _head(arena, config, self.wte, dtype, is_tied=True)
         self.stacks = (self.h,)
-
-    def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
-        tokens = ids(arena, recipe)
-        return tokens, tokens
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         tokens, labels = inputs
@@ -180,7 +176,7 @@ class OPTLayer(Module):
         return x if self.is_before else self.final_layer_norm(x)
 
 
-class OPT(Model):
+class OPT(LanguageModel):
     """OPTForCausalLM."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
@@ -203,10 +199,6 @@ class OPT(Model):
         self.layers = Stack(arena, "layers", count, lambda: OPTLayer(arena, config, recipe, dtype))
         self.lm_head = _head(arena, config, self.embed_tokens, dtype, is_tied=True)
         self.stacks = (self.layers,)
-
-    def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
-        tokens = ids(arena, recipe)
-        return tokens, tokens
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         tokens, labels = inputs
@@ -266,7 +258,7 @@ class NeoXLayer(Module):
         return F.add(out, attended)
 
 
-class GPTNeoX(Model):
+class GPTNeoX(LanguageModel):
     """GPTNeoXForCausalLM."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
@@ -283,10 +275,6 @@ class GPTNeoX(Model):
         self.final_layer_norm = LayerNorm(arena, hidden, dtype)
         self.embed_out = _head(arena, config, self.embed_in, dtype, is_tied=False)
         self.stacks = (self.layers,)
-
-    def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
-        tokens = ids(arena, recipe)
-        return tokens, tokens
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         tokens, labels = inputs

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ullage.estimate.architectures.losses import causal_loss
-from ullage.estimate.architectures.model import Model, ids, parameter_dtype
+from ullage.estimate.architectures.model import LanguageModel, parameter_dtype
 from ullage.estimate.architectures.norms import RMSNorm
 from ullage.estimate.eager import functional as F
 from ullage.estimate.eager.arena import Arena
@@ -20,11 +20,11 @@ from ullage.estimate.eager.tensor import BOOL, FLOAT32, DType, Tensor, empty
 from ullage.estimate.recipe import Recipe
 from ullage.models.config import Config
 
-__all__ = ["Block", "GatedNorm", "Mamba2", "Mixer"]
+__all__ = ["Block", "GatedNorm", "Mamba2", "Mixer", "MixerSizes"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Sizes:
+class MixerSizes:
     """What a mixer is made of.
 
     Attributes:
@@ -33,6 +33,9 @@ class _Sizes:
         groups: that share B and C.
         reach: of the convolution.
         chunk: steps that are taken at once.
+        has_bias: projections have one.
+        has_conv_bias: the convolution has one.
+        normed: groups of channels that are normalized apart.
     """
 
     hidden: int
@@ -43,6 +46,9 @@ class _Sizes:
     groups: int
     reach: int
     chunk: int
+    has_bias: bool
+    has_conv_bias: bool
+    normed: int = 1
 
     @property
     def convolved(self) -> int:
@@ -50,7 +56,7 @@ class _Sizes:
         return self.inner + 2 * self.groups * self.state
 
 
-def _read(config: Config) -> _Sizes:
+def _read(config: Config) -> MixerSizes:
     hidden = config.number("hidden_size", default=4096)
     inner = int(config.real("expand", default=2) * hidden)
     heads, width = config.number("num_heads", default=128), config.number("head_dim", default=64)
@@ -58,7 +64,7 @@ def _read(config: Config) -> _Sizes:
         raise config.wrong(
             "num_heads", f"found {heads} heads of {width}, expected expand * hidden_size = {inner}"
         )
-    return _Sizes(
+    return MixerSizes(
         hidden,
         inner,
         heads,
@@ -67,39 +73,46 @@ def _read(config: Config) -> _Sizes:
         config.number("n_groups", default=8),
         config.number("conv_kernel", default=4),
         config.number("chunk_size", default=256),
+        config.flag("use_bias", default=False),
+        config.flag("use_conv_bias", default=True),
     )
 
 
 class GatedNorm(Module):
-    """MambaRMSNormGated: in float32."""
+    """MambaRMSNormGated: in float32; of hybrids, whose groups of channels have a norm each."""
 
-    def __init__(self, arena: Arena, width: int, dtype: DType) -> None:
+    def __init__(self, arena: Arena, width: int, dtype: DType, groups: int = 1) -> None:
+        self.groups = groups
         self.weight = parameter(arena, width, dtype=dtype)
 
     def __call__(self, x: Tensor, gate: Tensor) -> Tensor:
         dtype = x.dtype
         x = F.to(x, FLOAT32)
         x = F.mul(x, F.elementwise(F.to(gate, FLOAT32)))
+        shape = x.shape
+        if self.groups > 1:
+            x = F.view(x, (*shape[:-1], self.groups, shape[-1] // self.groups))
         variance = F.mean(F.pow2(x))
         x = F.mul(x, F.rsqrt(F.shift(variance)))
+        if self.groups > 1:
+            x = F.view(x, shape)
         return F.mul(self.weight, F.to(x, dtype))
 
 
 class Mixer(Module):
     """Mamba2Mixer."""
 
-    def __init__(self, arena: Arena, config: Config, sizes: _Sizes, dtype: DType) -> None:
-        self.sizes = sizes
-        has_bias = config.flag("use_bias", default=False)
+    def __init__(self, arena: Arena, sizes: MixerSizes, dtype: DType) -> None:
+        self.sizes, has_bias = sizes, sizes.has_bias
         outputs = sizes.inner + sizes.convolved + sizes.heads
         self.conv_weight = parameter(arena, sizes.convolved, 1, sizes.reach, dtype=dtype)
         self.conv_bias = None
-        if config.flag("use_conv_bias", default=True):
+        if sizes.has_conv_bias:
             self.conv_bias = parameter(arena, sizes.convolved, dtype=dtype)
         self.in_proj = Linear(arena, sizes.hidden, outputs, dtype, has_bias=has_bias)
         self.dt_bias = parameter(arena, sizes.heads, dtype=dtype)
         self.a_log = parameter(arena, sizes.heads, dtype=dtype)
-        self.norm = GatedNorm(arena, sizes.inner, dtype)
+        self.norm = GatedNorm(arena, sizes.inner, dtype, sizes.normed)
         self.d = parameter(arena, sizes.heads, dtype=dtype)
         self.out_proj = Linear(arena, sizes.inner, sizes.hidden, dtype, has_bias=has_bias)
 
@@ -214,11 +227,11 @@ def _segment_sum(x: Tensor, chunk: int) -> Tensor:
 class Block(Module):
     """Mamba2Block: the residual may be in float32."""
 
-    def __init__(self, arena: Arena, config: Config, sizes: _Sizes, dtype: DType) -> None:
+    def __init__(self, arena: Arena, config: Config, sizes: MixerSizes, dtype: DType) -> None:
         self.dtype = dtype
         self.is_wide = config.flag("residual_in_fp32", default=True)
         self.norm = RMSNorm(arena, sizes.hidden, dtype)
-        self.mixer = Mixer(arena, config, sizes, dtype)
+        self.mixer = Mixer(arena, sizes, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         residual = x
@@ -229,7 +242,7 @@ class Block(Module):
         return F.add(residual, x)
 
 
-class Mamba2(Model):
+class Mamba2(LanguageModel):
     """Mamba2ForCausalLM."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
@@ -244,10 +257,6 @@ class Mamba2(Model):
         weight = self.embeddings.weight if is_tied else None
         self.lm_head = Linear(arena, sizes.hidden, vocab, dtype, weight=weight)
         self.stacks = (self.layers,)
-
-    def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
-        tokens = ids(arena, recipe)
-        return tokens, tokens
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         tokens, labels = inputs

@@ -14,7 +14,8 @@ from ullage.estimate.architectures.decoder import (
     Layer,
     Parts,
 )
-from ullage.estimate.architectures.experts import Experts, Mixture, Router
+from ullage.estimate.architectures.dispatched import make_experts
+from ullage.estimate.architectures.experts import Mixture, Router
 from ullage.estimate.architectures.llama import Mistral, Qwen3, Qwen3Attention
 from ullage.estimate.eager.module import Module
 
@@ -30,7 +31,7 @@ class MixtralLayer(Layer):
         chosen = config.number("num_experts_per_tok", default=2)
         return Mixture(
             Router(parts, count, chosen, casts=False),
-            Experts(parts, count, config.number("intermediate_size")),
+            make_experts(parts, count, config.number("intermediate_size")),
         )
 
 
@@ -58,7 +59,7 @@ class Qwen3MoELayer(Layer):
         chosen = config.number("num_experts_per_tok", default=8)
         return Mixture(
             Router(parts, count, chosen, casts=True),
-            Experts(parts, count, config.number("moe_intermediate_size", default=768)),
+            make_experts(parts, count, config.number("moe_intermediate_size", default=768)),
         )
 
 

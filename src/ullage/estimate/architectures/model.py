@@ -11,7 +11,9 @@ from ullage.estimate.eager.tensor import INT64, DType, Tensor, empty, find_dtype
 from ullage.estimate.recipe import PRECISIONS, Recipe
 from ullage.trace.category import Category
 
-__all__ = ["Model", "ids", "images", "labels", "parameter_dtype", "with_side"]
+__all__ = [
+    "LanguageModel", "Model", "ids", "images", "labels", "parameter_dtype", "with_side",
+]  # fmt: skip
 
 
 class Model(Module):
@@ -30,6 +32,14 @@ class Model(Module):
     def __call__(self, *inputs: Tensor) -> Tensor:
         """The loss."""
         raise NotImplementedError
+
+
+class LanguageModel(Model):
+    """A model whose tokens are its labels, too."""
+
+    def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
+        tokens = ids(arena, recipe)
+        return tokens, tokens
 
 
 def parameter_dtype(recipe: Recipe) -> DType:

@@ -5,7 +5,7 @@ learned bias for each distance, which sdpa gets as a mask.
 from __future__ import annotations
 
 from ullage.estimate.architectures.activations import find_activation
-from ullage.estimate.architectures.model import Model, ids, parameter_dtype
+from ullage.estimate.architectures.model import LanguageModel, parameter_dtype
 from ullage.estimate.architectures.rotary import join_heads, split_heads
 from ullage.estimate.eager import functional as F
 from ullage.estimate.eager.arena import Arena
@@ -142,7 +142,7 @@ class Half(Module):
         return F.dropout(x, self.dropout)
 
 
-class T5(Model):
+class T5(LanguageModel):
     """T5ForConditionalGeneration: source and target are equally long."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
@@ -155,10 +155,6 @@ class T5(Model):
         self.is_scaled = config.flag("tie_word_embeddings", default=True)
         self.lm_head = Linear(arena, hidden, vocab, dtype, weight=self.shared.weight)
         self.stacks = (self.encoder.blocks, self.decoder.blocks)
-
-    def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
-        tokens = ids(arena, recipe)
-        return tokens, tokens
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         tokens, labels = inputs

@@ -2,7 +2,7 @@
 
 arena = Arena()
 storage = arena.take(4096)      # live until nobody refers to it
-arena.log.sizes                 # [4096]
+arena.log.requested             # [4096]
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ullage.estimate.eager.dtype import DType
 from ullage.estimate.eager.machine import Machine
 from ullage.trace.category import Category
 
-__all__ = ["NEVER", "Arena", "Log", "Section", "Storage"]
+__all__ = ["Arena", "Log", "Section", "Storage"]
 
-NEVER: Final = 1 << 62
+_OPEN: Final = 1 << 62
 _ROUNDING: Final = 511
 
 
@@ -39,47 +39,57 @@ class Section:
         self.phase = phase
         self.repeats = repeats
         self.begin = begin
-        self.end = NEVER
+        self.end = _OPEN
 
     @property
     def is_open(self) -> bool:
         """It has not ended yet."""
-        return self.end == NEVER
+        return self.end == _OPEN
 
 
 class Log:
-    """What came and went, a row for each storage. A position is the number of events before it.
+    """What came and went. A storage has a number; a position is the number of events before it.
 
     Attributes:
         requested: bytes asked for, by storage.
-        sizes: the same, rounded up to 512 bytes as the allocator does.
-        births, deaths: positions of its two events; NEVER where it is still there.
         categories: who owns it; None is decided by the phases that it lives through.
+        events: the number of a storage that is made; the complement of that of one that is gone.
         sections: in order; the first to begin comes first, none lies in another.
         phases: (position, name) of each phase that begins; it ends where the next one begins.
         assumed: (lowest, highest) bytes of a storage whose size a closed library decides.
         streams: of a storage that is not allocated on the stream where the model computes.
         work: (position, floating-point operations) of each product of matrices.
-        position: events so far.
     """
 
     __slots__ = (
-        "assumed", "births", "categories", "deaths", "phases", "position", "requested", "sections",
-        "sizes", "streams", "work",
+        "assumed", "categories", "events", "phases", "requested", "sections", "streams", "work",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.requested: list[int] = []
-        self.sizes: list[int] = []
-        self.births: list[int] = []
-        self.deaths: list[int] = []
         self.categories: list[Category | None] = []
+        self.events: list[int] = []
         self.sections: list[Section] = []
         self.phases: list[tuple[int, str]] = []
         self.assumed: dict[int, tuple[int, int]] = {}
         self.streams: dict[int, int] = {}
         self.work: list[tuple[int, int]] = []
-        self.position = 0
+
+    @property
+    def position(self) -> int:
+        """Events so far."""
+        return len(self.events)
+
+    @property
+    def sizes(self) -> list[int]:
+        """What was asked for, rounded up to 512 bytes as the allocator does."""
+        return [(nbytes + _ROUNDING) & ~_ROUNDING for nbytes in self.requested]
+
+    def freeze(self) -> Log:
+        """The same, to which nothing is added."""
+        other = copy(self)
+        other.events = list(self.events)
+        return other
 
     def lowest(self) -> Log:
         """The same with every assumed storage at its low end."""
@@ -91,10 +101,9 @@ class Log:
 
     def _with(self, requested: dict[int, int]) -> Log:
         other = copy(self)
-        other.requested, other.sizes = list(self.requested), list(self.sizes)
+        other.requested = list(self.requested)
         for index, nbytes in requested.items():
             other.requested[index] = nbytes
-            other.sizes[index] = (nbytes + _ROUNDING) & ~_ROUNDING
         return other
 
 
@@ -108,9 +117,7 @@ class Storage:
         self.index = index
 
     def __del__(self) -> None:
-        log = self.arena.log
-        log.deaths[self.index] = log.position
-        log.position += 1
+        self.arena.log.events.append(~self.index)
 
     def own(self, category: Category) -> None:
         """Says whose it is."""
@@ -124,7 +131,7 @@ class Storage:
     @property
     def nbytes(self) -> int:
         """Bytes as the allocator counts them: a multiple of 512."""
-        return self.arena.log.sizes[self.index]
+        return (self.arena.log.requested[self.index] + _ROUNDING) & ~_ROUNDING
 
 
 class Arena:
@@ -173,13 +180,11 @@ class Arena:
     def take(self, nbytes: int, category: Category | None = None) -> Storage:
         """A new storage. An empty one takes nothing, as in PyTorch."""
         log = self.log
-        index = len(log.sizes)
-        log.requested.append(nbytes)
-        log.sizes.append((nbytes + _ROUNDING) & ~_ROUNDING)
-        log.births.append(log.position)
-        log.deaths.append(NEVER)
+        requested = log.requested
+        index = len(requested)
+        requested.append(nbytes)
         log.categories.append(category)
-        log.position += 1
+        log.events.append(index)
         return Storage(self, index)
 
     def begin(self, phase: str) -> None:

@@ -28,7 +28,9 @@ from ullage.estimate.eager.machine import Kernel
 from ullage.estimate.eager.reductions import sum_to
 from ullage.estimate.eager.tensor import BOOL, FLOAT32, INT64, DType, Tensor
 
-__all__ = ["attend", "attend_eagerly"]
+__all__ = [
+    "SEEDS", "Heads", "attend", "attend_eagerly", "find_kernel", "sums_shape", "take_scratch",
+]  # fmt: skip
 
 _FLASH_ROWS: Final = 128  # flash attention's backward works on whole blocks of rows
 _EFFICIENT_ROWS: Final = 32  # the sums of efficient attention are padded to so many
@@ -36,12 +38,12 @@ _CUDNN_TILE: Final = 128
 _MASK_ROW: Final = 16  # elements to which the rows of a mask's gradient are padded
 # Numbers of the two tensors from which dropout is made again; efficient attention, where there is
 # dropout, keeps them in the host's memory.
-_SEEDS: Final = {Kernel.CUDNN: (1, 1), Kernel.FLASH: (2, 1), Kernel.EFFICIENT: (1, 1)}
+SEEDS: Final = {Kernel.CUDNN: (1, 1), Kernel.FLASH: (2, 1), Kernel.EFFICIENT: (1, 1)}
 _EFFICIENT_SPLITS: Final = 200  # blocks beyond which keys are not split further
 
 
 @dataclass(frozen=True, slots=True)
-class _Heads:
+class Heads:
     """Sizes: queries (batch, count, length, width), keys (batch, kv_count, kv_length, width)."""
 
     batch: int
@@ -76,8 +78,33 @@ def attend(
     if mask is not None:  # transformers spreads grouped heads itself, where there is a mask
         key, value = _spread(key, query.shape[1]), _spread(value, query.shape[1])
     value, key, query = lower(value), lower(key), lower(query)
+    heads, kernel = find_kernel(query, key, value, mask, dropout=dropout)
+    mask = None if mask is None else _bias_of(mask, query.dtype)
+    saved = (query, key, value) if mask is None else (query, key, value, mask)
+    inputs = (query, key, value, mask)
+    node = record(inputs, _backward_rule(inputs, heads, kernel), *saved)
+    arena = query.arena
+    seeds = () if kernel is Kernel.EFFICIENT and dropout else SEEDS[kernel]
+    random = [remember(partial(query.like, (size,), INT64), arena) for size in seeds]
+    shape = (*query.shape[:3], heads.value_width)
+    out = remember(lambda: query.like(shape), arena)
+    # The layout is the query's; efficient attention's is always (batch, length, heads, width).
+    out.is_permuted = query.is_permuted or kernel is Kernel.EFFICIENT
+    out.is_dense = not out.is_permuted
+    sums = remember(lambda: query.like(sums_shape(heads, kernel), FLOAT32), arena)
+    if kernel is Kernel.CUDNN:
+        _assume_split(arena, heads)
+    if node is not None:
+        keep(node, out, sums, *random)
+    return connect(out, node)
+
+
+def find_kernel(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, dropout: float = 0.0
+) -> tuple[Heads, Kernel]:
+    """The sizes of an attention, and the kernel that PyTorch takes for it."""
     batch, count, length, width = query.shape
-    heads = _Heads(
+    heads = Heads(
         batch, count, key.shape[1], length, key.shape[2], width, value.shape[3], query.dtype
     )
     kernel = query.arena.machine.attention(
@@ -88,24 +115,19 @@ def attend(
         learns_mask=mask is not None and mask.needs_grad,
         has_dropout=dropout > 0,
     )
-    mask = None if mask is None else _bias_of(mask, query.dtype)
-    saved = (query, key, value) if mask is None else (query, key, value, mask)
-    inputs = (query, key, value, mask)
-    node = record(inputs, _backward_rule(inputs, heads, kernel), *saved)
-    arena = query.arena
-    seeds = () if kernel is Kernel.EFFICIENT and dropout else _SEEDS[kernel]
-    random = [remember(partial(query.like, (size,), INT64), arena) for size in seeds]
-    out = remember(lambda: query.like((batch, count, length, heads.value_width)), arena)
-    # The layout is the query's; efficient attention's is always (batch, length, heads, width).
-    out.is_permuted = query.is_permuted or kernel is Kernel.EFFICIENT
-    out.is_dense = not out.is_permuted
-    rows = _round_up(length, _EFFICIENT_ROWS) if kernel is Kernel.EFFICIENT else length
-    sums = remember(lambda: query.like((batch, count, rows), FLOAT32), arena)
-    if kernel is Kernel.CUDNN:
-        _assume_split(arena, heads)
-    if node is not None:
-        keep(node, out, sums, *random)
-    return connect(out, node)
+    return heads, kernel
+
+
+def sums_shape(heads: Heads, kernel: Kernel) -> tuple[int, int, int]:
+    """Of the logarithm of each row's sum, in float32."""
+    is_padded = kernel is Kernel.EFFICIENT
+    rows = _round_up(heads.length, _EFFICIENT_ROWS) if is_padded else heads.length
+    return heads.batch, heads.count, rows
+
+
+def take_scratch(kernel: Kernel, gradient: Tensor, heads: Heads) -> None:
+    """What a kernel takes beside the gradients while it runs backward."""
+    _SCRATCH[kernel](gradient, heads)
 
 
 def attend_eagerly(
@@ -153,7 +175,7 @@ def _bias_of(mask: Tensor, dtype: DType) -> Tensor:
     return mask.like(dtype=dtype)
 
 
-def _backward_rule(inputs: Sequence[Tensor | None], heads: _Heads, kernel: Kernel) -> Backward:
+def _backward_rule(inputs: Sequence[Tensor | None], heads: Heads, kernel: Kernel) -> Backward:
     """Gradients are laid out like the inputs, or as (batch, length, heads, width). A mask's has all
     samples and heads, rows of whole 16s, and is summed.
     """
@@ -180,7 +202,7 @@ def _backward_rule(inputs: Sequence[Tensor | None], heads: _Heads, kernel: Kerne
         if mask_shape is not None:
             row = _round_up(heads.kv_length, _MASK_ROW)
             made.append(gradient.like((heads.batch, heads.count, heads.length, row)))
-        _SCRATCH[kernel](gradient, heads)
+        take_scratch(kernel, gradient, heads)
         if mask_shape is not None:
             of_all = made.pop()
             made.append(None if of_all is None else sum_to(of_all, mask_shape))
@@ -189,7 +211,7 @@ def _backward_rule(inputs: Sequence[Tensor | None], heads: _Heads, kernel: Kerne
     return rule
 
 
-def _take_cudnn_scratch(gradient: Tensor, heads: _Heads) -> None:
+def _take_cudnn_scratch(gradient: Tensor, heads: Heads) -> None:
     """cudnn-frontend's share: a float accumulator of the queries' gradient, a sum of each row, and
     keys' and values' gradients for each query head before they are summed.
 
@@ -205,7 +227,7 @@ def _take_cudnn_scratch(gradient: Tensor, heads: _Heads) -> None:
     gradient.arena.assume(nbytes, nbytes, nbytes + padded)
 
 
-def _assume_split(arena: Arena, heads: _Heads) -> None:
+def _assume_split(arena: Arena, heads: Heads) -> None:
     """cuDNN's forward kernel: keys that are split among blocks leave a float row and a sum each,
     where the blocks of rows do not fill the GPU. None is likely.
     """
@@ -216,7 +238,7 @@ def _assume_split(arena: Arena, heads: _Heads) -> None:
         arena.assume(0, 0, splits * rows * heads.length * (heads.value_width + 1) * 4)
 
 
-def _take_flash_scratch(gradient: Tensor, heads: _Heads) -> None:
+def _take_flash_scratch(gradient: Tensor, heads: Heads) -> None:
     """Sums of rows and a float accumulator, both of whole blocks; for grouped heads the gradients
     of keys and values for each query head.
 
@@ -235,7 +257,7 @@ def _take_flash_scratch(gradient: Tensor, heads: _Heads) -> None:
     del scratch
 
 
-def _take_efficient_scratch(gradient: Tensor, heads: _Heads) -> None:
+def _take_efficient_scratch(gradient: Tensor, heads: Heads) -> None:
     """Gradients of keys and values for each query head, sums of rows, and the kernel's workspace.
 
     Source: aten/src/ATen/native/transformers/cuda/attention_backward.cu,
@@ -260,7 +282,7 @@ def _take_efficient_scratch(gradient: Tensor, heads: _Heads) -> None:
     del workspace, scratch
 
 
-def _efficient_workspace(heads: _Heads, capability: tuple[int, int]) -> int:
+def _efficient_workspace(heads: Heads, capability: tuple[int, int]) -> int:
     """Bytes of the backward kernel's workspace: the queries' gradient by blocks, each with a lock;
     where a tile of the result does not fit in registers, also accumulators of keys and values.
 
@@ -279,7 +301,7 @@ def _efficient_workspace(heads: _Heads, capability: tuple[int, int]) -> int:
     return heads.batch * heads.count * _round_up(elements, 4) * 4
 
 
-def _efficient_tile(heads: _Heads, capability: tuple[int, int]) -> tuple[int, int, int]:
+def _efficient_tile(heads: Heads, capability: tuple[int, int]) -> tuple[int, int, int]:
     """Rows and columns of a block, and the widest head, of the kernel that is taken."""
     width = max(heads.width, heads.value_width)
     has_little_shared = capability in ((8, 6), (8, 9), (12, 0))

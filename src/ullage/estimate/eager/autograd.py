@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
-from ullage.estimate.eager.arena import NEVER, Arena
+from ullage.estimate.eager.arena import Arena
 from ullage.estimate.eager.tensor import DType, Tensor
 from ullage.trace.category import Category
 
@@ -112,19 +112,20 @@ def record(inputs: Sequence[Tensor | None], rule: Backward, *saved: Tensor) -> N
     What it saves of its inputs is named here, before the output has memory: a checkpoint that is
     made again ends at the last thing that is needed.
     """
-    first = next(tensor for tensor in inputs if tensor is not None)
-    if not first.storage.arena.is_recording:
-        return None
-    if not any(tensor is not None and tensor.needs_grad for tensor in inputs):
-        return None
-    state = _state_of(first)
-    state.number += 1
     edges: list[Node | Tensor | None] = [
         None if tensor is None or not tensor.needs_grad else tensor.node or tensor
         for tensor in inputs
     ]
+    if not any(edges):
+        return None
+    first = next(tensor for tensor in inputs if tensor is not None)
+    if not first.storage.arena.is_recording:
+        return None
+    state = _state_of(first)
+    state.number += 1
     node = Node(edges, rule, state.number)
-    keep(node, *saved)
+    if saved:
+        keep(node, *saved)
     return node
 
 
@@ -224,7 +225,7 @@ def _recompute(frame: _Frame) -> None:
         else:
             detached.append(one)
     log = first.arena.log
-    begin = len(log.sizes)
+    begin = log.position
     try:
         with first.arena.recording(), first.arena.autocasting(frame.autocast):
             frame.function(*detached)
@@ -232,8 +233,10 @@ def _recompute(frame: _Frame) -> None:
         pass
     finally:
         state.frames = outer
-    for index in range(begin, len(log.sizes)):  # what is left of it is what forward would have kept
-        if log.categories[index] is None and log.deaths[index] == NEVER:
+    events = log.events[begin:]
+    gone = {~event for event in events if event < 0}
+    for index in events:  # what is left of it is what forward would have kept
+        if index >= 0 and index not in gone and log.categories[index] is None:
             log.categories[index] = Category.ACTIVATION
 
 

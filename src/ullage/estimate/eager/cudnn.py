@@ -72,7 +72,13 @@ class Convolution(NamedTuple):
 
 
 def convolution_scratch(machine: Machine, direction: Direction, one: Convolution) -> Scratch:
-    """What cuDNN asks for to compute one direction of a convolution."""
+    """What cuDNN asks for to compute one direction of a convolution.
+
+    Counts: copies in another layout, transformed tiles, and sums that blocks of threads share.
+    Ignores: kernels that cudnn.benchmark finds.
+    Error: between its two ends; not compared with a GPU here.
+    Source: phantom/csrc/cudnn_workspace.c, where each rule has its cause.
+    """
     least = 8 if one.dtype.name in ("float32", "bfloat16") else 7
     if machine.capability[0] >= least:
         return _on_tensor_cores(machine, direction, one)

@@ -294,9 +294,12 @@ def _stacked(x: Tensor) -> Tensor:
     return contiguous(x) if x.is_permuted or x.is_expanded else x
 
 
-def embedding(indices: Tensor, weight: Tensor) -> Tensor:
-    """Rows of a table: saves the indices; the gradient of the table is dense."""
-    sizes = weight.shape
+def embedding(indices: Tensor, weight: Tensor, *, rows: int | None = None) -> Tensor:
+    """Rows of a table: saves the indices; the gradient of the table is dense.
+
+    rows: of the gradient; None: as many as the table has.
+    """
+    sizes = (rows or weight.shape[0], weight.shape[1])
 
     def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
         count = prod(saved[0].shape)

@@ -38,6 +38,7 @@ class Machine:
     def blas_workspace_bytes(self) -> int:
         """cuBLAS's workspace: 32 MiB on Hopper and later, else 8 MiB and 128 KiB.
 
+        Counts: one. Ignores: CUBLAS_WORKSPACE_CONFIG. Error: none.
         Source: aten/src/ATen/cuda/CublasHandlePool.cpp. From PyTorch 2.15 on it is there while a
         product runs; before, one stays for each thread that has used it.
         """

@@ -21,11 +21,11 @@ _PLAYED: Final = 3  # a stack of so many layers is played as it is
 
 def parameter(arena: Arena, *shape: int, dtype: DType, needs_grad: bool = True) -> Tensor:
     """nn.Parameter: memory that belongs to the model."""
+    made: Tensor
     if arena.sharding is None:
         made = empty(arena, shape, dtype, Category.PARAMETER)
     else:
-        kept = arena.take(arena.sharding.shard_bytes(shape), Category.PARAMETER)
-        made = Tensor(shape, dtype, kept)
+        made = arena.sharding.shard(arena, shape, dtype)
     made.needs_grad = needs_grad
     return made
 
@@ -158,7 +158,7 @@ class Stack(Module):
             yield self.name, layer, repeats
 
     def __call__(self, x: Tensor, *others: Any) -> Tensor:  # noqa: ANN401
-        groups = [[one for one, _ in layer.parameters()] for layer in self.layers]
+        groups = self._groups()
         x = self._boundary(x, None, groups)
         first = 0
         for repeats, count in self.pieces:
@@ -169,13 +169,24 @@ class Stack(Module):
             first += count
         return x
 
+    def _groups(self) -> list[list[Tensor]]:
+        """The parameters of each layer that ranks share out; nobody else asks for them."""
+        sharding = self.arena.sharding
+        if sharding is None:
+            return [[] for _ in self.layers]
+        return [
+            [one for one, _ in layer.parameters() if id(one) not in sharding.apart]
+            for layer in self.layers
+        ]
+
     def _call(self, place: int, x: Tensor, others: Sequence[Any], group: list[Tensor]) -> Tensor:
         sharding, layer = self.arena.sharding, self.layers[place]
+        since = 0 if sharding is None else len(sharding.order)
         if sharding is not None:
-            sharding.gather(group, self.repeats[place])
+            sharding.gather(group)
         x = checkpoint(layer, x, *others) if self.is_checkpointed[place] else layer(x, *others)
         if sharding is not None:
-            sharding.free(group)
+            sharding.free(group, since, self.repeats[place])
         return x
 
     def _boundary(self, x: Tensor, place: int | None, groups: list[list[Tensor]]) -> Tensor:
@@ -215,9 +226,11 @@ def _find_pieces(keys: Sequence[Hashable]) -> Iterator[tuple[int, Sequence[Any]]
     place = 0
     while place < len(keys):
         times, length = _find_pattern(keys, place) if len(keys) > _PLAYED else (1, 1)
-        for _ in range(length):
+        if length > 1:
+            yield from _find_pieces(keys[place : place + length])
+        else:
             yield 1, keys[place : place + 1]
-            place += 1
+        place += length
         if times > 1:
             yield times, keys[place : place + length]
             place += times * length

@@ -47,9 +47,11 @@ def scratch_of_columns(machine: Machine, rows: int, columns: int, dtype: DType) 
     """Bytes of the two scratch tensors of x.sum(0), x of (rows, columns) in order; () for none.
 
     Blocks of threads that share one output leave their sums in memory, and count themselves.
-    Counts: `global_memory_size` and `semaphore_size` of aten/src/ATen/native/cuda/Reduce.cuh, with
-    its setReduceConfig, for a sum along the slower dimension. Ignores: storage that begins off a
-    multiple of four elements.
+    Counts: `global_memory_size` and `semaphore_size`, with setReduceConfig, for a sum along the
+    slower dimension.
+    Ignores: storage that begins off a multiple of four elements.
+    Error: none in the cases that PyTorch was asked for on the phantom.
+    Source: aten/src/ATen/native/cuda/Reduce.cuh.
     """
     if dtype.itemsize > _ACCUMULATOR_BYTES:
         return ()

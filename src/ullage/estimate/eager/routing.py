@@ -9,8 +9,8 @@ from ullage.estimate.eager.autograd import Gradients, connect, record
 from ullage.estimate.eager.tensor import BOOL, INT64, Tensor
 
 __all__ = [
-    "add_in_place", "clamp", "fill_parts", "grouped_product", "highest", "repeat_rows",
-    "sum_first", "sum_groups", "take_rows",
+    "add_in_place", "clamp", "fill_parts", "grouped_product", "highest", "place_rows",
+    "repeat_rows", "sum_first", "sum_groups", "sum_second", "take_rows",
 ]  # fmt: skip
 
 _SORTING: Final = 5  # tensors like the indices, that index_put sorts them with
@@ -61,6 +61,19 @@ def grouped_product(x: Tensor, weight: Tensor, *, is_transposed: bool = False) -
 
     node = record((x, weight), rule, *saved)
     return connect(x.like((x.shape[0], width)), node)
+
+
+def place_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """empty_like(x), and [rows] = x: saves the numbers of the rows."""
+    node = record((x,), lambda gradient, _: [gradient.like()], rows)
+    return connect(x.like(), node)
+
+
+def sum_second(x: Tensor) -> Tensor:
+    """x.sum(1) of (rows, count, width): backward expands, which takes no memory."""
+    before = x.shape
+    node = record((x,), lambda gradient, _: [gradient.alias(before, is_dense=before[1] == 1)])
+    return connect(x.like((before[0], before[2])), node)
 
 
 def sum_groups(x: Tensor, size: int) -> Tensor:

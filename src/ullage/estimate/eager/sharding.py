@@ -8,27 +8,35 @@ all-gather lives until the next one has its own, and so does the input of a redu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING
 
+from ullage.estimate.eager.tensor import Tensor
 from ullage.trace.category import Category
 
 if TYPE_CHECKING:
     from ullage.estimate.eager.arena import Arena, Storage
     from ullage.estimate.eager.dtype import DType
-    from ullage.estimate.eager.tensor import Tensor
 
 _GATHERS, _REDUCES = 1, 2  # streams beside the one on which the model computes
 
-__all__ = ["FullyShard", "shard_numel"]
+__all__ = ["FullyShard", "shard_numel", "shard_shape"]
 
 
 def shard_numel(shape: Sequence[int], num_shards: int) -> int:
-    """Elements of the first rank's part: dimension 0 is divided, and rounded up."""
-    if not shape:
-        return 1
-    return -(-shape[0] // num_shards) * prod(shape[1:])
+    """Elements of the first rank's part.
+
+    Counts: dimension 0 divided, and rounded up. Ignores: ranks behind, whose part may be smaller.
+    Error: none. Source: torch 2.15, torch/distributed/fsdp/_fully_shard/_fsdp_param.py.
+    """
+    return prod(shard_shape(shape, num_shards))
+
+
+def shard_shape(shape: Sequence[int], num_shards: int) -> tuple[int, ...]:
+    """Of the first rank's part; a number is a part of its own."""
+    return (-(-shape[0] // num_shards), *shape[1:]) if shape else ()
 
 
 class FullyShard:
@@ -42,7 +50,8 @@ class FullyShard:
         gathered: the whole parameters of each group that has them now, by the group.
         buffer: of the last all-gather.
         sent: input of the last reduce-scatter.
-        order: groups in the order of the forward pass, those whose backward pass is to come.
+        order: groups as their forward pass ended, those whose backward pass is to come.
+        apart: how many ranks share out a parameter, by its id, where it is not all.
         kept: gradients of the shards.
     """
 
@@ -64,28 +73,55 @@ class FullyShard:
         self.buffer: Storage | None = None
         self.sent: Storage | None = None
         self.order: list[Sequence[Tensor]] = []
+        self.apart: dict[int, int] = {}
+        self._among = num_shards
+        self._is_backward = False
+        self._reduced: set[int] = set()
         self.kept: list[Storage] = []
 
-    def shard_bytes(self, shape: Sequence[int]) -> int:
-        """What a rank keeps of a parameter."""
-        if self.is_offloaded:
-            return 0
-        return shard_numel(shape, self.num_shards) * self.stored.itemsize
+    @contextmanager
+    def shared_by(self, ranks: int) -> Iterator[None]:
+        """Parameters that are made within are shared out by so many ranks, as a group apart."""
+        self._among = ranks
+        try:
+            yield
+        finally:
+            self._among = self.num_shards
 
-    def gather(self, group: Sequence[Tensor], repeats: int = 1) -> None:
+    def shard(self, arena: Arena, shape: tuple[int, ...], dtype: DType) -> Tensor:
+        """A parameter, of which a rank keeps its part."""
+        nbytes = 0 if self.is_offloaded else shard_numel(shape, self._among) * self.stored.itemsize
+        made = Tensor(shape, dtype, arena.take(nbytes, Category.PARAMETER))
+        if self._among != self.num_shards:
+            self.apart[id(made)] = self._among
+        return made
+
+    def num_ranks(self, one: Tensor) -> int:
+        """That share out a parameter."""
+        return self.apart.get(id(one), self.num_shards)
+
+    def gather(self, group: Sequence[Tensor]) -> None:
         """Before a group is used: the all-gather's buffer, then each parameter, whole."""
-        self.order += [group] * min(repeats, 2)
         if self._key(group) not in self.gathered:
             self._fetch(group)
             self._unpack(group)
 
-    def free(self, group: Sequence[Tensor]) -> None:
-        """After a group's forward pass."""
+    def free(self, group: Sequence[Tensor], since: int = 0, repeats: int = 1) -> None:
+        """After a group's forward pass; what a checkpoint makes again is freed after its backward.
+
+        since: where in the order the first of its own groups stands; repeats: how many like it.
+        """
+        if self._is_backward:
+            return
+        self.order.append(group)
+        if repeats > 1:
+            self.order += self.order[since:]
         if self.is_freed:
             self.gathered.pop(self._key(group), None)
 
     def turn(self) -> None:
         """The backward pass begins: the last group is gathered."""
+        self._is_backward = True
         self.buffer = None
         if self.is_freed and self.order:
             self._fetch(self.order[-1])
@@ -104,17 +140,18 @@ class FullyShard:
     def reduce(self, group: Sequence[Tensor]) -> None:
         """After a group's backward pass: the gradients are scattered, the parameters let go."""
         self.gathered.pop(self._key(group), None)
-        while self.order and self.order[-1] is group:
+        self._reduced.add(self._key(group))
+        while self.order and self._key(self.order[-1]) in self._reduced:
             self.order.pop()
         trained = [one for one in group if one.grad is not None]
         if not trained:
             return
         self.sent = None
         size = sum(one.numel for one in trained) * self.stored.itemsize
-        self.sent = self._take_aside(size, Category.COMMUNICATION, _REDUCES)
+        self.sent = self.arena.take(size, Category.COMMUNICATION)
         for one in trained:
             one.grad = None
-        own = sum(shard_numel(one.shape, self.num_shards) for one in trained)
+        own = sum(shard_numel(one.shape, self.num_ranks(one)) for one in trained)
         own *= self.stored.itemsize
         kept = self._take_aside(own, Category.GRADIENT, _REDUCES)
         if not self.is_offloaded:
@@ -126,10 +163,23 @@ class FullyShard:
         self.buffer = None
         self.gathered.clear()
         self.order.clear()
+        self._reduced.clear()
+        self._is_backward = False
 
     def _fetch(self, group: Sequence[Tensor]) -> None:
+        """Of what no other rank has a part of, nothing is gathered."""
+        if self.num_ranks(group[0]) == 1:
+            self.buffer = None
+            return
+        parts = []
+        if self.is_offloaded:
+            sizes = [shard_numel(one.shape, self.num_ranks(one)) for one in group]
+            sizes = [size * self.stored.itemsize for size in sizes]
+            parts = [self._take_aside(size, Category.PARAMETER, _GATHERS) for size in sizes]
         whole = sum(one.nbytes for one in group)
-        self.buffer = self._take_aside(whole, Category.COMMUNICATION, _GATHERS)
+        buffer = self._take_aside(whole, Category.COMMUNICATION, _GATHERS)
+        parts.clear()
+        self.buffer = buffer
 
     def _take_aside(self, nbytes: int, category: Category, stream: int) -> Storage:
         """Memory on one of FSDP2's own streams."""

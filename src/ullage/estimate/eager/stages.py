@@ -4,47 +4,42 @@ the head whose vocabulary is divided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
-from ullage.estimate.eager.arena import Storage
+from ullage.estimate.eager.arena import Arena, Storage
 from ullage.estimate.eager.autograd import connect, record
 from ullage.estimate.eager.dtype import DType
 from ullage.estimate.eager.functional import linear
 from ullage.estimate.eager.module import Linear, Module, parameter
+from ullage.estimate.eager.sequence import gather
 from ullage.estimate.eager.tensor import Tensor, empty
 from ullage.trace.category import Category
 
-__all__ = ["DividedHead", "Incoming", "KeptHead", "Outgoing", "StageOutput", "run_stage"]
-
-
-class StageOutput(Exception):
-    """A stage is through; what it hands on is `output`."""
-
-    def __init__(self, output: Tensor) -> None:
-        super().__init__("a stage of the pipeline is through")
-        self.output = output
-
-
-def run_stage(model: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Tensor:
-    """The loss, or what a stage that is not the last hands on."""
-    try:
-        return model(*inputs)
-    except StageOutput as through:
-        return through.output
+__all__ = ["DividedHead", "Incoming", "KeptHead", "Outgoing"]
 
 
 class Incoming(Module):
-    """Instead of an embedding: what the stage before has sent, one buffer for each micro-batch."""
+    """Instead of an embedding: what the stage before has sent, one buffer for each micro-batch.
 
-    def __init__(self, width: int, dtype: DType) -> None:
+    Attributes:
+        parts: ranks that each have a part of the sequence.
+        kept: what was received, where it outlives its pass; None: it does not.
+    """
+
+    kept: list[Storage] | None = None
+
+    def __init__(self, width: int, dtype: DType, parts: int = 1) -> None:
         self.width = width
         self.dtype = dtype
+        self.parts = parts
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        shape = (*tokens.shape, self.width)
+        batch, length = tokens.shape
+        shape = (batch, length // self.parts, self.width)
         received = empty(tokens.arena, shape, self.dtype, Category.COMMUNICATION)
         received.needs_grad = True
+        if self.kept is not None:
+            self.kept.append(received.storage)
         return received
 
 
@@ -52,28 +47,40 @@ class Outgoing(Module):
     """Instead of what follows the last layer of a stage that is not the last."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        raise StageOutput(x)
+        return x
 
 
 class KeptHead(Module):
     """The head of a last stage, which torch.distributed.pipelining keeps the logits of for every
     micro-batch of the step, to merge them; the graph behind each holds what the stage received.
+
+    unplayed: micro-batches of the step that are not played; theirs are there from the first on.
     """
 
-    def __init__(self, head: Any, micro_batches: int) -> None:  # noqa: ANN401
+    def __init__(self, head: Any, incoming: Incoming, unplayed: int) -> None:  # noqa: ANN401
         self.head = head
-        self.micro_batches = micro_batches
-        self.kept: list[Storage] = []
+        self.unplayed = unplayed
+        self.logits_bytes = 0
+        self.kept = incoming.kept = []
 
     def __call__(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(x)
-        if not self.kept:
-            take = logits.arena.take
-            self.kept = [
-                take(self.micro_batches * logits.nbytes, Category.ACTIVATION),
-                take(self.micro_batches * x.nbytes, Category.COMMUNICATION),
+        take = logits.arena.take
+        if len(self.kept) == 1 and self.unplayed:
+            self.kept += [
+                take(self.unplayed * logits.nbytes, Category.ACTIVATION),
+                take(self.unplayed * x.nbytes, Category.COMMUNICATION),
             ]
+        logits.storage.own(Category.ACTIVATION)
+        self.kept.append(logits.storage)
+        self.logits_bytes = logits.nbytes
         return logits
+
+    def merge(self, arena: Arena, micro_batches: int) -> None:
+        """The logits of all micro-batches in one tensor, which the caller lets go; those that it
+        was made from stay until the next step begins.
+        """
+        arena.take(micro_batches * self.logits_bytes)
 
 
 class DividedHead(Module):
@@ -81,16 +88,21 @@ class DividedHead(Module):
 
     As ColwiseParallel(output_layouts=Replicate()) has it: the gathered parts, then one tensor of
     them in order.
+
+    is_sequence_divided: so is what it is given, which is gathered along the sequence first.
     """
 
-    def __init__(self, head: Linear, ranks: int) -> None:
+    def __init__(self, head: Linear, ranks: int, *, is_sequence_divided: bool = False) -> None:
         rows, width = head.weight.shape
         self.ranks = ranks
+        self.is_sequence_divided = is_sequence_divided
         self.weight = parameter(
             head.weight.arena, -(-rows // ranks), width, dtype=head.weight.dtype
         )
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.is_sequence_divided:
+            x = gather(x, self.ranks)
         local = linear(x, self.weight)
         shape = local.shape
         node = record((local,), lambda gradient, _: [gradient.like(shape)])

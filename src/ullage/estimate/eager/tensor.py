@@ -113,9 +113,10 @@ class Tensor:
         """New memory: of the same shape and dtype where nothing else is said; of the same shape it
         is laid out alike, so that a transposed tensor stays one (empty_like).
         """
+        arena, dtype = self.storage.arena, dtype or self.dtype
         if shape is not None:
-            return empty(self.storage.arena, shape, dtype or self.dtype)
-        made = empty(self.storage.arena, self.shape, dtype or self.dtype)
+            return Tensor(shape, dtype, arena.take(prod(shape) * dtype.itemsize))
+        made = Tensor(self.shape, dtype, arena.take(prod(self.shape) * dtype.itemsize))
         made.is_permuted = self.is_permuted
         made.is_dense = not self.is_permuted
         return made

@@ -1,0 +1,83 @@
+"""Every formula says what it counts, what it ignores, its error and its source."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ullage.estimate.eager.cudnn import convolution_scratch
+from ullage.estimate.eager.machine import Machine
+from ullage.estimate.eager.reductions import scratch_of_columns
+from ullage.estimate.eager.sharding import shard_numel
+from ullage.estimate.optimizers import OPTIMIZERS
+from ullage.estimate.spread import Spread
+from ullage.estimate.training import play_training
+from ullage.estimate.weights import FORMATS
+
+# In these every public function that gives a size is a formula; elsewhere some are.
+MODULES = (
+    "adapters", "checkpointing", "diffusion", "engines.transformers", "engines.vllm", "estimate",
+    "history", "kv_cache", "retrieval", "serving", "speculation", "speech", "surroundings",
+    "textbook", "vllm_memory", "weights",
+)  # fmt: skip
+OTHERS: tuple[Callable[..., Any], ...] = (
+    Machine.blas_workspace_bytes.fget, Spread.host_bytes, convolution_scratch, play_training,
+    scratch_of_columns, shard_numel,
+)  # type: ignore[assignment]  # fmt: skip
+# What gives these looks something up, checks or chooses among what was given; one searches.
+SEARCH = "find_longest"
+NO_SIZE = {"None", "bool", "str", "Format", "Precision", "Stage", "tuple[Rules, str]"}
+# A paper, a file of a library, a version of one, or the table or derivation that is there to read.
+SOURCE = re.compile(
+    r"arXiv:|doi:|\b\d{4}, |\w\.(py|cuh?|cpp|c|toml)\b|faiss, |derived here|`source`|that of \w"
+)
+
+
+def formulas() -> Iterator[Callable[..., Any]]:
+    """All of them."""
+    for name in MODULES:
+        module = importlib.import_module(f"ullage.estimate.{name}")
+        for _, function in inspect.getmembers(module, inspect.isfunction):
+            is_own = function.__module__ == module.__name__ and function.__name__[0] != "_"
+            if is_own and function.__name__ != SEARCH:
+                gives = inspect.signature(function).return_annotation
+                yield from () if gives in NO_SIZE else (function,)
+    yield from OTHERS
+
+
+def name_of(formula: Callable[..., Any]) -> str:
+    """How it is called in the name of a test."""
+    return f"{formula.__module__}.{formula.__qualname__}"
+
+
+@pytest.mark.parametrize("formula", [*formulas()], ids=name_of)
+def test_a_formula_says_what_it_counts_what_it_ignores_its_error_and_its_source(
+    formula: Callable[..., Any],
+) -> None:
+    text = inspect.getdoc(formula) or ""
+    parts = re.split(r"\b(Counts|Ignores|Error|Source|Args|Raises): ", " ".join(text.split()))
+    said = dict(zip(parts[1::2], parts[2::2], strict=True))
+    assert list(said)[:4] == ["Counts", "Ignores", "Error", "Source"]
+    assert all(len(said[name].strip(" .")) > 2 for name in ("Counts", "Ignores", "Error"))
+    assert SOURCE.search(said["Source"]), said["Source"]
+
+
+def test_the_formulas_are_found() -> None:
+    names = {formula.__name__ for formula in formulas()}
+    assert {"token_bytes", "weight_bytes", "adam_bytes", "sqrt_peak", "replay"} <= names
+    assert len(names) > 45
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_names_the_file_that_it_follows(name: str) -> None:
+    assert re.search(r"\w/\w+\.py$", OPTIMIZERS[name].source)
+
+
+@pytest.mark.parametrize("name", [name for name, one in FORMATS.items() if one.bits < 16])
+def test_a_format_of_weights_has_a_source(name: str) -> None:
+    assert FORMATS[name].source

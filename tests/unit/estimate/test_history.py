@@ -1,0 +1,227 @@
+"""The caching allocator's rules, and two steps of a program replayed by them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ullage.errors import SpecError
+from ullage.estimate import history
+from ullage.estimate.eager.arena import Arena, Storage
+from ullage.estimate.eager.machine import Machine
+from ullage.estimate.history import Reserved, replay
+from ullage.estimate.recipe import Recipe
+from ullage.estimate.timeline import Timeline
+from ullage.estimate.training import play_training
+from ullage.models.builtin import find_model
+
+MIB = 2**20
+
+
+@dataclass
+class Block:
+    """A piece of a segment; free or not."""
+
+    size: int
+    is_free: bool = True
+
+
+@dataclass
+class PlainAllocator:
+    """The allocator as one would explain it: segments are lists of blocks, every search looks at
+    all of them.
+    """
+
+    segments: list[tuple[tuple[int, bool], list[Block]]] = field(default_factory=list)
+    peak_bytes: int = 0
+
+    def allocate(self, size: int, stream: int = 0) -> Block:
+        pool = (stream, size <= MIB)
+        fitting = [
+            (block.size, place, number)
+            for place, (kind, blocks) in enumerate(self.segments)
+            for number, block in enumerate(blocks)
+            if kind == pool and block.is_free and block.size >= size
+        ]
+        if not fitting:
+            own = -(-size // (2 * MIB)) * 2 * MIB
+            whole = 2 * MIB if size <= MIB else 20 * MIB if size < 10 * MIB else own
+            self.segments.append((pool, [Block(whole)]))
+            fitting = [(whole, len(self.segments) - 1, 0)]
+        _, place, number = min(fitting)
+        blocks = self.segments[place][1]
+        block, rest = blocks[number], blocks[number].size - size
+        block.is_free = False
+        if rest >= 512 if size <= MIB else rest > MIB:
+            block.size = size
+            blocks.insert(number + 1, Block(rest))
+        live = sum(one.size for _, among in self.segments for one in among if not one.is_free)
+        self.peak_bytes = max(self.peak_bytes, live)
+        return block
+
+    def free(self, block: Block) -> None:
+        block.is_free = True
+        for _, blocks in self.segments:
+            for number in range(len(blocks) - 1, 0, -1):
+                if blocks[number].is_free and blocks[number - 1].is_free:
+                    blocks[number - 1].size += blocks.pop(number).size
+
+    @property
+    def reserved_bytes(self) -> int:
+        return sum(block.size for _, blocks in self.segments for block in blocks)
+
+
+def replay_plainly(timeline: Timeline) -> Reserved:
+    """The same order of events, by the plain allocator."""
+    log, allocator = timeline.log, PlainAllocator()
+    first = next(begin for begin, phase in log.phases if phase != "build")
+    gone = {~event for event in log.events[:first] if event < 0}
+    live: dict[int, list[Block]] = defaultdict(list)
+    runs, dropped = history._program(timeline)
+    heirs = history._find_heirs(timeline, log.sizes)
+    for begin, end, repeats, kind in runs:
+        for event in (dropped if kind == history._DROP else log.events)[begin:end] * repeats:
+            index = event if event >= 0 else ~event
+            size = log.sizes[index]
+            if index in gone or not size:
+                continue
+            if kind == history._DROP:
+                if live[index]:
+                    allocator.free(live[index].pop(0))
+            elif event >= 0:
+                live[index].append(allocator.allocate(size, log.streams.get(index, 0)))
+            elif live[index]:
+                allocator.free(live[index].pop())
+            elif live[heirs[index]]:
+                allocator.free(live[heirs[index]].pop(-1 if kind == history._BACKWARD else 0))
+    return Reserved(allocator.reserved_bytes, allocator.peak_bytes)
+
+
+def reserve(*sizes: float) -> Reserved:
+    """What a program comes to that asks for so many MiB, or, below 0, lets go of the first that it
+    has of that size.
+    """
+    arena = Arena()
+    arena.begin("build")
+    arena.begin("forward")
+    arena.begin("build")
+    live: list[tuple[float, Storage]] = []
+    for size in sizes:
+        if size > 0:
+            live.append((size, arena.take(int(size * MIB))))
+        else:
+            live.pop([one for one, _ in live].index(-size))
+    arena.begin("optimizer")
+    timeline = Timeline(arena.log)
+    assert replay_plainly(timeline) == replay(timeline)
+    return replay(timeline)
+
+
+def test_small_requests_share_a_segment_of_2_mib() -> None:
+    assert reserve(0.5, 0.5, 0.5, 0.5).reserved_bytes == 2 * MIB
+    assert reserve(0.5, 0.5, 0.5, 0.5, 0.25).reserved_bytes == 4 * MIB
+
+
+def test_requests_of_less_than_10_mib_share_a_segment_of_20_mib() -> None:
+    assert reserve(6, 6, 6) == (20 * MIB, 18 * MIB)
+
+
+def test_a_larger_request_gets_a_segment_of_whole_2_mib() -> None:
+    assert reserve(11.5) == (12 * MIB, 12 * MIB)
+
+
+def test_a_rest_of_more_than_1_mib_is_split_off() -> None:
+    assert reserve(20, -20, 19).allocated_bytes == 20 * MIB
+    assert reserve(20, -20, 18.5, 1.5) == (20 * MIB, 20 * MIB)
+
+
+def test_the_best_fit_is_taken() -> None:
+    assert reserve(40, 20, 30, -40, -20, -30, 25, 40, 20).reserved_bytes == 90 * MIB
+
+
+def test_free_neighbours_become_one() -> None:
+    assert reserve(5, 5, 5, 5, -5, -5, -5, -5, 20).reserved_bytes == 20 * MIB
+
+
+def test_what_was_on_one_stream_is_of_no_use_to_another() -> None:
+    arena = Arena()
+    arena.begin("build")
+    arena.begin("forward")
+    arena.begin("optimizer")
+    for stream in (0, 1):
+        one = arena.take(30 * MIB)
+        arena.log.streams[one.index] = stream
+        del one
+    timeline = Timeline(arena.log)
+    assert replay(timeline) == replay_plainly(timeline) == (60 * MIB, 30 * MIB)
+
+
+@given(st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 30), st.booleans()), max_size=80))
+@settings(max_examples=80, deadline=None)
+def test_the_native_replay_is_the_plain_one(steps: list[tuple[int, int, bool]]) -> None:
+    """A step asks for so many times 512 bytes, then lets go of one by its place, if there is one;
+    some are repeated layers, whose deaths have to find an heir.
+    """
+    arena = Arena()
+    arena.begin("build")
+    live: list[Storage] = []
+    for number, (size, place, is_repeated) in enumerate(steps):
+        if number == len(steps) // 3:
+            arena.begin("forward")
+        with arena.section("layers", "forward", 1 + 2 * is_repeated):
+            live.append(arena.take(size * 512))
+            if place < len(live):
+                live.pop(place)
+    arena.begin("backward")
+    while len(live) > 3:
+        live.pop()
+    arena.begin("optimizer")
+    timeline = Timeline(arena.log)
+    assert replay(timeline) == replay_plainly(timeline)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        ("gpt2", {}),
+        ("gpt2", {"checkpointing": "full", "accumulation": 2}),
+        ("resnet18", {"image": 64, "length": None}),
+    ],
+)
+def test_a_training_program_is_replayed_as_the_plain_allocator_does(
+    model: str, changes: dict[str, Any]
+) -> None:
+    recipe = Recipe(**{"batch": 1, "length": 128, **changes})
+    timeline = play_training(find_model(model).config, recipe, Machine()).timeline
+    found = replay(timeline)
+    assert found == replay_plainly(timeline)
+    assert timeline.peak_bytes <= found.allocated_bytes <= found.reserved_bytes
+
+
+def test_what_the_loop_holds_goes_when_there_is_a_new_loss() -> None:
+    arena = Arena()
+    arena.begin("build")
+    arena.begin("forward")
+    loss = arena.take(30 * MIB)
+    arena.begin("backward")
+    kept = arena.take(30 * MIB)  # by the graph behind the loss
+    arena.begin("optimizer")
+    timeline = Timeline(arena.log)
+    assert replay(timeline).reserved_bytes == 90 * MIB
+    del loss, kept
+
+
+def test_more_than_can_be_counted_is_refused_by_name() -> None:
+    for size in (2**62, 2**70):
+        arena = Arena()
+        arena.begin("build")
+        held = [arena.take(size) for _ in range(3)]
+        arena.begin("forward")
+        with pytest.raises(SpecError, match="8 EiB"):
+            replay(Timeline(arena.log))
+        del held
