@@ -19,9 +19,8 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from ullage.record.arrivals import Load, around_import
-from ullage.record.place import is_ours
+from ullage.record.tracebacks import clean_tracebacks
 
-_OPS = f"torch{os.sep}_ops.py"
 _PR_SET_PDEATHSIG = 1
 _COMPILE_WORKER = f"torch{os.sep}_inductor{os.sep}compile_worker{os.sep}"
 
@@ -87,8 +86,17 @@ def start() -> None:
         with stubs_for_libraries():
             load(torch)
         watch(torch, changed, environment)
+        install_plan(torch, environment)
 
     around_import("torch", load_and_watch)
+
+
+def install_plan(torch: ModuleType, environment: Mapping[str, str] = os.environ) -> None:
+    """Has the plan of the run applied, where it has one."""
+    if "ULLAGE_PLAN_NOTES" in environment:
+        from ullage.techniques.script import install_from
+
+        install_from(environment, torch)
 
 
 def watch(
@@ -136,35 +144,6 @@ def _watch_exceptions(session: Any) -> None:
 
     sys.excepthook = note_and_show
     atexit.register(note_unseen)  # runs before what was registered earlier
-
-
-def clean_tracebacks(error: BaseException) -> None:
-    """Takes ullage out of what will be shown of an exception and of its causes."""
-    pending: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while pending:
-        one = pending.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        one.__traceback__ = _without_ours(one.__traceback__)
-        pending += [one.__cause__, one.__context__]
-
-
-def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback as it would be without ullage: frames of its hooks taken out."""
-    kept: list[TracebackType] = []
-    was_ours = False
-    while traceback is not None:
-        filename = traceback.tb_frame.f_code.co_filename
-        # An operation that ullage passes on is called by way of torch._ops, not straight from C++.
-        was_ours = is_ours(filename) or (was_ours and filename.endswith(_OPS))
-        if not was_ours:
-            kept.append(traceback)
-        traceback = traceback.tb_next
-    for one, following in zip(kept, [*kept[1:], None], strict=True):
-        one.tb_next = following
-    return kept[0] if kept else None
 
 
 def _watch_exit(session: Any) -> None:

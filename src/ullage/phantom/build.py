@@ -1,5 +1,5 @@
 """Builds the native parts: the phantom, one library that answers and a tiny stub for each of
-NVIDIA's sonames; and the reader of snapshots (trace/csrc).
+NVIDIA's sonames; the reader of snapshots (trace/csrc); the replay of an estimate (estimate/csrc).
 
 The stubs hold no code. Each carries a soname, such as libcublas.so.13, and needs
 libullage_phantom.so beside it: a loader that looks for the soname finds the phantom's functions.
@@ -28,8 +28,12 @@ from pathlib import Path
 SOURCES = Path(__file__).parent / "csrc"
 DEFAULT_OUT = Path(__file__).parent / "lib"
 LIBRARY = "libullage_phantom.so"
-READER_SOURCES = Path(__file__).parent.parent / "trace" / "csrc"
-READER = "libullage_reader.so"
+# Of Python's own: the sources of each.
+EXTENSIONS = {
+    "libullage_reader.so": SOURCES.parents[1] / "trace" / "csrc",
+    "libullage_replay.so": SOURCES.parents[1] / "estimate" / "csrc",
+}
+LIBRARIES = (LIBRARY, *EXTENSIONS)
 STAMP = "build.stamp"
 
 COMPILE_FLAGS = (
@@ -79,7 +83,7 @@ def build(out: Path = DEFAULT_OUT, *, target: str | None = None, cc: str | None 
     with tempfile.TemporaryDirectory(dir=out, prefix=".build-") as aside:
         _compile(compiler, sonames, Path(aside))
         (out / STAMP).unlink(missing_ok=True)
-        for name in (LIBRARY, READER, *sonames):
+        for name in (*LIBRARIES, *sonames):
             (Path(aside) / name).replace(out / name)
         (out / STAMP).write_text(stamp, encoding="ascii")
     return out
@@ -125,7 +129,7 @@ def _stamp(compiler: tuple[str, ...]) -> str:
     # Not where Python is: a build in a throw-away environment must not look like another.
     command = [word for word in compiler if word != sys.executable]
     digest = hashlib.sha256(repr(command).encode())
-    files = [*SOURCES.rglob("*"), *READER_SOURCES.rglob("*")]
+    files = [path for where in (SOURCES, *EXTENSIONS.values()) for path in where.rglob("*")]
     sources = [path for path in files if path.suffix in {".c", ".h", ".inc", ".txt"}]
     for path in (Path(__file__), *sorted(sources)):
         digest.update(path.name.encode())
@@ -134,7 +138,7 @@ def _stamp(compiler: tuple[str, ...]) -> str:
 
 
 def _is_current(out: Path, sonames: tuple[str, ...], stamp: str) -> bool:
-    if not all((out / name).is_file() for name in (LIBRARY, READER, *sonames)):
+    if not all((out / name).is_file() for name in (*LIBRARIES, *sonames)):
         return False
     built = out / STAMP
     return built.is_file() and built.read_text(encoding="ascii") == stamp
@@ -148,9 +152,9 @@ def _compile(compiler: tuple[str, ...], sonames: tuple[str, ...], aside: Path) -
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         links = [
             _compile_objects(pool, compiler, sources, aside / name)
-            for sources, name in ((SOURCES, LIBRARY), (READER_SOURCES, READER))
+            for name, sources in ((LIBRARY, SOURCES), *EXTENSIONS.items())
         ]
-        for name, objects in zip((LIBRARY, READER), links, strict=True):
+        for name, objects in zip(LIBRARIES, links, strict=True):
             output = (f"-Wl,-soname,{name}", "-o", str(aside / name))
             _call(compiler, *LINK_FLAGS, *output, *map(str, objects), "-ldl")
         for done in [

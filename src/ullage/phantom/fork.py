@@ -20,7 +20,7 @@ import socket
 import sys
 from typing import Any
 
-from ullage.phantom.bootstrap import end_with, stubs_for_libraries, watch
+from ullage.phantom.bootstrap import end_with, install_plan, stubs_for_libraries, watch
 
 _POLL_S = 0.02
 
@@ -47,6 +47,7 @@ def become_a_run() -> None:
     end_with(warm)
     _take_on(order)
     watch(torch)
+    install_plan(torch)
 
 
 class _Orders:

@@ -26,6 +26,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from ullage.errors import EnvironmentProblem, SpecError
 from ullage.phantom.caches import compiler_variables
@@ -36,9 +37,13 @@ from ullage.phantom.strays import end_strays
 from ullage.phantom.torch_build import TorchBuild
 from ullage.record.assume import WORST_CASE, Assumed
 
+if TYPE_CHECKING:
+    from ullage.techniques.plan import Plan
+
 LIBRARY_DIR = Path(__file__).parent / "lib"
 SITE_DIR = Path(__file__).parent / "site"
 PROGRESS_FILE = "progress"
+PLAN_FILE = "plan.json"
 _POLL_S = 0.1
 # A program that hangs in its own handler of Ctrl-C, or ignores SIGTERM, is ended by the third.
 _MAX_SIGNALS = 3
@@ -63,6 +68,9 @@ class RunOptions:
             node.
         variables: of the environment, beside those that are there.
         inputs: a directory in which each process notes the files that it reads; None notes none.
+        plan: what is applied to the model that the program trains; None: nothing.
+        describes: whether that model is described, so that a plan can be made for it.
+        has_work: whether the work of a step is recorded; what is allocated is a little different.
     """
 
     alloc_conf: str | None = None
@@ -77,6 +85,9 @@ class RunOptions:
     num_devices: int | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     inputs: Path | None = None
+    plan: Plan | None = None
+    describes: bool = False
+    has_work: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +133,9 @@ def make_environment(
     environment = dict(os.environ if base is None else base) | dict(options.variables)
     environment |= rank.variables() if rank else {}
     preloaded = [LIBRARY_DIR / "libullage_phantom.so", *build.preloaded(LIBRARY_DIR)]
-    _put_before(environment, "LD_PRELOAD", ":".join(map(str, preloaded)))
-    _put_before(environment, "LD_LIBRARY_PATH", str(LIBRARY_DIR))
-    _put_before(environment, "PYTHONPATH", str(SITE_DIR))
+    put_before(environment, "LD_PRELOAD", ":".join(map(str, preloaded)))
+    put_before(environment, "LD_LIBRARY_PATH", str(LIBRARY_DIR))
+    put_before(environment, "PYTHONPATH", str(SITE_DIR))
     environment |= {
         "ULLAGE_PHANTOM": "1",
         "ULLAGE_RUN_DIR": str(run_dir),
@@ -136,17 +147,7 @@ def make_environment(
         "ULLAGE_PROGRESS": str(run_dir / PROGRESS_FILE),
     }
     environment |= compiler_variables(run_dir, environment)
-    optional = {
-        "ULLAGE_STEPS": None if options.steps is None else str(options.steps),
-        "ULLAGE_REAL_INIT": "1" if options.has_real_init else None,
-        "ULLAGE_DUMMY_WEIGHTS": "1" if options.has_dummy_weights else None,
-        "ULLAGE_VALUES": None if options.has_values else "0",
-        "ULLAGE_ASSUME": None if options.assumed == WORST_CASE else options.assumed.text(),
-        "ULLAGE_RANK": f"{rank.number}/{rank.world_size}" if rank else None,
-        "ULLAGE_MAIL": str(options.mail or run_dir) if rank else None,
-        "ULLAGE_INPUTS": None if options.inputs is None else str(options.inputs),
-    }
-    for name, value in optional.items():
+    for name, value in _optional_variables(run_dir, options).items():
         environment.pop(name, None)  # not inherited from a run around this one
         if value is not None:
             environment[name] = value
@@ -158,10 +159,45 @@ def make_environment(
     return environment
 
 
+def _optional_variables(run_dir: Path, options: RunOptions) -> dict[str, str | None]:
+    """What a run asks of a process beside the device; None: a variable that is not to be there."""
+    rank = options.rank
+    return {
+        "ULLAGE_STEPS": None if options.steps is None else str(options.steps),
+        "ULLAGE_REAL_INIT": "1" if options.has_real_init else None,
+        "ULLAGE_DUMMY_WEIGHTS": "1" if options.has_dummy_weights else None,
+        "ULLAGE_VALUES": None if options.has_values else "0",
+        "ULLAGE_ASSUME": None if options.assumed == WORST_CASE else options.assumed.text(),
+        "ULLAGE_RANK": f"{rank.number}/{rank.world_size}" if rank else None,
+        "ULLAGE_MAIL": str(options.mail or run_dir) if rank else None,
+        "ULLAGE_INPUTS": None if options.inputs is None else str(options.inputs),
+        "ULLAGE_WORK": "1" if options.has_work else None,
+        **plan_variables(run_dir, options.plan, describes=options.describes),
+    }
+
+
+def plan_variables(
+    run_dir: Path, plan: Plan | None, *, describes: bool = False
+) -> dict[str, str | None]:
+    """What has a plan applied in a process: variables of the environment, and a file in `run_dir`.
+
+    None: a variable that is not to be there.
+    """
+    if plan is not None:
+        run_dir.mkdir(exist_ok=True)
+        (run_dir / PLAN_FILE).write_text(plan.text(), encoding="utf-8")
+    return {
+        "ULLAGE_PLAN": None if plan is None else str(run_dir / PLAN_FILE),
+        "ULLAGE_DESCRIBE": "1" if describes else None,
+        "ULLAGE_PLAN_NOTES": str(run_dir) if plan is not None or describes else None,
+        **({} if plan is None else plan.variables),
+    }
+
+
 class Child:
     """A started program."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path | None) -> None:
         self.pid = 0
         self._run_dir = run_dir
         self._process: subprocess.Popen[bytes] | None = None
@@ -189,7 +225,7 @@ class Child:
             exit_code=128 - code if code < 0 else code,
             wall_s=time.monotonic() - self._started_s,
             was_interrupted=signal.SIGINT in self._signals,
-            left_running=end_strays(self._run_dir),
+            left_running=end_strays(self._run_dir) if self._run_dir is not None else (),
         )
 
     def forward(self, number: int, frame: FrameType | None) -> None:
@@ -237,7 +273,8 @@ class Child:
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-            end_strays(self._run_dir)
+            if self._run_dir is not None:
+                end_strays(self._run_dir)
 
 
 @contextmanager
@@ -252,7 +289,8 @@ def start(
 
     Args:
         program: what to run.
-        environment: from `make_environment`.
+        environment: from `make_environment`; with no ULLAGE_RUN_DIR in it, the processes that the
+            program leaves running are left alone.
         stdout_to_stderr: whether the program's own output goes to stderr, which leaves stdout to a
             document.
         output: a file that all the program prints goes to; it then has no stdin either.
@@ -262,7 +300,8 @@ def start(
     """
     command = [program.python, *program.arguments]
     sys.stdout.flush()
-    child = Child(Path(environment["ULLAGE_RUN_DIR"]))
+    run_dir = environment.get("ULLAGE_RUN_DIR")
+    child = Child(None if run_dir is None else Path(run_dir))
     with _handling(child.forward):  # from before there is a process: no signal finds it unattended
         try:
             with ExitStack() as stack:
@@ -350,7 +389,7 @@ def _is_in_foreground() -> bool:
         os.close(terminal)
 
 
-def _put_before(environment: dict[str, str], name: str, value: str) -> None:
+def put_before(environment: dict[str, str], name: str, value: str) -> None:
     """Sets a list variable, in front of what it held."""
     held = environment.get(name)
     environment[name] = f"{value}:{held}" if held else value

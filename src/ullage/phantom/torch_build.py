@@ -139,6 +139,15 @@ def find_torch(python: str) -> TorchBuild:
     )
 
 
+def find_version(python: str) -> str:
+    """The version of the torch that an interpreter would import, whatever it was built for.
+
+    Raises:
+        EnvironmentProblem: there is none.
+    """
+    return _read_version(_package_directory(python))[0]
+
+
 def check_torch(build: TorchBuild, library_dir: Path) -> TorchBuild:
     """The build itself, if the phantom in `library_dir` answers all that it asks for.
 

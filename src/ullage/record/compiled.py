@@ -43,7 +43,7 @@ class Compiled:
         has_any = getattr(modules, "_has_any_global_hook", None)
         if has_any is not None:  # torch warns of global hooks: of those of the program alone
             modules._has_any_global_hook = self._without_hooks(lambda: bool(has_any()))
-        dynamo.trace_rules.add(__name__.partition(".")[0])
+        dynamo.trace_rules.add(__name__.rpartition(".")[0])
         # Callbacks of the program's own may come and go, so the calls of all of them are watched.
         handler = dynamo.callback.callback_handler
         handler.run_start_callbacks = self._around(handler.run_start_callbacks, self._begin_trace)

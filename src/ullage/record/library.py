@@ -45,6 +45,7 @@ know_nodes = _bind("ullage_know_nodes", c_int, c_void_p, c_uint64)
 enter_scope = _bind("ullage_enter_scope", None, c_int)
 leave_scope = _bind("ullage_leave_scope", None)
 leave_scopes = _bind("ullage_leave_scopes", None)
+current_scope = _bind("ullage_current_scope", c_int)
 expect_count = _bind("ullage_expect_count", None, c_int64)
 split_size = _bind("ullage_split_size", None, c_int)
 expect_nothing = _bind("ullage_expect_nothing", None)
@@ -170,6 +171,7 @@ def _text(value: object) -> str:
 __all__ = [
     "LIBRARIES",
     "assumed",
+    "current_scope",
     "enter_scope",
     "events",
     "expect_count",

@@ -8,18 +8,14 @@ it, without the parts that wrappers add.
 from __future__ import annotations
 
 import ctypes
-import gc
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 from ullage.record import library
+from ullage.record.module_trees import join, live_owners, outermost, paths, unwrapped
 
-# What wraps a module in the place of the module: it is no part of the path.
-_WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
-_WRAPPERS = ("DistributedDataParallel", "DataParallel", "DeepSpeedEngine")
-_OF_WRAPPERS = "module"
 # The pointer that an autograd node of Python holds comes after the two words of every object.
 _NODE_OFFSET = 16
 _MAX_SEARCHES = 32
@@ -74,10 +70,17 @@ class Modules:
         """
         number = self._numbers.get(id(top))
         root, start = (self._root_number(top), "") if number is None else self._scopes[number]
-        for path, module in _paths(top, start):
+        for path, module in paths(top, start):
             place = (root, path)
             self._place(module, place)
             yield place, module
+
+    def live(self) -> Iterator[tuple[int, Any]]:
+        """The modules that there are, each with its scope; what holds another comes before it."""
+        for key, number in list(self._numbers.items()):
+            module = self._references[key]()
+            if module is not None:
+                yield number, module
 
     def names(self) -> list[str]:
         """The name of each scope, by number."""
@@ -102,7 +105,7 @@ class Modules:
         # A loss may be made anew in each step; to look for what holds a module takes milliseconds.
         if _has_parameters(module) and self._num_searches < _MAX_SEARCHES:
             self._num_searches += 1
-            top = _outermost(module, live_owners(self._torch)[0])
+            top = outermost(module, live_owners(self._torch)[0])
         for _ in self.walk(top):
             pass
         return self._numbers[id(module)]
@@ -130,7 +133,7 @@ class Modules:
         known = self._root_of.get(id(root))
         if known is not None:
             return known
-        name = type(_unwrapped(root)).__name__
+        name = type(unwrapped(root)).__name__
         if is_replica(root) and name in self._roots:
             return self._roots.index(name)  # the paths are those of the root
         has_parameters = _has_parameters(root)
@@ -152,86 +155,5 @@ def is_replica(module: Any) -> bool:
     return getattr(module, "_is_replica", False)
 
 
-def live_owners(torch: ModuleType) -> tuple[list[Any], list[Any]]:
-    """All modules and all optimizers that there are; among half a million objects, each type is
-    judged once.
-    """
-    modules, optimizers = list[Any](), list[Any]()
-    into: dict[type, list[Any] | None] = {}
-    for found in gc.get_objects():
-        kind = type(found)
-        if kind not in into:
-            is_module = issubclass(kind, torch.nn.Module)
-            is_optimizer = issubclass(kind, torch.optim.Optimizer)
-            into[kind] = modules if is_module else optimizers if is_optimizer else None
-        owners = into[kind]
-        if owners is not None:
-            owners.append(found)
-    return modules, optimizers
-
-
-def find_roots(modules: Sequence[Any]) -> list[Any]:
-    """The modules that no other holds."""
-    held = {id(child) for module in modules for _, child in _children(module)}
-    return [
-        module for module in modules if id(module) not in held and "_modules" in module.__dict__
-    ]
-
-
-def _outermost(module: Any, modules: Sequence[Any]) -> Any:
-    """The module that holds all that hold a module; itself where none does."""
-    parents = {id(child): parent for parent in modules for _, child in _children(parent)}
-    seen: set[int] = set()
-    while id(module) in parents and id(module) not in seen:
-        seen.add(id(module))
-        module = parents[id(module)]
-    return module
-
-
 def _has_parameters(module: Any) -> bool:
     return next(iter(module.parameters()), None) is not None
-
-
-def _paths(top: Any, start: str) -> Iterator[tuple[str, Any]]:
-    """The modules of a tree in the order of `named_modules()`, with paths that wrappers are no part
-    of.
-    """
-    seen: set[int] = set()
-    waiting: list[tuple[str, Any]] = [(start, top)]
-    while waiting:
-        path, module = waiting.pop()
-        if id(module) in seen:
-            continue
-        seen.add(id(module))
-        yield path, module
-        waiting += reversed(
-            [
-                (_join(path, name, module), child)
-                for name, child in _children(module)
-                if id(child) not in seen
-            ]
-        )
-
-
-def _children(module: Any) -> Iterable[tuple[str, Any]]:
-    held = getattr(module, "_modules", None) or {}
-    return [(name, child) for name, child in held.items() if child is not None]
-
-
-def _join(path: str, name: str, module: Any) -> str:
-    if name in _WRAPPED or (name == _OF_WRAPPERS and type(module).__name__ in _WRAPPERS):
-        return path
-    return join(path, name)
-
-
-def join(path: str, name: str) -> str:
-    """A path, one name longer."""
-    return f"{path}.{name}" if path and name else path or name
-
-
-def _unwrapped(module: Any) -> Any:
-    """What a wrapper wraps, at the end of wrappers."""
-    for name, child in _children(module):
-        if not _join("", name, module):
-            return _unwrapped(child)
-    return module

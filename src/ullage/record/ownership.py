@@ -13,7 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from ullage.record import library, sharded
-from ullage.record.modules import Modules, Place, find_roots, join, live_owners
+from ullage.record.module_trees import find_roots, join, live_owners
+from ullage.record.modules import Modules, Place
 
 Claim = tuple[int, int, int, str, str]  # position, device, address, category, name
 Name = list[Place]

@@ -27,6 +27,7 @@ from ullage.record.phases import Phases
 from ullage.record.settings import Settings
 from ullage.record.values import Values
 from ullage.record.weights import SkippedWeights
+from ullage.record.work import Work
 from ullage.record.written import lift_limits, undisturbed, write_whole
 
 # Address space, no memory: given back for the record of a program that has used up all it may have.
@@ -77,6 +78,7 @@ class Session:
             on_step=self._note_step,
             values=self._values,
         )
+        self._work = Work(torch, self._modules, self._phases) if settings.has_work else None
 
     def install(self) -> None:
         """Hooks into torch; the allocator's history begins when CUDA is initialised.
@@ -102,6 +104,8 @@ class Session:
         if self._settings.has_values:
             Kernels(self._torch, self._values).install()
         self._groups = alone.install(self._torch, self._settings.job, note)
+        if self._work is not None:
+            self._work.install()
         os.register_at_fork(after_in_child=self._leave)
         self._torch.cuda._lazy_call(self._begin)
 
@@ -173,6 +177,8 @@ class Session:
 
     def _note_step(self, num_steps: int) -> None:
         self._reads.end_step()
+        if self._work is not None:
+            self._work.end_step()
         if self._settings.max_steps is not None and num_steps >= self._settings.max_steps:
             self.exit["kind"] = "steps_reached"
         if num_steps in _LOOKED_AT:
@@ -284,6 +290,7 @@ class Session:
             "changed_variables": list(self._changed_variables),
             "groups": self._groups,
             "num_not_yet": library.num_not_yet(),
+            **({} if self._work is None else {"work": self._work.document()}),
         }
 
     def _events(self) -> dict[str, bytes]:

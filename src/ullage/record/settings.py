@@ -23,6 +23,7 @@ class Settings:
     assumed: Assumed = WORST_CASE
     has_dummy_weights: bool = False
     job: alone.Job | None = None
+    has_work: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -38,4 +39,5 @@ class Settings:
             assumed=Assumed.parse(filter(None, environment.get("ULLAGE_ASSUME", "").split(","))),
             has_dummy_weights=environment.get("ULLAGE_DUMMY_WEIGHTS") == "1",
             job=alone.Job.from_environment(environment),
+            has_work=environment.get("ULLAGE_WORK") == "1",
         )

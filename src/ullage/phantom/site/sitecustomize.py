@@ -1,4 +1,5 @@
-"""Found by every Python process under `ullage run`: starts the watching, then steps aside.
+"""Found by every Python process under `ullage run` and `ullage exec`: starts the watching, or has a
+plan applied, then steps aside.
 
 It runs in the user's interpreter, where ullage may not be installed: the package is loaded by its
 path, and nothing is added to the module search path.
@@ -53,4 +54,9 @@ if os.environ.get("ULLAGE_PHANTOM") == "1" and os.environ.get("ULLAGE_RECORD", "
         from ullage.record.inputs import note_inputs
 
         note_inputs()
+elif "ULLAGE_PLAN" in os.environ and "ULLAGE_PHANTOM" not in os.environ:
+    _load_ullage()
+    from ullage.techniques.script import start as apply_plan
+
+    apply_plan()
 _run_next()

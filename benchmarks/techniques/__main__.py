@@ -1,0 +1,119 @@
+"""Write docs/techniques.md: what techniques there are, and what those of other rounding deviate by.
+
+    python -m benchmarks.techniques --python env/bin/python
+
+The environment needs torch, transformers and bitsandbytes (benchmarks/stacks.txt).
+"""
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import ullage
+from benchmarks.speed.run import machine
+from ullage.techniques.catalog import TECHNIQUES
+from ullage.techniques.technique import Semantics, Technique
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "techniques.md"
+DEVIATION = Path(__file__).with_name("deviation.py")
+MEANINGS = {
+    Semantics.SAME: "the same mathematics",
+    Semantics.ROUNDING: "other rounding",
+    Semantics.TRAINING: "another training; applied only when it is asked for",
+}
+
+INTRODUCTION = """# Techniques
+
+What a plan can apply to a training job so that it takes less memory. [plans.md](plans.md) says
+how plans are applied, checked and undone. Written by `python -m benchmarks.techniques`.
+"""
+
+ROUNDING = """## What other rounding does
+
+Eight small models (the ones that plans are tested with, 96 wide) are trained on the CPU with
+AdamW for {steps} steps over four batches, each with and without the technique, from the same
+weights and random numbers. *first loss* and *logits* are of the first step: the relative
+deviation of the loss, and the largest deviation of any logit by the standard deviation of all.
+*last loss* is the mean over the last four steps, without and with the technique. States of an
+optimizer do not touch the first step. bitsandbytes leaves states of fewer than 4,096 elements in
+float32: those of the small ResNet are not in eight bits, and nothing is shown by it.
+
+float16 needs the loss to be scaled, which only the program itself can do. For comparison the last
+rows have it done so: *skipped* are the steps that GradScaler left out because a gradient was not
+finite.
+"""
+
+
+def table_of(semantics: Semantics) -> str:
+    """The techniques of a kind."""
+    rows = [describe(one) for one in TECHNIQUES.values() if one.semantics is semantics]
+    return "\n".join(
+        (
+            f"## {MEANINGS[semantics].capitalize()}\n",
+            "| technique | what it does |",
+            "|---|---|",
+            *rows,
+        )
+    )
+
+
+def describe(technique: Technique) -> str:
+    """A row."""
+    does = technique.does + (", up to the order of sums" if technique.reorders else "")
+    needs = f" Needs {', '.join(technique.needs)}." if technique.needs else ""
+    return f"| [{technique.name}]({technique.reference}) | {does}.{needs} |"
+
+
+def deviations(cases: list[dict[str, Any]]) -> str:
+    """The measured table, technique by technique."""
+    names = list(dict.fromkeys(case["technique"] for case in cases))
+    lines = [
+        "| technique | model | first loss | logits | last loss without | with | skipped |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for name in names:
+        lines += [row(case) for case in cases if case["technique"] == name]
+    return "\n".join(lines)
+
+
+def row(case: dict[str, Any]) -> str:
+    """A technique on a model."""
+    begin = f"| {case['technique']} | {case['model']} |"
+    if "refused" in case:
+        return f"{begin} refused: {case['refused']} | | | | |"
+    return (
+        f"{begin} {case['first_loss']:.1e} | {case['logits']:.1e} | {case['plain_last_loss']:.4f} "
+        f"| {case['last_loss']:.4f} | {case.get('skipped', '-')} |"
+    )
+
+
+def main() -> None:
+    """Measure, and write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--python", type=Path, required=True, help="an interpreter with torch")
+    args = parser.parse_args()
+    # Not resolved: a virtual environment's python is a link to what it was made with.
+    done = subprocess.run(
+        [str(args.python.absolute()), str(DEVIATION)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
+    measured = json.loads(done.stdout.splitlines()[-1])
+    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+    basis = (
+        f"torch {measured['torch']}. Machine: {machine()}. ullage {ullage.__version__}, {today}."
+    )
+    parts = [INTRODUCTION, *(table_of(one) + "\n" for one in Semantics)]
+    parts += [ROUNDING.format(steps=measured["steps"]), deviations(measured["cases"]), "", basis]
+    PAGE.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    print(f"Wrote {PAGE}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Trains small models on the CPU with techniques of other rounding and without, in the environment
+of a program: `python deviation.py`. The last line of the output is a document.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "programs" / "plans")]
+
+import models  # noqa: E402
+
+from ullage.errors import PlanError  # noqa: E402
+from ullage.techniques.applied import describe_program  # noqa: E402
+from ullage.techniques.catalog import TECHNIQUES  # noqa: E402
+from ullage.techniques.plan import Plan  # noqa: E402
+from ullage.techniques.technique import Action, Semantics  # noqa: E402
+
+# Wide enough that 8-bit states are in 8 bits: below 4096 elements bitsandbytes leaves them alone.
+models.WIDTH, models.LENGTH, models.BATCH = 96, 12, 4
+STEPS, BATCHES = 24, 4
+RATE = 1e-3
+IN_PROGRAM = "float16 and GradScaler"
+
+
+def make(name: str) -> tuple[Any, Any]:
+    """A model as it begins, and its optimizer."""
+    torch.manual_seed(1)
+    made = models.MODELS[name]()
+    made.model.train()
+    return made, torch.optim.AdamW(made.model.parameters(), lr=RATE)
+
+
+def train(made: Any, optimizer: Any) -> tuple[list[float], torch.Tensor]:
+    """The losses of the steps, and what the model gave in the first."""
+    given: list[torch.Tensor] = []
+
+    def note(_module: Any, _inputs: Any, output: Any) -> None:
+        if not given:
+            given.append(getattr(output, "logits", output).detach().float().clone())
+
+    losses = []
+    handle = made.model.register_forward_hook(note)
+    for number in range(STEPS):
+        torch.manual_seed(2 + number % BATCHES)
+        optimizer.zero_grad()
+        loss = made.loss(made.model)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    handle.remove()
+    return losses, given[0]
+
+
+def train_scaled(made: Any, optimizer: Any) -> tuple[list[float], torch.Tensor, int]:
+    """The same in float16, as a program does it, and how many steps the scaler skipped."""
+    scaler = torch.amp.GradScaler("cpu")
+    skipped = 0
+
+    class Scaled:
+        """The optimizer as the loop above calls it."""
+
+        zero_grad = staticmethod(optimizer.zero_grad)
+
+        @staticmethod
+        def step() -> None:
+            nonlocal skipped
+            scale = scaler.get_scale()
+            scaler.step(optimizer)
+            scaler.update()
+            skipped += scaler.get_scale() < scale
+
+    loss_of = made.loss
+
+    def loss(model: Any) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.float16):
+            value = loss_of(model)
+        value.register_hook(lambda gradient: gradient * scaler.scale(torch.ones(())))
+        return value
+
+    made = models.Made(made.model, loss, made.blocks, made.mlps)
+    losses, logits = train(made, Scaled)
+    return losses, logits, skipped
+
+
+def compare(
+    losses: list[float], logits: torch.Tensor, expected: tuple[list[float], torch.Tensor]
+) -> dict[str, float]:
+    """Deviations, relative to what they are of."""
+    plain, plain_logits = expected
+    tail = STEPS - BATCHES
+    last, plain_last = (sum(some[tail:]) / BATCHES for some in (losses, plain))
+    return {
+        "first_loss": abs(losses[0] - plain[0]) / abs(plain[0]),
+        "logits": ((logits - plain_logits).abs().max() / plain_logits.std()).item(),
+        "last_loss": last,
+        "plain_last_loss": plain_last,
+    }
+
+
+def main() -> None:
+    """Every model with every technique."""
+    torch.set_num_threads(1)
+    techniques = [one for one in TECHNIQUES.values() if one.semantics is Semantics.ROUNDING]
+    found = []
+    for name in models.MODELS:
+        expected = train(*make(name))
+        for technique in techniques:
+            made, optimizer = make(name)
+            case = {"model": name, "technique": technique.name}
+            try:
+                plan = Plan((Action(technique.name),), describe_program(made.model, optimizer))
+                with plan.applied(made.model, optimizer):
+                    case |= compare(*train(made, optimizer), expected)
+            except (PlanError, RuntimeError, NotImplementedError) as error:
+                case["refused"] = str(error).splitlines()[0]
+            found.append(case)
+        made, optimizer = make(name)
+        losses, logits, skipped = train_scaled(made, optimizer)
+        found.append(
+            {"model": name, "technique": IN_PROGRAM, "skipped": skipped}
+            | compare(losses, logits, expected)
+        )
+    print(json.dumps({"torch": str(torch.__version__), "steps": STEPS, "cases": found}))
+
+
+main()

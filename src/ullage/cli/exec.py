@@ -1,0 +1,37 @@
+"""`ullage exec`: runs a program under a plan, on the GPU that is here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ullage.errors import SpecError
+
+_NOT_APPLIED = 3
+
+
+@click.command("exec", context_settings={"allow_interspersed_args": False})
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGUMENTS]")
+@click.option("--plan", type=click.Path(path_type=Path), metavar="FILE", help="Of `ullage fit`.")
+@click.option("--python", metavar="PATH", help="The interpreter of another environment.")
+def exec_command(program: tuple[str, ...], *, plan: Path | None, python: str | None) -> int:
+    """Run a program under a plan as it is, on the GPU that is here.
+
+    \b
+    ullage exec --plan plan.json -- train.py --batch-size 16
+
+    Exits as the program does; with 3 where the plan was not applied.
+    """
+    from ullage.executed import execute
+    from ullage.techniques.outcome import NEVER
+    from ullage.techniques.plan import Plan
+
+    if plan is None:
+        raise SpecError("no plan was given; write, such as: ullage exec --plan plan.json -- ...")
+    code, outcome = execute(program, Plan.load(plan), python)
+    if outcome.is_applied or (code and not outcome.is_refused):
+        return code
+    why = outcome.reason if outcome.is_refused else f"{outcome.reason}; {NEVER}"
+    click.echo(f"ullage: the plan was not applied: {why}", err=True)
+    return _NOT_APPLIED

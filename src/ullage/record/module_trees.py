@@ -1,0 +1,94 @@
+"""The tree of a model's modules: what holds what, and paths that wrappers are no part of."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+# What wraps a module in the place of the module: it is no part of the path.
+_WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "DeepSpeedEngine")
+_OF_WRAPPERS = "module"
+
+
+def live_owners(torch: ModuleType) -> tuple[list[Any], list[Any]]:
+    """All modules and all optimizers that there are; among half a million objects, each type is
+    judged once.
+    """
+    modules, optimizers = list[Any](), list[Any]()
+    into: dict[type, list[Any] | None] = {}
+    for found in gc.get_objects():
+        kind = type(found)
+        if kind not in into:
+            is_module = issubclass(kind, torch.nn.Module)
+            is_optimizer = issubclass(kind, torch.optim.Optimizer)
+            into[kind] = modules if is_module else optimizers if is_optimizer else None
+        owners = into[kind]
+        if owners is not None:
+            owners.append(found)
+    return modules, optimizers
+
+
+def find_roots(modules: Sequence[Any]) -> list[Any]:
+    """The modules that no other holds."""
+    held = {id(child) for module in modules for _, child in _children(module)}
+    return [
+        module for module in modules if id(module) not in held and "_modules" in module.__dict__
+    ]
+
+
+def outermost(module: Any, modules: Sequence[Any]) -> Any:
+    """The module that holds all that hold a module; itself where none does."""
+    parents = {id(child): parent for parent in modules for _, child in _children(parent)}
+    seen: set[int] = set()
+    while id(module) in parents and id(module) not in seen:
+        seen.add(id(module))
+        module = parents[id(module)]
+    return module
+
+
+def paths(top: Any, start: str = "") -> Iterator[tuple[str, Any]]:
+    """The modules of a tree in the order of `named_modules()`, with paths that wrappers are no part
+    of.
+    """
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = [(start, top)]
+    while waiting:
+        path, module = waiting.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        yield path, module
+        waiting += reversed(
+            [
+                (_join(path, name, module), child)
+                for name, child in _children(module)
+                if id(child) not in seen
+            ]
+        )
+
+
+def _children(module: Any) -> Iterable[tuple[str, Any]]:
+    held = getattr(module, "_modules", None) or {}
+    return [(name, child) for name, child in held.items() if child is not None]
+
+
+def _join(path: str, name: str, module: Any) -> str:
+    if name in _WRAPPED or (name == _OF_WRAPPERS and type(module).__name__ in _WRAPPERS):
+        return path
+    return join(path, name)
+
+
+def join(path: str, name: str) -> str:
+    """A path, one name longer."""
+    return f"{path}.{name}" if path and name else path or name
+
+
+def unwrapped(module: Any) -> Any:
+    """What a wrapper wraps, at the end of wrappers."""
+    for name, child in _children(module):
+        if not _join("", name, module):
+            return unwrapped(child)
+    return module

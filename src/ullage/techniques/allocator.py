@@ -1,0 +1,70 @@
+"""Settings of PyTorch's allocator: how it rounds, splits and gives back what it holds."""
+
+from __future__ import annotations
+
+from ullage.errors import PlanError
+from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
+
+# kLargeBuffer of c10/core/CachingDeviceAllocator.h: torch refuses smaller limits.
+_LEAST_SPLIT_MIB = 20
+# Both spellings: torch reads the second before 2.10, and prefers the first since.
+_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+def _variables(action: Action) -> dict[str, str]:
+    settings = {name: ALLOCATOR.value_of(action, name) for name in ALLOCATOR.settings}
+    chosen = {name: value for name, value in settings.items() if value}
+    _refuse_conflicts(chosen)
+    text = ",".join(f"{name}:{value}" for name, value in chosen.items())
+    return dict.fromkeys(_VARIABLES, text)
+
+
+def _refuse_conflicts(chosen: dict[str, bool | int | float | str]) -> None:
+    split = chosen.get("max_split_size_mb")
+    power = chosen.get("roundup_power2_divisions", 1)
+    threshold = chosen.get("garbage_collection_threshold", 0.5)
+    said = None
+    if not chosen:
+        said = f"sets nothing; set one of: {', '.join(ALLOCATOR.settings)}"
+    elif isinstance(split, int) and split <= _LEAST_SPLIT_MIB:
+        said = f"max_split_size_mb is {split}; torch takes more than {_LEAST_SPLIT_MIB}"
+    elif isinstance(power, int) and power & (power - 1):
+        said = f"roundup_power2_divisions is {power}; torch takes powers of two"
+    elif isinstance(threshold, float) and threshold >= 1:
+        said = f"garbage_collection_threshold is {threshold}; torch takes fractions below 1"
+    elif "expandable_segments" in chosen and split is not None:
+        said = "expandable segments are never split for good, so that max_split_size_mb has no part"
+    elif "expandable_segments" in chosen and "garbage_collection_threshold" in chosen:
+        said = "the collection of garbage leaves expandable segments alone; choose one of the two"
+    if said is not None:
+        raise PlanError(f"'allocator': {said}")
+
+
+ALLOCATOR = Technique(
+    name="allocator",
+    does="sets how PyTorch's allocator rounds, splits and gives back memory",
+    semantics=Semantics.SAME,
+    place=Place.PROGRAM,
+    reference="https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf",
+    variables=_variables,
+    variants=({"expandable_segments": True},),
+    settings={
+        "expandable_segments": Setting(
+            default=False,
+            what="let segments grow; not where tensors are handed to other processes by CUDA IPC",
+        ),
+        "max_split_size_mb": Setting(
+            default=0, what="MiB; larger blocks are never split; 0: any is", least=0
+        ),
+        "roundup_power2_divisions": Setting(
+            default=0,
+            what="round requests up to so many steps between powers of two; 0: not",
+            least=0,
+        ),
+        "garbage_collection_threshold": Setting(
+            default=0.0,
+            what="fraction of the memory from which on unused blocks are given back; 0: never",
+            least=0,
+        ),
+    },
+)

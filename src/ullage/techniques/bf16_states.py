@@ -1,0 +1,88 @@
+"""States of an optimizer rounded to bfloat16 between steps; the step computes in float32.
+
+Half the memory of the states. A moment that decays by less than half a unit of bfloat16's last
+place (1/256) in a step stays where it is: a second moment with beta2 = 0.999 follows growing
+gradients, and shrinking ones only from where they have fallen much.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ullage.errors import PlanError
+from ullage.techniques.stored_states import States, StoredStates, is_values
+from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
+
+if TYPE_CHECKING:
+    from ullage.techniques.target import Target
+
+
+def _apply(target: Target, action: Action) -> None:
+    import torch
+
+    part_bytes = int(BF16_STATES.value_of(action, "part_mib")) * 2**20
+    for optimizer in target.optimizers:
+        held = [one for group in optimizer.param_groups for one in group["params"]]
+        if not any(one.dtype == torch.float32 for one in held):
+            raise PlanError("'bf16_states': no parameter is float32; its states are as small now")
+    for optimizer in target.optimizers:
+        store = _RoundedStore(torch.float32, torch.bfloat16)
+        StoredStates(optimizer, store, part_bytes).apply("bf16_states", target.changes)
+
+
+class _RoundedStore:
+    """States of one type, kept in a smaller one beside their parameters."""
+
+    num_ahead = 0
+
+    def __init__(self, wide: Any, narrow: Any) -> None:
+        self._wide = wide
+        self._narrow = narrow
+
+    def fetch(self, stored: States) -> States:
+        """The states in the wide type; of parameters in the narrow one they are as they were."""
+        return {
+            parameter: {
+                name: self._converted(state, self._narrow, parameter.dtype)
+                for name, state in of.items()
+            }
+            for parameter, of in stored.items()
+        }
+
+    def begin(self) -> None:
+        """What was fetched is there."""
+
+    def keep(self, states: States, stored: States) -> None:
+        """Rounds the states into those that are stored."""
+        for parameter, of in states.items():
+            for name, state in of.items():
+                kept = stored[parameter].get(name)
+                if kept is not None and is_values(state) and kept.dtype == self._narrow:
+                    kept.copy_(state)
+                else:
+                    stored[parameter][name] = self._converted(state, self._wide, self._narrow)
+
+    def end(self) -> None:
+        """Nothing is left to do."""
+
+    def settle(self) -> None:
+        """What is stored is there."""
+
+    def _converted(self, state: Any, of: Any, to: Any) -> Any:
+        return state.to(to) if is_values(state) and state.dtype == of else state
+
+
+BF16_STATES = Technique(
+    name="bf16_states",
+    does="keeps the optimizer's states in bfloat16 between steps, and computes in float32",
+    semantics=Semantics.ROUNDING,
+    place=Place.OPTIMIZER,
+    reference="https://arxiv.org/abs/2412.19437",
+    apply=_apply,
+    settings={
+        "part_mib": Setting(
+            default=64, what="MiB of parameters whose states are in float32 at once", least=1
+        )
+    },
+    excludes=("optimizer_in_backward", "optimizer_offload", "eight_bit_states"),
+)

@@ -1,0 +1,38 @@
+"""Activation checkpointing of chosen modules: they keep their inputs, and run again in backward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ullage.techniques.rerun import Rerun
+from ullage.techniques.technique import Action, Place, Semantics, Technique
+
+if TYPE_CHECKING:
+    from ullage.techniques.target import Target
+
+
+def _apply(target: Target, action: Action) -> None:
+    for path in action.modules:
+        target.wrap_forward(path, _run_checkpointed)
+
+
+def _run_checkpointed(forward: Any, *arguments: Any, **named: Any) -> Any:
+    """A forward whose activations are computed again when backward needs them."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    if not torch.is_grad_enabled():
+        return forward(*arguments, **named)
+    # A compiled graph has its effects once: it computes again without them.
+    run = forward if torch.compiler.is_compiling() else Rerun(forward)
+    return checkpoint(run, *arguments, use_reentrant=False, **named)
+
+
+CHECKPOINT = Technique(
+    name="checkpoint",
+    does="keeps only the inputs of modules, and runs them again in backward",
+    semantics=Semantics.SAME,
+    place=Place.MODULES,
+    reference="https://docs.pytorch.org/docs/stable/checkpoint.html",
+    apply=_apply,
+)

@@ -1,0 +1,96 @@
+"""What modules save for backward, kept in pinned host memory from their forward to their backward.
+
+Our own engine (offload_engine.py), since of those that are known one copies views and parameters
+(torch's save_on_cpu) and another has had races that gave NaN (torchtune issue 1867). Applied after
+"checkpoint" to the same modules, only their inputs are left to be moved.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from ullage.errors import PlanError
+from ullage.techniques.offload_engine import Engine
+from ullage.techniques.offload_link import CudaLink, HostLink
+from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
+
+if TYPE_CHECKING:
+    from ullage.techniques.target import Target
+
+
+def _apply(target: Target, action: Action) -> None:
+    _check_apart(action.modules)
+    least_bytes = int(OFFLOAD_ACTIVATIONS.value_of(action, "least_kib")) * 2**10
+
+    @functools.cache
+    def engine_for(device_type: str) -> Engine:
+        link = CudaLink() if device_type == "cuda" else HostLink()
+        return Engine(link, device_type, least_bytes)
+
+    # A program may move its model after this.
+    offload_modules(
+        target,
+        action.modules,
+        lambda: engine_for(next(target.model.parameters()).device.type),
+    )
+
+
+def offload_modules(
+    target: Target, paths: tuple[str, ...], engine_now: Callable[[], Engine]
+) -> None:
+    """Has an engine offload what modules save for backward."""
+
+    def around(forward: Any, *arguments: Any, **named: Any) -> Any:
+        from torch import compiler, is_grad_enabled
+
+        if not is_grad_enabled():
+            return forward(*arguments, **named)
+        if compiler.is_compiling():
+            raise PlanError(
+                "'offload_activations' is for modules that run eagerly; this one is compiled"
+            )
+        module = forward.__self__
+        with engine_now().round(chain(module.parameters(), module.buffers())):
+            return forward(*arguments, **named)
+
+    for path in paths:
+        target.wrap_forward(path, around)
+    for module in _beside(target.model, {target.module(path) for path in paths}):
+        target.changes.hook(
+            module.register_forward_hook(lambda _, __, output: engine_now().pass_by(output))
+        )
+
+
+def _beside(module: Any, named: set[Any]) -> Iterator[Any]:
+    """The outermost modules that neither are, nor hold, nor are held by those that are named."""
+    for child in module.children():
+        if not named.isdisjoint(child.modules()):
+            if child not in named:
+                yield from _beside(child, named)
+        else:
+            yield child
+
+
+def _check_apart(paths: tuple[str, ...]) -> None:
+    for path in paths:
+        inner = [other for other in paths if other.startswith(f"{path}.")]
+        if inner:
+            raise PlanError(
+                f"'offload_activations': {inner[0]} is a part of {path}; name one of the two"
+            )
+
+
+OFFLOAD_ACTIVATIONS = Technique(
+    name="offload_activations",
+    does="moves what modules save for backward to pinned host memory, and back ahead of backward",
+    semantics=Semantics.SAME,
+    place=Place.MODULES,
+    reference="https://docs.pytorch.org/docs/stable/autograd.html#saved-tensors-hooks-default-hooks",
+    apply=_apply,
+    settings={
+        "least_kib": Setting(default=64, what="KiB; smaller storages stay on the GPU", least=0)
+    },
+)

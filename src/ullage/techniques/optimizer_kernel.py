@@ -1,0 +1,76 @@
+"""How an optimizer's step is written: fused, one tensor at a time, or all at once.
+
+The step over all tensors at once (foreach), torch's default on GPUs, holds temporaries of the size
+of the parameters; a loop over them holds one parameter's, and a fused kernel none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ullage.errors import PlanError
+from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
+
+if TYPE_CHECKING:
+    from ullage.techniques.target import Target
+
+_KEYS = {
+    "fused": {"fused": True, "foreach": False},
+    "for_loop": {"fused": False, "foreach": False},
+}
+
+
+def _apply(target: Target, action: Action) -> None:
+    kernel = str(OPTIMIZER_KERNEL.value_of(action, "kernel"))
+    for optimizer in target.optimizers:
+        _check(optimizer, kernel)
+    for optimizer in target.optimizers:
+        target.changes.on_undo(_place_steps, optimizer)
+        for keys in (optimizer.defaults, *optimizer.param_groups):
+            for key, value in _KEYS[kernel].items():
+                if key in keys:
+                    target.changes.on_undo(keys.__setitem__, key, keys[key])
+                    keys[key] = value
+        _place_steps(optimizer)
+
+
+def _check(optimizer: Any, kernel: str) -> None:
+    has = [key for key in ("fused", "foreach") if key in optimizer.defaults]
+    if "foreach" not in has or (kernel == "fused" and "fused" not in has):
+        raise PlanError(
+            f"'optimizer_kernel': {type(optimizer).__name__} has no {kernel} step; it has: "
+            f"{', '.join(has) or 'one step only'}"
+        )
+    if kernel == "fused" and optimizer.defaults.get("differentiable"):
+        raise PlanError("'optimizer_kernel': a differentiable optimizer has no fused step")
+
+
+def _place_steps(optimizer: Any) -> None:
+    """Puts counts of steps beside their parameters where a kernel reads them, else on the CPU."""
+    for group in optimizer.param_groups:
+        on_device = group.get("fused") or group.get("capturable")
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            count = state.get("step")
+            if hasattr(count, "to"):
+                state["step"] = count.to(parameter.device if on_device else "cpu")
+
+
+OPTIMIZER_KERNEL = Technique(
+    name="optimizer_kernel",
+    does="steps by a fused kernel, or one tensor at a time, without temporaries of all parameters",
+    semantics=Semantics.SAME,
+    place=Place.OPTIMIZER,
+    reference="https://docs.pytorch.org/docs/stable/optim.html#algorithms",
+    apply=_apply,
+    settings={
+        "kernel": Setting(
+            default="fused",
+            what="the fused one differs from the others in the last bit of its arithmetic",
+            choices=tuple(_KEYS),
+        )
+    },
+    excludes=("eight_bit_states",),
+    variants=({"kernel": "for_loop"},),
+    reorders=True,
+)

@@ -1,0 +1,146 @@
+"""States of an optimizer in pinned host memory; the step has those of few parameters on the GPU.
+
+While one part of the parameters is stepped, the states of the next are on their way in, and those
+of the one before on their way out, each on a stream of its own. All memory of the device belongs to
+the stream of the program, which waits before it is used elsewhere or freed; nothing hangs on when
+copies end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ullage.errors import PlanError
+from ullage.techniques.pinned import Pinned
+from ullage.techniques.stored_states import States, StoredStates, is_values
+from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
+
+if TYPE_CHECKING:
+    from ullage.techniques.target import Target
+
+# Parts that are on their way out while the next is stepped.
+_NUM_LEAVING = 1
+
+
+def _apply(target: Target, action: Action) -> None:
+    part_bytes = int(OPTIMIZER_OFFLOAD.value_of(action, "part_mib")) * 2**20
+    for optimizer in target.optimizers:
+        states = StoredStates(optimizer, _HostStore(), part_bytes)
+        states.apply("optimizer_offload", target.changes)
+
+
+class _HostStore:
+    """States in host memory. On the CPU they are copied all the same, without streams."""
+
+    num_ahead = 1
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self._pinned: dict[str, Pinned] = {}
+        self._streams: dict[tuple[Any, bool], Any] = {}
+        self._arrivals: deque[Any] = deque()
+        self._leaving: deque[tuple[Any, list[Any]]] = deque()
+
+    def fetch(self, stored: States) -> States:
+        """Starts to copy the states of a part to their parameters' device."""
+        copies: list[tuple[Any, Any]] = []
+        fetched: States = {}
+        for parameter, of in stored.items():
+            fetched[parameter] = states = dict(of)
+            for name, state in of.items():
+                if is_values(state):
+                    states[name] = self._torch.empty_like(state, device=parameter.device)
+                    copies.append((states[name], state))
+        self._arrivals.append(self._copy(copies, [to for to, _ in copies], is_out=False))
+        return fetched
+
+    def begin(self) -> None:
+        """Has the program's stream wait for the copies of the next part."""
+        event = self._arrivals.popleft()
+        if event is not None:
+            self._wait(event)
+
+    def keep(self, states: States, stored: States) -> None:
+        """Starts to copy the states of a part to the host."""
+        copies: list[tuple[Any, Any]] = []
+        for parameter, of in states.items():
+            kept = stored[parameter]
+            for name, state in of.items():
+                if not is_values(state):
+                    kept[name] = state
+                    continue
+                if name not in kept:
+                    kept[name] = self._host_like(state)
+                copies.append((kept[name], state))
+        event = self._copy(copies, [of for _, of in copies], is_out=True)
+        self._leaving.append((event, copies))
+        self._let_go(_NUM_LEAVING)
+
+    def end(self) -> None:
+        """Frees what is still held of the last parts, once the program's stream has come there."""
+        self._let_go(0)
+
+    def settle(self) -> None:
+        """Waits for the copies to the host."""
+        for (_, is_out), stream in self._streams.items():
+            if is_out:
+                stream.synchronize()
+
+    def _copy(self, copies: list[tuple[Any, Any]], on_device: list[Any], *, is_out: bool) -> Any:
+        """Copies on a stream of their own, after all that the program's has been given so far.
+
+        Returns:
+            the event that ends them, and the device; None on the CPU.
+        """
+        cuda = self._torch.cuda
+        devices = {one.device for one in on_device if one.is_cuda}
+        if len(devices) > 1:
+            raise PlanError("'optimizer_offload': parameters are on several devices; expected one")
+        if not devices:
+            for to, of in copies:
+                to.copy_(of)
+            return None
+        (device,) = devices
+        if (device, is_out) not in self._streams:
+            self._streams[device, is_out] = cuda.Stream(device)
+        stream = self._streams[device, is_out]
+        stream.wait_stream(cuda.current_stream(device))
+        with cuda.stream(stream):
+            for to, of in copies:
+                to.copy_(of, non_blocking=True)
+            return stream.record_event(), device
+
+    def _wait(self, mark: Any) -> None:
+        event, device = mark
+        self._torch.cuda.current_stream(device).wait_event(event)
+
+    def _host_like(self, state: Any) -> Any:
+        kind = state.device.type
+        if kind not in self._pinned:
+            self._pinned[kind] = Pinned(pin=state.is_cuda)
+        return self._pinned[kind].empty_like(state)
+
+    def _let_go(self, num_kept: int) -> None:
+        while len(self._leaving) > num_kept:
+            event, _ = self._leaving.popleft()
+            if event is not None:
+                self._wait(event)
+
+
+OPTIMIZER_OFFLOAD = Technique(
+    name="optimizer_offload",
+    does="keeps the optimizer's states in pinned host memory, and has few at a time on the GPU",
+    semantics=Semantics.SAME,
+    place=Place.OPTIMIZER,
+    reference="https://github.com/PrimeIntellect-ai/prime-rl/pull/1694",
+    apply=_apply,
+    settings={
+        "part_mib": Setting(
+            default=64, what="MiB of parameters whose states are fetched together", least=1
+        )
+    },
+    excludes=("optimizer_in_backward", "bf16_states", "eight_bit_states"),
+)

@@ -1,0 +1,75 @@
+"""Stepping an optimizer of torch's for some of its parameters at a time.
+
+Its own class does the arithmetic, with the live settings of the parameters' group; every optimizer
+in torch.optim but LBFGS updates each parameter by itself, so that the parts add up to the whole,
+bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ullage.errors import PlanError
+
+
+def check_steps_in_parts(optimizer: Any, technique: str) -> None:
+    """Raises PlanError where an optimizer cannot be stepped in parts."""
+    from torch.optim import LBFGS
+
+    kind = type(optimizer)
+    known = kind.__module__.startswith("torch.optim.") and not isinstance(optimizer, LBFGS)
+    if not known or not hasattr(kind.step, "__wrapped__"):
+        raise PlanError(
+            f"{technique!r} steps an optimizer in parts, which is known to be right for those of "
+            f"torch.optim but LBFGS; this is {kind.__module__}.{kind.__qualname__}"
+        )
+
+
+def step_some(
+    optimizer: Any,
+    group: Mapping[str, Any],
+    parameters: Sequence[Any],
+    states: Mapping[Any, dict[str, Any]],
+) -> None:
+    """Updates some parameters of one group by their gradients, as the optimizer's step would.
+
+    Args:
+        optimizer: one that `check_steps_in_parts` lets pass.
+        group: the group of its `param_groups` that holds the parameters.
+        parameters: those with a gradient are updated.
+        states: of the parameters; new ones are put there.
+    """
+    some = object.__new__(type(optimizer))
+    vars(some).update(
+        vars(optimizer),
+        param_groups=[{**group, "params": list(parameters)}],
+        state=states,
+        _optimizer_step_pre_hooks=OrderedDict(),
+        _optimizer_step_post_hooks=OrderedDict(),
+    )
+    # A scheduler's wrapper counts steps of the whole; hooks of all optimizers are for it as well.
+    vars(some).pop("step", None)
+    type(optimizer).step.__wrapped__(some)
+
+
+def parts(optimizer: Any, limit_bytes: int) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+    """Its parameters that have a gradient, as group and some of its parameters at a time.
+
+    Each part holds parameters of `limit_bytes` together at most, or a single larger one.
+    """
+    for group in optimizer.param_groups:
+        part: list[Any] = []
+        part_bytes = 0
+        for parameter in group["params"]:
+            if parameter.grad is None:
+                continue
+            size = parameter.numel() * parameter.element_size()
+            if part and part_bytes + size > limit_bytes:
+                yield group, part
+                part, part_bytes = [], 0
+            part.append(parameter)
+            part_bytes += size
+        if part:
+            yield group, part

@@ -1,0 +1,324 @@
+"""A plan: which techniques are applied to which modules of which program, as a file.
+
+    plan = ullage.Plan.load("plan.json")
+    model, optimizer = plan.apply(model, optimizer)
+
+The same file is what `ullage run --plan` and `ullage exec --plan` apply to a script as it is. A
+plan is for one program: where modules, optimizer or torch differ from what it was made for, it is
+refused, never applied in part.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ullage import __version__
+from ullage.errors import PlanError
+from ullage.files import check_writable, write_text
+from ullage.techniques.catalog import TECHNIQUES
+from ullage.techniques.technique import Action, Place
+
+SCHEMA = "ullage.plan/1"
+_NAMED = 3
+# What the annotations of a plan's fields stand for in JSON.
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "str | None": (str, type(None)),
+    "Mapping[str, str]": (dict,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFor:
+    """The program that a plan is for.
+
+    Attributes:
+        torch: its version; builds of one version for several versions of CUDA are alike.
+        model: the class of the outermost module.
+        num_parameters: elements of all its parameters.
+        modules: the class of each module that the plan's actions name, by its path.
+        optimizer: the class of the optimizer, of several "AdamW, Muon"; None where there is none.
+    """
+
+    torch: str
+    model: str
+    num_parameters: int
+    modules: Mapping[str, str] = field(default_factory=dict)
+    optimizer: str | None = None
+
+    def differences(self, found: MadeFor) -> list[str]:
+        """How another program differs from this, for people; empty where it does not."""
+        pairs = (
+            ("torch", public_version(self.torch), public_version(found.torch)),
+            ("the model", self.model, found.model),
+            ("the number of parameters", f"{self.num_parameters:,}", f"{found.num_parameters:,}"),
+            ("the optimizer", self.optimizer, found.optimizer),
+        )
+        said = [
+            f"{what} is {theirs or 'none'}, and was {ours or 'none'}"
+            for what, ours, theirs in pairs
+            if ours != theirs
+        ]
+        there = found.modules
+        said += _some("there is no module {}", [one for one in self.modules if one not in there])
+        said += _some(
+            "{}",
+            [
+                f"{path} is a {there[path]}, and was a {kind}"
+                for path, kind in self.modules.items()
+                if path and there.get(path, kind) != kind
+            ],
+        )
+        return said
+
+
+def _some(text: str, found: list[str]) -> list[str]:
+    """What was found, in a text each; of many, the first and how many more."""
+    more = [f"and so {len(found) - _NAMED} more"] if len(found) > _NAMED else []
+    return [text.format(one) for one in found[:_NAMED]] + more
+
+
+def public_version(version: str) -> str:
+    """A version of torch without what it was built for: 2.15.0 of 2.15.0+cu132."""
+    return version.partition("+")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What a plan was seen to take on the phantom, and is expected to cost.
+
+    Attributes:
+        gpu: a slug of the catalogue.
+        budget_bytes: of the device, that it had to fit.
+        peak_used_bytes: of the device, as `ullage run` has it.
+        peak_allocated_bytes: of the allocator.
+        step_s: seconds of a step by the cost model.
+        host_bytes: of pinned host memory that it needs.
+    """
+
+    gpu: str
+    budget_bytes: int
+    peak_used_bytes: int
+    peak_allocated_bytes: int
+    step_s: float
+    host_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Techniques for one program.
+
+    Attributes:
+        actions: in the order in which they are applied; empty: the program as it is.
+        made_for: the program.
+        foreseen: what was found when it was made; None for a plan written by hand.
+    """
+
+    actions: tuple[Action, ...]
+    made_for: MadeFor
+    foreseen: Foreseen | None = None
+
+    def __post_init__(self) -> None:
+        for action in self.actions:
+            technique = TECHNIQUES.get(action.technique)
+            if technique is None:
+                raise PlanError(
+                    f"there is no technique {action.technique!r}; there are: "
+                    f"{', '.join(sorted(TECHNIQUES))}"
+                )
+            technique.check(action)
+        for one, other in itertools.combinations(self.actions, 2):
+            _check_pair(one, other)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What is set in the environment before the program starts."""
+        found: dict[str, str] = {}
+        for action in self.actions:
+            of = TECHNIQUES[action.technique].variables
+            found |= {} if of is None else of(action)
+        return found
+
+    @property
+    def summary(self) -> str:
+        """The actions in a line: "checkpoint (12 modules), foreach"."""
+        said = [
+            f"{one.technique} ({len(one.modules)} modules)" if one.modules else one.technique
+            for one in self.actions
+        ]
+        return ", ".join(said) or "the program as it is"
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """The plan in a file.
+
+        Raises:
+            PlanError: it cannot be read, is no plan, or has a field or technique not known here.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanError(f"the plan {str(path)!r} cannot be read: {error}") from None
+        return cls.parse(text, str(path))
+
+    @classmethod
+    def parse(cls, text: str, name: str = "the plan") -> Plan:
+        """The plan in a text; `name` is what errors call it, which are those of `load`."""
+        try:
+            document = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise PlanError(f"{name} is not JSON: {error}; make it with `ullage fit`") from None
+        try:
+            return _read(document)
+        except PlanError as error:
+            raise PlanError(f"{name}: {error}") from None
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Writes the plan as JSON.
+
+        Raises:
+            SpecError: the file is there, and not to be overwritten, or cannot be written.
+        """
+        target = Path(path)
+        check_writable(target, force=force)
+        write_text(self.text(), target, force=force)
+
+    def text(self) -> str:
+        """The plan as JSON, in the same order always."""
+        return json.dumps(self.document, indent=1) + "\n"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The plan document, schema "ullage.plan/1"."""
+        return {
+            "schema": SCHEMA,
+            "ullage": __version__,
+            "made_for": asdict(self.made_for),
+            "actions": [
+                {
+                    "technique": one.technique,
+                    "modules": [*one.modules],
+                    "settings": {**one.settings},
+                }
+                for one in self.actions
+            ],
+            "foreseen": None if self.foreseen is None else asdict(self.foreseen),
+        }
+
+    def apply(self, model: Any, optimizer: Any = None) -> tuple[Any, Any]:
+        """Applies the plan to a model and its optimizer, for as long as they live.
+
+        Args:
+            model: an `nn.Module`.
+            optimizer: a `torch.optim.Optimizer`, a list of several, or None where there is none.
+
+        Returns:
+            model and optimizer to go on with: the same objects.
+
+        Raises:
+            PlanError: the plan was made for another program, needs what is not installed, or one
+                is applied already; nothing is changed then.
+        """
+        from ullage.techniques.applied import apply_plan
+
+        return apply_plan(self, model, optimizer)
+
+    def applied(self, model: Any, optimizer: Any = None) -> AbstractContextManager[tuple[Any, Any]]:
+        """Applies the plan while a context lasts; then all is undone, whatever happened in it.
+
+            with plan.applied(model, optimizer):
+                ...
+
+        Args and errors are those of `apply`.
+        """
+        from ullage.techniques.applied import applied
+
+        return applied(self, model, optimizer)
+
+
+def _check_pair(one: Action, other: Action) -> None:
+    """Raises PlanError where two actions of a plan do not go together."""
+    first, second = TECHNIQUES[one.technique], TECHNIQUES[other.technique]
+    if first is not second and not (second.name in first.excludes or first.name in second.excludes):
+        return
+    shared = sorted(set(one.modules) & set(other.modules))
+    if first.place is second.place is Place.MODULES and not shared:
+        return
+    where = f" on {shared[0]}" if shared else ""
+    if first is second:
+        raise PlanError(f"{first.name!r} is in the plan twice{where}; name it once")
+    raise PlanError(f"{first.name!r} and {second.name!r} do not go together{where}; take one out")
+
+
+def _read(document: Any) -> Plan:
+    _expect(document, dict, "a plan")
+    schema = document.get("schema")
+    if schema != SCHEMA:
+        raise PlanError(f"its schema is {schema!r}; this ullage {__version__} reads {SCHEMA!r}")
+    _only(document, ("schema", "ullage", "made_for", "actions", "foreseen"), "a plan")
+    actions = _expect(document.get("actions"), list, "actions")
+    foreseen = document.get("foreseen")
+    return Plan(
+        tuple(_read_action(one) for one in actions),
+        _fill(MadeFor, document.get("made_for"), "made_for"),
+        None if foreseen is None else _fill(Foreseen, foreseen, "foreseen"),
+    )
+
+
+def _read_action(document: Any) -> Action:
+    _expect(document, dict, "an action")
+    _only(document, ("technique", "modules", "settings"), "an action")
+    modules = _expect(document.get("modules", []), list, "modules")
+    for one in modules:
+        _expect(one, str, "a path of modules")
+    settings = _expect(document.get("settings", {}), dict, "settings")
+    technique = _expect(document.get("technique"), str, "technique")
+    return Action(technique, tuple(modules), settings)
+
+
+def _fill(kind: type[Any], document: Any, what: str) -> Any:
+    """A dataclass from the object of its fields."""
+    _expect(document, dict, what)
+    _only(document, [one.name for one in fields(kind)], what)
+    for one in fields(kind):
+        if one.name in document:
+            _check_kind(document[one.name], str(one.type), f"{what}.{one.name}")
+    try:
+        return kind(**document)
+    except TypeError:
+        missing = next(one.name for one in fields(kind) if one.name not in document)
+        raise PlanError(f"{what} lacks the field {missing!r}; make the plan anew") from None
+
+
+def _check_kind(value: Any, annotation: str, what: str) -> None:
+    """Raises PlanError where a value is not what the annotation of its field says."""
+    kinds = _KINDS[annotation]
+    is_of_kind = isinstance(value, kinds) and not isinstance(value, bool)
+    if not is_of_kind or (isinstance(value, dict) and not _are_texts(value.values())):
+        raise PlanError(f"{what} is {value!r}; expected {annotation}")
+
+
+def _are_texts(values: Iterable[Any]) -> bool:
+    return all(isinstance(one, str) for one in values)
+
+
+def _expect(value: Any, kind: type[Any], what: str) -> Any:
+    if not isinstance(value, kind):
+        raise PlanError(f"{what} is {value!r}; expected {kind.__name__}")
+    return value
+
+
+def _only(document: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+    unknown = sorted(set(document) - set(known))
+    if unknown:
+        raise PlanError(
+            f"{what} has {unknown[0]!r}, which is not known; expected: {', '.join(known)}"
+        )

@@ -1,0 +1,268 @@
+"""Scripts that know nothing of plans run under one: on the phantom, and as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ullage.api import Run, run_job
+from ullage.jobs import make_job, make_options
+from ullage.parallel import ParallelRuns
+from ullage.phantom.device import choose_device
+from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.technique import Action
+
+pytestmark = pytest.mark.phantom
+
+RunProgram = Callable[..., Any]
+MakePlan = Callable[..., Plan]
+
+ROOT = Path(__file__).parents[2]
+MAIN = "from ullage.cli.main import main; main()"
+TIMEOUT_S = 300
+LOOPS = "plans/loops.py"
+DEPTH, PARAMETERS = 4, 132_352
+# Each trains a stack of blocks with AdamW; with the models that it trains so.
+WAYS = {
+    "plain": 1, "evaluates_first": 1, "compiled": 1, "compiled_in_place": 1, "ddp": 1, "fsdp": 1,
+    "with_accelerate": 1, "with_trainer": 1, "adversaries": 1, "folds": 2, "averaged": 1,
+    "saved_whole": 1, "calls_parts": 1, "catches_all": 3,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def make_plan(torch_version: str) -> MakePlan:
+    """A plan that checkpoints the blocks of the stack, or of a model that holds it."""
+
+    def make(*actions: Action, prefix: str = "", **changes: Any) -> Plan:
+        blocks = tuple(f"{prefix}blocks.{number}" for number in range(DEPTH))
+        made_for = MadeFor(
+            torch_version, "Stack", PARAMETERS, dict.fromkeys(blocks, "Block"), "AdamW"
+        )
+        return Plan(actions or (Action("checkpoint", blocks),), replace(made_for, **changes))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def run_script(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """`run_script("plain", plan)`: exit code, stdout, stderr on the CPU, without the phantom."""
+
+    def run(ways: str, plan: Plan | None = None, *words: str) -> tuple[int, str, str]:
+        directory = tmp_path_factory.mktemp("script")
+        program = [str(ROOT / "tests" / "programs" / LOOPS), ways, *words]
+        command = [str(thin_python), *program]
+        if plan is not None:
+            plan.save(directory / "plan.json")
+            command = [
+                sys.executable, "-c", MAIN, "exec", "--plan", str(directory / "plan.json"),
+                "--python", str(thin_python), "--", *program,
+            ]  # fmt: skip
+        done = subprocess.run(
+            command, cwd=directory, env={**os.environ, "NO_COLOR": "1"}, text=True,
+            capture_output=True, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+def rows(stdout: str) -> dict[str, Any]:
+    """What each way has printed, by its name."""
+    lines = [json.loads(line) for line in stdout.splitlines() if line.startswith('{"way"')]
+    return {line["way"]: line for line in lines}
+
+
+@pytest.fixture(scope="session")
+def trained(make_plan: MakePlan, run_script: Callable[..., Any]) -> list[dict[str, Any]]:
+    """What every way prints without a plan and under one."""
+    found = []
+    for plan in (None, make_plan()):
+        code, stdout, stderr = run_script(",".join(WAYS), plan)
+        assert code == 0, stderr
+        found.append(rows(stdout))
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_script_trains_as_it_did_and_its_blocks_run_again(
+    way: str, trained: list[dict[str, Any]]
+) -> None:
+    alone, under = (one[way] for one in trained)
+    assert under["losses"] == alone["losses"]
+    # In `averaged` and `saved_whole` one step is trained, else three; two layers a block.
+    num_steps = len(alone["losses"]) if way != "with_trainer" else 3
+    assert under["calls"] - alone["calls"] == ("compiled" not in way) * num_steps * DEPTH * 2
+
+
+def test_lightning_is_trained_under_a_plan(
+    make_plan: MakePlan, run_script: Callable[..., Any], thin_python: Path
+) -> None:
+    is_there = "import importlib.util as u; raise SystemExit(u.find_spec('lightning') is None)"
+    if subprocess.run([str(thin_python), "-c", is_there], check=False).returncode:
+        pytest.skip("lightning is not installed in the environment of the tests")
+    alone = rows(run_script("with_lightning")[1])["with_lightning"]
+    code, stdout, stderr = run_script("with_lightning", make_plan(prefix="model.", model="Task"))
+    under = rows(stdout)["with_lightning"]
+    assert code == 0, stderr
+    assert under["losses"] == alone["losses"]
+    assert under["calls"] - alone["calls"] == 3 * DEPTH * 2
+
+
+def test_processes_that_a_script_starts_are_under_its_plan(
+    make_plan: MakePlan, run_script: Callable[..., Any]
+) -> None:
+    code, stdout, stderr = run_script("several_processes", make_plan())
+    assert code == 0, stderr
+    assert rows(stdout)["plain"]["calls"] == 3 * DEPTH * 2 * 2
+
+
+REFUSED = {
+    "another optimizer": ("late_optimizer", {}, "the optimizer is SGD, and was AdamW"),
+    "another depth": ("plain", {"num_parameters": 1}, "the number of parameters is 132,352"),
+    "another model": ("plain", {"model": "Tower"}, "the model is Stack, and was Tower"),
+    "a missing module": ("plain", {"modules": {"blocks.9": "Block"}}, "no module blocks.9"),
+    "DataParallel": ("replicated", {}, "DataParallel copies the model at every step"),
+}
+
+
+@pytest.mark.parametrize("way,changes,said", REFUSED.values(), ids=REFUSED)
+def test_a_plan_for_another_program_is_refused_at_its_first_step(
+    make_plan: MakePlan,
+    run_script: Callable[..., Any],
+    way: str,
+    changes: dict[str, Any],
+    said: str,
+) -> None:
+    code, stdout, stderr = run_script(way, make_plan(**changes))
+    assert code == 3
+    assert rows(stdout) == {}
+    assert said in stderr
+    assert "ullage/techniques" not in stderr, "a frame of ullage is in the traceback"
+
+
+def test_a_refusal_that_the_script_swallows_is_told_at_its_end(
+    make_plan: MakePlan, run_script: Callable[..., Any]
+) -> None:
+    code, stdout, stderr = run_script("catches_all", make_plan(model="Tower"))
+    assert code == 3
+    assert "caught PlanError" in stdout
+    assert "the plan was not applied: the plan was made for another program" in stderr
+
+
+def test_a_script_that_does_not_train_has_not_had_its_plan(
+    make_plan: MakePlan, run_script: Callable[..., Any]
+) -> None:
+    code, _, stderr = run_script("untrained", make_plan())
+    assert code == 3
+    assert "a plan never silently does less than it says" in stderr
+
+
+def test_another_optimizer_after_the_plan_is_refused_where_the_plan_is_about_it(
+    make_plan: MakePlan, run_script: Callable[..., Any]
+) -> None:
+    code, _, stderr = run_script("late_optimizer", make_plan(optimizer="SGD"))
+    assert code == 0, stderr
+    about_it = make_plan(Action("free_gradients"), optimizer="SGD")
+    code, _, stderr = run_script("late_optimizer", about_it)
+    assert code == 3
+    assert "an optimizer was made after the plan had been applied" in stderr
+
+
+def test_a_program_that_fails_keeps_its_exit_code(
+    make_plan: MakePlan, run_script: Callable[..., Any]
+) -> None:
+    code, _, stderr = run_script("no_such_way", make_plan())
+    assert code == 1
+    assert "KeyError" in stderr and "ullage:" not in stderr
+
+
+def test_a_plan_takes_memory_on_the_phantom_and_says_so(
+    run_program: RunProgram, make_plan: MakePlan, tmp_path: Path
+) -> None:
+    make_plan().save(tmp_path / "plan.json")
+    alone = run_program(LOOPS, "plain", "cuda")
+    under = run_program(LOOPS, "plain", "cuda", options=("--plan", str(tmp_path / "plan.json")))
+    assert alone.exit_code == under.exit_code == 0, under.stderr
+    assert alone.document["plan"] is None
+    assert under.document["plan"]["is_applied"]
+    assert under.document["plan"]["summary"] == "checkpoint (4 modules)"
+    assert kept(under) < kept(alone)
+    assert under.record.modules == alone.record.modules, "a wrapped module is called as it was"
+
+
+def kept(outcome: Any) -> int:
+    """The peak of all that is not the optimizer's step."""
+    return max(
+        found["peak_allocated_bytes"]
+        for step in outcome.device["steps"]
+        for phase, found in step["phases"].items()
+        if phase != "optimizer"
+    )
+
+
+@pytest.mark.parametrize("way", ["compiled", "compiled_in_place"])
+def test_a_compiled_model_computes_its_blocks_again(
+    run_program: RunProgram, make_plan: MakePlan, tmp_path: Path, way: str
+) -> None:
+    make_plan().save(tmp_path / "plan.json")
+    alone = run_program(LOOPS, way, "cuda")
+    under = run_program(LOOPS, way, "cuda", options=("--plan", str(tmp_path / "plan.json")))
+    assert under.exit_code == 0, under.stderr
+    assert kept(under) < kept(alone)
+
+
+def test_a_plan_that_is_not_for_the_program_fails_the_run(
+    run_program: RunProgram, make_plan: MakePlan, tmp_path: Path
+) -> None:
+    make_plan(model="Tower").save(tmp_path / "plan.json")
+    run = run_program(LOOPS, "plain", "cuda", options=("--plan", str(tmp_path / "plan.json")))
+    assert run.exit_code == 3
+    assert run.document["reason"].startswith("the plan was made for another program: the model is")
+    assert re.search(r"at loops\.py:\d+ in step$", run.document["reason"])
+
+
+@pytest.fixture(scope="session")
+def jobs(thin_python: Path) -> Callable[..., Any]:
+    """`jobs(plan=plan)`: a job that trains the plain way."""
+    program = [str(ROOT / "tests" / "programs" / LOOPS), "plain", "cuda"]
+
+    def make(**options: Any) -> Any:
+        return make_job(
+            program, device=choose_device("h100-80gb"), python=str(thin_python),
+            options=replace(make_options(), **options),
+        )  # fmt: skip
+
+    return make
+
+
+def test_a_program_is_described_as_a_plan_wants_it(
+    jobs: Callable[..., Any], make_plan: MakePlan
+) -> None:
+    run = run_job(jobs(describes=True), None, stdout_to_stderr=True)
+    assert run.report.program.plan is not None
+    found = run.report.program.plan.found
+    assert found is not None
+    assert make_plan().made_for.differences(found) == []
+    assert found.modules["blocks.0.first"] == "Linear"
+    assert run.document["plan"] is None
+
+
+def test_runs_forked_from_one_process_have_each_its_plan(
+    jobs: Callable[..., Any], make_plan: MakePlan
+) -> None:
+    plans = [None, make_plan(), None, make_plan(Action("checkpoint", ("blocks.0",)))]
+    runs = ParallelRuns([jobs(plan=plan) for plan in plans], None, None)
+    runs.run_all()
+    assert runs.fresh_because == ""
+    peaks = [found.peak_allocated_bytes for found in runs.results if isinstance(found, Run)]
+    assert peaks[1] < peaks[3] < peaks[0] == peaks[2]

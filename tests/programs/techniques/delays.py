@@ -1,0 +1,129 @@
+"""Offloads over a link whose copies come late, at random, and compares the gradients bit for bit.
+
+delays.py 200            so many steps
+delays.py 20 --without in    as if nobody waited for the copies to the device ("out": to the host)
+
+Copies run in two threads, each in order, as on a GPU's copy engines. A thread holds no memory of
+the "device": what is freed before its copy has ended is lost. The last line is a document.
+"""
+
+import ctypes
+import json
+import queue
+import random
+import sys
+import threading
+import time
+
+import torch
+from alone import BATCH, Text
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ullage.techniques.changes import Changes
+from ullage.techniques.offload_activations import offload_modules
+from ullage.techniques.offload_engine import Engine
+from ullage.techniques.target import Target
+
+MODULES = ("blocks.0", "blocks.1.mlp", "blocks.2", "blocks.3")
+MOST_DELAY_S = 0.0005
+# PyDLL holds the interpreter's lock, so that nothing is freed between the look and the copy.
+move = ctypes.PyDLL(None).memmove
+move.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+class Lane:
+    """A thread that copies in order, each time after a while."""
+
+    def __init__(self, seed):
+        self.jobs = queue.Queue()
+        self.random = random.Random(seed)
+        self.num_lost = 0
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        while True:
+            to, of, held, mark = self.jobs.get()
+            if self.random.random() < 0.3:
+                time.sleep(self.random.random() * MOST_DELAY_S)
+            address, size, freed = held
+            if freed.expired():
+                self.num_lost += 1
+            else:
+                move(address if to is None else to, address if of is None else of, size)
+            mark.set()
+
+
+class DelayedLink:
+    """A link of two lanes; it can leave out waiting for one of them."""
+
+    def __init__(self, without):
+        self.lanes = {"out": Lane(1), "in": Lane(2)}
+        self.without = without
+        self.num_host_bytes = 0
+
+    def host_bytes(self, num_bytes):
+        self.num_host_bytes += num_bytes
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def device_bytes(self, num_bytes, device):
+        return torch.full((num_bytes,), 255, dtype=torch.uint8)
+
+    def copy_out(self, host, device):
+        return self.put("out", device, host.data_ptr(), None)
+
+    def copy_in(self, device, host):
+        return self.put("in", device, None, host.data_ptr())
+
+    def put(self, lane, device, to, of):
+        mark = threading.Event()
+        storage = device.untyped_storage()
+        held = storage.data_ptr(), device.numel(), StorageWeakRef(storage)
+        self.lanes[lane].jobs.put((to, of, held, mark))
+        return lane, mark
+
+    def wait(self, mark):
+        lane, done = mark
+        if lane != self.without:
+            assert done.wait(60), "a copy did not end"
+
+
+def gradients(model, batch, seed):
+    model.zero_grad()
+    torch.manual_seed(seed)
+    model(batch).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def main():
+    num_steps = int(sys.argv[1])
+    without = sys.argv[3] if len(sys.argv) > 2 else None
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model, link = Text(), DelayedLink(without)
+    engine = Engine(link, "cpu", least_bytes=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    num_different = 0
+    lengths = random.Random(3)
+    for step in range(num_steps):
+        batch = torch.randint(512, (BATCH, lengths.choice((4, 8, 12))))
+        wanted = gradients(model, batch, step)
+        with Changes() as changes:
+            offload_modules(Target(model, [], changes), MODULES, lambda: engine)
+            found = gradients(model, batch, step)
+        num_different += not all(map(torch.equal, wanted, found))
+        optimizer.step()
+    lost = sum(lane.num_lost for lane in link.lanes.values())
+    print(
+        json.dumps(
+            {
+                "steps": num_steps,
+                "different": num_different,
+                "lost": lost,
+                "host_bytes": link.num_host_bytes,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
