@@ -1,8 +1,8 @@
 """Builds the phantom's libraries with ullage, and names the machine that the wheel is for.
 
 On Linux the wheel holds the libraries; an editable install gets them in place. Elsewhere the wheel
-is pure Python and ullage works without `ullage run`. ULLAGE_BUILD_TARGET, such as
-aarch64-linux-gnu.2.17, builds for another machine.
+is pure Python, and what needs them (runs, snapshots, estimates of training) says that they are
+missing. ULLAGE_BUILD_TARGET, such as aarch64-linux-gnu.2.17, builds for another machine.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PhantomBuildHook(BuildHookInterface):
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{_platform_tag(target)}"
         if version != "editable":
-            names = (builder.LIBRARY, builder.READER, *builder.read_sonames())
+            names = (*builder.LIBRARIES, *builder.read_sonames())
             build_data["force_include"].update(
                 {str(out / name): f"ullage/phantom/lib/{name}" for name in names}
             )

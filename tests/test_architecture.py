@@ -25,12 +25,14 @@ LAYERS = (
     ("units", "errors"),
     ("gpus", "models", "trace", "files"),
     ("estimate", "record", "runtime"),
-    ("phantom", "explain", "techniques", "watch"),
+    ("techniques",),
+    ("phantom", "explain", "watch"),
     ("plan", "gate", "serve", "whatif", "jobs"),
     ("report",),
-    ("api",),
+    ("api", "executed"),
     ("parallel", "diffs", "estimates", "explanations", "what_ifs"),
-    ("sweeps", "ranks", "servers"),
+    ("sweeps", "ranks", "servers", "trials"),
+    ("fits",),
     ("scenarios",),
     ("checks",),
     ("testing", "ui"),
@@ -62,9 +64,15 @@ POSITIONAL_PARAMETERS = 5
 FLAGS = {
     "run": {
         "program", "--gpu", "--sweep", "--plot", "--memory", "--capability", "--alloc-conf",
-        "--steps", "--python", "--real-init", "--dummy-weights", "--values", "--assume",
+        "--steps", "--python", "--real-init", "--dummy-weights", "--values", "--assume", "--plan",
         "--snapshot", "-o", "--output", "--html", "--json",
         "--force", "--quiet", "--gpus", "--world-size", "--rank", "--ranks", "--local-world-size",
+    },
+    "exec": {"program", "--plan", "--python"},
+    "fit": {
+        "program", "--gpu", "--memory", "--capability", "--budget", "--allow", "--objective",
+        "--smallest-gpu", "--alloc-conf", "--steps", "--python", "--dummy-weights", "--assume",
+        "-o", "--output", "--html", "--json", "--force", "--quiet",
     },
     "check": {
         "scenarios", "--config", "--python", "--no-cache", "--format", "--json", "-o", "--output",
@@ -77,7 +85,8 @@ FLAGS = {
     "estimate": {
         "model", "--gpu", "--batch", "--length", "--image", "--precision", "--optimizer",
         "--checkpointing", "--attention", "--accumulation", "--data", "--sharding", "--tensor",
-        "--pipeline", "--micro-batches", "--offload", "--serve", "--engine", "--context", "--users",
+        "--sequence-parallel", "--context-parallel", "--expert-parallel", "--pipeline",
+        "--micro-batches", "--offload", "--nvme", "--serve", "--engine", "--context", "--users",
         "--weights", "--kv", "--utilization", "--block-size", "--which-gpu", "--largest", "--knobs",
         "--models", "-o", "--output", "--html", "--json", "--force", "--quiet",
     },
@@ -91,7 +100,7 @@ FLAGS = {
     "diff": {
         "before", "after", "--json", "-o", "--output", "--html", "--force", "--quiet",
     },
-    "ui": {"--port", "--no-browser", "--python"},
+    "ui": {"--port", "--no-browser", "--python", "--vllm-python"},
     "env": {
         "directory", "--torch", "-r", "--requirement", "--with-triton", "--python", "--force",
     },

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     )
     from ullage.estimates import Estimate, ServingAnswer, estimate_serving, estimate_training
     from ullage.explanations import Explanation, explain_file
+    from ullage.fits import Fit, fit
     from ullage.ranks import run_ranks
     from ullage.sweeps import Sweep, sweep
+    from ullage.techniques.plan import Plan
     from ullage.what_ifs import WhatIf, what_if
 
 __version__ = "0.1.0"
@@ -43,7 +45,9 @@ __all__ = [
     "EnvironmentProblem",
     "Estimate",
     "Explanation",
+    "Fit",
     "Locked",
+    "Plan",
     "PlanError",
     "Run",
     "ServingAnswer",
@@ -58,6 +62,7 @@ __all__ = [
     "estimate_serving",
     "estimate_training",
     "explain_file",
+    "fit",
     "lock",
     "run",
     "run_ranks",
@@ -73,7 +78,9 @@ _MODULES = {
     "EnvironmentProblem": "ullage.errors",
     "Estimate": "ullage.estimates",
     "Explanation": "ullage.explanations",
+    "Fit": "ullage.fits",
     "Locked": "ullage.checks",
+    "Plan": "ullage.techniques.plan",
     "PlanError": "ullage.errors",
     "Run": "ullage.api",
     "ServingAnswer": "ullage.estimates",
@@ -87,6 +94,7 @@ _MODULES = {
     "estimate_serving": "ullage.estimates",
     "estimate_training": "ullage.estimates",
     "explain_file": "ullage.explanations",
+    "fit": "ullage.fits",
     "lock": "ullage.checks",
     "run": "ullage.api",
     "run_ranks": "ullage.ranks",

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ullage.explain.device import DeviceReport
     from ullage.explain.run import RunReport
     from ullage.explain.verdict import Verdict
+    from ullage.techniques.outcome import Outcome
+    from ullage.techniques.plan import Plan
     from ullage.trace.model import Record
 
 
@@ -122,6 +124,7 @@ def run(
     dummy_weights: bool = False,
     values: bool = True,
     assume: Sequence[str] = (),
+    plan: str | os.PathLike[str] | Plan | None = None,
     gpus: int | None = None,
     world_size: int | None = None,
     rank: int | None = None,
@@ -149,6 +152,7 @@ def run(
         values: compute small values (masks, counts, flags) beside the phantom.
         assume: what is assumed of values that are not known, such as "nonzero=half" (or all, none,
             a fraction) and "experts=balanced" (or worst).
+        plan: a plan, or the file of one, that is applied to the model that the program trains.
         gpus: how many devices there are, all alike; None is one, or those of a rank's node.
         world_size: the number of ranks of a distributed job of which the program plays one.
         rank: which; None is rank 0.
@@ -160,6 +164,7 @@ def run(
         SpecError: an option or the program is not possible.
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
         SnapshotError: what the program left cannot be read.
+        PlanError: the plan cannot be read.
     """
     kept = None if snapshot is None else Path(snapshot)
     if kept is not None:
@@ -176,6 +181,7 @@ def run(
                 dummy_weights=dummy_weights,
                 values=values,
                 assume=assume,
+                plan=plan,
             ),
             has_snapshot=kept is not None,
             rank=_choose_rank(rank, world_size, local_world_size),
@@ -250,6 +256,7 @@ def explain_job(
                 left_running=ended.left_running,
                 not_kept=remains.warnings,
                 failed_request=next(failed, None),
+                plan=_outcome(job, run_dir),
             ),
             torch=job.build.version,
             gpu=job.device.gpu,
@@ -257,6 +264,16 @@ def explain_job(
             catalogued=load_catalog(),
         )
     )
+
+
+def _outcome(job: Job, run_dir: Path) -> Outcome | None:
+    """What became of the plan of a job."""
+    options = job.options
+    if options.plan is None and not options.describes:
+        return None
+    from ullage.techniques.outcome import read_outcome
+
+    return read_outcome(run_dir, options.plan)
 
 
 def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:

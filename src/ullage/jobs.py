@@ -19,7 +19,9 @@ from ullage.phantom.launch import LIBRARY_DIR, RunOptions, check_platform, make_
 from ullage.phantom.program import UserProgram, resolve_program
 from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
 from ullage.record.assume import Assumed
+from ullage.techniques.plan import Plan
 
+_ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun")
 
 
@@ -32,6 +34,7 @@ class ProgramOptions(TypedDict, total=False):
     dummy_weights: bool
     values: bool
     assume: Sequence[str]
+    plan: str | os.PathLike[str] | Plan | None
 
 
 def make_options(
@@ -42,8 +45,17 @@ def make_options(
     dummy_weights: bool = False,
     values: bool = True,
     assume: Sequence[str] = (),
+    plan: str | os.PathLike[str] | Plan | None = None,
 ) -> RunOptions:
-    """The options as a run without a snapshot has them; SpecError where one is not possible."""
+    """The options as a run without a snapshot has them; SpecError where one is not possible, and
+    PlanError where a plan cannot be read.
+    """
+    found = plan if plan is None or isinstance(plan, Plan) else Plan.load(os.fspath(plan))
+    if found is not None and alloc_conf is not None and found.variables.keys() & _ALLOCATOR:
+        raise SpecError(
+            f"alloc_conf={alloc_conf!r} and the plan both set the allocator up; leave one of them "
+            "out"
+        )
     return RunOptions(
         alloc_conf,
         steps,
@@ -52,6 +64,7 @@ def make_options(
         has_dummy_weights=dummy_weights,
         has_values=values,
         assumed=Assumed.parse(assume),
+        plan=found,
     )
 
 

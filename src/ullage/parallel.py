@@ -194,12 +194,14 @@ class ParallelRuns:
 
 def _are_alike(jobs: Sequence[Job]) -> bool:
     """Whether the runs differ in nothing that the interpreter is started with."""
-    return len({_at_start(job) for job in jobs}) == 1
+    return len({at_start(job) for job in jobs}) == 1
 
 
-def _at_start(job: Job) -> tuple[object, ...]:
+def at_start(job: Job) -> tuple[object, ...]:
+    """All that the interpreter of a job is started with: equal ones can share a warm process."""
     program, options = job.program, job.options
-    variables = tuple(sorted(options.variables.items()))
+    of_plan = {} if options.plan is None else options.plan.variables
+    variables = tuple(sorted({**options.variables, **of_plan}.items()))
     return program.python, program.directory, _head(job), options.alloc_conf, variables
 
 

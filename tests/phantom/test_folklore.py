@@ -13,7 +13,7 @@ from benchmarks.folklore.claims import SECTIONS
 from benchmarks.folklore.measure import run
 from benchmarks.folklore.section import Play, Played
 
-from ullage.estimate import textbook
+from ullage.estimate import checkpointing, textbook
 
 pytestmark = pytest.mark.phantom
 SHAPE_7B = {"parameters": 6_738_415_616, "linear": 6_476_005_376}
@@ -55,10 +55,10 @@ def test_the_page_has_each_claim_with_its_figures(name: str) -> None:
 
 def test_checkpointing_a_chain_takes_what_the_textbook_says(shown: Shown) -> None:
     _, figures = shown("square-root")
-    assert figures.pop("none") == textbook.autograd_peak(64)
+    assert figures.pop("none") == checkpointing.autograd_peak(64)
     for count, peak in figures.items():  # two gradients beside what is kept
-        assert peak == textbook.checkpointed_peak(64, int(count)) + 2
-    assert min(figures, key=figures.__getitem__) == str(textbook.best_num_segments(64))
+        assert peak == checkpointing.checkpointed_peak(64, int(count)) + 2
+    assert min(figures, key=figures.__getitem__) == str(checkpointing.best_num_segments(64))
 
 
 def test_the_first_layers_of_resnet_18_keep_more_than_their_outputs(shown: Shown) -> None:

@@ -33,6 +33,14 @@ VERBS = {
         "ullage.cli.run:run_command",
         "Run a program on a GPU that is not there; say whether it fits.",
     ),
+    "fit": (
+        "ullage.cli.fit:fit_command",
+        "Find the fastest way to make a program fit, as a plan.",
+    ),
+    "exec": (
+        "ullage.cli.exec:exec_command",
+        "Run a program under a plan, on the GPU that is here.",
+    ),
     "explain": (
         "ullage.cli.explain:explain_command",
         "Explain a memory snapshot: who owned the peak, what leaks, what to do.",

@@ -52,6 +52,7 @@ FILE = click.Path(path_type=Path)
     metavar="NAME=VALUE",
     help="Of unknown values: nonzero=all|half|none|FRACTION, experts=worst|balanced.",
 )
+@click.option("--plan", type=FILE, metavar="FILE", help="Of `ullage fit`: run under this plan.")
 @click.option(
     "--snapshot",
     type=FILE,

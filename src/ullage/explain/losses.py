@@ -15,6 +15,9 @@ _MAX_SIGNAL = 64
 def find_losses(program: Program) -> tuple[str, ...]:
     """Warnings about what is missing from the report of a run."""
     found = list(program.not_kept)
+    # One that ended well is judged by that.
+    if program.exit_code and program.plan is not None and not program.plan.is_applied:
+        found.append(f"the plan was not applied: {program.plan.reason}")
     for _pid, text in program.left_running:
         found.append(f"the program left {text} running; it was ended")
     for pid, why in program.unrecorded:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ullage.record.requests import Noted
+
+if TYPE_CHECKING:
+    from ullage.techniques.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,7 @@ class Program:
             where it gave one.
         left_running: the processes that had to be ended after the program, with their commands.
         not_kept: what of the run could not be written, and why.
+        plan: what became of the plan that it ran under; None where it ran under none.
         failed_request: the first of the requests replayed against it that was not answered.
     """
 
@@ -33,3 +38,4 @@ class Program:
     left_running: tuple[tuple[int, str], ...] = ()
     not_kept: tuple[str, ...] = ()
     failed_request: Noted | None = None
+    plan: Outcome | None = None

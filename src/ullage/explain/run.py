@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from ullage.gpus.catalog import Gpu
 
 
+_OURS = "ullage.errors."
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """One watched process: its record, its snapshot file, and the out-of-memory that ended it, if
@@ -195,6 +198,9 @@ def _judge(
         return Verdict.FAILED, _failure(program, own) + request, ExitCode.PROGRAM_FAILED
     if failed is not None:
         return _judge_unanswered(failed, request)
+    if program.plan is not None and not program.plan.is_applied:
+        reason = f"the plan was not applied: {program.plan.reason}"
+        return Verdict.FAILED, reason, ExitCode.PROGRAM_FAILED
     gap = find_gap(program, [process.record for process in processes])
     if gap is not None:
         return Verdict.FAILED, gap, ExitCode.PROGRAM_FAILED
@@ -233,5 +239,7 @@ def _failure(program: Program, own: ProgramExit | None) -> str:
         return describe_end(program, has_record=own is not None)
     message = (own.message or "").partition("\n")[0]
     where = f" at {own.where}" if own.where else ""
+    if own.exception.startswith(_OURS):  # its text is fit to be shown as it is
+        return f"{message}{where}"
     name = own.exception.removeprefix("builtins.")
     return f"{name}: {message}{where}" if message else f"{name}{where}"

@@ -16,6 +16,7 @@ from ullage.explain.ledger import Ledger
 from ullage.explain.peak import Ownership
 from ullage.explain.run import Process, RunReport
 from ullage.explain.steps import Peak, StepPeak
+from ullage.techniques.outcome import Outcome
 
 RUN_SCHEMA = "ullage.run/1"
 
@@ -49,8 +50,21 @@ def run_document(report: RunReport) -> Document:
         "ranks": [{"rank": rank, "stands_for": list(like)} for rank, like in report.covers],
         "fits_on": list(report.fits_on),
         "exception": _exception(report),
+        "plan": _plan(report.program.plan),
         "oom": processes[0]["oom"] if processes else None,
         "snapshot": None if first is None else first.snapshot,
+    }
+
+
+def _plan(outcome: Outcome | None) -> Document | None:
+    """The plan that the program ran under, and whether it was applied."""
+    if outcome is None or outcome.plan is None:
+        return None
+    return {
+        "is_applied": outcome.is_applied,
+        "reason": outcome.reason,
+        "summary": outcome.plan.summary,
+        "document": outcome.plan.document,
     }
 
 

@@ -65,6 +65,8 @@ def _parts(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
     yield Text(f"  {' '.join(report.program.argv)}", style="dim", overflow="ellipsis", no_wrap=True)
     yield Text(f"  {_run_line(report)}", style="dim")
     fullest = max(report.devices, key=lambda device: device.peak_used_bytes, default=None)
+    if report.program.plan is not None and report.program.plan.plan is not None:
+        yield Text(f"  under a plan: {report.program.plan.plan.summary}", style="dim")
     margins = "" if fullest is None else _other_margins(fullest)
     if margins:
         yield Text(f"  {margins}", style="dim")

@@ -19,3 +19,5 @@ class Category(enum.Enum):
     COMMUNICATION = "communication"
     KV_CACHE = "kv_cache"
     UNATTRIBUTED = "unattributed"
+
+    __hash__ = object.__hash__  # Enum's own hashes the name, in Python, each time

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage.trace.category import Category as Category
+from ullage.trace.work import Work
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 UInt32Array: TypeAlias = npt.NDArray[np.uint32]
@@ -353,6 +354,7 @@ class Record:
     num_not_yet: int = 0
     at_once: tuple[AtOnce, ...] = ()
     requests: tuple[Request, ...] = ()
+    work: Work | None = None
 
     def order(self, own_pid: int) -> tuple[bool, int, float]:
         """What sorts the records of one run: the program's own process, then by rank and start."""

@@ -41,6 +41,7 @@ from ullage.trace.model import (
     UInt32Array,
     Workspaces,
 )
+from ullage.trace.work import parse_work
 
 SCHEMA = "ullage.record/1"
 MAX_FILE_BYTES = 8 << 30
@@ -131,6 +132,7 @@ def parse_record(value: object) -> Record:
         groups=check.parse_rows(fields, "groups", _parse_group),
         num_not_yet=check.number(fields, "num_not_yet", 0),
         requests=check.parse_rows(fields, "requests", _parse_request),
+        work=parse_work(fields),
     )
 
 

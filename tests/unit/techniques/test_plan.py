@@ -58,10 +58,10 @@ WRONG = {
         changed("actions", 0, "module", to="h.0"), "an action has 'module', which is not known"
     ),
     "an unknown field of the program": (
-        changed("made_for", "modell", to="GPT"), "made_for has 'modle'"
+        changed("made_for", "kind", to="GPT"), "made_for has 'kind'"
     ),
     "an unknown technique": (
-        changed("actions", 0, "technique", to="checkpunt"), "there is no technique 'chekpoint'"
+        changed("actions", 0, "technique", to="checkpunt"), "there is no technique 'checkpunt'"
     ),
     "an unknown setting": (
         changed("actions", 0, "settings", to={"every": 2}), "has no setting 'every'"

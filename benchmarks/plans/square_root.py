@@ -1,0 +1,135 @@
+"""Uniform, square-root and optimal segments of a chain side by side, on the phantom; writes
+docs/square-root.md.
+
+    python -m benchmarks.plans.square_root --python ENVIRONMENT/bin/python
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ullage.estimate.checkpointing import (
+    best_num_segments,
+    checkpointed_peak,
+    least_checkpointed_peak,
+)
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "square-root.md"
+PROGRAM = Path(__file__).with_name("chain.py")
+MAIN = "from ullage.cli.main import main; main()"
+LAYERS = (16, 64, 144)
+# Beside what is checkpointed, backward holds two gradients.
+GRADIENTS = 2
+BAR = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A segmentation: what the formula says, in units with the gradients, and what was seen."""
+
+    name: str
+    lengths: tuple[int, ...]
+    said_units: int
+    seen_units: float = 0.0
+    layers_run: int = 0
+
+
+def rows(layers: int) -> Iterator[Row]:
+    """Nothing checkpointed, some even segments, the square root of the layers, and the optimum."""
+    yield Row("none", (), layers + GRADIENTS)
+    best = best_num_segments(layers)
+    for count in sorted({2, best // 2, best, 2 * best, layers} - {0, 1}):
+        name = "square root" if count == best else "one each" if count == layers else "uniform"
+        said = checkpointed_peak(layers, count) + GRADIENTS
+        yield Row(f"{name}, {count}", even(layers, count), said)
+    lengths = shrinking(layers)
+    yield Row(f"optimal, {len(lengths)}", lengths, least_checkpointed_peak(layers) + GRADIENTS)
+
+
+def even(layers: int, count: int) -> tuple[int, ...]:
+    """Lengths of segments as even as can be."""
+    cuts = [layers * place // count for place in range(count + 1)]
+    return tuple(end - start for start, end in itertools.pairwise(cuts))
+
+
+def shrinking(layers: int) -> tuple[int, ...]:
+    """The lengths with which each segment, made again beside the checkpoints up to its own, takes
+    the least peak.
+    """
+    peak, lengths, left = least_checkpointed_peak(layers), list[int](), layers
+    while left:
+        lengths.append(min(left, peak - len(lengths) - 1))
+        left -= lengths[-1]
+    return tuple(lengths)
+
+
+def measure(layers: int, python: str) -> list[Row]:
+    """All rows, in one run of the program."""
+    wanted = list(rows(layers))
+    text = json.dumps([row.lengths for row in wanted])
+    words = ["run", "--json", "--python", python, "--", str(PROGRAM), str(layers), text]
+    with tempfile.TemporaryDirectory(prefix="ullage-") as directory:
+        done = subprocess.run(
+            [sys.executable, "-c", MAIN, *words],
+            cwd=directory, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    lines = [line for line in done.stderr.splitlines() if line.startswith('{"peak_units"')]
+    return [
+        Row(row.name, row.lengths, row.said_units, found["peak_units"], found["layers_run"])
+        for row, found in zip(wanted, map(json.loads, lines), strict=True)
+    ]
+
+
+def render(tables: dict[int, list[Row]]) -> str:
+    """The page."""
+    today = datetime.datetime.now(tz=datetime.UTC)
+    lines = [
+        "# Segments of a chain",
+        "",
+        "A chain of equal layers, each of which keeps its output, checkpointed in segments: the",
+        "peak in units of a layer's output, two gradients among them, by the formulas of",
+        "`ullage.estimate.checkpointing` and as the phantom shows it, and how many layers run",
+        "again. *Uniform* and *square root* are even segments (Chen et al. 2016); *optimal* ones",
+        "shrink towards the end, as fewer checkpoints are left when they are made again; they take",
+        "one unit more than said, and it has not been found out why. Made by",
+        f"`python -m benchmarks.plans.square_root`, {today:%Y-%m-%d}.",
+        "",
+    ]
+    for layers, found in tables.items():
+        most = max(row.seen_units for row in found)
+        lines += [
+            f"## {layers} layers",
+            "",
+            "| segments | said | the phantom | run again | |",
+            "|---|--:|--:|--:|---|",
+        ]
+        for row in found:
+            again = 100 * (row.layers_run - layers) / layers
+            bar = "█" * max(1, round(BAR * row.seen_units / most))
+            lines.append(
+                f"| {row.name} | {row.said_units} | {row.seen_units:g} | {again:.0f} % | `{bar}` |"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures, and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--python", required=True)
+    python = parser.parse_args().python
+    PAGE.write_text(render({layers: measure(layers, python) for layers in LAYERS}), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

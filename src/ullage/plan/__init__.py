@@ -1,0 +1,1 @@
+"""Finds the fastest way to make a program fit: what a run cost, and which techniques go where."""

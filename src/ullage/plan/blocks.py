@@ -1,0 +1,122 @@
+"""Which modules of a program are its blocks: those that come several times in a row, such as the
+layers of a transformer. Techniques for modules are chosen block by block.
+
+    blocks = find_blocks(record, kept_by_module(record))
+    blocks[0].path                                  # "transformer.h.0"
+
+A block is one of several children of a list of modules, or of several children of one class, that
+has children itself. Where a list has few equal ones, as the stages of a U-Net, and lists within
+them hold nearly all that they keep for backward, those are looked through instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ullage.trace.model import Int64Array, Record
+from ullage.trace.work import Node
+
+# Of this many equal ones, each may be treated by itself, and the parts of one need not.
+_MANY = 6
+_NEARLY_ALL = 0.8
+_CONTAINERS = {"ModuleList", "Sequential", "ModuleDict"}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A module that is treated as one.
+
+    Attributes:
+        path: of the module.
+        kind: its class.
+    """
+
+    path: str
+    kind: str
+
+
+def find_blocks(record: Record, kept_bytes: Int64Array) -> tuple[Block, ...]:
+    """The blocks of a program in the order in which they stand in it.
+
+    Args:
+        record: of a run with the work.
+        kept_bytes: what each module's own forward keeps for backward, by index.
+    """
+    if record.work is None:
+        return ()
+    tree = {record.modules[node.module]: node for node in record.work.tree}
+    kept = {path: int(kept_bytes[node.module]) for path, node in tree.items()}
+    children: dict[str, list[str]] = {}
+    for path in tree:
+        if path:
+            children.setdefault(path.rpartition(".")[0], []).append(path)
+    return tuple(Block(path, tree[path].kind) for path in _Finder(tree, children, kept).below(""))
+
+
+def block_of_module(blocks: Sequence[Block], modules: Sequence[str]) -> Int64Array:
+    """For each module the block that it is in, as an index, -1 for none; one entry more for what
+    is in no module.
+    """
+    known = {block.path: number for number, block in enumerate(blocks)}
+    found = np.full(len(modules) + 1, -1, dtype=np.int64)
+    for number, path in enumerate(modules):
+        while path and path not in known:
+            path = path.rpartition(".")[0]
+        found[number] = known.get(path, -1)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Finder:
+    tree: Mapping[str, Node]
+    children: Mapping[str, list[str]]
+    kept: Mapping[str, int]
+
+    def below(self, path: str) -> list[str]:
+        """The blocks in a module."""
+        found: list[str] = []
+        group = self.group(path)
+        inner = [one for child in group for one in self.below(child)]
+        if group and not (self.is_better(inner, group)):
+            found += group
+        elif group:
+            found += inner
+        rest = [child for child in self.children.get(path, ()) if child not in group]
+        return found + [one for child in rest for one in self.below(child)]
+
+    def group(self, path: str) -> list[str]:
+        """The children of a module that are several of a kind, or numbered in a list."""
+        grown = [
+            child
+            for child in self.children.get(path, ())
+            if self.tree[child].num_children
+            and self.tree[child].num_parameters
+            and self.tree[child].kind not in _CONTAINERS
+        ]
+        kinds = Counter(self.tree[child].kind for child in grown)
+        return [
+            child
+            for child in grown
+            if kinds[self.tree[child].kind] > 1 or self.tree[child].held_by in _CONTAINERS
+        ]
+
+    def is_better(self, inner: Sequence[str], group: Sequence[str]) -> bool:
+        """Whether blocks within the blocks are to be taken in their place."""
+        kinds = Counter(self.tree[child].kind for child in group)
+        if len(inner) < 2 or max(kinds.values()) >= _MANY:
+            return False
+        whole = sum(self.kept_in(one) for one in group)
+        return sum(self.kept_in(one) for one in inner) >= _NEARLY_ALL * whole
+
+    def kept_in(self, path: str) -> int:
+        """What a module and all in it keep."""
+        return sum(self.kept[one] for one in self.all_in(path))
+
+    def all_in(self, path: str) -> Iterator[str]:
+        yield path
+        for child in self.children.get(path, ()):
+            yield from self.all_in(child)

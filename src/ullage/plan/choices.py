@@ -1,0 +1,67 @@
+"""Which choices of treatments are worth trying, whatever the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ullage.plan.problem import Problem
+from ullage.plan.solve import relax
+from ullage.trace.model import Int64Array
+
+# How many limits are tried between the highest and the lowest peak.
+_NUM_LIMITS = 64
+_STEPS = 40
+# As few choices as this are all tried.
+_FEW = 4096
+
+
+def worth_trying(problems: Sequence[Problem]) -> list[Int64Array]:
+    """Each choice once: as it is, every treatment on k blocks, and what is fastest below each of a
+    row of limits in any of the problems.
+    """
+    found = {tuple(one.tolist()) for problem in problems for one in _of(problem)}
+    return [np.array(one, dtype=np.int64) for one in sorted(found)]
+
+
+def uniform(num_blocks: int, treatment: int) -> Iterator[Int64Array]:
+    """The first k blocks treated alike, and k of them evenly spaced, for each k."""
+    for k in range(1, num_blocks + 1):
+        first = np.zeros(num_blocks, dtype=np.int64)
+        first[:k] = treatment
+        yield first
+        spaced = np.zeros(num_blocks, dtype=np.int64)
+        spaced[(np.arange(k) * num_blocks) // k] = treatment
+        yield spaced
+
+
+def _of(problem: Problem) -> Iterator[Int64Array]:
+    num, kinds = problem.num_blocks, problem.num_treatments
+    yield np.zeros(num, dtype=np.int64)
+    for treatment in range(1, kinds):
+        yield from uniform(num, treatment)
+    if kinds > 1 and num > 0:
+        yield from _every(num, kinds) if kinds**num <= _FEW else _below_limits(problem)
+
+
+def _every(num: int, kinds: int) -> Iterator[Int64Array]:
+    for number in range(kinds**num):
+        yield np.array([number // kinds**place % kinds for place in range(num)], dtype=np.int64)
+
+
+def _below_limits(problem: Problem) -> Iterator[Int64Array]:
+    """From the peak as it is downward."""
+    peak = problem.peak_bytes(np.zeros(problem.num_blocks, dtype=np.int64))
+    lowest = min(
+        problem.peak_bytes(np.full(problem.num_blocks, one, dtype=np.int64))
+        for one in range(problem.num_treatments)
+    )
+    step = max(1, (peak - lowest) // _NUM_LIMITS)
+    limit = peak - step
+    while limit > 0:
+        found = relax(problem, limit, _STEPS)
+        if found is None:
+            return
+        yield found.choice
+        limit = min(limit, found.peak_bytes) - step

@@ -1,0 +1,139 @@
+"""What a search found: the plans that were tried, and what is to be said of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ullage.explain.verdict import ExitCode
+from ullage.gpus.catalog import Gpu
+from ullage.plan.blocks import Block
+from ullage.techniques.plan import Plan
+from ullage.techniques.technique import Action, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a run showed.
+
+    Attributes:
+        fits: it ran through, and stayed within the budget.
+        reason: why it does not; empty if it does.
+        used_bytes: of the device at most.
+        allocated_bytes: by the allocator at most.
+        num_retries: how often the allocator had to give back its cache to go on.
+        host_bytes: of pinned host memory at most.
+    """
+
+    fits: bool
+    reason: str
+    used_bytes: int
+    allocated_bytes: int
+    num_retries: int
+    host_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan, and what became of it.
+
+    Attributes:
+        name: for people: "checkpoint 5 of 12 Block".
+        actions: of the plan.
+        step_s: seconds of a step, by the model of costs.
+        peak_bytes: the most that is allocated, by the profile.
+        used_bytes: of the device at most: as it was seen there, or as a run with memory without end
+            or the profile has it.
+        seen: of a run on the device; None: it was not run there.
+        why: why it is not the one chosen; empty for that one.
+    """
+
+    name: str
+    actions: tuple[Action, ...]
+    step_s: float
+    peak_bytes: int
+    used_bytes: int
+    seen: Seen | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """What a search found.
+
+    Attributes:
+        program: its words.
+        torch: its version.
+        gpu: the device.
+        budget_bytes: of the device, that a plan has to fit.
+        blocks: the modules that are treated one by one.
+        as_it_is: the program without a plan.
+        best: the fastest plan that was seen to fit; None: none was.
+        plan: it, to be written; None where there is none, or the program fits as it is.
+        candidates: what was tried or is known of, fastest first; the best among them.
+        front: (seconds of a step, what is used of the device at most) of all plans that no other
+            beats, by the model.
+        bound_s: no mixture of these techniques that is expected to need as little as the best takes
+            a step of less.
+        left_out: techniques that were not used, and why.
+        smallest_gpu: the smallest of the catalogue on which a plan was seen to fit.
+        failure: why the program failed by itself; empty if it did not.
+        warnings: of the run of the program as it is.
+        num_runs: how many were made.
+        wall_s: how long it took.
+        exit_code: what the command line exits with.
+    """
+
+    program: tuple[str, ...]
+    torch: str
+    gpu: Gpu
+    budget_bytes: int
+    blocks: tuple[Block, ...]
+    as_it_is: Candidate
+    best: Candidate | None
+    plan: Plan | None
+    candidates: tuple[Candidate, ...]
+    front: tuple[tuple[float, int], ...]
+    bound_s: float
+    left_out: Mapping[str, str]
+    smallest_gpu: str | None
+    failure: str
+    warnings: tuple[str, ...]
+    num_runs: int
+    wall_s: float
+    exit_code: ExitCode
+
+    @property
+    def gap(self) -> float:
+        """How much faster than the best one another mixture may be, as a share of the step."""
+        return 0.0 if self.best is None else max(0.0, 1 - self.bound_s / self.best.step_s)
+
+
+AS_IT_IS = "as it is"
+
+
+def name_plan(actions: Sequence[Action], blocks: Sequence[Block]) -> str:
+    """What a plan does, in words: "checkpoint 5 of 12 Block, allocator expandable_segments"."""
+    kinds = Counter(block.kind for block in blocks)
+    kind_of = {block.path: block.kind for block in blocks}
+    parts = []
+    for action in actions:
+        told = [
+            name if value is True else f"{value}" if isinstance(value, str) else f"{name}={value}"
+            for name, value in action.settings.items()
+        ]
+        found = Counter(kind_of[path] for path in action.modules if path in kind_of)
+        told += [f"{count} of {kinds[kind]} {kind}" for kind, count in found.items()]
+        parts.append(" ".join([action.technique, *told]))
+    return ", ".join(parts) or AS_IT_IS
+
+
+Key = tuple[tuple[str, tuple[str, ...], tuple[tuple[str, Value], ...]], ...]
+
+
+def key_of(actions: Sequence[Action]) -> Key:
+    """What tells one plan from another."""
+    return tuple(
+        (one.technique, one.modules, tuple(sorted(one.settings.items()))) for one in actions
+    )

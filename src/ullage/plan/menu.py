@@ -1,0 +1,76 @@
+"""What a search has to choose from: the techniques of the catalogue that it may use, each in the
+ways that are worth trying.
+
+A technique for modules is a *treatment* of blocks. What concerns the optimizer or the whole program
+is a *move*; a *setting* is several moves together that go with each other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+from ullage.errors import PlanError
+from ullage.techniques.catalog import TECHNIQUES
+from ullage.techniques.technique import Action, Place, Semantics, Technique, Value
+
+Actions = tuple[Action, ...]
+
+# Two techniques on the same module that do more than either: of what is computed again only the
+# inputs are kept, and these are in the host's memory.
+_PAIRS = (("checkpoint", "offload_activations"),)
+_ORDER = tuple(Semantics)
+
+
+def treatments(allowed: Semantics, paths: Sequence[str]) -> Iterator[Actions]:
+    """Each treatment, applied to all of these modules."""
+    usable = [one for one in _usable(allowed) if one.place is Place.MODULES]
+    for technique in usable:
+        for way in _ways(technique):
+            yield (Action(technique.name, tuple(paths), way),)
+    names = {one.name for one in usable}
+    for pair in _PAIRS:
+        if names.issuperset(pair):
+            yield tuple(Action(name, tuple(paths)) for name in pair)
+
+
+def moves(allowed: Semantics) -> Iterator[Actions]:
+    """Each move by itself."""
+    for technique in _usable(allowed):
+        if technique.place is not Place.MODULES:
+            for way in _ways(technique):
+                yield (Action(technique.name, (), way),)
+
+
+def settings(chosen: Sequence[Action]) -> Iterator[Actions]:
+    """All sets of these moves that go together; the empty one first."""
+    for size in range(len(chosen) + 1):
+        for some in itertools.combinations(chosen, size):
+            if go_together(some):
+                yield some
+
+
+def go_together(some: Sequence[Action]) -> bool:
+    """Whether moves can be in one plan."""
+    names = [one.technique for one in some]
+    excluded = {other for name in names for other in TECHNIQUES[name].excludes}
+    return len(set(names)) == len(names) and not excluded.intersection(names)
+
+
+def _usable(allowed: Semantics) -> Iterator[Technique]:
+    for technique in TECHNIQUES.values():
+        if _ORDER.index(technique.semantics) <= _ORDER.index(allowed):
+            yield technique
+
+
+def _ways(technique: Technique) -> Iterator[Mapping[str, Value]]:
+    """The settings that are worth trying; those that a technique cannot do without are missing from
+    its defaults.
+    """
+    for way in ({}, *technique.variants):
+        try:
+            if technique.variables is not None:
+                technique.variables(Action(technique.name, (), way))
+        except PlanError:
+            continue
+        yield way

@@ -1,0 +1,103 @@
+"""What is told of a search: text, document and page."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from ullage.explain.verdict import ExitCode
+from ullage.gpus.catalog import find_gpu
+from ullage.plan.blocks import Block
+from ullage.plan.findings import Candidate, FitReport, Seen, name_plan
+from ullage.report.fit import fit_document, fit_line, render_fit
+from ullage.report.fit_page import draw_front, render_fit_page
+from ullage.techniques.technique import Action
+from ullage.units import GIB
+
+BLOCKS = tuple(Block(f"h.{number}", "Layer") for number in range(4))
+PLAN = (
+    Action("allocator", (), {"expandable_segments": True}),
+    Action("checkpoint", ("h.0", "h.1", "h.2")),
+)
+
+
+def candidate(
+    name: str, step_ms: float, used_gib: float, *actions: Action, why: str = ""
+) -> Candidate:
+    """A plan that was run."""
+    seen = Seen("much" not in why, why, int(used_gib * GIB), int(used_gib * GIB) - GIB, 0, 0)
+    peak = int(used_gib * GIB) - GIB
+    return Candidate(name, actions, step_ms / 1e3, peak, int(used_gib * GIB), seen, why)
+
+
+@pytest.fixture
+def report() -> FitReport:
+    """A search that found a plan."""
+    as_it_is = candidate("as it is", 20.0, 9.0, why="1.0 GiB too much")
+    best = candidate(name_plan(PLAN, BLOCKS), 22.0, 7.75, *PLAN)
+    slow = candidate("<offload>", 30.0, 6.0, why="36.4 % slower")
+    return FitReport(
+        program=("train.py",), torch="2.15.0", gpu=find_gpu("rtx-3070"), budget_bytes=8 * GIB,
+        blocks=BLOCKS, as_it_is=as_it_is, best=best, plan=None,
+        candidates=(as_it_is, best, slow),
+        front=((0.020, 9 * GIB), (0.022, 8 * GIB), (0.03, 6 * GIB)), bound_s=0.0219,
+        left_out={"flash_attention": "no attention"}, smallest_gpu=None, failure="",
+        warnings=("something",), num_runs=9,
+        wall_s=12.5, exit_code=ExitCode.FINE,
+    )  # fmt: skip
+
+
+def test_a_plan_is_named_by_what_it_does_and_to_how_many() -> None:
+    assert name_plan(PLAN, BLOCKS) == "allocator expandable_segments, checkpoint 3 of 4 Layer"
+    assert name_plan((), BLOCKS) == "as it is"
+
+
+def test_the_first_line_says_what_it_takes_and_costs(report: FitReport) -> None:
+    assert fit_line(report) == (
+        "fits 8.00 GiB of rtx-3070 under a plan: allocator expandable_segments, checkpoint 3 of 4 "
+        "Layer; 7.75 GiB, a step takes 10.0 % more"
+    )
+
+
+def test_the_report_says_why_others_lost_and_how_good_it_is(report: FitReport) -> None:
+    text = " ".join(render_fit(report, 120).split())
+    for said in (
+        "1.0 GiB too much",
+        "36.4 % slower",
+        "the gap is 0.5 %",
+        "left out: flash_attention",
+        "warning: something",
+    ):
+        assert said in text
+
+
+def test_nothing_that_fits_is_said_first(report: FitReport) -> None:
+    nothing = replace(report, best=None, exit_code=ExitCode.ANSWER_IS_NO)
+    assert render_fit(nothing).startswith("nothing that was tried fits 8.00 GiB of rtx-3070")
+    assert fit_document(nothing)["verdict"] == "does_not_fit"
+
+
+def test_the_document_holds_plans_and_front(report: FitReport) -> None:
+    document = json.loads(json.dumps(fit_document(report)))
+    assert document["schema"] == "ullage.fit/1"
+    assert document["verdict"] == "fits_under_plan"
+    assert document["best"]["actions"][1]["modules"] == ["h.0", "h.1", "h.2"]
+    assert document["best"]["seen"]["peak_used_bytes"] <= document["budget_bytes"]
+    assert document["front"][0] == {"step_s": 0.020, "peak_used_bytes": 9 * GIB}
+
+
+def test_the_page_needs_no_other_file_and_runs_no_script(report: FitReport) -> None:
+    page = render_fit_page(report)
+    assert not re.search(r"src=|<link|url\(|@import|fetch\(|<script>", page)
+    assert "&lt;offload&gt;" in page and "<offload>" not in page
+    held = re.search(r'id="document">(.*?)</script>', page, re.DOTALL)
+    assert held is not None
+    assert json.loads(held[1])["budget_bytes"] == 8 * GIB
+
+
+def test_the_front_has_a_point_for_each_plan_and_one_more_for_the_chosen(report: FitReport) -> None:
+    assert draw_front(report).count("<circle") == 4
+    assert draw_front(replace(report, front=())) == ""
