@@ -31,15 +31,35 @@ for _ in range(2):
     optimizer.step()
     optimizer.zero_grad()
 """
+CUSTOM = f"""
+import torch
+
+@torch.library.custom_op("tests::product", mutates_args=())
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a.relu() @ b
+
+weight = torch.zeros({WIDE}, {NARROW}, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1, foreach=False)
+inputs = torch.zeros({BATCH}, {WIDE}, device="cuda")
+for _ in range(2):
+    product(inputs, weight.detach())
+    weight.sum().backward()
+    optimizer.step()
+"""
 
 
 @pytest.fixture(scope="module")
 def record(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Record:
     """Of two layers; the inputs want a gradient too."""
-    program = tmp_path_factory.mktemp("work") / "two_layers.py"
-    program.write_text(PROGRAM, encoding="utf-8")
+    return play(PROGRAM, tmp_path_factory.mktemp("work"), thin_python)
+
+
+def play(text: str, directory: Path, python: Path) -> Record:
+    """The record of a program with its work."""
+    program = directory / "program.py"
+    program.write_text(text, encoding="utf-8")
     options = replace(make_options(), has_work=True)
-    job = make_job([str(program)], device=choose_device(), python=thin_python, options=options)
+    job = make_job([str(program)], device=choose_device(), python=python, options=options)
     run = run_job(job, None, stdout_to_stderr=True)
     assert run.exit_code == 0
     return run.report.processes[0].record
@@ -85,3 +105,12 @@ def test_the_tree_names_classes_and_what_holds_them(record: Record, work: Work) 
     assert (tree[""].kind, tree[""].num_children) == ("Sequential", 3)
     assert (tree["2"].kind, tree["2"].held_by) == ("Linear", "Sequential")
     assert tree["2"].num_parameters == NARROW * WIDE + WIDE
+
+
+def test_a_custom_operation_is_what_it_does_inside(thin_python: Path, tmp_path: Path) -> None:
+    found = play(CUSTOM, tmp_path, thin_python).work
+    assert found is not None
+    by_name = {one.name: one for one in found.operations}
+    assert by_name["aten::mm"].flops == 2 * BATCH * WIDE * NARROW
+    assert by_name["aten::relu"].num_bytes == 2 * 4 * BATCH * WIDE
+    assert "tests::product" not in by_name

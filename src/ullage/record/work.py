@@ -2,7 +2,8 @@
 module it is done for. Switched on by ULLAGE_WORK=1, for `ullage fit`.
 
 Each operation of the dispatcher is seen below autograd, so that backward's and the recomputation of
-checkpoints are counted as they come. While it watches, PyTorch takes some other paths (gradients
+checkpoints are counted as they come; of a custom operation that is written in Python, what it does
+inside. While it watches, PyTorch takes some other paths (gradients
 are summed out of place), so that what is allocated is taken from a run without it. Compiled
 functions run eagerly.
 
@@ -11,6 +12,7 @@ Source of the operations: torch.utils.flop_counter, the formulas that FlopCounte
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -50,6 +52,9 @@ class Work:
         self._tree: list[list[Any]] = []
         self._formulas: dict[Any, Any] = {}
         self._is_free: dict[Any, bool] = {}
+        self._is_open: dict[Any, bool] = {}
+        self._is_made_of: dict[Any, bool] = {}
+        self._num_noted = 0
         self._mode: Any = None
 
     def install(self) -> None:
@@ -58,16 +63,13 @@ class Work:
         from torch.utils.flop_counter import flop_registry
 
         self._formulas = flop_registry
-        note = self._note
+        watch = self._watch
 
         class Watch(TorchDispatchMode):  # type: ignore[misc]
             def __torch_dispatch__(
                 self, func: Any, types: Any, args: Any = (), kwargs: Any = None
             ) -> Any:
-                named = kwargs or {}
-                result = func(*args, **named)
-                note(func, args, named, result)
-                return result
+                return watch(func, args, kwargs or {})
 
         self._mode = Watch()
         self._mode.__enter__()
@@ -94,6 +96,50 @@ class Work:
             held = held_by.get(id(module), "")
             yield [number, type(module).__name__, held, count, len(children)]
 
+    def _watch(self, function: Any, args: Any, named: Any) -> Any:
+        is_open, before = self._opens(function), self._num_noted
+        if self._comes_apart(function):
+            with self._mode:
+                return function.decompose(*args, **named)
+        result = function(*args, **named)
+        if not is_open or self._num_noted == before:
+            self._note(function, args, named, result)
+        return result
+
+    def _comes_apart(self, function: Any) -> bool:
+        """Whether a function is made of others, which are what is counted. Above autograd it has
+        come apart already; within a custom operation or inference mode it has not.
+        """
+        known = self._is_made_of.get(function)
+        if known is None:
+            has_kernel = self._torch._C._dispatch_has_kernel_for_dispatch_key
+            composite = has_kernel(function.name(), "CompositeImplicitAutograd")
+            has_formula = function._overloadpacket in self._formulas
+            known = self._is_made_of[function] = composite and not has_formula
+        return known
+
+    def _opens(self, function: Any) -> bool:
+        """Whether what a function does inside is seen: a custom operation's kernels in Python,
+        which the dispatcher would run unseen, are watched from here on.
+        """
+        known = self._is_open.get(function)
+        if known is None:
+            definitions = getattr(self._torch._library.custom_ops, "OPDEFS", {})
+            definition = definitions.get(function._schema.name)
+            kernels = getattr(definition, "_backend_fns", {})
+            for device, kernel in list(kernels.items()):
+                kernels[device] = self._seen(kernel)
+            known = self._is_open[function] = bool(kernels)
+        return known
+
+    def _seen(self, kernel: Any) -> Any:
+        @functools.wraps(kernel)
+        def run(*arguments: Any, **named: Any) -> Any:
+            with self._mode:
+                return kernel(*arguments, **named)
+
+        return run
+
     def _note(self, function: Any, args: Any, named: Any, result: Any) -> None:
         if self._free(function):
             return
@@ -108,6 +154,7 @@ class Work:
         precision = self._precision(read)
         key = (library.current_scope(), self._phases.part, name, precision, flops, num_bytes)
         self._rows[*key, link_bytes, launches] += 1
+        self._num_noted += 1
 
     def _free(self, function: Any) -> bool:
         """Whether a function launches nothing: it gives another view of what there is."""
