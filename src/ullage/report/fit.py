@@ -20,8 +20,6 @@ from ullage.units import format_bytes
 
 FIT_SCHEMA: Final = "ullage.fit/1"
 _BAR_WIDTH: Final = 12
-# A line of the table has room for so much of a name.
-_NAME_WIDTH: Final = 44
 
 
 def fit_document(report: FitReport) -> dict[str, Any]:
@@ -113,23 +111,29 @@ def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
 
 
 def _table(report: FitReport, bar: str) -> Table:
-    """The plans, fastest first, with a bar as long as the budget."""
-    table = make_grid("left", "left", "right", "right", "left", "left")
-    table.add_row("", "plan", "step", "device", "of the budget", "", style="dim")
+    """The plans, fastest first, each with a bar as long as the budget and why it was not chosen."""
+    table = make_grid("left", "right", "right", "left", "left")
+    table.add_row("", "step", "device", "of the budget", "plan", style="dim")
     for one in report.candidates:
         is_best = report.best is not None and one.name == report.best.name
         ran = one.seen is None or one.seen.fits or one.used_bytes > report.budget_bytes
-        shown = format_bytes(one.used_bytes, 2) if ran else ""
         drawn = draw_bar(USED_LOOK, one.used_bytes, report.budget_bytes, bar, _BAR_WIDTH)
+        told = Text(one.name, style="bold" if is_best else "")
+        why = _merit(report, one) if is_best else one.why
         table.add_row(
             ">" if is_best else "",
-            Text(one.name, style="bold" if is_best else "", overflow="fold"),
             _ms(one.step_s),
-            shown,
+            format_bytes(one.used_bytes, 2) if ran else "",
             drawn if ran else "",
-            Text("the fastest that fits" if is_best else one.why, style="" if is_best else "dim"),
+            told.append(f": {why}", style="" if is_best else "dim") if why else told,
         )
     return table
+
+
+def _merit(report: FitReport, best: Candidate) -> str:
+    """Why a plan was chosen: by time, or by memory where faster ones fit too."""
+    fitting = [one.step_s for one in report.candidates if one.seen is not None and one.seen.fits]
+    return "the least memory" if min(fitting) < best.step_s else "the fastest that fits"
 
 
 def _ms(seconds: float) -> str:

@@ -74,6 +74,13 @@ def test_the_report_says_why_others_lost_and_how_good_it_is(report: FitReport) -
         assert said in text
 
 
+def test_what_was_chosen_says_by_what(report: FitReport) -> None:
+    least = replace(report.candidates[2], name="checkpoint 4 of 4 Layer")
+    by_memory = replace(report, best=least, candidates=(*report.candidates[:2], least))
+    assert "the fastest that fits" in render_fit(report, 120)
+    assert "the least memory" in render_fit(by_memory, 120)
+
+
 def test_nothing_that_fits_is_said_first(report: FitReport) -> None:
     nothing = replace(report, best=None, exit_code=ExitCode.ANSWER_IS_NO)
     assert render_fit(nothing).startswith("nothing that was tried fits 8.00 GiB of rtx-3070")
