@@ -190,7 +190,8 @@ def render(results: Sequence[Result]) -> str:
         "",
         "Made by `python -m benchmarks.plans`: `ullage fit` on workloads with random weights, at",
         f"budgets of {shares} of what each takes as it is on an {GPU}. Memory is that of the",
-        "phantom; times are those of the model of costs, not measured on a GPU.",
+        "phantom; times of steps are those of the model of costs, not measured on a GPU. The searches",
+        "ran on two cores, some of them beside other work.",
         "",
         f"Written {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d}. Of {len(answers)} searches",
         f"{len(fitting)} found a plan; {again} of these fit their budget when the plan's file was",
@@ -211,7 +212,7 @@ def _table(result: Result) -> Iterator[str]:
         f"As it is: {format_bytes(result.as_it_is_bytes, 2)}, {1e3 * result.as_it_is_s:.1f} ms; "
         f"the fastest plan whatever it takes: {1e3 * result.fastest_s:.1f} ms. "
         f"{result.num_blocks} blocks, {result.num_runs} runs for all budgets in "
-        f"{result.wall_s:.0f} s on a busy machine."
+        f"{result.wall_s:.0f} s."
         + (
             f" {result.num_brute} plans of one technique by brute force."
             if result.num_brute
