@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def check(python: Path, model: str, recipe: Recipe, **turned: int) -> tuple[Any,
 
     async def play() -> Check:
         started = Check()
-        await started.start(asked)
+        await started.start([sys.executable, "-m", "ullage.ui.check_child"], asked)
         while started.is_running:
             await asyncio.sleep(0.1)
         return started
