@@ -16,7 +16,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -34,6 +34,8 @@ from ullage.phantom.warm import WarmChild, WarmProcess, start_warm
 # A run needs as much host memory as the first one did; this much of what is free is given to them.
 _HOST_SHARE = 0.8
 _TAIL_BYTES = 4000
+# In the directory of a run: what its program wrote.
+OUTPUT = "output"
 
 
 class ParallelRuns:
@@ -49,7 +51,6 @@ class ParallelRuns:
         results: of each job; None where it was interrupted.
         outputs: the last lines of each job whose program failed.
         fresh_because: why none was forked; empty if they were.
-        was_interrupted: whether the user stopped them.
     """
 
     def __init__(
@@ -62,13 +63,11 @@ class ParallelRuns:
         self.results: list[Run | None] = [None] * len(jobs)
         self.outputs: dict[int, str] = {}
         self.fresh_because = "" if _are_alike(jobs) else "the runs differ in more than arguments"
-        self.was_interrupted = False
         self._jobs = jobs
         self._snapshots = snapshots or [None] * len(jobs)
         self._on_progress = on_progress or (lambda _line: None)
         self._on_failure = on_failure or (lambda _text: None)
-        self._lock = threading.Lock()
-        self._running: set[Child | WarmChild] = set()
+        self._running = Running()
         self._warm: WarmProcess | None = None
         self._companions: Companions | None = None
         self._warm_environment: dict[str, str] = {}
@@ -90,7 +89,12 @@ class ParallelRuns:
                 self._learn_from_first()
                 self._run_in_threads(range(1, len(self._jobs)), self._num_workers(), directory)
             except KeyboardInterrupt:
-                self.was_interrupted = True
+                self._running.stop()
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the user stopped them."""
+        return self._running.is_stopped
 
     def _start_warm(self, stack: ExitStack, directory: Path) -> None:
         job = self._jobs[0]
@@ -127,28 +131,22 @@ class ParallelRuns:
             except BaseException:
                 for one in pending:
                     one.cancel()
-                self._stop()
+                self._running.stop()
                 raise
-
-    def _stop(self) -> None:
-        with self._lock:
-            self.was_interrupted = True
-            for child in self._running:
-                child.stop()
 
     def _run(self, number: int, run_dir: Path) -> None:
         """One run, from its start to its report."""
         job = self._jobs[number]
         run_dir.mkdir()
-        output = run_dir / "output"
+        output = run_dir / OUTPUT
         self._note_rank(job, Companions.note_start)
         ended = None
         if number > 0 and self._warm is not None and not self.fresh_because:
-            ended = self._fork(self._warm, job, run_dir, output)
+            ended = self._fork(self._warm, job, run_dir)
         if ended is None:
             environment = make_environment(run_dir, job.device, job.build, job.options)
             with start(job.program, environment, output=output) as child:
-                ended = self._wait(child)
+                ended = self._running.wait(child)
         self._note_rank(job, Companions.note_end)
         if self.was_interrupted:
             return
@@ -164,32 +162,59 @@ class ParallelRuns:
         if self._companions is not None and job.options.rank is not None:
             note(self._companions, job.options.rank.number)
 
-    def _fork(
-        self, warm: WarmProcess, job: Job, run_dir: Path, output: Path
-    ) -> tuple[int, Ended] | None:
+    def _fork(self, warm: WarmProcess, job: Job, run_dir: Path) -> tuple[int, Ended] | None:
         """A run forked from the warm process; None where that process is gone."""
         environment = make_environment(run_dir, job.device, job.build, job.options)
         changes = dict(environment.items() - self._warm_environment.items())
-        child = warm.fork(_arguments(job), changes, output)
         try:
-            pid, ended = self._wait(child)
+            return self._running.fork(warm, job, run_dir, changes)
         except EnvironmentProblem:
             self.fresh_because = "torch could not be imported ahead of the program"
             return None
-        return pid, replace(ended, left_running=end_strays(run_dir))
 
-    def _wait(self, child: Child | WarmChild) -> tuple[int, Ended]:
+
+class Running:
+    """The runs that are going on in any thread: what stops them stops those too that come later.
+
+    Attributes:
+        is_stopped: whether they were.
+    """
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+        self._lock = threading.Lock()
+        self._children: set[Child | WarmChild] = set()
+
+    def stop(self) -> None:
+        """Ends all."""
+        with self._lock:
+            self.is_stopped = True
+            for child in self._children:
+                child.stop()
+
+    def wait(self, child: Child | WarmChild) -> tuple[int, Ended]:
         """Waits for a run's end; from its start on it can be stopped."""
         pid = child.pid
         with self._lock:
-            if self.was_interrupted:
+            if self.is_stopped:
                 child.stop()
-            self._running.add(child)
+            self._children.add(child)
         try:
             return pid, child.wait()
         finally:
             with self._lock:
-                self._running.discard(child)
+                self._children.discard(child)
+
+    def fork(
+        self, warm: WarmProcess, job: Job, run_dir: Path, changes: Mapping[str, str]
+    ) -> tuple[int, Ended]:
+        """Forks a run from a warm process, with other variables than that has, and waits for it.
+
+        Raises:
+            EnvironmentProblem: that process is gone.
+        """
+        pid, ended = self.wait(warm.fork(_arguments(job), changes, run_dir / OUTPUT))
+        return pid, replace(ended, left_running=end_strays(run_dir))
 
 
 def _are_alike(jobs: Sequence[Job]) -> bool:

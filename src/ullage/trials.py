@@ -16,16 +16,15 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 from ullage.api import Run, explain_job
 from ullage.errors import EnvironmentProblem
 from ullage.jobs import Job
-from ullage.parallel import at_start, last_lines
-from ullage.phantom.launch import Child, Ended, make_environment, run_directory, start
+from ullage.parallel import OUTPUT, Running, at_start, last_lines
+from ullage.phantom.launch import Ended, make_environment, run_directory, start
 from ullage.phantom.strays import end_strays
-from ullage.phantom.warm import WarmChild, WarmProcess, start_warm
+from ullage.phantom.warm import WarmProcess, start_warm
 
 
 class Trials:
@@ -47,10 +46,9 @@ class Trials:
         self._on_progress = on_progress or (lambda _line: None)
         self._stack = ExitStack()
         self._lock = threading.Lock()
-        self._running: set[Child | WarmChild] = set()
+        self._running = Running()
         self._warm: WarmProcess | None = None
         self._num_started = 0
-        self._is_over = False
 
     def __enter__(self) -> Trials:
         self._directory = self._stack.enter_context(run_directory())
@@ -72,24 +70,21 @@ class Trials:
             except BaseException:
                 for one in pending:
                     one.cancel()
-                self._stop()
+                self._running.stop()
                 raise
-
-    def _stop(self) -> None:
-        with self._lock:
-            self._is_over = True
-            for child in self._running:
-                child.stop()
 
     def _run(self, job: Job) -> Run:
         with self._lock:
             number = self._num_started = self._num_started + 1
         run_dir = self._directory / str(number)
         run_dir.mkdir()
-        output = run_dir / "output"
+        output = run_dir / OUTPUT
         environment = make_environment(run_dir, job.device, job.build, job.options)
-        pid, ended = self._fork(job, environment, output) or self._start(job, environment, output)
-        result = explain_job(job, run_dir, pid, ended, None)
+        ended = self._fork(job, run_dir, environment)
+        if ended is None:
+            with start(job.program, environment, output=output) as child:
+                ended = self._running.wait(child)
+        result = explain_job(job, run_dir, *ended, None)
         if any(one.record.changed_variables for one in result.report.processes):
             self._warm = None  # its torch is another
         with self._lock:
@@ -101,38 +96,14 @@ class Trials:
         return result
 
     def _fork(
-        self, job: Job, environment: dict[str, str], output: Path
+        self, job: Job, run_dir: Path, environment: dict[str, str]
     ) -> tuple[int, Ended] | None:
         """A run forked from the warm process; None where it needs a start of its own."""
         if self._warm is None or at_start(job) != at_start(self._job):
             return None
         changes = dict(environment.items() - self._environment.items())
         try:
-            child = self._warm.fork(job.program.arguments[_num_head(job) :], changes, output)
-            pid, ended = self._wait(child)
+            return self._running.fork(self._warm, job, run_dir, changes)
         except EnvironmentProblem:
             self._warm = None
             return None
-        return pid, replace(ended, left_running=end_strays(Path(environment["ULLAGE_RUN_DIR"])))
-
-    def _start(self, job: Job, environment: dict[str, str], output: Path) -> tuple[int, Ended]:
-        with start(job.program, environment, output=output) as child:
-            return self._wait(child)
-
-    def _wait(self, child: Child | WarmChild) -> tuple[int, Ended]:
-        """Waits for a run's end; from its start on it can be stopped."""
-        pid = child.pid
-        with self._lock:
-            if self._is_over:
-                child.stop()
-            self._running.add(child)
-        try:
-            return pid, child.wait()
-        finally:
-            with self._lock:
-                self._running.discard(child)
-
-
-def _num_head(job: Job) -> int:
-    """The words that name the program."""
-    return 2 if job.program.arguments[0] == "-m" else 1
