@@ -1,8 +1,9 @@
 """Runs a program again and again in slightly other ways, a few at a time, as a search wants them.
 
-Unlike a sweep, it is not known beforehand what will be run. Whatever can be is forked from a warm
-process; what needs another start of the interpreter, such as other settings of the allocator, and a
-program that sets variables before it imports torch, is started afresh.
+Unlike a sweep, it is not known beforehand what will be run. A run is a copy of another process
+where that is the same: of one that has gone as far as the first call of the model (phantom/held.py)
+where the runs differ in their plan alone; of one that has imported torch. Else it is started
+afresh, as is what failed in a copy.
 
     with Trials(job) as trials:
         as_it_is, planned = trials.run([job, job_with_a_plan])
@@ -13,18 +14,32 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ullage.api import Run, explain_job
-from ullage.errors import EnvironmentProblem
+from ullage.errors import EnvironmentProblem, PlanError
+from ullage.explain.verdict import Verdict
 from ullage.jobs import Job
 from ullage.parallel import OUTPUT, Running, at_start, last_lines
-from ullage.phantom.launch import Ended, make_environment, run_directory, start
+from ullage.phantom.launch import Ended, RunOptions, make_environment, run_directory, start
 from ullage.phantom.strays import end_strays
 from ullage.phantom.warm import WarmProcess, start_warm
+from ullage.techniques.catalog import TECHNIQUES
+
+_REFUSED = f"{PlanError.__module__}.{PlanError.__qualname__}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A process that runs are copies of, and what it was started with."""
+
+    warm: WarmProcess
+    environment: dict[str, str]
+    is_held: bool
 
 
 class Trials:
@@ -33,38 +48,52 @@ class Trials:
     Args:
         job: the program as it is.
         on_progress: called with a line as runs end.
+        ahead: variables that plans will set, each lot in a process of its own, started at once.
 
     Attributes:
         num_runs: how many have ended.
+        num_copied: of these, copies of the program at the first call of its model.
         outputs: the last lines of each run that failed, by the run's number.
     """
 
-    def __init__(self, job: Job, on_progress: Callable[[str], None] | None = None) -> None:
-        self.num_runs = 0
+    def __init__(
+        self,
+        job: Job,
+        on_progress: Callable[[str], None] | None = None,
+        ahead: Sequence[Mapping[str, str]] = (),
+    ) -> None:
+        self.num_runs = self.num_copied = 0
         self.outputs: dict[int, str] = {}
         self._job = job
+        self._ahead = ahead
         self._on_progress = on_progress or (lambda _line: None)
         self._stack = ExitStack()
         self._lock = threading.Lock()
         self._running = Running()
-        self._warm: WarmProcess | None = None
+        self._sources: dict[object, _Source] = {}
         self._num_started = 0
 
     def __enter__(self) -> Trials:
         self._directory = self._stack.enter_context(run_directory())
         self._stack.callback(end_strays, self._directory)
+        # A child ends with the thread that started it: this one goes on as long as the context.
+        self._starter = self._stack.enter_context(ThreadPoolExecutor(1))
         job = self._job
-        self._environment = make_environment(self._directory, job.device, job.build, job.options)
-        self._warm = self._stack.enter_context(start_warm(job.program, self._environment))
+        for variables in ({}, *self._ahead) if _can_be_held(job, job) else ():
+            told = replace(job.options, variables={**job.options.variables, **variables})
+            self._source(replace(job, options=told), is_held=True)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, jobs: Sequence[Job]) -> list[Run]:
-        """Runs these, as many at once as there are processors; in their order."""
+    def run(self, jobs: Sequence[Job], *, is_fresh: bool = False) -> list[Run]:
+        """Runs these, as many at once as there are processors; in their order.
+
+        is_fresh: none is to be a copy: each starts at the program's first line.
+        """
         with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
-            pending = [pool.submit(self._run, job) for job in jobs]
+            pending = [pool.submit(self._run, job, is_fresh=is_fresh) for job in jobs]
             try:
                 return [one.result() for one in pending]
             except BaseException:
@@ -73,37 +102,106 @@ class Trials:
                 self._running.stop()
                 raise
 
-    def _run(self, job: Job) -> Run:
-        with self._lock:
-            number = self._num_started = self._num_started + 1
-        run_dir = self._directory / str(number)
-        run_dir.mkdir()
-        output = run_dir / OUTPUT
-        environment = make_environment(run_dir, job.device, job.build, job.options)
-        ended = self._fork(job, run_dir, environment)
-        if ended is None:
-            with start(job.program, environment, output=output) as child:
-                ended = self._running.wait(child)
-        result = explain_job(job, run_dir, *ended, None)
-        if any(one.record.changed_variables for one in result.report.processes):
-            self._warm = None  # its torch is another
+    def _run(self, job: Job, *, is_fresh: bool) -> Run:
+        result, output = self._once(job, is_fresh=is_fresh)
         with self._lock:
             self.num_runs += 1
             if result.verdict.value == "failed":
-                self.outputs[number] = last_lines(output)
+                self.outputs[self.num_runs] = output
         self._on_progress(f"{self.num_runs} runs")
-        shutil.rmtree(run_dir, ignore_errors=True)
         return result
 
-    def _fork(
-        self, job: Job, run_dir: Path, environment: dict[str, str]
-    ) -> tuple[int, Ended] | None:
-        """A run forked from the warm process; None where it needs a start of its own."""
-        if self._warm is None or at_start(job) != at_start(self._job):
-            return None
-        changes = dict(environment.items() - self._environment.items())
+    def _once(self, job: Job, *, is_fresh: bool) -> tuple[Run, str]:
+        """A run, and the last that its program wrote."""
+        for source in () if is_fresh else self._sources_of(job):
+            with self._place() as run_dir:
+                ended = self._copy(source, job, run_dir)
+                if ended is not None:
+                    result = explain_job(job, run_dir, *ended, None)
+                    if self._running.is_stopped or _is_believed(result, job, source):
+                        with self._lock:
+                            self.num_copied += source.is_held
+                        return result, last_lines(run_dir / OUTPUT)
+        with self._place() as run_dir:
+            environment = make_environment(run_dir, job.device, job.build, job.options)
+            with start(job.program, environment, output=run_dir / OUTPUT) as child:
+                ended = self._running.wait(child)
+            return explain_job(job, run_dir, *ended, None), last_lines(run_dir / OUTPUT)
+
+    @contextmanager
+    def _place(self) -> Iterator[Path]:
+        """A directory of a run."""
+        with self._lock:
+            self._num_started += 1
+            directory = self._directory / str(self._num_started)
+        directory.mkdir()
+        yield directory
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def _sources_of(self, job: Job) -> Iterator[_Source]:
+        """What a run can be a copy of, each started where it is not there yet."""
+        is_searched = job.device.is_unlimited or job.device.gpu == self._job.device.gpu
+        if is_searched and _can_be_held(job, self._job):
+            yield self._source(job, is_held=True)
+        if at_start(job) == at_start(self._job):
+            yield self._source(job, is_held=False)
+
+    def _source(self, job: Job, *, is_held: bool) -> _Source:
+        key = at_start(job), job.device.gpu if is_held else None
+        with self._lock:
+            if key not in self._sources:
+                self._sources[key] = self._start(job, is_held=is_held)
+            return self._sources[key]
+
+    def _start(self, job: Job, *, is_held: bool) -> _Source:
+        told = job.options
+        of_plan = {} if told.plan is None else told.plan.variables
+        options = replace(_without_plan(told), variables={**told.variables, **of_plan})
+        directory = self._directory / f"source{len(self._sources)}"
+        device = replace(job.device, is_unlimited=True)
+        environment = make_environment(directory, device, job.build, options)
+        starting = start_warm(self._job.program, environment, is_held=is_held)
+        warm = self._starter.submit(self._stack.enter_context, starting).result()
+        return _Source(warm, environment, is_held)
+
+    def _copy(self, source: _Source, job: Job, run_dir: Path) -> tuple[int, Ended] | None:
+        """A run that is a copy; None where there is no copy to be had."""
+        environment = make_environment(run_dir, job.device, job.build, job.options)
+        changes = dict(environment.items() - source.environment.items())
         try:
-            return self._running.fork(self._warm, job, run_dir, changes)
+            return self._running.fork(source.warm, job, run_dir, changes)
         except EnvironmentProblem:
-            self._warm = None
             return None
+
+
+def _without_plan(options: RunOptions) -> RunOptions:
+    return replace(options, plan=None, describes=False, has_work=False)
+
+
+def _can_be_held(job: Job, first: Job) -> bool:
+    """Whether a run differs from the first in nothing that its program could see before it first
+    calls its model.
+    """
+    actions = () if job.options.plan is None else job.options.plan.actions
+    techniques = [TECHNIQUES[one.technique] for one in actions]
+    return (
+        job.program == first.program
+        and job.options.rank is None
+        and not job.options.has_snapshot
+        and _without_plan(job.options) == _without_plan(first.options)
+        and all(one.start is None and one.on_move is None for one in techniques)
+    )
+
+
+def _is_believed(result: Run, job: Job, source: _Source) -> bool:
+    """Whether what a copy showed is what a run from the start would."""
+    report = result.report
+    if not source.is_held:  # torch is another where variables were set before it was imported
+        return not any(one.record.changed_variables for one in report.processes)
+    gpu = job.device.gpu
+    is_over = any(one.peak_used_bytes > gpu.total_bytes for one in report.devices)
+    if is_over and not job.device.is_unlimited:  # by what came before the copy
+        return False
+    ended = report.program_exit
+    is_refused = ended is not None and ended.exception == _REFUSED
+    return report.verdict is not Verdict.FAILED or is_refused

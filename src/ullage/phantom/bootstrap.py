@@ -13,13 +13,17 @@ import functools
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.record.arrivals import Load, around_import
 from ullage.record.tracebacks import clean_tracebacks
+
+if TYPE_CHECKING:
+    from ullage.record.session import Session
+    from ullage.techniques.script import Asked
 
 _PR_SET_PDEATHSIG = 1
 _COMPILE_WORKER = f"torch{os.sep}_inductor{os.sep}compile_worker{os.sep}"
@@ -75,8 +79,12 @@ def end_with(parent: int) -> None:
         return
 
 
-def start() -> None:
-    """Arranges for torch to be watched in this process, when and if it is imported."""
+def start(wait: Callable[[Any], Asked] | None = None) -> None:
+    """Arranges for torch to be watched in this process, when and if it is imported.
+
+    wait: called with what watches it at the first call of what the program trains; what it gives
+        back is done from there on. None: it is known from the start.
+    """
     if any(_COMPILE_WORKER in word for word in sys.orig_argv):
         return  # it asks what the device is, and takes nothing of it
     environment = dict(os.environ)
@@ -85,26 +93,32 @@ def start() -> None:
         changed = _changed_variables(environment)
         with stubs_for_libraries():
             load(torch)
-        watch(torch, changed, environment)
-        install_plan(torch, environment)
+        session = watch(torch, changed, environment)
+        held = None if wait is None or session is None else functools.partial(wait, session)
+        install_plan(torch, environment, held)
 
     around_import("torch", load_and_watch)
 
 
-def install_plan(torch: ModuleType, environment: Mapping[str, str] = os.environ) -> None:
+def install_plan(
+    torch: ModuleType,
+    environment: Mapping[str, str] = os.environ,
+    wait: Callable[[], Asked] | None = None,
+) -> None:
     """Has the plan of the run applied, where it has one."""
-    if "ULLAGE_PLAN_NOTES" in environment:
+    if "ULLAGE_PLAN_NOTES" in environment or wait is not None:
         from ullage.techniques.script import install_from
 
-        install_from(environment, torch)
+        install_from(environment, torch, wait)
 
 
 def watch(
     torch: ModuleType,
     changed_variables: Sequence[str] = (),
     environment: Mapping[str, str] = os.environ,
-) -> None:
-    """Switches the recording on; the record is written however the process ends.
+) -> Session | None:
+    """Switches the recording on; the record is written however the process ends. None: there is
+    nothing to watch.
 
     Args:
         torch: the module, imported.
@@ -116,7 +130,7 @@ def watch(
     from ullage.record.settings import Settings
 
     if not library.is_present or not hasattr(torch._C, "_cuda_record_memory_history"):
-        return
+        return None
     session = Session(torch, Settings.from_environment(environment), changed_variables)
     session.install()
     atexit.register(session.finish)
@@ -124,6 +138,7 @@ def watch(
     _watch_exit(session)
     for number in (signal.SIGTERM, signal.SIGHUP):
         _watch_signal(session, number)
+    return session
 
 
 def _watch_exceptions(session: Any) -> None:

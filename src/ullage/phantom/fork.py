@@ -18,6 +18,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from ullage.phantom.bootstrap import end_with, install_plan, stubs_for_libraries, watch
@@ -42,19 +43,25 @@ def become_a_run() -> None:
     # The collector would walk over torch in every run, and so copy its pages.
     gc.freeze()
     warm = os.getpid()
-    order = _Orders(orders).wait()
+    order = Orders(orders).wait()
     signal.signal(signal.SIGINT, interrupt)
     end_with(warm)
-    _take_on(order)
+    take_on(order)
     watch(torch)
     install_plan(torch)
 
 
-class _Orders:
-    """The orders of one warm process, and the runs that came of them."""
+class Orders:
+    """The orders of one warm process, and the runs that came of them.
 
-    def __init__(self, orders: socket.socket) -> None:
+    Args:
+        orders: where they come from.
+        fork: as os.fork.
+    """
+
+    def __init__(self, orders: socket.socket, fork: Callable[[], int] = os.fork) -> None:
         self._orders = orders
+        self._fork = fork
         self._unread = b""
         self._numbers: dict[int, int] = {}
 
@@ -71,7 +78,7 @@ class _Orders:
             *lines, self._unread = (self._unread + received).split(b"\n")
             for line in lines:
                 order: dict[str, Any] = json.loads(line)
-                pid = os.fork()
+                pid = self._fork()
                 if pid == 0:
                     self._orders.close()
                     return order
@@ -92,7 +99,7 @@ class _Orders:
         os._exit(0)
 
 
-def _take_on(order: dict[str, Any]) -> None:
+def take_on(order: dict[str, Any]) -> None:
     """The forked process gets the arguments, variables and output of its run."""
     nowhere = os.open(os.devnull, os.O_RDONLY)
     output = os.open(order["output"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

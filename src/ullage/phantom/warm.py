@@ -20,12 +20,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ullage.errors import EnvironmentProblem
+from ullage.phantom.held import ONE_THREAD
 from ullage.phantom.launch import Ended
 from ullage.phantom.program import UserProgram
 
@@ -125,7 +126,8 @@ class WarmProcess:
         self._orders.close()
 
     def _listen(self) -> None:
-        with self._orders.makefile("rb") as lines:
+        # A process that ends with orders unread resets the connection.
+        with self._orders.makefile("rb") as lines, suppress(ConnectionResetError):
             for line in lines:
                 said: dict[str, Any] = json.loads(line)
                 with self._lock:
@@ -146,10 +148,16 @@ def _give_up(answers: _Answers) -> None:
 
 
 @contextmanager
-def start_warm(program: UserProgram, environment: Mapping[str, str]) -> Iterator[WarmProcess]:
+def start_warm(
+    program: UserProgram, environment: Mapping[str, str], *, is_held: bool = False
+) -> Iterator[WarmProcess]:
     """Starts the process; it imports torch while the caller goes on.
 
-    environment: from `launch.make_environment`; what differs between runs is given with each.
+    Args:
+        program: what to run.
+        environment: from `launch.make_environment`; what differs between runs is given with each.
+        is_held: whether it runs the program up to the first call of what that trains (held.py).
+            Runs can differ in nothing then that the program could have seen before.
 
     Raises:
         EnvironmentProblem: the interpreter cannot be started.
@@ -158,7 +166,7 @@ def start_warm(program: UserProgram, environment: Mapping[str, str]) -> Iterator
     try:
         process = subprocess.Popen(
             [program.python, *program.arguments],
-            env={**environment, "ULLAGE_WARM": str(theirs.fileno())},
+            env={**environment, **_orders_from(theirs.fileno(), is_held=is_held)},
             cwd=program.directory,
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
@@ -177,3 +185,7 @@ def start_warm(program: UserProgram, environment: Mapping[str, str]) -> Iterator
         yield warm
     finally:
         warm.close()
+
+
+def _orders_from(number: int, *, is_held: bool) -> dict[str, str]:
+    return {"ULLAGE_HELD": str(number), **ONE_THREAD} if is_held else {"ULLAGE_WARM": str(number)}

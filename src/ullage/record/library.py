@@ -34,6 +34,8 @@ position = _bind("ullage_position", c_uint64)
 """Number of allocator events so far, over all devices."""
 share_levels = _bind("ullage_share_levels", c_int, c_char_p, c_uint64)
 """(path, offset): keeps the levels in that file from there on; see levels.py."""
+never_runs_out = _bind("ullage_never_runs_out", None, c_int)
+"""Whether devices have memory without end from now on."""
 read_bytes = _bind("ullage_read", c_int, c_void_p, c_void_p, c_size_t)
 look = _bind("ullage_look", None, c_void_p, c_void_p, c_void_p, c_size_t)
 """(address, data, known, size): copies what is known, and a flag for each byte of it."""
@@ -188,6 +190,7 @@ __all__ = [
     "leave_scope",
     "leave_scopes",
     "look",
+    "never_runs_out",
     "non_torch_peak_bytes",
     "num_not_yet",
     "on_host_read",

@@ -11,6 +11,8 @@ from typing import Any
 _WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "DeepSpeedEngine")
 _OF_WRAPPERS = "module"
+# FSDP2 gives each module that it shards a class of its own, made of this one and the module's.
+_SHARDED = "FSDPModule"
 
 
 def live_owners(torch: ModuleType) -> tuple[list[Any], list[Any]]:
@@ -92,3 +94,10 @@ def unwrapped(module: Any) -> Any:
         if not _join("", name, module):
             return unwrapped(child)
     return module
+
+
+def class_name(module: Any) -> str:
+    """The name of a module's own class."""
+    kind = type(module)
+    bases = [base.__name__ for base in kind.__bases__]
+    return bases[-1] if _SHARDED in bases[:-1] else kind.__name__

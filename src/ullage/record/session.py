@@ -156,6 +156,17 @@ class Session:
         else:
             self._pid, self._started_s, self._is_forked = os.getpid(), time.time(), True
 
+    def go_on_as(self, settings: Settings) -> None:
+        """In a copy of this process that no handler of forks has seen: it is a run of its own from
+        here on.
+        """
+        self._settings, self._pid = settings, os.getpid()
+        if self._has_device:
+            self._mark = levels.begin(settings.run_dir, self._pid)
+        if settings.has_work:
+            self._work = Work(self._torch, self._modules, self._phases)
+            self._work.install()
+
     def _note_read(self, num_bytes: int) -> None:
         warning = self._reads.note(num_bytes)
         if warning is not None and warning not in self._warnings:

@@ -116,6 +116,12 @@ const struct device *device(int index) {
   return &the_device;
 }
 
+/* Whether the device runs out of memory is another answer from now on. */
+API void ullage_never_runs_out(int unlimited) {
+  pthread_once(&once, read_environment);
+  the_device.unlimited = unlimited != 0;
+}
+
 int current_device(void) { return current; }
 
 bool set_current_device(int index) {

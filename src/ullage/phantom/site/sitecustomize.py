@@ -46,6 +46,10 @@ if os.environ.get("ULLAGE_PHANTOM") == "1" and os.environ.get("ULLAGE_RECORD", "
         from ullage.phantom.fork import become_a_run
 
         become_a_run()
+    elif "ULLAGE_HELD" in os.environ:
+        from ullage.phantom.held import start_held
+
+        start_held()
     else:
         from ullage.phantom.bootstrap import start
 

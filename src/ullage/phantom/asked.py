@@ -1,0 +1,85 @@
+"""Runs launchers of ranks up to where they would start them, and tells what they would start.
+
+This runs in the program's own interpreter: torchrun and Accelerate both end in one function of
+PyTorch's, with the variables of the ranks in the environment by then.
+
+    echo '[["accelerate", "launch", "--config_file", "config.yaml", "train.py"]]' | python asked.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+from typing import Any, NoReturn
+
+import torch.distributed.run as launcher
+
+
+class Told(BaseException):
+    """What a launcher would start; not an error, so that nobody on the way takes it for one."""
+
+
+def main() -> None:
+    """Asks each of the commands on stdin; the last line printed has the answers."""
+    launcher.run = _tell
+    _lead_to_torch()
+    print(json.dumps([_ask(command) for command in json.load(sys.stdin)]))
+
+
+def _ask(command: list[str]) -> dict[str, Any]:
+    before = dict(os.environ)
+    sys.argv = command[1:] if command[0] == "-m" else command
+    try:
+        if command[0] == "-m":
+            runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(command[0], run_name="__main__")
+    except Told as told:
+        answer: dict[str, Any] = told.args[0]
+        now = answer["variables"]
+        return {**answer, "variables": {k: v for k, v in now.items() if before.get(k) != v}}
+    except (Exception, SystemExit) as error:  # the launcher's own
+        return {"failure": f"{type(error).__name__}: {error}"}
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return {"failure": "it ended by itself"}
+
+
+def _tell(asked: Any) -> NoReturn:  # noqa: ANN401 - what argparse gives
+    words = [*(["-m"] if asked.module else []), asked.training_script]
+    raise Told(
+        {
+            "program": [*words, *asked.training_script_args],
+            "is_python": not asked.no_python,
+            "variables": dict(os.environ),
+        }
+    )
+
+
+def _lead_to_torch() -> None:
+    """Accelerate starts a single process, and DeepSpeed's on several machines, without PyTorch's
+    launcher; what a rank gets is the same.
+    """
+    try:
+        from accelerate.commands import launch
+        from accelerate.utils.launch import prepare_simple_launcher_cmd_env
+    except ImportError:
+        return
+    launch_deepspeed = launch.deepspeed_launcher
+
+    def start_one(asked: Any) -> NoReturn:  # noqa: ANN401 - likewise
+        os.environ.update(prepare_simple_launcher_cmd_env(asked)[1])
+        _tell(asked)
+
+    def start_here(asked: Any) -> None:  # noqa: ANN401 - likewise
+        asked.num_machines = 1
+        launch_deepspeed(asked)
+
+    launch.simple_launcher, launch.deepspeed_launcher = start_one, start_here
+
+
+if __name__ == "__main__":
+    main()
