@@ -1,0 +1,57 @@
+"""Gradients as views of the buckets in which DistributedDataParallel sums them over ranks.
+
+Without it each gradient exists twice: by itself, and in its bucket. DDP can be told so only when it
+is made, which a script does before it trains; it is made so from the script's first line on.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ullage.errors import PlanError
+from ullage.techniques.technique import Action, Place, Semantics, Technique
+
+if TYPE_CHECKING:
+    from ullage.techniques.target import Target
+
+_OPTION = "gradient_as_bucket_view"
+
+
+def _start(torch: ModuleType) -> None:
+    kind = torch.nn.parallel.DistributedDataParallel
+    make = kind.__init__
+
+    @functools.wraps(make)
+    def make_with_views(parallel: Any, *arguments: Any, **named: Any) -> None:
+        make(parallel, *arguments, **{**named, _OPTION: True})
+
+    kind.__init__ = make_with_views
+
+
+def _apply(target: Target, _: Action) -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    found = [one for one in target.model.modules() if isinstance(one, DistributedDataParallel)]
+    if not found:
+        _refuse("nothing in it is in DistributedDataParallel")
+    if not all(one.gradient_as_bucket_view for one in found):
+        _refuse(f"it was made without; give DistributedDataParallel {_OPTION}=True")
+
+
+def _refuse(why: str) -> NoReturn:
+    raise PlanError(f"'bucket_view' does not go with this program: {why}")
+
+
+BUCKET_VIEW = Technique(
+    name="bucket_view",
+    does="has gradients be views of the buckets of a script's own DistributedDataParallel",
+    semantics=Semantics.SAME,
+    place=Place.PROGRAM,
+    reference="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+    apply=_apply,
+    start=_start,
+    excludes=("data_parallel", "shard", "zero_optimizer"),
+    needs_ranks=True,
+)

@@ -1,0 +1,123 @@
+"""Parameters, gradients and optimizer states split among the ranks: torch's FSDP2.
+
+The modules that an action names, the blocks, are gathered one by one as they are used, and the rest
+of the model as one. Where a script moves its model to the GPU, each block is split as it gets
+there, so that no GPU ever holds all of it. Optimizers that were made before get the new parameters;
+a parameter that the program has kept for itself from before cannot be used any more, and says so.
+
+With `keeps_gathered` the whole parameters stay from forward to backward: gradients and states are
+split (ZeRO-2). Without, they are gathered again in backward (ZeRO-3).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from ullage.errors import PlanError
+from ullage.techniques.data_parallel import check_is_eager, check_is_whole
+from ullage.techniques.ranks import begin, draw_apart, join, settle
+from ullage.techniques.sharded import Sharded
+from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
+
+if TYPE_CHECKING:
+    from ullage.techniques.ranks import Ranks
+    from ullage.techniques.target import Target
+
+_NAME = "shard"
+_DONE: WeakKeyDictionary[Any, tuple[Ranks, Sharded]] = WeakKeyDictionary()
+
+
+def _apply(target: Target, action: Action) -> None:
+    check_is_eager(target, _NAME)
+    model = target.module("")
+    if model not in _DONE:
+        _shard(target, action)
+    ranks, sharded = _DONE[model]
+    sharded.hand_over(target.optimizers)  # to those that were made since
+    draw_apart(ranks)
+
+
+def _shard(target: Target, action: Action) -> None:
+    """Splits the model, and takes it to the rank's device."""
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
+
+    check_is_whole(target, _NAME)
+    model = target.module("")
+    blocks = [target.module(path) for path in action.modules]
+    _check_apart(model, blocks)
+    ranks = join(_NAME, model, target.changes)
+    device = _device()
+    is_offloaded = bool(SHARD.value_of(action, "offload"))
+    if is_offloaded and device.type == "cpu":
+        raise PlanError(f"{_NAME!r}: there is no device to offload from")
+    sharded = Sharded(model, target.changes)
+    for module in (*blocks, model):
+        settle(module, device, ranks)
+        sharded.split(
+            module,
+            device.type,
+            reshard_after_forward=not SHARD.value_of(action, "keeps_gathered"),
+            offload_policy=CPUOffloadPolicy() if is_offloaded else OffloadPolicy(),
+        )
+    sharded.hand_over(target.optimizers)
+    _DONE[model] = ranks, sharded
+    target.changes.on_undo(_DONE.pop, model)
+
+
+def _device() -> Any:
+    """Where the model is to be: on the CPU only where there is nothing else."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def _check_apart(model: Any, blocks: list[Any]) -> None:
+    """Raises PlanError where a parameter belongs to two of those that are gathered apart."""
+    owner: dict[int, int] = {}
+    for number, block in enumerate(blocks):
+        for one in block.parameters():
+            if owner.setdefault(id(one), number) != number:
+                _refuse_shared()
+    inside = {id(part) for block in blocks for part in block.modules()}
+    for part in model.modules():
+        if id(part) not in inside and any(id(one) in owner for one in part._parameters.values()):
+            _refuse_shared()
+
+
+def _refuse_shared() -> None:
+    raise PlanError(
+        f"{_NAME!r} does not go with this program: a parameter of one block is that of another "
+        "module too, and would be gathered for one of them alone; name fewer modules"
+    )
+
+
+SHARD = Technique(
+    name=_NAME,
+    does="splits parameters, gradients and optimizer states among the ranks (FSDP2)",
+    semantics=Semantics.TRAINING,
+    place=Place.RANKS,
+    reference="https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
+    apply=_apply,
+    start=begin,
+    on_move=_shard,
+    settings={
+        "keeps_gathered": Setting(
+            default=False, what="whether whole parameters stay from forward to backward (ZeRO-2)"
+        ),
+        "offload": Setting(
+            default=False, what="whether shares are in the host's memory, and stepped there"
+        ),
+    },
+    needs=("torch>=2.6",),
+    excludes=(
+        "data_parallel", "zero_optimizer", "optimizer_in_backward", "optimizer_offload",
+        "bf16_states", "eight_bit_states", "four_bit_states", "bf16_parameters",
+        "autocast_float16", "lora", "parameter_offload", "chunked_loss", "micro_batches",
+    ),
+    variants=({"keeps_gathered": True}, {"offload": True}),
+    needs_ranks=True,
+    names_modules=True,
+)  # fmt: skip

@@ -1,0 +1,255 @@
+"""The matrices of a transformers model split among the ranks of a job, which all see one batch.
+
+Each rank has some heads of attention and some columns of the feed-forward part, and their gradients
+and optimizer states; what the ranks have summed is added up after each part (Megatron-LM). The rest
+of the model, embeddings, norms and head, each rank has as a whole. Which matrix is split how is the
+model's own plan, `base_model_tp_plan` of its configuration.
+
+The script is one for a single GPU, and every rank runs all of it: same seed, same batches. That
+they are the same is checked at the first call; a rank that would train on rows of its own is
+refused. Parameters stay the objects that they were, so that optimizers keep them; dictionaries of
+states are whole.
+
+Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import random
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ullage.errors import PlanError
+from ullage.techniques.data_parallel import check_is_eager, check_is_whole
+from ullage.techniques.ranks import join, settle
+from ullage.techniques.split_parameters import SplitParameters
+from ullage.techniques.technique import Action, Place, Semantics, Technique
+
+if TYPE_CHECKING:
+    from ullage.techniques.target import Target
+
+_NAME = "tensor_parallel"
+_COLUMNS, _ROWS, _SUMMED = "colwise", "rowwise", "replicated_with_grad_allreduce"
+# Which dimension of a weight is split; a bias is split with the columns, and added once to rows.
+_DIMS = {_COLUMNS: 0, _ROWS: 1}
+_HEADS = ("num_attention_heads", "num_key_value_heads")
+
+
+def _apply(target: Target, action: Action) -> None:
+    if action.modules:
+        _refuse("it is for the whole model, and names no modules")
+    check_is_whole(target, _NAME)
+    check_is_eager(target, _NAME)
+    model = target.module("")
+    styles = dict(_styles(model))
+    ranks = join(_NAME, model, target.changes)
+    if not ranks.is_ours:
+        _refuse("it shares its batches out itself, and here all ranks need the same")
+    _check(model, styles, ranks.size)
+    settle(model, next(model.parameters()).device, ranks)
+    split = SplitParameters(_NAME, model, ranks.rank, ranks.size, changes=target.changes)
+    for path, style in styles.items():
+        module = target.module(path)
+        if style == _SUMMED:
+            for one in module.parameters():
+                target.changes.hook(one.register_hook(_sum))
+            continue
+        split.split(module.weight, _DIMS[style])
+        if style == _COLUMNS and module.bias is not None:
+            split.split(module.bias, 0)
+        target.wrap_forward(path, _columns if style == _COLUMNS else _rows)
+    split.hand_over(target.optimizers)
+    target.wrap_forward("", _same_at_first())
+
+
+def _start(torch: ModuleType) -> None:
+    """Before a script's first line: its device is that of its rank, and what it draws at random
+    without a seed of its own is what all ranks draw.
+    """
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if local:
+        torch.cuda._lazy_call(lambda: torch.cuda.set_device(local))
+    job = [os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT")]
+    seed = zlib.crc32(":".join(job).encode())
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed)
+
+
+def _styles(model: Any) -> Iterator[tuple[str, str]]:
+    """How each module is split that the model's own plan names, by its path.
+
+    Raises:
+        PlanError: it has no such plan, or one that splits in other ways.
+    """
+    base = getattr(model, getattr(model, "base_model_prefix", ""), model)
+    told = getattr(getattr(base, "config", None), "base_model_tp_plan", None)
+    if not told:
+        _refuse(
+            f"{type(model).__name__} has no base_model_tp_plan; it is no transformers model "
+            "that says how its matrices are split"
+        )
+    prefix = "" if base is model else f"{model.base_model_prefix}."
+    for pattern, style in told.items():
+        wanted = re.compile(re.escape(prefix + pattern).replace(r"\*", r"[^.]+"))
+        found = [path for path, _ in model.named_modules() if wanted.fullmatch(path)]
+        if found and style not in {_COLUMNS, _ROWS, _SUMMED}:
+            _refuse(f"the plan of {type(model).__name__} splits {found[0]!r} as {style!r}")
+        yield from ((path, style) for path in found)
+
+
+def _check(model: Any, styles: dict[str, str], size: int) -> None:
+    """Raises PlanError where the ranks cannot have equal parts, or would draw other numbers."""
+    from torch import nn
+
+    modules = dict(model.named_modules())
+    config = model.config.get_text_config()
+    for name in _HEADS:
+        count = getattr(config, name, size)
+        if count % size:
+            _refuse(f"{name} is {count}, which {size} ranks cannot share")
+    for path, style in styles.items():
+        module = modules[path]
+        if style == _SUMMED:
+            continue
+        if type(module) is not nn.Linear:
+            _refuse(f"{path} is a {type(module).__name__}, and only Linear is split")
+        if module.weight.shape[_DIMS[style]] % size:
+            _refuse(
+                f"{path} has {module.weight.shape[_DIMS[style]]} rows or columns, which {size} "
+                "ranks cannot share"
+            )
+    for parent in {path.rpartition(".")[0] for path in styles}:
+        drawn = [getattr(modules[parent], name, 0.0) for name in ("attention_dropout", "dropout")]
+        drawn += [one.p for one in modules[parent].modules() if isinstance(one, nn.Dropout)]
+        if any(isinstance(one, float) and one > 0 for one in drawn):
+            _refuse(f"{parent} has dropout, which ranks would draw alike for other heads")
+
+
+# ---- What a part of the model does ---------------------------------------------------------------
+
+
+def _columns(forward: Callable[..., Any], rows: Any) -> Any:
+    """Some of the columns: what backward gives for the input is the sum over the ranks."""
+    return forward(_functions()[0].apply(rows))
+
+
+def _rows(forward: Callable[..., Any], part: Any) -> Any:
+    """Some of the rows: the output is the sum over the ranks, and the bias is added once."""
+    from torch.nn import functional
+
+    module = forward.__self__  # type: ignore[attr-defined]
+    whole = _functions()[1].apply(functional.linear(part, module.weight))
+    return whole if module.bias is None else whole + module.bias
+
+
+def _sum(value: Any) -> Any:
+    from torch import distributed
+
+    value = value.contiguous()
+    distributed.all_reduce(value)
+    return value
+
+
+def _functions() -> tuple[Any, Any]:
+    """Sums in backward alone, and in forward alone: f and g of the paper."""
+    if not _MADE:
+        from torch.autograd import Function
+
+        class SumBackward(Function):  # type: ignore[misc]
+            """Identity in forward."""
+
+            @staticmethod
+            def forward(_: Any, value: Any) -> Any:
+                return value.view_as(value)
+
+            @staticmethod
+            def backward(_: Any, *gradients: Any) -> Any:
+                return _sum(gradients[0].clone())
+
+        class SumForward(Function):  # type: ignore[misc]
+            """Identity in backward."""
+
+            @staticmethod
+            def forward(_: Any, value: Any) -> Any:
+                return _sum(value.clone())
+
+            @staticmethod
+            def backward(_: Any, *gradients: Any) -> Any:
+                return gradients[0]
+
+        _MADE.extend((SumBackward, SumForward))
+    return _MADE[0], _MADE[1]
+
+
+_MADE: list[Any] = []
+
+
+# ---- Same batches --------------------------------------------------------------------------------
+
+
+def _same_at_first() -> Callable[..., Any]:
+    """Compares at the first call what the ranks are given, and what they will draw at random."""
+    is_checked = False
+
+    def check_and_run(forward: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        nonlocal is_checked
+        if not is_checked:
+            is_checked = True
+            _check_same((arguments, named))
+        return forward(*arguments, **named)
+
+    return check_and_run
+
+
+def _check_same(given: Any) -> None:
+    import torch
+    from torch import distributed
+
+    values = [
+        one.detach().cpu() for one in torch.utils._pytree.tree_leaves(given)
+        if isinstance(one, torch.Tensor)
+    ]  # fmt: skip
+    digest = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
+    for one in values:
+        digest.update(
+            pickle.dumps((one.shape, one.double().sum().item(), one.flatten()[:64].tolist()))
+        )
+    found: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(found, digest.hexdigest())
+    if len(set(found)) > 1:
+        _refuse(
+            "its ranks have other batches, or draw other random numbers; have it call "
+            "torch.manual_seed, and deal no rows out to ranks"
+        )
+
+
+def _refuse(why: str) -> NoReturn:
+    raise PlanError(f"{_NAME!r} does not go with this program: {why}")
+
+
+TENSOR_PARALLEL = Technique(
+    name=_NAME,
+    does="splits the matrices of a transformers model among ranks that see one batch",
+    semantics=Semantics.SAME,
+    place=Place.RANKS,
+    reference="https://arxiv.org/abs/1909.08053",
+    apply=_apply,
+    start=_start,
+    needs=("transformers",),
+    excludes=(
+        "data_parallel", "zero_optimizer", "shard", "optimizer_in_backward", "optimizer_offload",
+        "bf16_states", "eight_bit_states", "flash_attention",
+    ),
+    reorders=True,
+    needs_ranks=True,
+)  # fmt: skip

@@ -1,0 +1,132 @@
+"""Each rank keeps the states of its share of the parameters, and updates those (ZeRO-1).
+
+torch's ZeroRedundancyOptimizer deals the parameters out, steps each rank's own by an optimizer of
+the program's class, and sends them to the others. The program's optimizer stays what the program
+calls, with the settings of its groups as they are at each step; its `state_dict` is that of the
+whole, gathered from all ranks.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ullage.errors import PlanError
+from ullage.record.module_trees import live_owners
+from ullage.techniques.optimizer_parts import check_steps_in_parts
+from ullage.techniques.own_step import OwnStep
+from ullage.techniques.ranks import join
+from ullage.techniques.stored_states import is_values
+from ullage.techniques.technique import Action, Place, Semantics, Technique
+
+if TYPE_CHECKING:
+    from ullage.techniques.target import Target
+
+_NAME = "zero_optimizer"
+
+
+def _apply(target: Target, _: Action) -> None:
+    join(_NAME, target.model, target.changes)
+    if not _is_averaged(target.module("")):
+        _refuse("nothing averages its gradients over the ranks; put 'data_parallel' before it")
+    for optimizer in target.optimizers:
+        check_steps_in_parts(optimizer, _NAME)
+        if optimizer.state:
+            _refuse("its optimizer has states already; load them after the plan is applied")
+        _Dealt(optimizer).apply(target)
+
+
+def _is_averaged(model: Any) -> bool:
+    """Whether a DistributedDataParallel holds the model."""
+    import torch
+
+    wrapper = torch.nn.parallel.DistributedDataParallel
+    modules, _ = live_owners(torch)
+    return any(
+        isinstance(one, wrapper) and any(part is model for part in one.modules()) for one in modules
+    )
+
+
+class _Dealt:
+    """An optimizer whose states are dealt out."""
+
+    def __init__(self, optimizer: Any) -> None:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        kind = type(optimizer)
+        known = inspect.signature(kind.__init__).parameters
+        self._optimizer = optimizer
+        self._whole = ZeroRedundancyOptimizer(
+            [dict(group) for group in optimizer.param_groups],
+            kind,
+            **{name: value for name, value in optimizer.defaults.items() if name in known},
+        )
+        self._share_groups()
+
+    def apply(self, target: Target) -> None:
+        """Has the optimizer step its share until the changes are undone."""
+        optimizer, changes = self._optimizer, target.changes
+        changes.on_undo(self._give_back)
+        OwnStep(optimizer, self._whole.step).apply(changes)
+        changes.hook(optimizer.register_state_dict_post_hook(self._gather))
+        changes.hook(optimizer.register_load_state_dict_pre_hook(self._deal))
+        changes.hook(optimizer.register_load_state_dict_post_hook(self._share_groups))
+
+    def _gather(self, _: Any, states: dict[str, Any]) -> dict[str, Any]:
+        """The states of the whole, on every rank: each of them may be the one that saves them."""
+        import torch
+        from torch import distributed
+
+        own = {
+            number: {
+                name: one.cpu() if isinstance(one, torch.Tensor) else one
+                for name, one in self._whole.optim.state[parameter].items()
+            }
+            for number, parameter in enumerate(_parameters(self._optimizer))
+            if parameter in self._whole.optim.state
+        }
+        parts: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(parts, own)
+        found = {number: of for part in parts for number, of in part.items()}
+        return {**states, "state": dict(sorted(found.items()))}
+
+    def _deal(self, _: Any, states: dict[str, Any]) -> dict[str, Any]:
+        """Keeps what is this rank's of whole states."""
+        self._whole.load_state_dict({**states, "state": dict(states["state"])})
+        return {**states, "state": {}}
+
+    def _share_groups(self, _: Any = None) -> None:
+        self._whole.param_groups = self._optimizer.param_groups
+
+    def _give_back(self) -> None:
+        """The whole states, to the optimizer of the program."""
+        found = self._gather(None, self._optimizer.state_dict())["state"]
+        for number, parameter in enumerate(_parameters(self._optimizer)):
+            if number in found:
+                self._optimizer.state[parameter] = {
+                    name: one.to(parameter.device) if is_values(one) else one
+                    for name, one in found[number].items()
+                }
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [one for group in optimizer.param_groups for one in group["params"]]
+
+
+def _refuse(why: str) -> NoReturn:
+    raise PlanError(f"{_NAME!r} does not go with this program: {why}")
+
+
+ZERO_OPTIMIZER = Technique(
+    name=_NAME,
+    does="keeps a share of the optimizer's states on each rank (ZeRO-1)",
+    semantics=Semantics.SAME,
+    place=Place.OPTIMIZER,
+    reference="https://docs.pytorch.org/docs/stable/distributed.optim.html",
+    apply=_apply,
+    excludes=(
+        "optimizer_in_backward", "optimizer_offload", "bf16_states", "eight_bit_states",
+        "four_bit_states", "bf16_parameters", "lora", "parameter_offload",
+    ),
+    needs_ranks=True,
+)  # fmt: skip
