@@ -2,7 +2,7 @@
 
     python -m benchmarks.techniques --python env/bin/python
 
-The environment needs torch, transformers and bitsandbytes (benchmarks/stacks.txt).
+The environment needs torch, transformers, bitsandbytes and torchao (benchmarks/stacks.txt).
 """
 
 import argparse
@@ -17,9 +17,11 @@ import ullage
 from benchmarks.speed.run import machine
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Semantics, Technique
+from ullage.units import format_bytes
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "techniques.md"
 DEVIATION = Path(__file__).with_name("deviation.py")
+PROGRAMS = Path(__file__).with_name("programs")
 MEANINGS = {
     Semantics.SAME: "the same mathematics",
     Semantics.ROUNDING: "other rounding",
@@ -39,12 +41,9 @@ AdamW for {steps} steps over four batches, each with and without the technique, 
 weights and random numbers. *first loss* and *logits* are of the first step: the relative
 deviation of the loss, and the largest deviation of any logit by the standard deviation of all.
 *last loss* is the mean over the last four steps, without and with the technique. States of an
-optimizer do not touch the first step. bitsandbytes leaves states of fewer than 4,096 elements in
-float32: those of the small ResNet are not in eight bits, and nothing is shown by it.
-
-float16 needs the loss to be scaled, which only the program itself can do. For comparison the last
-rows have it done so: *skipped* are the steps that GradScaler left out because a gradient was not
-finite.
+optimizer do not touch the first step. bitsandbytes and torchao leave states of fewer than 4,096
+elements in float32: those of the small ResNet are not in fewer bits, and nothing is shown by it.
+*skipped* are the steps that autocast_float16 left out because a gradient was not finite.
 """
 
 
@@ -64,7 +63,8 @@ def table_of(semantics: Semantics) -> str:
 def describe(technique: Technique) -> str:
     """A row."""
     does = technique.does + (", up to the order of sums" if technique.reorders else "")
-    needs = f" Needs {', '.join(technique.needs)}." if technique.needs else ""
+    needed = [*technique.needs, *(["several ranks"] if technique.needs_ranks else [])]
+    needs = f" Needs {', '.join(needed)}." if needed else ""
     return f"| [{technique.name}]({technique.reference}) | {does}.{needs} |"
 
 
@@ -91,6 +91,54 @@ def row(case: dict[str, Any]) -> str:
     )
 
 
+LEFT_OUT = """## What is left out, and why
+
+**float8** (torchao.float8) is for speed. It keeps for backward what the layers are given as it was,
+and has the float8 forms beside it:
+"""
+BUFFERS = """
+**The largest buffers made first**, so that what comes later is cut from them, is what a caching
+allocator has no need of where segments can grow (`allocator expandable_segments`):
+"""
+OTHERS = """
+**NVMe** for states or activations: torch offers none but cuFile's (`torch.cuda.gds`), which needs
+a driver and file systems for it; DeepSpeed's asynchronous handle is compiled on the machine where
+it runs, with libaio's headers. Neither was tried, and what was not tried is not offered. What
+would be left, pageable memory mapped to a file, is copied synchronously. DeepSpeed's own NVMe
+tier is a matter of its configuration file.
+
+**In-place activations** were tried: no training's peak became less on the phantom.
+"""
+
+
+def left_out(python: Path) -> str:
+    """What the techniques that are left out would take, on the phantom."""
+
+    def peak(program: str, word: str, conf: str | None = None) -> tuple[int, int]:
+        words = [str(PROGRAMS / program), word]
+        done = ullage.run(
+            words, gpu="h100-80gb", python=python, alloc_conf=conf, stdout_to_stderr=True
+        )
+        totals = done.report.devices[0].totals
+        return totals.peak_allocated_bytes, totals.peak_reserved_bytes
+
+    recipes = ("none", "tensorwise", "rowwise", "rowwise_with_gw_hp")
+    lines = ["| recipe | peak allocated |", "|---|--:|"]
+    lines += [f"| {one} | {format_bytes(peak('float8.py', one)[0])} |" for one in recipes]
+    lines += ["", "12 blocks of GPT-2, 1,024 wide, in bfloat16, 8 x 1,024 tokens.", BUFFERS]
+    lines += ["| | peak allocated | peak reserved |", "|---|--:|--:|"]
+    for what, word, conf in (
+        ("as it is", "plain", None),
+        ("a step of the longest batch first", "longest_first", None),
+        ("one block as large as the peak first", "block_first", None),
+        ("expandable segments", "plain", "expandable_segments:True"),
+    ):
+        allocated, reserved = map(format_bytes, peak("lengths.py", word, conf))
+        lines.append(f"| {what} | {allocated} | {reserved} |")
+    lines += ["", "GPT-2 of 6 blocks on 8 rows of 64 to 1,024 tokens, drawn at random.", OTHERS]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measure, and write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -110,7 +158,8 @@ def main() -> None:
         f"torch {measured['torch']}. Machine: {machine()}. ullage {ullage.__version__}, {today}."
     )
     parts = [INTRODUCTION, *(table_of(one) + "\n" for one in Semantics)]
-    parts += [ROUNDING.format(steps=measured["steps"]), deviations(measured["cases"]), "", basis]
+    parts += [ROUNDING.format(steps=measured["steps"]), deviations(measured["cases"]), ""]
+    parts += [LEFT_OUT, left_out(args.python), "", basis]
     PAGE.write_text("\n".join(parts) + "\n", encoding="utf-8")
     print(f"Wrote {PAGE}")
 

@@ -4,6 +4,8 @@ of a program: `python deviation.py`. The last line of the output is a document.
 
 import json
 import sys
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,14 @@ from ullage.errors import PlanError  # noqa: E402
 from ullage.techniques.applied import describe_program  # noqa: E402
 from ullage.techniques.catalog import TECHNIQUES  # noqa: E402
 from ullage.techniques.plan import Plan  # noqa: E402
-from ullage.techniques.technique import Action, Semantics  # noqa: E402
+from ullage.techniques.technique import Action, Semantics, Technique, Value  # noqa: E402
 
 # Wide enough that 8-bit states are in 8 bits: below 4096 elements bitsandbytes leaves them alone.
 models.WIDTH, models.LENGTH, models.BATCH = 96, 12, 4
+Trained = tuple[list[float], torch.Tensor]
 STEPS, BATCHES = 24, 4
 RATE = 1e-3
-IN_PROGRAM = "float16 and GradScaler"
+LEFT_OUT = "a step was left out"  # what the warning of autocast_float16 begins with
 
 
 def make(name: str) -> tuple[Any, Any]:
@@ -35,7 +38,7 @@ def make(name: str) -> tuple[Any, Any]:
     return made, torch.optim.AdamW(made.model.parameters(), lr=RATE)
 
 
-def train(made: Any, optimizer: Any) -> tuple[list[float], torch.Tensor]:
+def train(made: Any, optimizer: Any) -> Trained:
     """The losses of the steps, and what the model gave in the first."""
     given: list[torch.Tensor] = []
 
@@ -56,40 +59,26 @@ def train(made: Any, optimizer: Any) -> tuple[list[float], torch.Tensor]:
     return losses, given[0]
 
 
-def train_scaled(made: Any, optimizer: Any) -> tuple[list[float], torch.Tensor, int]:
-    """The same in float16, as a program does it, and how many steps the scaler skipped."""
-    scaler = torch.amp.GradScaler("cpu")
-    skipped = 0
-
-    class Scaled:
-        """The optimizer as the loop above calls it."""
-
-        zero_grad = staticmethod(optimizer.zero_grad)
-
-        @staticmethod
-        def step() -> None:
-            nonlocal skipped
-            scale = scaler.get_scale()
-            scaler.step(optimizer)
-            scaler.update()
-            skipped += scaler.get_scale() < scale
-
-    loss_of = made.loss
-
-    def loss(model: Any) -> torch.Tensor:
-        with torch.autocast("cpu", dtype=torch.float16):
-            value = loss_of(model)
-        value.register_hook(lambda gradient: gradient * scaler.scale(torch.ones(())))
-        return value
-
-    made = models.Made(made.model, loss, made.blocks, made.mlps)
-    losses, logits = train(made, Scaled)
-    return losses, logits, skipped
+def judge(
+    name: str, technique: Technique, settings: Mapping[str, Value], expected: Trained
+) -> dict[str, Any]:
+    """A model under a technique."""
+    made, optimizer = make(name)
+    case = {"model": name, "technique": " ".join((technique.name, *map(str, settings.values())))}
+    action = Action(technique.name, (), settings)
+    try:
+        plan = Plan((action,), describe_program(made.model, optimizer))
+        with warnings.catch_warnings(record=True) as caught, plan.applied(made.model, optimizer):
+            warnings.simplefilter("always")
+            case |= compare(*train(made, optimizer), expected)
+    except (PlanError, RuntimeError, NotImplementedError) as error:
+        return case | {"refused": str(error).splitlines()[0]}
+    if technique.name == "autocast_float16":
+        case["skipped"] = sum(str(one.message).startswith(LEFT_OUT) for one in caught)
+    return case
 
 
-def compare(
-    losses: list[float], logits: torch.Tensor, expected: tuple[list[float], torch.Tensor]
-) -> dict[str, float]:
+def compare(losses: list[float], logits: torch.Tensor, expected: Trained) -> dict[str, float]:
     """Deviations, relative to what they are of."""
     plain, plain_logits = expected
     tail = STEPS - BATCHES
@@ -109,22 +98,11 @@ def main() -> None:
     found = []
     for name in models.MODELS:
         expected = train(*make(name))
-        for technique in techniques:
-            made, optimizer = make(name)
-            case = {"model": name, "technique": technique.name}
-            try:
-                plan = Plan((Action(technique.name),), describe_program(made.model, optimizer))
-                with plan.applied(made.model, optimizer):
-                    case |= compare(*train(made, optimizer), expected)
-            except (PlanError, RuntimeError, NotImplementedError) as error:
-                case["refused"] = str(error).splitlines()[0]
-            found.append(case)
-        made, optimizer = make(name)
-        losses, logits, skipped = train_scaled(made, optimizer)
-        found.append(
-            {"model": name, "technique": IN_PROGRAM, "skipped": skipped}
-            | compare(losses, logits, expected)
-        )
+        found += [
+            judge(name, technique, settings, expected)
+            for technique in techniques
+            for settings in ({}, *technique.variants)
+        ]
     print(json.dumps({"torch": str(torch.__version__), "steps": STEPS, "cases": found}))
 
 

@@ -20,6 +20,7 @@ WIDTH = 512
 LARGE = {"model": "text", "scale": 8, "rows": 32}  # activations are the most of the peak
 SMALL = {"model": "text", "scale": 8, "rows": 1}  # gradients, states and temporaries are
 WORDS = {"model": "llama", "scale": 16}  # 2,048 tokens of 8,192: the logits are
+PLAIN = {"model": "plain", "scale": 8, "rows": 32}  # the program takes the loss
 LONG = {"model": "llama", "scale": 16, "rows": 1}
 LATE = {"model": "text", "scale": 8, "rows": 8, "zero_late": True}
 GRADIENTS = 4 * (512 * WIDTH + 4 * 12 * WIDTH**2)  # but for norms and biases
@@ -67,12 +68,24 @@ CASES = (
     # One stays, and one is on its way back.
     Case("offload_activations", LARGE, 0.7, modules=BLOCKS),
     Case("offload_activations", LARGE, 0.5, modules=BLOCKS, under=("checkpoint",)),
+    # Of parameters and gradients of four blocks, the parameters.
+    Case(
+        "parameter_offload",
+        SMALL,
+        0.75,
+        GRADIENTS * 9 // 10,
+        (*BLOCKS, "blocks.3"),
+        PARTS,
+    ),
     Case("tiled_mlp", LARGE, 0.8, modules=MLPS),
     Case("chunked_loss", WORDS, 0.6),
     # The weights of attention, 4 heads x 512 x 512, and what softmax makes of them, of two layers.
     Case("flash_attention", LONG, 0.95),
     Case("micro_batches", LARGE, 0.5, settings=(("num_parts", 4),)),
+    Case("micro_batches", PLAIN, 0.5, settings=(("num_parts", 4),)),
+    Case("shorter_sequence", LARGE, 0.6),
     Case("autocast", LARGE, 0.8),
+    Case("autocast_float16", LARGE, 0.8),
     Case("free_gradients", LATE, 0.95, GRADIENTS),
     # What is left at the peak: the temporaries of one parameter's step in place of all.
     Case("optimizer_in_backward", SMALL, 0.8, GRADIENTS * 9 // 10),
@@ -81,6 +94,13 @@ CASES = (
     Case("optimizer_offload", SMALL, 0.65, STATES, settings=PARTS),
     Case("bf16_states", SMALL, 0.8, STATES * 45 // 100, settings=PARTS),
     Case("eight_bit_states", SMALL, 0.8, STATES * 70 // 100),
+    Case("four_bit_states", SMALL, 0.8, STATES * 80 // 100, settings=PARTS),
+    # Half of the parameters, and of the gradients.
+    Case("bf16_parameters", SMALL, 0.8, GRADIENTS * 95 // 100, settings=PARTS),
+    Case("bf16_parameters", SMALL, 0.9, settings=(*PARTS, ("keeps", "masters"))),
+    # Gradients and states of all that adapters are beside.
+    Case("lora", SMALL, 0.6, (GRADIENTS + STATES) * 80 // 100),
+    Case("lora", SMALL, 0.5, (2 * GRADIENTS + STATES) * 80 // 100, settings=(("base", "nf4"),)),
 )
 
 
@@ -92,7 +112,7 @@ def name_of(case: Case) -> str:
 @pytest.fixture(scope="module")
 def measured(run_program: RunProgram) -> Mapping[str, Any]:
     """Peaks of all cases and of the models as they are, by the text of the case."""
-    cases = [json.dumps(case) for case in (LARGE, SMALL, LATE, WORDS, LONG)]
+    cases = [json.dumps(case) for case in (LARGE, SMALL, LATE, WORDS, LONG, PLAIN)]
     cases += [json.dumps(case.document) for case in CASES]
     outcome = run_program("techniques/alone.py", "cuda", f"[{','.join(cases)}]", timeout_s=400)
     assert outcome.exit_code == 0, outcome.stderr

@@ -15,15 +15,13 @@ from typing import Any
 from weakref import WeakSet
 
 from ullage.errors import PlanError
-from ullage.record.module_trees import paths
+from ullage.record.module_trees import class_name, paths
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.changes import Changes
 from ullage.techniques.plan import MadeFor, Plan
 from ullage.techniques.target import Target
 
 _UNDER_A_PLAN: WeakSet[Any] = WeakSet()
-# FSDP2 gives each module that it shards a class of its own, made of this one and the module's.
-_SHARDED = "FSDPModule"
 _NEED = re.compile(r"(?P<name>[\w.-]+)(>=(?P<least>[\d.]+))?")
 
 
@@ -56,9 +54,9 @@ def describe_program(model: Any, optimizer: Any, modules: Iterable[str] | None =
     optimizers = [type(one).__name__ for one in unwrap_optimizers(optimizer)]
     return MadeFor(
         torch=str(torch.__version__),
-        model=_class_name(found[""]),
+        model=class_name(found[""]),
         num_parameters=sum(map(_num_elements, found[""].parameters())),
-        modules={path: _class_name(found[path]) for path in named},
+        modules={path: class_name(found[path]) for path in named},
         optimizer=", ".join(optimizers) or None,
     )
 
@@ -103,7 +101,7 @@ def check_fits(plan: Plan, model: Any, optimizers: list[Any]) -> None:
     where one is applied already.
     """
     found = dict(paths(model))
-    name = _class_name(found[""])
+    name = class_name(found[""])
     if found[""] in _UNDER_A_PLAN:
         raise PlanError(
             f"{name} is under a plan already; put all actions into one plan, or end the first"
@@ -148,12 +146,6 @@ def _numbers(version: str) -> tuple[int, ...]:
     """The release of a version: (2, 13, 0) of 2.13.0+cu132."""
     release = re.match(r"[\d.]*", version)
     return tuple(int(part) for part in (release[0] if release else "").split(".") if part)
-
-
-def _class_name(module: Any) -> str:
-    kind = type(module)
-    bases = [base.__name__ for base in kind.__bases__]
-    return bases[-1] if _SHARDED in bases[:-1] else kind.__name__
 
 
 def _num_elements(parameter: Any) -> int:

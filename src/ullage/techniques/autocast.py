@@ -1,8 +1,8 @@
 """The model in bfloat16 where that is safe (torch's autocast), its parameters in float32.
 
 Matrix products and convolutions take and give bfloat16; norms, softmax and losses stay in float32,
-and so do the model's outputs, for what the program does with them. float16 would need the loss to
-be scaled in the program itself: see `torch.amp.GradScaler`.
+and so do the model's outputs, for what the program does with them. For float16 see
+autocast_float16.py.
 """
 
 from __future__ import annotations
@@ -33,21 +33,23 @@ def _run(model: Any, forward: Any, *arguments: Any, **named: Any) -> Any:
         _refuse("it uses autocast itself")
     with torch.autocast(device, dtype=torch.bfloat16):
         outputs = forward(*arguments, **named)
-    return _widened(outputs, torch)
+    return widened(outputs)
 
 
-def _widened(outputs: Any, torch: Any) -> Any:
-    """Outputs with what is bfloat16 in them as float32; classes of tuples and mappings are kept."""
+def widened(outputs: Any) -> Any:
+    """Outputs with what is in 16 bits as float32; classes of tuples and mappings are kept."""
+    import torch
+
     if isinstance(outputs, torch.Tensor):
-        return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
+        return outputs.float() if outputs.dtype in {torch.bfloat16, torch.float16} else outputs
     if isinstance(outputs, dict):
         for name, one in outputs.items():
-            outputs[name] = _widened(one, torch)
+            outputs[name] = widened(one)
         return outputs
     if isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
-        return type(outputs)(*(_widened(one, torch) for one in outputs))
+        return type(outputs)(*(widened(one) for one in outputs))
     if isinstance(outputs, tuple | list):
-        return type(outputs)(_widened(one, torch) for one in outputs)
+        return type(outputs)(widened(one) for one in outputs)
     return outputs
 
 

@@ -6,42 +6,67 @@ from collections.abc import Mapping
 
 from ullage.techniques.allocator import ALLOCATOR
 from ullage.techniques.autocast import AUTOCAST
+from ullage.techniques.autocast_float16 import AUTOCAST_FLOAT16
+from ullage.techniques.bf16_parameters import BF16_PARAMETERS
 from ullage.techniques.bf16_states import BF16_STATES
+from ullage.techniques.bucket_view import BUCKET_VIEW
 from ullage.techniques.checkpoint import CHECKPOINT
+from ullage.techniques.checkpoint_segments import CHECKPOINT_SEGMENTS
 from ullage.techniques.chunked_loss import CHUNKED_LOSS
+from ullage.techniques.data_parallel import DATA_PARALLEL
 from ullage.techniques.eight_bit_states import EIGHT_BIT_STATES
 from ullage.techniques.flash_attention import FLASH_ATTENTION
+from ullage.techniques.four_bit_states import FOUR_BIT_STATES
 from ullage.techniques.free_gradients import FREE_GRADIENTS
+from ullage.techniques.lora import LORA
 from ullage.techniques.micro_batches import MICRO_BATCHES
 from ullage.techniques.offload_activations import OFFLOAD_ACTIVATIONS
 from ullage.techniques.optimizer_in_backward import OPTIMIZER_IN_BACKWARD
 from ullage.techniques.optimizer_kernel import OPTIMIZER_KERNEL
 from ullage.techniques.optimizer_offload import OPTIMIZER_OFFLOAD
+from ullage.techniques.parameter_offload import PARAMETER_OFFLOAD
 from ullage.techniques.selective_checkpoint import SELECTIVE_CHECKPOINT
+from ullage.techniques.shard import SHARD
+from ullage.techniques.shorter_sequence import SHORTER_SEQUENCE
 from ullage.techniques.technique import Technique
+from ullage.techniques.tensor_parallel import TENSOR_PARALLEL
 from ullage.techniques.tiled_mlp import TILED_MLP
+from ullage.techniques.zero_optimizer import ZERO_OPTIMIZER
 
 TECHNIQUES: Mapping[str, Technique] = {
     technique.name: technique
     for technique in (
         ALLOCATOR,
+        LORA,
         # activations
         CHECKPOINT,
+        CHECKPOINT_SEGMENTS,
         SELECTIVE_CHECKPOINT,
         OFFLOAD_ACTIVATIONS,
+        PARAMETER_OFFLOAD,
         TILED_MLP,
         FLASH_ATTENTION,
         CHUNKED_LOSS,
         # gradients
         FREE_GRADIENTS,
         OPTIMIZER_IN_BACKWARD,
+        BUCKET_VIEW,
         # the optimizer
         OPTIMIZER_KERNEL,
         OPTIMIZER_OFFLOAD,
         BF16_STATES,
         EIGHT_BIT_STATES,
+        FOUR_BIT_STATES,
+        BF16_PARAMETERS,
         # everything
         AUTOCAST,
+        AUTOCAST_FLOAT16,
+        SHORTER_SEQUENCE,
         MICRO_BATCHES,
+        # several ranks; what runs a batch in parts is within them
+        DATA_PARALLEL,
+        ZERO_OPTIMIZER,
+        SHARD,
+        TENSOR_PARALLEL,
     )
 }

@@ -1,124 +1,112 @@
-"""The loss of a causal language model of transformers, some tokens' logits at a time.
+"""The cross-entropy of a model's head, some rows' logits at a time.
 
-The head hands on what it is given, and the loss is taken by torch's `linear_cross_entropy`, which
-computes logits and their gradients for some tokens, and forgets them. The model returns no logits
-then. A model that does something to its logits before the loss is refused, as seen by what arrives
-there.
+The head hands on what it is given, as logits that are not there yet (late_logits.py), and
+`torch.nn.functional.cross_entropy` of them, wherever the program takes it, is computed with its
+gradients for some rows after another (linear_loss.py). A program that does something else to its
+logits before the loss, such as capping them, is refused, as seen by what arrives there.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.errors import PlanError
 from ullage.record.module_trees import paths
+from ullage.techniques.late_logits import Source, late_logits
+from ullage.techniques.linear_loss import linear_cross_entropy
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
     from ullage.techniques.target import Target
 
-_LOSS = "ForCausalLMLoss"
-_IGNORED = -100
-
 
 def _apply(target: Target, action: Action) -> None:
-    model = target.module("")
-    head = _head(model)
-    loss: Any = getattr(model, "loss_function", None)
-    asks = "loss_function" in inspect.unwrap(type(model).forward).__code__.co_names
-    if not asks or getattr(loss, "__name__", None) != _LOSS:
-        _refuse(f"its forward does not take its loss by transformers' {_LOSS}")
-    chunked = _ChunkedLoss(head, int(CHUNKED_LOSS.value_of(action, "num_rows")))
-    target.changes.set(model, "_loss_function", chunked.loss)
-    (path,) = [path for path, module in paths(model) if module is head]
-    target.wrap_forward(path, chunked.pass_on)
-    target.wrap_forward("", chunked.run)
-
-
-def _head(model: Any) -> Any:
-    import torch
-
-    found: Any = getattr(model, "get_output_embeddings", lambda: None)()
-    if type(found) is not torch.nn.Linear:
-        _refuse(f"its head is {type(found).__name__}; expected a Linear of transformers")
-    if hasattr(found.weight, "device_mesh"):
+    head = find_head(target.model)
+    if head is None:
+        _refuse("there is no Linear in it that could be its head")
+    if hasattr(head.weight, "device_mesh"):
         _refuse("its head is sharded, and whole only while it runs")
-    return found
+    (path,) = [path for path, module in paths(target.model) if module is head]
+    chunked = _ChunkedLoss(int(CHUNKED_LOSS.value_of(action, "num_rows")), path)
+    target.wrap_forward(path, chunked.run)
+    for optimizer in target.optimizers:
+        target.changes.hook(optimizer.register_step_pre_hook(chunked.check))
+
+
+def find_head(model: Any) -> Any:
+    """The layer that makes logits: what a model of transformers says, one as wide as a table of
+    embeddings, or the last Linear; None where there is none.
+    """
+    from torch import nn
+
+    named: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    if named is not None:
+        return named if type(named) is nn.Linear else None
+    linears = [one for one in model.modules() if type(one) is nn.Linear]
+    sizes = {one.num_embeddings for one in model.modules() if isinstance(one, nn.Embedding)}
+    wide = [one for one in linears if one.out_features in sizes]
+    return (wide or linears or [None])[-1]
 
 
 class _ChunkedLoss:
-    """What stands in for head and loss while the model runs with labels."""
+    """What stands in for the head while the model is trained."""
 
-    def __init__(self, head: Any, num_rows: int) -> None:
-        self._head = head
+    def __init__(self, num_rows: int, path: str) -> None:
         self._num_rows = num_rows
-        self._is_expecting = False
-        self._handed: list[tuple[Any, int]] = []
+        self._path = path
+        self._is_taken = False
 
-    def run(self, forward: Any, *arguments: Any, **named: Any) -> Any:
-        """The model's forward."""
-        from torch import is_grad_enabled
-
-        given = inspect.signature(forward).bind_partial(*arguments, **named).arguments
-        if given.get("labels") is None or not is_grad_enabled():
-            return forward(*arguments, **named)
-        self._is_expecting = True
-        try:
-            outputs = forward(*arguments, **named)
-        finally:
-            self._is_expecting = False
-            left = len(self._handed)
-            self._handed.clear()
-        if left or not hasattr(outputs, "logits"):
-            _refuse("its loss is not taken by its `loss_function`, from its logits as they are")
-        outputs.logits = None
-        return outputs
-
-    def pass_on(self, forward: Any, hidden: Any) -> Any:
+    def run(self, forward: Any, hidden: Any) -> Any:
         """The head's forward."""
-        if not self._is_expecting:
-            return forward(hidden)
-        self._handed.append((hidden, hidden._version))
-        return hidden
-
-    def loss(
-        self,
-        logits: Any,
-        labels: Any,
-        vocab_size: int,
-        num_items_in_batch: Any = None,
-        ignore_index: int = _IGNORED,
-        **named: Any,
-    ) -> Any:
-        """The loss, of what the head was given in the place of logits."""
         import torch
-        from torch.nn import functional
 
-        hidden: Any
-        hidden, version = self._handed.pop() if len(self._handed) == 1 else (None, 0)
-        if logits is not hidden or logits._version != version:
-            _refuse("it changes its logits, or takes some of them, before the loss")
-        shifted = named.get("shift_labels")
-        if shifted is None:
-            shifted = functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
-        weight, bias = self._head.weight, self._head.bias
+        if not torch.is_grad_enabled():
+            return forward(hidden)
+        if torch.compiler.is_compiling():
+            _refuse("its head is compiled; this is for heads that run eagerly")
+        head = forward.__self__
         device = hidden.device.type
-        if torch.is_autocast_enabled(device):
-            cast = functools.partial(torch.Tensor.to, dtype=torch.get_autocast_dtype(device))
-            hidden, weight = cast(hidden), cast(weight)
-            bias = None if bias is None else cast(bias)
-        loss = functional.linear_cross_entropy(
-            hidden.flatten(0, -2),
-            weight,
-            shifted.to(hidden.device).flatten(),
-            linear_bias=bias,
+        is_cast = torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if is_cast else head.weight.dtype
+        return late_logits(
+            Source(hidden, hidden._version, hidden, head, dtype, self._take, self._refuse)
+        )
+
+    def check(self, *_: Any) -> None:
+        """Raises PlanError where the optimizer steps, and no loss was taken."""
+        if not self._is_taken:
+            self._refuse("no cross_entropy of it is taken")
+
+    def _take(
+        self,
+        hidden: Any,
+        targets: Any,
+        source: Source,
+        *,
+        weight: Any,
+        ignore_index: int,
+        reduction: str,
+        label_smoothing: float,
+        size_average: bool | None,
+        reduce: bool | None,
+    ) -> Any:
+        is_old = size_average is not None or reduce is not None
+        if is_old or label_smoothing or reduction not in {"mean", "sum"}:
+            return None
+        self._is_taken = True
+        return linear_cross_entropy(
+            hidden,
+            source.head,
+            targets,
+            self._num_rows,
+            dtype=source.dtype,
+            class_weights=weight,
             ignore_index=ignore_index,
-            reduction="mean" if num_items_in_batch is None else "sum",
-            options=torch.nn.LinearCrossEntropyOptions(batch_chunk_size=self._num_rows),
-        ).float()
-        return loss if num_items_in_batch is None else loss / num_items_in_batch
+            is_mean=reduction == "mean",
+        )
+
+    def _refuse(self, why: str) -> NoReturn:
+        _refuse(f"of {self._path}: {why}")
 
 
 def _refuse(why: str) -> NoReturn:
@@ -127,13 +115,12 @@ def _refuse(why: str) -> NoReturn:
 
 CHUNKED_LOSS = Technique(
     name="chunked_loss",
-    does="takes the loss of a causal model of transformers from some tokens' logits at a time",
+    does="takes the cross-entropy of a model's head from some rows' logits at a time",
     semantics=Semantics.SAME,
     place=Place.PROGRAM,
-    reference="https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.linear_cross_entropy.html",
+    reference="https://arxiv.org/abs/2410.10989",
     apply=_apply,
-    settings={"num_rows": Setting(default=1024, what="tokens whose logits exist at once", least=1)},
-    needs=("torch>=2.13", "transformers"),
+    settings={"num_rows": Setting(default=1024, what="rows whose logits exist at once", least=1)},
     variants=({"num_rows": 256},),
     reorders=True,
 )

@@ -1,20 +1,28 @@
-"""A batch in parts, one after another, for models that return their loss.
+"""A batch in parts, one after another.
 
-Each part runs forward and backward by itself while the program calls the model; backward of the
-program then hands the summed gradients to the parameters. The loss is that of the whole batch: the
-parts' losses count by their rows, or by their labels where the model is given `labels` (-100 counts
-for none). Exact up to the order of sums where rows do not meet: without batch statistics, and
-without random numbers, which are drawn for each part.
+Of a model that returns its loss each part runs forward and backward by itself while the program
+calls the model; backward of the program then hands the summed gradients to the parameters. The loss
+is that of the whole batch: the parts' losses count by their rows, or by their labels where the
+model is given `labels` (-100 counts for none).
+
+Of a model that returns logits, of which the program takes the loss, nothing but these is kept of a
+part's forward; backward, which comes from the loss of the whole batch, runs each part again. That
+takes a second forward, and no account of labels.
+
+Exact up to the order of sums where rows do not meet: without batch statistics, and without random
+numbers, which are drawn for each part.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.errors import PlanError
+from ullage.techniques.batch_rows import join_rows, num_rows, split_rows
+from ullage.techniques.known_gradients import with_gradients
+from ullage.techniques.rerun import Rerun
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
@@ -29,78 +37,65 @@ def _apply(target: Target, action: Action) -> None:
         if getattr(module, "track_running_stats", False):
             _refuse(f"{path} has statistics of its batches")
     num_parts = int(MICRO_BATCHES.value_of(action, "num_parts"))
-    target.wrap_forward("", functools.partial(_run, num_parts))
+    target.wrap_forward("", functools.partial(_run, num_parts, []))
 
 
-def _run(num_parts: int, forward: Any, *arguments: Any, **named: Any) -> Any:
+def _run(
+    num_parts: int, makes_rows: list[bool], forward: Any, *arguments: Any, **named: Any
+) -> Any:
     import torch
 
     if not torch.is_grad_enabled():
         return forward(*arguments, **named)
+    parts = split_rows((arguments, named), num_parts)
+    if not parts:
+        _refuse("the model is given no tensor")
+    if not makes_rows:
+        (some, others), *_ = parts
+        makes_rows.append(_loss_in(forward(*some, **others)) is None)
+    return _run_rows(forward, parts) if makes_rows[0] else _run_losses(forward, parts)
+
+
+def _run_rows(forward: Any, parts: list[Any]) -> Any:
+    """For models that return something for each row."""
+    from torch.utils.checkpoint import checkpoint
+
+    found = [
+        checkpoint(Rerun(forward), *some, use_reentrant=False, **others) for some, others in parts
+    ]
+    joined = join_rows(found, [num_rows(part) for part in parts])
+    if joined is None:
+        _refuse("the model returns something that is neither its loss nor one value a row")
+    return joined
+
+
+def _run_losses(forward: Any, parts: list[Any]) -> Any:
+    """For models that return their loss."""
+    import torch
+
     model = forward.__self__
     parameters = [one for one in model.parameters() if one.requires_grad]
     summed: list[Any] = [None] * len(parameters)
     total: Any = 0.0
     outputs: Any = None
-    parts = list(_split((arguments, named), num_parts))
     for (some, others), weight in zip(parts, _weights(forward, parts), strict=True):
         outputs = forward(*some, **others)
-        loss = _loss_of(outputs) * weight
+        loss = _loss_in(outputs)
+        if loss is None:
+            _refuse("the model returns its loss at some calls, and none at others")
+        loss = loss * weight
         total = total + loss.detach()
         found = torch.autograd.grad(loss, parameters, allow_unused=True)
         summed = [_sum(one, more) for one, more in zip(summed, found, strict=True)]
     used = [index for index, one in enumerate(summed) if one is not None]
-    result = _handed_on()(
+    result = with_gradients(
         total, [summed[index] for index in used], *(parameters[index] for index in used)
     )
     return _with_loss(outputs, result)
 
 
-@functools.cache
-def _handed_on() -> Any:
-    """A loss whose backward hands gradients that are known already to the parameters."""
-    import torch
-
-    class HandedOn(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(context: Any, loss: Any, gradients: list[Any], *_: Any) -> Any:
-            context.gradients = gradients
-            return loss.clone()
-
-        @staticmethod
-        def backward(context: Any, factor: Any) -> Any:
-            gradients, context.gradients = context.gradients, None
-            if gradients is None:
-                _refuse("backward runs twice through the same loss")
-            return None, None, *(one.mul_(factor) for one in gradients)
-
-    return HandedOn.apply
-
-
-def _split(given: Any, num_parts: int) -> Iterator[Any]:
-    """Arguments with those tensors in parts that have the rows of the first of them."""
-    import torch
-
-    tensors = [one for one in _leaves(given) if isinstance(one, torch.Tensor) and one.dim()]
-    if not tensors:
-        _refuse("the model is given no tensor")
-    num_rows = tensors[0].shape[0]
-    size = -(-num_rows // num_parts)
-    for start in range(0, num_rows, size):
-        yield _mapped(
-            given,
-            lambda one, start=start: (
-                one[start : start + size]
-                if isinstance(one, torch.Tensor) and one.dim() and one.shape[0] == num_rows
-                else one
-            ),
-        )
-
-
 def _weights(forward: Any, parts: list[Any]) -> list[Any]:
     """The share of each part in the loss of the batch, by its labels or its rows."""
-    import torch
-
     loss = getattr(forward.__self__, "loss_function", None)
     counts: list[Any] = []
     for some, others in parts:
@@ -109,8 +104,7 @@ def _weights(forward: Any, parts: list[Any]) -> list[Any]:
             return [1.0] * len(parts)
         labels = inspect.signature(forward).bind_partial(*some, **others).arguments.get("labels")
         if labels is None:
-            (rows, *_) = (one for one in _leaves((some, others)) if isinstance(one, torch.Tensor))
-            counts.append(rows.shape[0])
+            counts.append(num_rows((some, others)))
         else:
             # Causal losses are of each label but the first.
             causal = getattr(loss, "__name__", None) == _CAUSAL_LOSS
@@ -119,11 +113,11 @@ def _weights(forward: Any, parts: list[Any]) -> list[Any]:
     return [one / total for one in counts]
 
 
-def _loss_of(outputs: Any) -> Any:
+def _loss_in(outputs: Any) -> Any:
+    """The loss in what a model returns; None where there is none."""
     loss: Any = outputs.get("loss") if isinstance(outputs, dict) else outputs
-    if not hasattr(loss, "requires_grad") or loss.dim() or not loss.requires_grad:
-        _refuse("the model does not return its loss, or a mapping with `loss`")
-    return loss
+    is_loss = hasattr(loss, "requires_grad") and not loss.dim() and loss.requires_grad
+    return loss if is_loss else None
 
 
 def _with_loss(outputs: Any, loss: Any) -> Any:
@@ -141,31 +135,13 @@ def _sum(one: Any, more: Any) -> Any:
     return one.add_(more)
 
 
-def _leaves(given: Any) -> Iterator[Any]:
-    if isinstance(given, tuple | list):
-        for one in given:
-            yield from _leaves(one)
-    elif isinstance(given, dict):
-        yield from _leaves(list(given.values()))
-    else:
-        yield given
-
-
-def _mapped(given: Any, change: Any) -> Any:
-    if type(given) in {tuple, list}:
-        return type(given)(_mapped(one, change) for one in given)
-    if type(given) is dict:
-        return {name: _mapped(one, change) for name, one in given.items()}
-    return change(given)
-
-
 def _refuse(why: str) -> NoReturn:
     raise PlanError(f"'micro_batches' does not go with this program: {why}")
 
 
 MICRO_BATCHES = Technique(
     name="micro_batches",
-    does="runs a batch in parts, forward and backward, for models that return their loss",
+    does="runs a batch in parts, forward and backward",
     semantics=Semantics.TRAINING,
     place=Place.PROGRAM,
     reference="https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",

@@ -254,6 +254,8 @@ def _fetch(of: _Round | None) -> None:
 def _first_tensor(output: Any) -> Any:
     while isinstance(output, tuple | list | dict) and output:
         output = next(iter(output.values() if isinstance(output, dict) else output))
+    if hasattr(output, "_late"):  # logits that are not there: what they would be computed from
+        output = output._late[0].given
     return output if hasattr(output, "register_hook") else None
 
 

@@ -21,23 +21,46 @@ if TYPE_CHECKING:
 
 # Parts that are on their way out while the next is stepped.
 _NUM_LEAVING = 1
+_ALL = 100
 
 
 def _apply(target: Target, action: Action) -> None:
     part_bytes = int(OPTIMIZER_OFFLOAD.value_of(action, "part_mib")) * 2**20
+    percent = int(OPTIMIZER_OFFLOAD.value_of(action, "percent"))
+    if percent > _ALL:
+        raise PlanError(f"'optimizer_offload': percent is {percent}; expected {_ALL} at most")
     for optimizer in target.optimizers:
-        states = StoredStates(optimizer, _HostStore(), part_bytes)
+        states = StoredStates(optimizer, _HostStore(_staying(optimizer, percent)), part_bytes)
         states.apply("optimizer_offload", target.changes)
 
 
+def _staying(optimizer: Any, percent: int) -> set[int]:
+    """The parameters, by their ids, whose states stay on the device: the largest go to the host
+    first, as many as come to the share.
+    """
+    held = [one for group in optimizer.param_groups for one in group["params"]]
+    sizes = {id(one): one.numel() * one.element_size() for one in held}
+    left = sum(sizes.values()) * percent // _ALL
+    staying = set()
+    for number in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        if sizes[number] <= left:
+            left -= sizes[number]
+        else:
+            staying.add(number)
+    return staying
+
+
 class _HostStore:
-    """States in host memory. On the CPU they are copied all the same, without streams."""
+    """States in host memory, but those of the parameters that `staying` names. On the CPU they are
+    copied all the same, without streams.
+    """
 
     num_ahead = 1
 
-    def __init__(self) -> None:
+    def __init__(self, staying: set[int]) -> None:
         import torch
 
+        self._staying = staying
         self._torch = torch
         self._pinned: dict[str, Pinned] = {}
         self._streams: dict[tuple[Any, bool], Any] = {}
@@ -51,7 +74,7 @@ class _HostStore:
         for parameter, of in stored.items():
             fetched[parameter] = states = dict(of)
             for name, state in of.items():
-                if is_values(state):
+                if is_values(state) and id(parameter) not in self._staying:
                     states[name] = self._torch.empty_like(state, device=parameter.device)
                     copies.append((states[name], state))
         self._arrivals.append(self._copy(copies, [to for to, _ in copies], is_out=False))
@@ -69,7 +92,7 @@ class _HostStore:
         for parameter, of in states.items():
             kept = stored[parameter]
             for name, state in of.items():
-                if not is_values(state):
+                if not is_values(state) or id(parameter) in self._staying:
                     kept[name] = state
                     continue
                 if name not in kept:
@@ -140,7 +163,11 @@ OPTIMIZER_OFFLOAD = Technique(
     settings={
         "part_mib": Setting(
             default=64, what="MiB of parameters whose states are fetched together", least=1
-        )
+        ),
+        "percent": Setting(
+            default=_ALL, what="percent of the states, by bytes, that go to the host", least=1
+        ),
     },
+    variants=tuple({"percent": _ALL * eighths // 8} for eighths in range(1, 8)),
     excludes=("optimizer_in_backward", "bf16_states", "eight_bit_states"),
 )

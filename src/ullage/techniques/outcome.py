@@ -25,6 +25,7 @@ class State(StrEnum):
     WAITING = "waiting"  # for a model to be trained
     APPLIED = "applied"
     REFUSED = "refused"
+    BROKEN = "broken"  # a technique met what it is not exact for, after the plan was applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,12 @@ class Outcome:
 
     Attributes:
         plan: the plan; None: the program was only described.
-        is_applied: whether it was, in each process that trained.
+        is_applied: whether it was, in each process that trained, to the end.
         reason: why not; empty if it was.
         found: the program as it was found, with the class of every module; only where a description
             was asked for.
         is_refused: whether a process has found that the plan is not for it.
+        is_broken: whether it found that only after the plan had been applied.
     """
 
     plan: Plan | None
@@ -45,6 +47,12 @@ class Outcome:
     reason: str = ""
     found: MadeFor | None = None
     is_refused: bool = False
+    is_broken: bool = False
+
+    @property
+    def failure(self) -> str:
+        """What to say where a plan was not applied, or not to the end."""
+        return f"the plan was not {'kept' if self.is_broken else 'applied'}: {self.reason}"
 
 
 def note(directory: Path, state: State, reason: str = "", found: MadeFor | None = None) -> None:
@@ -64,7 +72,8 @@ def read_outcome(directory: Path, plan: Plan | None) -> Outcome:
         for path in sorted(directory.glob(f"{_PREFIX}*.json"))
     ]
     described = next((MadeFor(**one["found"]) for one in said if one["found"]), None)
-    refused = next((one["reason"] for one in said if one["state"] == State.REFUSED), None)
+    broken = next((one["reason"] for one in said if one["state"] == State.BROKEN), None)
+    refused = next((one["reason"] for one in said if one["state"] == State.REFUSED), broken)
     is_applied = refused is None and any(one["state"] == State.APPLIED for one in said)
     reason = ""
     if not is_applied and plan is not None:
@@ -73,4 +82,11 @@ def read_outcome(directory: Path, plan: Plan | None) -> Outcome:
             if said
             else "the program has not come to train a model"
         )
-    return Outcome(plan, is_applied, reason, described, is_refused=refused is not None)
+    return Outcome(
+        plan,
+        is_applied,
+        reason,
+        described,
+        is_refused=refused is not None,
+        is_broken=broken is not None,
+    )

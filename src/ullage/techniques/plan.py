@@ -102,6 +102,7 @@ class Foreseen:
         peak_allocated_bytes: of the allocator.
         step_s: seconds of a step by the cost model.
         host_bytes: of pinned host memory that it needs.
+        num_gpus: GPUs of one machine, a rank on each, that share the training.
     """
 
     gpu: str
@@ -110,6 +111,7 @@ class Foreseen:
     peak_allocated_bytes: int
     step_s: float
     host_bytes: int = 0
+    num_gpus: int = 1
 
 
 @dataclass(frozen=True, slots=True)

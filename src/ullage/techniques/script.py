@@ -4,7 +4,7 @@ Optimizers are noted as they are made. The first call of a module that has param
 gradients on, is the moment: the outermost module that holds it gets the plan, before it runs. After
 that nothing stands between the script and torch, until another optimizer is made.
 
-    install(plan, torch, directory)     # before the script's first line
+    install_from(os.environ, torch)     # before the script's first line
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
 from ullage.errors import PlanError
@@ -25,17 +25,46 @@ from ullage.record.module_trees import live_owners, outermost, paths
 from ullage.record.tracebacks import clean_tracebacks
 from ullage.techniques.applied import apply_plan, describe_program
 from ullage.techniques.changes import Changes
+from ullage.techniques.moves import start_techniques, watch_moves
 from ullage.techniques.outcome import NEVER, State, note
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Place
 
 
-def install_from(environment: Mapping[str, str], torch: ModuleType) -> None:
-    """Installs the plan that the environment names, if any, or a description."""
-    path, describes = environment.get("ULLAGE_PLAN"), environment.get("ULLAGE_DESCRIBE") == "1"
-    if path or describes:
-        plan = Plan.load(path) if path else None
-        install(plan, torch, Path(environment["ULLAGE_PLAN_NOTES"]), describes=describes)
+class Asked(NamedTuple):
+    """What is asked of a process.
+
+    Attributes:
+        plan: to be applied to the first model that it trains; None applies nothing.
+        directory: where it is noted what became of the plan.
+        describes: whether the model is described there, with all its modules.
+    """
+
+    plan: Plan | None
+    directory: Path
+    describes: bool
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Asked:
+        """What the ULLAGE_* variables ask."""
+        path = environment.get("ULLAGE_PLAN")
+        return cls(
+            Plan.load(path) if path else None,
+            Path(environment.get("ULLAGE_PLAN_NOTES") or environment.get("ULLAGE_RUN_DIR", "")),
+            environment.get("ULLAGE_DESCRIBE") == "1",
+        )
+
+
+def install_from(
+    environment: Mapping[str, str], torch: ModuleType, wait: Callable[[], Asked] | None = None
+) -> None:
+    """Installs the plan that the environment names, if any, or a description.
+
+    wait: called when the model is first called; what it gives back is done then.
+    """
+    asked = Asked.from_environment(environment)
+    if asked.plan is not None or asked.describes or wait is not None:
+        Watch(*asked, torch=torch, wait=wait).install()
 
 
 def start() -> None:
@@ -53,31 +82,25 @@ def start() -> None:
     sys.excepthook = clean_and_show
 
 
-def install(
-    plan: Plan | None, torch: ModuleType, directory: Path, *, describes: bool = False
-) -> None:
-    """Has a plan applied to the first model that this process trains.
-
-    Args:
-        plan: None applies nothing.
-        torch: the module, imported.
-        directory: where it is noted what became of the plan.
-        describes: whether the model is described there, with all its modules.
-    """
-    Watch(plan, torch, directory, describes=describes).install()
-
-
 class Watch:
     """Waits for a model to be trained, and applies the plan to it."""
 
     def __init__(
-        self, plan: Plan | None, torch: ModuleType, directory: Path, *, describes: bool
+        self,
+        plan: Plan | None,
+        directory: Path,
+        describes: bool,  # noqa: FBT001 - one of what is asked
+        *,
+        torch: ModuleType,
+        wait: Callable[[], Asked] | None = None,
     ) -> None:
         self._plan = plan
         self._torch = torch
         self._directory = directory
         self._describes = describes
+        self._wait_for_order = wait
         self._is_applied = False
+        self._is_broken = False
         self._waiting: Changes | None = None
         self._lock = threading.RLock()
         # The parameters as the optimizer got them: DeepSpeed puts others in their place.
@@ -89,6 +112,9 @@ class Watch:
         """Notes optimizers from now on; a plan for a program without any waits for a call."""
         optimizer = self._torch.optim.Optimizer
         optimizer.__init__ = self._noting(optimizer.__init__)
+        if self._plan is not None:
+            start_techniques(self._plan, self._torch)
+            watch_moves(self._plan, self._torch, self._optimizers_of, self._refuse)
         if self._plan is not None and self._plan.made_for.optimizer is None:
             self._wait()
 
@@ -174,6 +200,9 @@ class Watch:
 
     def _meet(self, module: Any) -> None:
         """A module is trained: what holds it gets the plan, or another one is waited for."""
+        if self._wait_for_order is not None:
+            wait, self._wait_for_order = self._wait_for_order, None
+            self._plan, self._directory, self._describes = wait()
         modules, _ = live_owners(self._torch)
         top = outermost(module, modules)
         optimizers = self._optimizers_of(top)
@@ -187,11 +216,28 @@ class Watch:
                 apply_plan(self._plan, top, optimizers)
         except BaseException as error:
             self._refuse(str(error), error)
+        if not self._is_applied:
+            self._note_later_errors()
         self._is_applied = True
         self._planned.add(top)
         self._settle(top)
         self._stop_waiting()
-        note(self._directory, State.APPLIED, found=found)
+        if not self._is_broken:
+            note(self._directory, State.APPLIED, found=found)
+
+    def _note_later_errors(self) -> None:
+        """A technique that meets what it is not exact for ends the program with a PlanError: from
+        now on each is noted as it is made, as the program may catch it and go on.
+        """
+        make = PlanError.__init__
+
+        @functools.wraps(make)
+        def make_and_note(error: PlanError, *arguments: object) -> None:
+            make(error, *arguments)
+            self._is_broken = True
+            note(self._directory, State.BROKEN, str(error))
+
+        PlanError.__init__ = make_and_note  # type: ignore[method-assign, assignment]
 
     def _settle(self, top: Any) -> None:
         self._settled.update(part for _, part in paths(top))

@@ -69,31 +69,42 @@ def _draws(operation: Any, arguments: tuple[Any, ...], named: dict[str, Any]) ->
 
     if torch.Tag.nondeterministic_seeded not in operation.tags:
         return False
-    given = dict(zip((one.name for one in operation._schema.arguments), arguments, strict=False))
-    return bool((given | named).get("dropout_p", 1.0))
+    schema = operation._schema.arguments
+    defaults = {one.name: one.default_value for one in schema}  # the dispatcher leaves them out
+    given = dict(zip((one.name for one in schema), arguments, strict=False))
+    return bool((defaults | given | named).get("dropout_p", 1.0))
 
 
 def _apply(target: Target, action: Action) -> None:
+    from torch.utils.checkpoint import checkpoint
+
     saves = str(SELECTIVE_CHECKPOINT.value_of(action, "saves"))
+    # Made once: the compiler takes another object for another program, and compiles it anew.
+    how = {"use_reentrant": False, "context_fn": functools.partial(_contexts, saves)}
+    how |= _offloaded_too(checkpoint)
     for path in action.modules:
-        target.wrap_forward(path, functools.partial(_run, saves))
+        target.wrap_forward(path, functools.partial(_run, how))
 
 
-def _run(saves: str, forward: Any, *arguments: Any, **named: Any) -> Any:
+def _run(how: dict[str, Any], forward: Any, *arguments: Any, **named: Any) -> Any:
     import torch
-    from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+    from torch.utils.checkpoint import checkpoint
 
     if not torch.is_grad_enabled():
         return forward(*arguments, **named)
     run = (
         forward if torch.compiler.is_compiling() else _Explained(Rerun(forward, keeps_results=True))
     )
-    contexts = functools.partial(create_selective_checkpoint_contexts, _Policy(saves))
-    how = {"use_reentrant": False, "context_fn": contexts, **_offloaded_too(checkpoint)}
     return checkpoint(run, *arguments, **how, **named)
 
 
-@functools.cache
+def _contexts(saves: str) -> Any:
+    """Of both runs of one call."""
+    from torch.utils.checkpoint import create_selective_checkpoint_contexts
+
+    return create_selective_checkpoint_contexts(_Policy(saves))
+
+
 def _offloaded_too(checkpoint: Any) -> dict[str, bool]:
     """From torch 2.14 on, what is kept can be offloaded by who offloads around it."""
     name = "respect_saved_tensors_hooks"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ullage.techniques.optimizer_parts import check_steps_in_parts, parts, step_some
+from ullage.techniques.own_step import OwnStep
 
 if TYPE_CHECKING:
     from ullage.techniques.changes import Changes
@@ -47,7 +48,6 @@ class StoredStates:
         self._optimizer = optimizer
         self._store = store
         self._part_bytes = part_bytes
-        self._hidden: list[tuple[dict[str, Any], list[Any]]] = []
 
     def apply(self, technique: str, changes: Changes) -> None:
         """Stores the states until the changes are undone.
@@ -59,26 +59,9 @@ class StoredStates:
         check_steps_in_parts(optimizer, technique)
         self._keep_all()
         changes.on_undo(self._fetch_all)
-        changes.on_undo(self._show)
-        changes.hook(optimizer.register_step_pre_hook(self._before))
-        changes.hook(optimizer.register_step_post_hook(self._show))
+        OwnStep(optimizer, self._step).apply(changes)
         changes.hook(optimizer.register_state_dict_pre_hook(lambda _: self._store.settle()))
         changes.hook(optimizer.register_load_state_dict_post_hook(lambda _: self._keep_all()))
-
-    def _before(self, _: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        self._show()  # what a step that failed has left hidden
-        given = _evaluated(arguments, named)
-        self._step()
-        # The step that follows is left nothing to do, whoever has wrapped it.
-        for group in self._optimizer.param_groups:
-            self._hidden.append((group, group["params"]))
-            group["params"] = []
-        return given
-
-    def _show(self, *_: Any) -> None:
-        while self._hidden:
-            group, parameters = self._hidden.pop()
-            group["params"] = parameters
 
     def _step(self) -> None:
         store, state = self._store, self._optimizer.state
@@ -119,16 +102,3 @@ def is_values(state: Any) -> bool:
 
 def _of(state: States, part: list[Any]) -> States:
     return {parameter: dict(state.get(parameter, {})) for parameter in part}
-
-
-def _evaluated(arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """The arguments of a step, with its closure called: what it computes is needed before."""
-    import torch
-
-    # (optimizer, closure) or (optimizer,), closure=...
-    closure = named.get("closure") if len(arguments) == 1 else arguments[1]
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        loss = closure()
-    return (arguments[0],), {**named, "closure": lambda: loss}

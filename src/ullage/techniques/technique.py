@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ullage.errors import PlanError
@@ -33,6 +34,7 @@ class Place(StrEnum):
     MODULES = "modules"  # those that an action names
     OPTIMIZER = "optimizer"
     PROGRAM = "program"  # the whole program, some before its first line
+    RANKS = "ranks"  # how the ranks of a job share the training
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +83,19 @@ class Technique:
         apply: applies an action to a target, and notes in the target how it is undone; None where
             all is done by `variables`.
         variables: what an action sets in the environment before the program starts.
+        start: called with torch in a script's process, before the script's first line.
+        on_move: applies an action as soon as a script moves its model to its device, and takes the
+            model there; `apply` comes later, and finds it done.
         settings: by name.
         needs: requirements such as "torch>=2.13" or "torchao".
         excludes: techniques that do not go with it in one plan; of those that are applied to
             modules, on the same module.
         variants: settings that are worth trying beside the defaults.
         reorders: whether sums are taken in another order: equal up to rounding, not bit for bit.
+        needs_ranks: whether it is for jobs of several ranks alone.
+        names_modules: of techniques for ranks: whether an action may name modules.
+        is_for_chains: of techniques for modules: for those that call others one after another, and
+            not for each of these.
     """
 
     name: str
@@ -96,15 +105,21 @@ class Technique:
     reference: str
     apply: Callable[[Target, Action], None] | None = None
     variables: Callable[[Action], Mapping[str, str]] | None = None
+    start: Callable[[ModuleType], None] | None = None
+    on_move: Callable[[Target, Action], None] | None = None
     settings: Mapping[str, Setting] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
     variants: tuple[Mapping[str, Value], ...] = ()
     reorders: bool = False
+    needs_ranks: bool = False
+    names_modules: bool = False
+    is_for_chains: bool = False
 
     def check(self, action: Action) -> None:
         """Raises PlanError where an action names modules or settings that this has not."""
-        if (self.place is Place.MODULES) != bool(action.modules):
+        is_of_modules = self.place is Place.MODULES
+        if is_of_modules != bool(action.modules) and not (action.modules and self.names_modules):
             wants = "names" if self.place is Place.MODULES else "is applied to no"
             raise PlanError(f"{self.name!r} {wants} modules; the action has {action.modules!r}")
         for name, value in action.settings.items():

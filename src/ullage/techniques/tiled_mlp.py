@@ -35,10 +35,15 @@ def _apply(target: Target, action: Action) -> None:
         target.wrap_forward(path, functools.partial(_run, path, num_tiles, []))
 
 
-def _run(path: str, num_tiles: int, tried: list[bool], forward: Any, inputs: Any, /) -> Any:
+def _run(
+    path: str, num_tiles: int, tried: list[bool], forward: Any, *arguments: Any, **named: Any
+) -> Any:
     import torch
     from torch.utils.checkpoint import checkpoint
 
+    if len(arguments) != 1 or named:
+        _refuse(path, "is given more than its inputs")
+    (inputs,) = arguments
     if not torch.is_grad_enabled() or inputs.dim() < -_POSITIONS:
         return forward(inputs)
     if not tried:

@@ -69,6 +69,16 @@ class Text(nn.Module):
         return torch.randint(VOCABULARY, (rows, LENGTH * scale))
 
 
+class Plain(Text):
+    """The same, of whose logits the program takes the loss."""
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
 class Image(nn.Module):
     """Convolutions with batch statistics."""
 
@@ -108,7 +118,7 @@ class Llama(nn.Module):
     batch = Text.batch
 
 
-MODELS = {"text": Text, "image": Image, "llama": Llama}
+MODELS = {"text": Text, "plain": Plain, "image": Image, "llama": Llama}
 
 
 def digest(values):
@@ -141,6 +151,9 @@ def marks(model, optimizer):
 
 def run(model, batch, case):
     """The loss."""
+    if isinstance(model, Plain):
+        logits = model(batch)
+        return F.cross_entropy(logits.transpose(1, 2), batch.roll(-1, 1))
     if not hasattr(model, "config"):
         return model(batch)
     labels = batch.clone()

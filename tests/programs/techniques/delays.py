@@ -2,16 +2,17 @@
 
 delays.py 200            so many steps
 delays.py 20 --without in    as if nobody waited for the copies to the device ("out": to the host)
+delays.py 20 --parameters    the parameters of blocks in the place of what they save for backward
 
 Copies run in two threads, each in order, as on a GPU's copy engines. A thread holds no memory of
 the "device": what is freed before its copy has ended is lost. The last line is a document.
 """
 
+import argparse
 import ctypes
 import json
 import queue
 import random
-import sys
 import threading
 import time
 
@@ -19,10 +20,12 @@ import torch
 from alone import BATCH, Text
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ullage.techniques import parameter_offload
 from ullage.techniques.changes import Changes
 from ullage.techniques.offload_activations import offload_modules
 from ullage.techniques.offload_engine import Engine
 from ullage.techniques.target import Target
+from ullage.techniques.technique import Action
 
 MODULES = ("blocks.0", "blocks.1.mlp", "blocks.2", "blocks.3")
 MOST_DELAY_S = 0.0005
@@ -94,29 +97,50 @@ def gradients(model, batch, seed):
     return [parameter.grad for parameter in model.parameters()]
 
 
+def offload(engine, link, model, optimizer, changes, *, of_parameters):
+    """What is tried."""
+    target = Target(model, [optimizer], changes)
+    if of_parameters:
+        parameter_offload.HostLink = lambda: link
+        action = Action("parameter_offload", MODULES, {"part_mib": 1})
+        parameter_offload.PARAMETER_OFFLOAD.apply(target, action)
+    else:
+        offload_modules(target, MODULES, lambda: engine)
+
+
 def main():
-    num_steps = int(sys.argv[1])
-    without = sys.argv[3] if len(sys.argv) > 2 else None
+    parser = argparse.ArgumentParser()
+    parser.add_argument("steps", type=int)
+    parser.add_argument("--without", choices=("in", "out"))
+    parser.add_argument("--parameters", action="store_true")
+    args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model, link = Text(), DelayedLink(without)
+    model, link = Text(), DelayedLink(args.without)
     engine = Engine(link, "cpu", least_bytes=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     num_different = 0
     lengths = random.Random(3)
-    for step in range(num_steps):
+    for step in range(args.steps):
         batch = torch.randint(512, (BATCH, lengths.choice((4, 8, 12))))
+        before = [one.detach().clone() for one in model.parameters()]
         wanted = gradients(model, batch, step)
-        with Changes() as changes:
-            offload_modules(Target(model, [], changes), MODULES, lambda: engine)
-            found = gradients(model, batch, step)
-        num_different += not all(map(torch.equal, wanted, found))
         optimizer.step()
+        wanted += [one.detach().clone() for one in model.parameters()]
+        with torch.no_grad():
+            for one, value in zip(model.parameters(), before, strict=True):
+                one.copy_(value)
+        with Changes() as changes:
+            offload(engine, link, model, optimizer, changes, of_parameters=args.parameters)
+            found = gradients(model, batch, step)
+            optimizer.step()
+        found += [one.detach() for one in model.parameters()]
+        num_different += not all(map(torch.equal, wanted, found))
     lost = sum(lane.num_lost for lane in link.lanes.values())
     print(
         json.dumps(
             {
-                "steps": num_steps,
+                "steps": args.steps,
                 "different": num_different,
                 "lost": lost,
                 "host_bytes": link.num_host_bytes,

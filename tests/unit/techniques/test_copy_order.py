@@ -111,7 +111,7 @@ def test_the_stream_that_asked_for_a_copy_waits_even_when_another_is_current(gpu
 
 
 def test_states_are_there_when_their_part_begins(gpu: Gpu) -> None:
-    store, parameter = _HostStore(), Tensor(gpu, "cuda:0")
+    store, parameter = _HostStore(set()), Tensor(gpu, "cuda:0")
     gpu.program.work("freed")
     fetched = store.fetch({parameter: {"moment": Tensor(gpu, "cpu")}})
     arriving = fetched[parameter]["moment"]
@@ -122,7 +122,7 @@ def test_states_are_there_when_their_part_begins(gpu: Gpu) -> None:
 
 
 def test_states_leave_while_the_next_part_is_stepped_and_no_longer(gpu: Gpu) -> None:
-    store, parameters = _HostStore(), [Tensor(gpu, "cuda:0") for _ in range(3)]
+    store, parameters = _HostStore(set()), [Tensor(gpu, "cuda:0") for _ in range(3)]
     kept = [Tensor(gpu, "cpu") for _ in parameters]
     for index, (parameter, home) in enumerate(zip(parameters, kept, strict=True)):
         gpu.program.work(f"step {index}")

@@ -1,0 +1,167 @@
+"""The model in float16 where that is safe (torch's autocast), with gradients scaled so that small
+ones are not lost, for GPUs that have no bfloat16.
+
+What `torch.amp.GradScaler` has a program do is done for it, with its numbers. A backward starts
+from the scaled loss, and each gradient is scaled back as it comes to its parameter, so that the
+program finds the true ones, to clip or to add up. Where one is not finite the optimizer's step is
+left out, with a warning that counts, and the scale is halved; after 2,000 good steps it is doubled.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ullage.errors import PlanError
+from ullage.techniques.autocast import widened
+from ullage.techniques.technique import Action, Place, Semantics, Technique
+
+if TYPE_CHECKING:
+    from ullage.techniques.target import Target
+
+# Those of torch.amp.GradScaler.
+_FIRST_SCALE = 2.0**16
+_GROWTH_INTERVAL = 2000
+_LEAST_SCALE = 1.0
+_ACCUMULATES = "AccumulateGrad"
+
+
+def _apply(target: Target, _: Action) -> None:
+    import torch
+
+    if any(one.dtype in {torch.bfloat16, torch.float16} for one in target.model.parameters()):
+        _refuse("parameters are in 16 bits already")
+    if not target.optimizers:
+        _refuse("it has no optimizer whose steps could be left out")
+    scaler = _Scaler(target.model, target.optimizers)
+    for one in scaler.parameters:
+        target.changes.hook(one.register_hook(scaler.scale_back))
+    for optimizer in target.optimizers:
+        handle = optimizer.register_step_pre_hook(scaler.check)
+        # Before whatever else steps in the optimizer's place.
+        optimizer._optimizer_step_pre_hooks.move_to_end(handle.id, last=False)
+        target.changes.hook(handle)
+    backward = torch.autograd.backward
+    scaled = functools.wraps(backward)(functools.partial(scaler.backward, backward))
+    target.changes.set(torch.autograd, "backward", scaled)
+    target.wrap_forward("", functools.partial(_run, target.model))
+
+
+def _run(model: Any, forward: Any, *arguments: Any, **named: Any) -> Any:
+    import torch
+
+    device = next(model.parameters()).device.type
+    if torch.is_autocast_enabled(device):
+        _refuse("it uses autocast itself")
+    with torch.autocast(device, dtype=torch.float16):
+        outputs = forward(*arguments, **named)
+    return widened(outputs)
+
+
+class _Scaler:
+    """The scale of gradients, and the steps that were left out."""
+
+    def __init__(self, model: Any, optimizers: list[Any]) -> None:
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        held = (one for group in groups for one in group["params"])
+        self.parameters = {one for one in {*held, *model.parameters()} if one.requires_grad}
+        self._scale = _FIRST_SCALE
+        self._num_good = 0
+        self._num_skipped = 0
+        self._is_scaled = False
+
+    def backward(
+        self, backward: Any, tensors: Any, grad_tensors: Any = None, *rest: Any, **named: Any
+    ) -> None:
+        """`torch.autograd.backward`, from scaled gradients where they come to our parameters."""
+        import torch
+
+        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        grads = [grad_tensors] if isinstance(grad_tensors, torch.Tensor) else grad_tensors
+        grads = list(grads) if grads is not None else [None] * len(roots)
+        leaves = set(_leaves(roots))
+        if self._is_scaled or not leaves & self.parameters:
+            backward(tensors, grad_tensors, *rest, **named)
+            return
+        if leaves - self.parameters:
+            _refuse("a backward goes to parameters of another optimizer, or of none, as well")
+        scaled = [
+            (torch.ones_like(root) if one is None else one) * self._scale
+            for root, one in zip(roots, grads, strict=True)
+        ]
+        self._is_scaled = True
+        try:
+            backward(roots, scaled, *rest, **named)
+        finally:
+            self._is_scaled = False
+
+    def scale_back(self, gradient: Any) -> Any:
+        """A gradient on its way to a parameter. The scale is a power of two: nothing is lost."""
+        return gradient * (1 / self._scale) if self._is_scaled else None
+
+    def check(self, optimizer: Any, *_: Any) -> None:
+        """Before a step: leaves it out where a gradient is not finite."""
+        held = [one for group in optimizer.param_groups for one in group["params"]]
+        if _are_finite([one.grad for one in held if one.grad is not None]):
+            self._num_good += 1
+            if self._num_good == _GROWTH_INTERVAL:
+                self._scale, self._num_good = 2 * self._scale, 0
+            return
+        for one in held:
+            one.grad = None
+        self._scale, self._num_good = max(self._scale / 2, _LEAST_SCALE), 0
+        self._num_skipped += 1
+        warnings.warn(
+            "a step was left out, as its gradients in float16 were not finite "
+            f"({self._num_skipped} so far); they are scaled by {self._scale:g} from here on",
+            stacklevel=2,
+        )
+
+
+def _are_finite(gradients: list[Any]) -> bool:
+    """Asks a device once."""
+    import torch
+
+    if not gradients:
+        return True
+    largest = torch._foreach_norm(gradients, float("inf"))
+    return bool(torch.stack([one.to(largest[0].device) for one in largest]).isfinite().all())
+
+
+def _leaves(roots: list[Any]) -> Iterator[Any]:
+    """The tensors that a backward comes to."""
+    nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if node.name().endswith(_ACCUMULATES):
+            yield node.variable
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                nodes.append(following)
+
+
+def _refuse(why: str) -> NoReturn:
+    raise PlanError(f"'autocast_float16' does not go with this program: {why}")
+
+
+AUTOCAST_FLOAT16 = Technique(
+    name="autocast_float16",
+    does="computes in float16 where that is safe (autocast), with gradients scaled",
+    semantics=Semantics.ROUNDING,
+    place=Place.PROGRAM,
+    reference="https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",
+    apply=_apply,
+    excludes=(
+        "autocast",
+        "bf16_parameters",
+        "optimizer_in_backward",
+        "micro_batches",
+        "shard",
+        "tensor_parallel",
+        "zero_optimizer",
+    ),
+)

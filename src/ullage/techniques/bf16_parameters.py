@@ -1,0 +1,206 @@
+"""Parameters in bfloat16, and their gradients with them; the optimizer steps in float32.
+
+Updates smaller than half a unit of bfloat16's last place (1/256) would be lost. They are kept
+either by rounding up or down at random, in proportion, or by a float32 copy of each parameter, the
+master, which the optimizer steps. The random numbers are of a generator of its own: those of the
+training are what they were. Only parameters of two dimensions or more are in bfloat16; the forward
+is run under autocast.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ullage.errors import PlanError
+from ullage.techniques.autocast import widened
+from ullage.techniques.optimizer_parts import check_steps_in_parts, parts, step_some
+from ullage.techniques.own_step import OwnStep
+from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
+
+if TYPE_CHECKING:
+    from ullage.techniques.changes import Changes
+    from ullage.techniques.target import Target
+
+_NAME = "bf16_parameters"
+_LEAST_DIMS = 2
+# Of an int32: the half that bfloat16 has not.
+_LOST = 2**16
+
+
+def _apply(target: Target, action: Action) -> None:
+    import torch
+
+    part_bytes = int(BF16_PARAMETERS.value_of(action, "part_mib")) * 2**20
+    has_masters = BF16_PARAMETERS.value_of(action, "keeps") == "masters"
+    for optimizer in target.optimizers:
+        check_steps_in_parts(optimizer, _NAME)
+    if not target.optimizers:
+        _refuse("it has no optimizer that could keep its small updates")
+    held = {
+        one
+        for optimizer in target.optimizers
+        for group in optimizer.param_groups
+        for one in group["params"]
+        if one.dtype == torch.float32 and one.dim() >= _LEAST_DIMS
+    }
+    if not held:
+        _refuse("no parameter of two dimensions is trained in float32")
+    _refuse_distributed(held)
+    masters = _narrow(held, target.changes, has_masters=has_masters)
+    for optimizer in target.optimizers:
+        step = _Bf16Step(optimizer, held, masters, part_bytes)
+        OwnStep(optimizer, step).apply(target.changes)
+        target.changes.hook(optimizer.register_load_state_dict_post_hook(step.widen_states))
+    target.wrap_forward("", functools.partial(_run, target.model))
+
+
+def _refuse_distributed(parameters: Iterable[Any]) -> None:
+    import torch
+
+    distributed = torch.distributed
+    is_one = not (distributed.is_available() and distributed.is_initialized())
+    if any(hasattr(one, "device_mesh") for one in parameters) or not is_one:
+        _refuse("several ranks train it; FSDP2's MixedPrecisionPolicy does this for them")
+
+
+def _narrow(held: Iterable[Any], changes: Changes, *, has_masters: bool) -> dict[Any, Any]:
+    """Rounds parameters, and returns their masters, if any."""
+    import torch
+
+    masters: dict[Any, Any] = {}
+    for one in held:
+        whole = one.data
+        changes.on_undo(_turn, one, torch.float32, masters)
+        if has_masters:
+            masters[one] = _Master(whole)
+        _turn(one, torch.bfloat16, {})
+        if has_masters:
+            masters[one].version = one._version
+    return masters
+
+
+def _turn(parameter: Any, dtype: Any, masters: dict[Any, Any]) -> None:
+    gradient, parameter.grad = parameter.grad, None
+    master = masters.pop(parameter, None)
+    is_current = master is not None and master.version == parameter._version
+    parameter.data = master.values if is_current else parameter.data.to(dtype)
+    parameter.grad = None if gradient is None else gradient.to(dtype)
+
+
+class _Master:
+    """A parameter in float32, and which version of the rounded one is its."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values.detach()
+        self.version = -1
+
+
+class _Bf16Step:
+    """The step of an optimizer some of whose parameters are rounded."""
+
+    def __init__(
+        self, optimizer: Any, narrow: set[Any], masters: dict[Any, Any], part_bytes: int
+    ) -> None:
+        self._optimizer = optimizer
+        self._narrow = narrow
+        self._masters = masters
+        self._part_bytes = part_bytes
+        self._generators: dict[Any, Any] = {}
+
+    def __call__(self) -> None:
+        """Steps some parameters at a time, in float32."""
+        state = self._optimizer.state
+        for group, part in parts(self._optimizer, self._part_bytes):
+            wide = [self._wide(one) for one in part]
+            states = {one: state[parameter] for one, parameter in zip(wide, part, strict=True)}
+            step_some(self._optimizer, group, wide, states)
+            for parameter, one in zip(part, wide, strict=True):
+                self._put_back(parameter, one)
+
+    def widen_states(self, optimizer: Any) -> None:
+        """torch has given states that were loaded the type of their parameters."""
+        for parameter, of in optimizer.state.items():
+            for name, one in of.items():
+                if parameter in self._narrow and hasattr(one, "dtype") and one.dim():
+                    of[name] = one.float()
+
+    def _wide(self, parameter: Any) -> Any:
+        """A parameter with its gradient as the optimizer is to have them."""
+        if parameter not in self._narrow:
+            return parameter
+        master = self._masters.get(parameter)
+        if master is None:
+            wide = parameter.detach().float()
+        else:
+            wide = master.values
+            if master.version != parameter._version:  # a checkpoint was loaded, or the like
+                wide.copy_(parameter.detach())
+        wide.grad = parameter.grad.float()
+        return wide
+
+    def _put_back(self, parameter: Any, wide: Any) -> None:
+        import torch
+
+        if parameter not in self._narrow:
+            return
+        master = self._masters.get(parameter)
+        wide.grad = None
+        with torch.no_grad():
+            if master is None:
+                self._round(wide)
+            parameter.copy_(wide)
+        if master is not None:
+            master.version = parameter._version
+
+    def _round(self, values: Any) -> None:
+        """Rounds float32 to bfloat16 up or down, in place, by chance in proportion."""
+        import torch
+
+        device = values.device
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(0)
+        bits = values.view(torch.int32)
+        chance = torch.empty_like(bits).random_(0, _LOST, generator=self._generators[device])
+        bits.add_(chance).bitwise_and_(-_LOST)
+
+
+def _run(model: Any, forward: Any, *arguments: Any, **named: Any) -> Any:
+    import torch
+
+    device = next(model.parameters()).device.type
+    if torch.is_autocast_enabled(device):
+        return forward(*arguments, **named)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        outputs = forward(*arguments, **named)
+    return widened(outputs)
+
+
+def _refuse(why: str) -> NoReturn:
+    raise PlanError(f"{_NAME!r} does not go with this program: {why}")
+
+
+BF16_PARAMETERS = Technique(
+    name=_NAME,
+    does="keeps parameters and gradients in bfloat16, with stochastic rounding or float32 masters",
+    semantics=Semantics.ROUNDING,
+    place=Place.OPTIMIZER,
+    reference="https://arxiv.org/abs/2010.06192",
+    apply=_apply,
+    settings={
+        "keeps": Setting(
+            default="stochastic_rounding",
+            what="how updates are kept that are smaller than bfloat16 can say",
+            choices=("stochastic_rounding", "masters"),
+        ),
+        "part_mib": Setting(
+            default=64, what="MiB of parameters that are in float32 at once", least=1
+        ),
+    },
+    excludes=(
+        "autocast", "eight_bit_states", "four_bit_states", "bf16_states", "optimizer_in_backward",
+        "optimizer_offload", "data_parallel", "shard", "tensor_parallel", "zero_optimizer",
+    ),
+    variants=({"keeps": "masters"},),
+)  # fmt: skip

@@ -1,0 +1,144 @@
+"""States of Adam or AdamW in four bits between steps, in torchao's form; the step is in float32.
+
+Blocks of 128 values share a scale. torchao's own optimizers of this kind compile their step; here
+the optimizer that the program has made steps, some parameters at a time, and the states are
+quantised some elements at a time. States of fewer than 4,096 elements, or not of whole blocks, stay
+as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ullage.errors import PlanError
+from ullage.techniques.stored_states import States, StoredStates
+from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
+
+if TYPE_CHECKING:
+    from ullage.techniques.target import Target
+
+# As torchao/optim/adam.py has them.
+_BLOCK = 128
+_LEAST_ELEMENTS = 4096
+_SIGNED = {"exp_avg": True, "exp_avg_sq": False, "max_exp_avg_sq": False}
+# Quantising takes some 50 bytes an element.
+_AT_ONCE = _BLOCK * 2**13
+
+
+def _apply(target: Target, action: Action) -> None:
+    from torch.optim import Adam, AdamW
+
+    part_bytes = int(FOUR_BIT_STATES.value_of(action, "part_mib")) * 2**20
+    for optimizer in target.optimizers:
+        if type(optimizer) not in {Adam, AdamW}:
+            _refuse(f"the optimizer is {type(optimizer).__name__}; expected Adam or AdamW")
+        held = (one for group in optimizer.param_groups for one in group["params"])
+        if any(hasattr(one, "device_mesh") for one in held):
+            _refuse("its parameters are sharded")
+    for optimizer in target.optimizers:
+        StoredStates(optimizer, _Store(), part_bytes).apply("four_bit_states", target.changes)
+
+
+class _Store:
+    """States in four bits, beside their parameters."""
+
+    num_ahead = 0
+
+    def fetch(self, stored: States) -> States:
+        """The states with their values."""
+        return {
+            parameter: {name: _widened(state) for name, state in of.items()}
+            for parameter, of in stored.items()
+        }
+
+    def begin(self) -> None:
+        """What was fetched is there."""
+
+    def keep(self, states: States, stored: States) -> None:
+        """Quantises the states into those that are stored."""
+        for parameter, of in states.items():
+            for name, state in of.items():
+                if name in _SIGNED and _is_kept(state):
+                    kept = stored[parameter].get(name)
+                    kept = kept if hasattr(kept, "codes") else _empty_like(state, name)
+                    _quantise(state, kept)
+                    stored[parameter][name] = kept
+                else:
+                    stored[parameter][name] = state
+
+    def end(self) -> None:
+        """Nothing is left to do."""
+
+    def settle(self) -> None:
+        """What is stored is there."""
+
+
+def _is_kept(state: Any) -> bool:
+    whole = state.numel() >= _LEAST_ELEMENTS and state.numel() % _BLOCK == 0
+    return whole and state.is_contiguous() and not hasattr(state, "codes")
+
+
+def _empty_like(state: Any, name: str) -> Any:
+    from torchao.optim.subclass_4bit import OptimState4bit
+
+    return OptimState4bit.zeros(state.shape, _SIGNED[name], _BLOCK, state.device, dtype=state.dtype)
+
+
+def _pieces(kept: Any) -> Iterator[tuple[slice, Any]]:
+    """A stored state as some of its elements at a time, in a row."""
+    for start in range(0, kept.numel(), _AT_ONCE):
+        some = slice(start, min(start + _AT_ONCE, kept.numel()))
+        yield (
+            some,
+            type(kept)(
+                kept.codes[some.start // 2 : some.stop // 2],
+                kept.scale[some.start // _BLOCK : some.stop // _BLOCK],
+                kept.qmap,
+                kept.signed,
+                (some.stop - some.start,),
+                kept.dtype,
+            ),
+        )
+
+
+def _quantise(state: Any, kept: Any) -> None:
+    flat = state.detach().view(-1)
+    for some, piece in _pieces(kept):
+        piece.copy_(flat[some])
+
+
+def _widened(state: Any) -> Any:
+    import torch
+
+    if not hasattr(state, "codes"):
+        return state
+    values = torch.empty(state.shape, dtype=state.dtype, device=state.device)
+    flat = values.view(-1)
+    for some, piece in _pieces(state):
+        flat[some] = piece.dequantize()
+    return values
+
+
+def _refuse(why: str) -> NoReturn:
+    raise PlanError(f"'four_bit_states' does not go with this program: {why}")
+
+
+FOUR_BIT_STATES = Technique(
+    name="four_bit_states",
+    does="keeps the states of Adam or AdamW in four bits, quantised in blocks (torchao)",
+    semantics=Semantics.ROUNDING,
+    place=Place.OPTIMIZER,
+    reference="https://arxiv.org/abs/2309.01507",
+    apply=_apply,
+    settings={
+        "part_mib": Setting(
+            default=64, what="MiB of parameters whose states are in float32 at once", least=1
+        )
+    },
+    needs=("torchao",),
+    excludes=(
+        "optimizer_in_backward", "optimizer_offload", "bf16_states", "eight_bit_states", "shard",
+        "tensor_parallel", "zero_optimizer",
+    ),
+)  # fmt: skip

@@ -1,0 +1,162 @@
+"""Low-rank adapters beside frozen linear layers, by peft, trained in the place of all parameters.
+
+With a base in four bits (QLoRA) the frozen layers are quantised by bitsandbytes. The optimizer that
+the program has made is left with the adapters alone. Undone, they are merged into the layers beside
+which they were.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ullage.errors import PlanError
+from ullage.techniques.chunked_loss import find_head
+from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
+
+if TYPE_CHECKING:
+    from ullage.techniques.changes import Changes
+    from ullage.techniques.target import Target
+
+_ADAPTER = "default"
+
+
+def _apply(target: Target, action: Action) -> None:
+    model, optimizers = target.model, target.optimizers
+    if len(optimizers) != 1:
+        _refuse(f"it has {len(optimizers)} optimizers; expected one")
+    (optimizer,) = optimizers
+    if any(len(state) for state in optimizer.state.values()):
+        _refuse("the optimizer has stepped; apply the plan before the first step")
+    if any(hasattr(one, "device_mesh") for one in model.parameters()):
+        _refuse("its parameters are sharded")
+    names = _linears(model)
+    if not names:
+        _refuse("there is no Linear in it beside its head")
+    linears = {name: model.get_submodule(name) for name in names}
+    target.changes.on_undo(_merge, model, linears)
+    for parameter in model.parameters():
+        target.changes.on_undo(parameter.requires_grad_, parameter.requires_grad)
+        parameter.grad = None
+    is_quantised = LORA.value_of(action, "base") == "nf4"
+    if is_quantised:
+        for name, linear in linears.items():
+            _quantise(model, name, linear)
+    _inject(model, names, int(LORA.value_of(action, "rank")), is_quantised=is_quantised)
+    _train_adapters(model, optimizer, target.changes)
+
+
+def _linears(model: Any) -> list[str]:
+    from torch import nn
+
+    head = find_head(model)
+    return [
+        name
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear and module is not head
+    ]
+
+
+def _inject(model: Any, names: list[str], rank: int, *, is_quantised: bool) -> None:
+    import torch
+    from peft import LoraConfig, inject_adapter_in_model
+
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names, lora_dropout=0.0)
+    had = vars(model).get("is_loaded_in_4bit")
+    model.is_loaded_in_4bit = is_quantised  # what peft asks of a model of transformers
+    try:
+        cuda = {one.device for one in model.parameters() if one.is_cuda}
+        with torch.random.fork_rng(cuda):  # the program draws the numbers that it would
+            inject_adapter_in_model(config, model, _ADAPTER)
+    finally:
+        if had is None:
+            del model.is_loaded_in_4bit
+        else:
+            model.is_loaded_in_4bit = had
+
+
+def _train_adapters(model: Any, optimizer: Any, changes: Changes) -> None:
+    """Leaves the optimizer the adapters, in its first group."""
+    adapters = [
+        parameter for name, parameter in model.named_parameters() if f".{_ADAPTER}." in name
+    ]
+    for parameter in model.parameters():
+        parameter.requires_grad_(requires_grad=False)
+    for parameter in adapters:
+        parameter.requires_grad_(requires_grad=True)
+        changes.on_undo(optimizer.state.pop, parameter, None)
+    first, *others = optimizer.param_groups
+    changes.set_item(first, "params", adapters)
+    for group in others:
+        changes.set_item(group, "params", [])
+
+
+def _quantise(model: Any, name: str, linear: Any) -> None:
+    """Puts a layer in four bits in the place of a linear one, which is left without values."""
+    try:
+        from bitsandbytes.nn import Linear4bit, Params4bit
+    except ImportError as error:
+        _refuse(f"bitsandbytes cannot be imported ({error}); install it")
+    weight = linear.weight
+    has_bias = linear.bias is not None
+    made = Linear4bit(
+        linear.in_features, linear.out_features, bias=has_bias, quant_type="nf4", device="meta"
+    )
+    made.weight = Params4bit(weight.data, requires_grad=False, quant_type="nf4", module=made).to(
+        weight.device
+    )
+    made.bias = linear.bias
+    made.train(linear.training)
+    _put(model, name, made)
+    weight.data = weight.data.new_empty(0)
+
+
+def _merge(model: Any, linears: dict[str, Any]) -> None:
+    """Puts linear layers back in the place of what was made of them, with what was learned."""
+    for name, linear in linears.items():
+        layer = model.get_submodule(name)
+        base = getattr(layer, "base_layer", layer)
+        weight = linear.weight
+        if base is not linear:
+            weight.data = _dequantised(base.weight).to(weight.dtype)
+        if layer is not base:
+            weight.data += layer.get_delta_weight(_ADAPTER).detach()
+        linear.train(layer.training)
+        _put(model, name, linear)
+    for attribute in ("peft_config", "active_adapter"):
+        vars(model).pop(attribute, None)
+
+
+def _dequantised(weight: Any) -> Any:
+    from bitsandbytes.functional import dequantize_4bit
+
+    return dequantize_4bit(weight.data, weight.quant_state)
+
+
+def _put(model: Any, name: str, module: Any) -> None:
+    parent, _, own = name.rpartition(".")
+    setattr(model.get_submodule(parent), own, module)
+
+
+def _refuse(why: str) -> NoReturn:
+    raise PlanError(f"'lora' does not go with this program: {why}")
+
+
+LORA = Technique(
+    name="lora",
+    does="trains low-rank adapters beside frozen linear layers, which may be in four bits (QLoRA)",
+    semantics=Semantics.TRAINING,
+    place=Place.PROGRAM,
+    reference="https://arxiv.org/abs/2305.14314",
+    apply=_apply,
+    settings={
+        "rank": Setting(default=16, what="of the adapters", least=1),
+        "base": Setting(
+            default="as_it_is",
+            what="the form of the frozen linear layers; nf4 needs bitsandbytes",
+            choices=("as_it_is", "nf4"),
+        ),
+    },
+    needs=("peft",),
+    excludes=("data_parallel", "shard", "tensor_parallel", "zero_optimizer"),
+    variants=({"base": "nf4"},),
+)

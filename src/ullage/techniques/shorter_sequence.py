@@ -1,0 +1,73 @@
+"""Sequences cut to their first tokens, for models that are given all of a batch at once.
+
+What is cut is each tensor of integers or truth values that the model is given, along every
+dimension after the first that is as long as `input_ids`, or as the first such tensor where nothing
+has that name. A program that takes the loss itself, of targets that are not cut, fails.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ullage.errors import PlanError
+from ullage.techniques.batch_rows import leaves
+from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
+
+if TYPE_CHECKING:
+    from ullage.techniques.target import Target
+
+_NAME = "input_ids"
+_ALL = 100
+
+
+def _apply(target: Target, action: Action) -> None:
+    percent = int(SHORTER_SEQUENCE.value_of(action, "percent"))
+    if percent >= _ALL:
+        _refuse(f"percent is {percent}; expected fewer than {_ALL}")
+    target.wrap_forward("", functools.partial(_run, percent))
+
+
+def _run(percent: int, forward: Any, *arguments: Any, **named: Any) -> Any:
+    from torch import is_grad_enabled
+
+    if not is_grad_enabled():
+        return forward(*arguments, **named)
+    given = inspect.signature(forward).bind(*arguments, **named).arguments
+    tokens = given.get(_NAME)
+    tokens = next(filter(_is_tokens, leaves(given)), None) if tokens is None else tokens
+    if tokens is None or tokens.dim() < 2:
+        _refuse("the model is given no tokens (batch, length)")
+    length = tokens.shape[1]
+    kept = max(1, length * percent // _ALL)
+    cut = functools.partial(_cut, length, kept)
+    return forward(*map(cut, arguments), **{name: cut(one) for name, one in named.items()})
+
+
+def _is_tokens(one: Any) -> bool:
+    return hasattr(one, "dim") and one.dim() > 1 and not one.is_floating_point()
+
+
+def _cut(length: int, kept: int, one: Any) -> Any:
+    if _is_tokens(one):
+        for dim in range(1, one.dim()):
+            if one.shape[dim] == length:
+                one = one.narrow(dim, 0, kept)
+    return one
+
+
+def _refuse(why: str) -> NoReturn:
+    raise PlanError(f"'shorter_sequence' does not go with this program: {why}")
+
+
+SHORTER_SEQUENCE = Technique(
+    name="shorter_sequence",
+    does="cuts the sequences that a model is given, with their labels and masks",
+    semantics=Semantics.TRAINING,
+    place=Place.PROGRAM,
+    reference="https://huggingface.co/docs/transformers/pad_truncation",
+    apply=_apply,
+    settings={"percent": Setting(default=50, what="of the tokens that are kept", least=1)},
+    variants=({"percent": 75},),
+)
