@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import itertools
 import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import ullage
 from ullage.estimate.checkpointing import (
     best_num_segments,
     checkpointed_peak,
     least_checkpointed_peak,
 )
+from ullage.report.plot import plot_segments
+from ullage.techniques.checkpoint_segments import even_lengths
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "square-root.md"
+PLOT = ROOT / "docs" / "segments.svg"
 PROGRAM = Path(__file__).with_name("chain.py")
+IMAGES = Path(__file__).with_name("programs") / "images.py"
+MODEL = ("resnet152", "32")
 MAIN = "from ullage.cli.main import main; main()"
 LAYERS = (16, 64, 144)
 # Beside what is checkpointed, backward holds two gradients.
@@ -51,15 +56,9 @@ def rows(layers: int) -> Iterator[Row]:
     for count in sorted({2, best // 2, best, 2 * best, layers} - {0, 1}):
         name = "square root" if count == best else "one each" if count == layers else "uniform"
         said = checkpointed_peak(layers, count) + GRADIENTS
-        yield Row(f"{name}, {count}", even(layers, count), said)
+        yield Row(f"{name}, {count}", even_lengths(layers, count), said)
     lengths = shrinking(layers)
     yield Row(f"optimal, {len(lengths)}", lengths, least_checkpointed_peak(layers) + GRADIENTS)
-
-
-def even(layers: int, count: int) -> tuple[int, ...]:
-    """Lengths of segments as even as can be."""
-    cuts = [layers * place // count for place in range(count + 1)]
-    return tuple(end - start for start, end in itertools.pairwise(cuts))
 
 
 def shrinking(layers: int) -> tuple[int, ...]:
@@ -100,8 +99,7 @@ def render(tables: dict[int, list[Row]]) -> str:
         "peak in units of a layer's output, two gradients among them, by the formulas of",
         "`ullage.estimate.checkpointing` and as the phantom shows it, and how many layers run",
         "again. *Uniform* and *square root* are even segments (Chen et al. 2016); *optimal* ones",
-        "shrink towards the end, as fewer checkpoints are left when they are made again; they take",
-        "one unit more than said, and it has not been found out why. Made by",
+        "shrink towards the end, as fewer checkpoints are left when they are made again. Made by",
         f"`python -m benchmarks.plans.square_root`, {today:%Y-%m-%d}.",
         "",
     ]
@@ -123,12 +121,38 @@ def render(tables: dict[int, list[Row]]) -> str:
     return "\n".join(lines)
 
 
+def of_a_model(python: str) -> str:
+    """A real model's chain, as `ullage segments` shows it; draws the plot."""
+    found = ullage.compare_segments([str(IMAGES), *MODEL], gpu="h100-80gb", python=python)
+    plot_segments(replace(found.report, program=(IMAGES.name, *MODEL)), PLOT)
+    words = f"benchmarks/plans/programs/{IMAGES.name} {' '.join(MODEL)}"
+    text = found.text(100).replace(str(IMAGES), f"benchmarks/plans/programs/{IMAGES.name}")
+    return "\n".join(
+        [
+            "## A model",
+            "",
+            "`ullage segments` does the same with the longest-kept `torch.nn.Sequential` of any",
+            "program. Modules that are not alike want other lengths, and what is outside the chain",
+            "holds all checkpoints: *optimal* counts both, by what each module was seen to keep.",
+            "",
+            "```console",
+            f"$ ullage segments --gpu h100-80gb --plot segments.svg -o plan.json -- {words}",
+            text.rstrip(),
+            "```",
+            "",
+            "![Memory against operations done again](segments.svg)",
+            "",
+        ]
+    )
+
+
 def main() -> None:
-    """Measures, and writes the page."""
+    """Measures, and writes the page and the plot in it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", required=True)
     python = parser.parse_args().python
-    PAGE.write_text(render({layers: measure(layers, python) for layers in LAYERS}), "utf-8")
+    chains = render({layers: measure(layers, python) for layers in LAYERS})
+    PAGE.write_text(f"{chains}\n{of_a_model(python)}", "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""A sweep drawn into a file with matplotlib, which is an extra: pip install 'ullage[plot]'.
+"""Reports drawn into a file with matplotlib, which is an extra: pip install 'ullage[plot]'.
 
 plot_sweep(report, Path("sweep.svg"))
+plot_segments(report, Path("segments.svg"))
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
 from ullage.explain.sweep import Point, SweepReport, parse_number
+from ullage.plan.chains import ChainReport
 from ullage.units import GIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".svg", ".png", ".pdf")
 # Okabe and Ito's palette, as palette.py: told apart under the common kinds of colour blindness.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _SIZE_INCHES = (7.5, 4.5)
+# The kinds of segmentations, as their names begin.
+_CUTS = ("none", "uniform", "square root", "optimal", "one each")
 
 
 def check_plot(path: Path) -> None:
@@ -43,19 +48,45 @@ def plot_sweep(report: SweepReport, path: Path) -> None:
     """Draws the peaks of every run: over the first variable with several values where that is
     numeric, else as bars.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = _empty(" ".join(report.template))
     axis = _numeric_variable(report)
     if axis is None:
         _draw_bars(axes, report)
     else:
         _draw_curves(axes, report, axis)
+    _save(figure, axes, path)
+
+
+def plot_segments(report: ChainReport, path: Path) -> None:
+    """Draws what is allocated at most against the operations that are done again."""
+    figure, axes = _empty(" ".join(report.program))
+    ran = [one for one in report.cuts if not one.why_not]
+    for kind, (name, color) in enumerate(zip(_CUTS, _COLORS, strict=False)):
+        of_kind = [one for one in ran if one.name.startswith(name)]
+        xs = [100 * one.recomputed for one in of_kind]
+        ys = [one.allocated_bytes / GIB for one in of_kind]
+        axes.plot(xs, ys, "osD^v"[kind], color=color, markersize=8, label=name)
+    for one in ran:
+        place = (100 * one.recomputed, one.allocated_bytes / GIB)
+        told = f" {len(one.lengths)}" if one.lengths else ""
+        axes.annotate(told, place, fontsize="small", ha="left", va="bottom")
+    axes.set_xlabel("operations of a step more, %; at each point the number of segments")
+    _save(figure, axes, path)
+
+
+def _empty(title: str) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(title, fontsize="small", loc="left", wrap=True)
+    return figure, axes
+
+
+def _save(figure: Figure, axes: Axes, path: Path) -> None:
     axes.set_ylabel("GiB")
     axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(" ".join(report.template), fontsize="small", loc="left", wrap=True)
     axes.legend(frameon=False, fontsize="small")
     figure.savefig(path, format=path.suffix.lower().removeprefix("."), dpi=150)
 
