@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+from ullage.gpus.rates import Rates
+
 __all__ = ["EstimateOnlyGpu", "Gpu", "Segment", "Source", "TensorRates"]
 
 # A lane of each generation of PCIe, in bytes a second each way: 8, 16, 32 GT/s, 128 bits of 130;
@@ -96,6 +98,8 @@ class Gpu:
         memory_clock_khz: half the data rate.
         clock_khz: the highest of the SMs.
         tensor_ops_per_s: what the tensor cores do at best.
+        measured: what such a GPU was seen to reach of these rates; None: it was not measured, as
+            no entry of the catalogue itself was.
     """
 
     slug: str
@@ -132,6 +136,7 @@ class Gpu:
     memory_clock_khz: int | None
     clock_khz: int | None
     tensor_ops_per_s: TensorRates
+    measured: Rates | None = None
 
     @property
     def register_bytes(self) -> int:

@@ -201,7 +201,7 @@ def _other_rows(other: EstimateOnlyGpu) -> list[tuple[str, str, str]]:
 def _plain(entry: Entry) -> dict[str, Any]:
     """A record as JSON has it, with the sources of its figures."""
     return {
-        **asdict(entry),
+        **{name: value for name, value in asdict(entry).items() if name != "measured"},
         "segment": entry.segment.value,
         "sources": {k: [source.id for source in v] for k, v in sources_of(entry).items()},
     }

@@ -1,0 +1,231 @@
+"""What a GPU was measured to reach of the rates that the catalogue states: what `ullage calibrate`
+writes and `ullage fit` reads, schema "ullage.rates/1".
+
+    rates = Rates.load("rates.json")
+    rates.matmul["bfloat16"].seconds(flops, stated_flops_per_s)
+
+Work takes a time to begin, and then goes at a steady rate: t = start + work / (frac x stated).
+Source: Hockney, Jesshope, Parallel Computers 2, 1988, section 1.3 (r-infinity and n-half).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ullage.errors import SpecError
+
+__all__ = [
+    "SCHEMA",
+    "STATED",
+    "Rates",
+    "Sample",
+    "Speed",
+    "default_path",
+    "fit_speed",
+    "stored_rates",
+]
+
+SCHEMA: Final = "ullage.rates/1"
+# Where nobody states the host link a slow one is assumed, and some are thirty times as fast.
+_MOST_FRAC: Final = 100
+_ROOT: Final = "the file"
+
+
+class Sample(NamedTuple):
+    """One measurement: how much work (operations or bytes) took how long."""
+
+    work: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast a kind of work goes: the share of the stated rate that it comes to, and the time
+    before it begins.
+    """
+
+    frac: float
+    start_s: float = 0.0
+
+    def seconds(self, work: float, stated_per_s: float) -> float:
+        """How long so much of it takes, given the rate that the catalogue states."""
+        return self.start_s + work / (self.frac * stated_per_s)
+
+
+STATED: Final = Speed(1.0)
+"""What nobody has measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """A GPU as it was measured.
+
+    Attributes:
+        gpu: its name in the catalogue.
+        device: as CUDA calls it.
+        driver, torch: that it was measured with.
+        date: such as "2026-11-22".
+        matmul: by the precision of the numbers, as in the record of the work ("bfloat16", "tf32").
+        attention: of the rate of matmul in the same precision: "forward" and "backward".
+        memory: reading and writing of the device's memory.
+        to_device, to_host: over the host link, from and to pinned memory.
+        peers: what a GPU sends to others in collectives; None: there was one GPU only.
+        launch_s: between two launches of kernels by PyTorch's eager host code.
+        skipped: what could not be measured, and why.
+        source: the file that it was read from; not a part of the file.
+    """
+
+    gpu: str
+    device: str
+    driver: str
+    torch: str
+    date: str
+    matmul: Mapping[str, Speed] = field(hash=False)
+    attention: Mapping[str, Speed] = field(hash=False)
+    memory: Speed
+    to_device: Speed
+    to_host: Speed
+    peers: Speed | None
+    launch_s: float
+    skipped: Mapping[str, str] = field(hash=False)
+    source: str = ""
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What the file holds."""
+        return {"schema": SCHEMA, **{k: v for k, v in asdict(self).items() if k != "source"}}
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Rates:
+        """Reads a file.
+
+        Raises:
+            SpecError: it cannot be read, or is not such a file.
+        """
+        name = os.fspath(path)
+        try:
+            found = json.loads(Path(name).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SpecError(
+                f"the rates {name!r} cannot be read: {error.strerror or error}"
+            ) from None
+        except ValueError as error:
+            raise SpecError(
+                f"{name} is not JSON: {error}; make it with `ullage calibrate`"
+            ) from None
+        try:
+            return _parse(found, name)
+        except SpecError as error:
+            raise SpecError(f"{name}: {error}; make it with `ullage calibrate`") from None
+
+
+def default_path(slug: str) -> Path:
+    """Where the rates of a GPU are kept, unless they are written elsewhere."""
+    configuration = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(configuration, "ullage", "rates", f"{slug}.json")
+
+
+def stored_rates(slug: str) -> Rates | None:
+    """The rates that are kept of a GPU of the catalogue; None: it was not measured.
+
+    Raises:
+        SpecError: the file is damaged.
+    """
+    path = default_path(slug)
+    return Rates.load(path) if path.exists() else None
+
+
+def fit_speed(samples: Sequence[Sample], stated_per_s: float) -> Speed:
+    """The speed that comes nearest to measurements, by least squares of the relative errors; its
+    start is never below zero.
+
+    Raises:
+        SpecError: there is none, or they tell of no rate.
+    """
+    usable = [one for one in samples if one.work > 0 and one.seconds > 0]
+    if not usable:
+        raise SpecError("nothing was measured")
+    # t = a + b w, each equation divided by its t: minimise the sum of (a x + b y - 1)^2.
+    pairs = [(1 / one.seconds, one.work / one.seconds) for one in usable]
+    xx, xy, yy = (
+        math.fsum(left * right for left, right in products)
+        for products in (
+            [(x, x) for x, _ in pairs],
+            [(x, y) for x, y in pairs],
+            [(y, y) for _, y in pairs],
+        )
+    )
+    x, y = (math.fsum(one[place] for one in pairs) for place in (0, 1))
+    determinant = xx * yy - xy * xy
+    start = (x * yy - y * xy) / determinant if determinant > 1e-9 * xx * yy else 0.0
+    slope = (y * xx - x * xy) / determinant if start > 0 else y / yy
+    if slope <= 0:
+        raise SpecError("larger work took no longer than smaller; measure on an idle machine")
+    return Speed(1 / (slope * stated_per_s), max(start, 0.0))
+
+
+def _parse(found: object, source: str) -> Rates:
+    document = _expect(found, dict, _ROOT)
+    if document.get("schema") != SCHEMA:
+        raise SpecError(f"its schema is {document.get('schema')!r}; expected {SCHEMA!r}")
+    names = [one.name for one in fields(Rates) if one.name != "source"]
+    _only(document, ["schema", *names], _ROOT)
+    texts = {name: _expect(document[name], str, name) for name in names[:5]}
+    skipped = _expect(document["skipped"], dict, "skipped")
+    return Rates(
+        **texts,
+        matmul=_speeds(document["matmul"], "matmul"),
+        attention=_speeds(document["attention"], "attention"),
+        memory=_speed(document["memory"], "memory"),
+        to_device=_speed(document["to_device"], "to_device"),
+        to_host=_speed(document["to_host"], "to_host"),
+        peers=None if document["peers"] is None else _speed(document["peers"], "peers"),
+        launch_s=_number(document["launch_s"], "launch_s"),
+        skipped={name: _expect(why, str, "skipped") for name, why in skipped.items()},
+        source=source,
+    )
+
+
+def _speeds(found: object, what: str) -> dict[str, Speed]:
+    named = _expect(found, dict, what)
+    return {name: _speed(one, f"{what}.{name}") for name, one in named.items()}
+
+
+def _speed(found: object, what: str) -> Speed:
+    named = _expect(found, dict, what)
+    _only(named, ["frac", "start_s"], what)
+    frac = _number(named["frac"], f"{what}.frac")
+    if not 0 < frac <= _MOST_FRAC:
+        raise SpecError(f"{what}.frac is {frac!r}; expected a share above 0, {_MOST_FRAC} at most")
+    return Speed(frac, _number(named["start_s"], f"{what}.start_s"))
+
+
+def _number(found: object, what: str) -> float:
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    if not is_number or not math.isfinite(found) or found < 0:  # type: ignore[arg-type, operator]
+        raise SpecError(f"{what} is {found!r}; expected a number, 0 or more")
+    return float(found)  # type: ignore[arg-type]
+
+
+def _only(found: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+    """Raises SpecError where fields are missing, or not known."""
+    for name in known:
+        if name not in found:
+            raise SpecError(f"{what} lacks {name!r}")
+    for name in found:
+        if name not in known:
+            raise SpecError(
+                f"{what} has {name!r}, which is not known; expected: {', '.join(known)}"
+            )
+
+
+def _expect(found: Any, kind: type[Any], what: str) -> Any:  # noqa: ANN401 - of any JSON
+    if not isinstance(found, kind):
+        raise SpecError(f"{what} is {found!r}; expected {kind.__name__}")
+    return found
