@@ -141,18 +141,9 @@ def _check(
     if not gpus:
         raise SpecError("no GPU was given; name one or more of `ullage gpus`")
     for name, values in variables.items():
-        if not _NAME.fullmatch(name):
-            raise SpecError(
-                f"{name!r} is not a name for a variable; expected letters, digits and _, such as "
-                "batch"
-            )
         if not values or "" in values:
             raise SpecError(f"{name!r} has an empty value; write, such as: {name}=1,2,4")
-        if not any(_placeholder(name) in word for word in program):
-            raise SpecError(
-                f"no word of the program has {_placeholder(name)}; write it where the values of "
-                f"{name} go, such as: -- train.py --{name} {_placeholder(name)}"
-            )
+        check_variable(name, program)
     for what, given in (("GPU", tuple(map(str, gpus))), *variables.items()):
         twice = next((value for value in given if given.count(value) > 1), None)
         if twice is not None:
@@ -160,6 +151,19 @@ def _check(
     num_runs = len(gpus) * math.prod(len(values) for values in variables.values())
     if num_runs > MAX_RUNS:
         raise SpecError(f"that is {num_runs} runs, more than {MAX_RUNS}; give fewer values")
+
+
+def check_variable(name: str, program: Sequence[str]) -> None:
+    """Raises SpecError where a variable has no good name, or no place in the program's words."""
+    if not _NAME.fullmatch(name):
+        raise SpecError(
+            f"{name!r} is not a name for a variable; expected letters, digits and _, such as batch"
+        )
+    if not any(_placeholder(name) in word for word in program):
+        raise SpecError(
+            f"no word of the program has {_placeholder(name)}; write it where the values of "
+            f"{name} go, such as: -- train.py --{name} {_placeholder(name)}"
+        )
 
 
 def _placeholder(name: str) -> str:
@@ -183,7 +187,7 @@ def _lay_out(
     jobs: list[Job] = []
     for device, values in itertools.product(devices, itertools.product(*variables.values())):
         told = tuple(zip(variables, values, strict=True))
-        words = [_fill_in(word, told) for word in program]
+        words = [fill_in(word, told) for word in program]
         if not jobs:
             jobs.append(make_job(words, device=device, python=interpreter, options=options))
         else:
@@ -196,7 +200,7 @@ def _lay_out(
     return settings, jobs
 
 
-def _fill_in(word: str, values: Sequence[tuple[str, str]]) -> str:
+def fill_in(word: str, values: Sequence[tuple[str, str]]) -> str:
     """A word with its variables' values; other braces are the program's own."""
     found = dict(values)
     return re.sub(r"\{(\w+)\}", lambda match: found.get(match[1], match[0]), word)

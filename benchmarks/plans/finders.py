@@ -1,0 +1,194 @@
+"""Compare `ullage.find_largest` with the batch finders of accelerate and Lightning, and write
+docs/batch-finders.md.
+
+    python -m benchmarks.plans.finders --python ENVIRONMENT/bin/python
+
+What finders.json has already is not measured again; the finders run on the phantom, whose
+out-of-memory they catch as they do on a GPU. ENVIRONMENT needs transformers, timm, accelerate and
+lightning (benchmarks/stacks.txt).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import ullage
+from benchmarks.speed.run import machine
+from ullage.jobs import make_job, make_options
+from ullage.phantom.device import choose_device
+from ullage.plan.cost import step_seconds
+from ullage.trials import Trials
+from ullage.units import format_bytes
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "batch-finders.md"
+KEPT = Path(__file__).with_name("finders.json")
+PROGRAM = "benchmarks/plans/programs/batch.py"
+MODELS = ("gpt2", "resnet50", "vit_base_patch16_224")
+STEPS = 3  # of each trial
+GPUS = ("rtx-3050-6gb", "t4")
+FINDERS = {
+    "accelerate": "accelerate `find_executable_batch_size`",
+    "power": "Lightning, power",
+    "binsearch": "Lightning, binsearch",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One answer: its batch, the trials on the GPU, what it takes, and how long a sample does."""
+
+    name: str
+    batch: int | None
+    num_trials: int
+    num_ooms: int
+    used_bytes: int
+    sample_s: float
+    wall_s: float
+    remark: str = ""
+    allow: str = ""
+
+
+def ask_finder(model: str, gpu: str, finder: str, python: str) -> Row:
+    """Lets a library look for the batch."""
+    started_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        result = Path(directory) / "found.json"
+        words = [PROGRAM, model, "--finder", finder, "--result", str(result)]
+        run = ullage.run(words, gpu=gpu, python=python, stdout_to_stderr=True)
+        found = json.loads(result.read_text()) if result.exists() else {"batch": None, "tried": []}
+    wall_s = time.monotonic() - started_s
+    batch, num_ooms = found["batch"], run.devices[0].totals.num_ooms
+    if batch is None:
+        return Row(FINDERS[finder], None, 0, num_ooms, 0, 0.0, wall_s, run.report.reason)
+    used_bytes, step_s = look(model, gpu, batch, python)
+    return Row(
+        FINDERS[finder],
+        batch,
+        len(found["tried"]),
+        num_ooms,
+        used_bytes,
+        step_s / batch,
+        wall_s,
+        "" if used_bytes else "does not fit: the first steps did, a later one does not",
+    )
+
+
+def look(model: str, gpu: str, batch: int, python: str) -> tuple[int, float]:
+    """What the device holds with a batch, 0 if it does not fit, and the seconds of a step."""
+    device = choose_device(gpu)
+    words = [PROGRAM, model, "--batch", str(batch)]
+    job = make_job(words, device=device, python=python, options=make_options())
+    unlimited = replace(device, is_unlimited=True)
+    watched = replace(job, device=unlimited, options=replace(job.options, has_work=True))
+    with Trials(job) as trials:
+        plain, with_work = (one.report for one in trials.run([job, watched]))
+    used = plain.devices[0].peak_used_bytes if plain.verdict.value == "fits" else 0
+    return used, step_seconds(with_work.processes[0].record, (), device.gpu).step
+
+
+def ask_ullage(model: str, gpu: str, python: str, allow: str) -> list[Row]:
+    """The largest as it is, under a plan, and what is fastest for each sample."""
+    found = ullage.find_largest(
+        [PROGRAM, model, "--batch", "{batch}"], gpu=gpu, python=python, steps=STEPS, allow=allow
+    )
+    report = found.report
+    wanted = {"ullage, as it is": report.as_it_is}
+    if allow != "none":
+        wanted |= {"ullage, the largest": report.best, "ullage, the fastest": report.fastest}
+    return [
+        Row(
+            name,
+            one.size,
+            num_trials=0,
+            num_ooms=0,
+            used_bytes=one.seen.used_bytes,
+            sample_s=one.unit_s,
+            wall_s=report.wall_s,
+            remark=one.name if one.actions else "",
+            allow=allow,
+        )
+        for name, one in wanted.items()
+        if one is not None
+    ]
+
+
+def render(kept: Mapping[str, Sequence[Row]]) -> str:
+    """The page."""
+    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+    parts = [_table(name, rows) for name, rows in kept.items()]
+    return f"""# Batch finders
+
+The largest batch, as accelerate's and Lightning's finders settle on it, and as `ullage fit
+--max-batch` says it. Made by `python -m benchmarks.plans.finders`, {today}, on {machine()}.
+
+The finders run on the phantom, whose out-of-memory they catch as they do on a GPU; on a GPU each of
+their trials is a model that is made and trained for {STEPS} steps there. ullage's runs are all on
+the phantom, so that it makes none. *Out of memory* counts what the allocator refused. Peaks are of
+the whole device; *a sample* is a step by the model of costs, divided by the batch. Seconds are of
+this machine, which had other work to do, for all of ullage's answers together.
+
+Each finder has its defaults: accelerate begins at 128 and takes 0.9 of it after an out-of-memory;
+Lightning begins at 2 and doubles, and with binsearch then halves the interval and takes off 5 %.
+Where the largest batch is more than 128, accelerate's stays there. The phantom's cuDNN has one
+algorithm for most convolutions, a real one several: where a finder fails for one, on a GPU it may
+go on.
+
+{chr(10).join(parts)}"""
+
+
+def _table(name: str, rows: Sequence[Row]) -> str:
+    lines = [
+        f"## {name}",
+        "",
+        "| | batch | trials on the GPU | out of memory | peak | a sample | seconds |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for one in rows:
+        peak = format_bytes(one.used_bytes, 2) if one.used_bytes else ""
+        time_ms = f"{1e3 * one.sample_s:.2f} ms" if one.sample_s else ""
+        batch = "none" if one.batch is None else str(one.batch)
+        lines.append(
+            f"| {one.name} | {batch} | {one.num_trials} | {one.num_ooms} | {peak} | {time_ms} | "
+            f"{one.wall_s:.0f} |"
+        )
+    lines.append("")
+    lines += [f"- {one.name}: {one.remark}" for one in rows if one.remark]
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    """Measures what is not kept yet, and writes the page after each table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--python", required=True)
+    parser.add_argument("--allow", default="same", help="none: without plans, in a few runs")
+    args = parser.parse_args()
+    kept = {}
+    if KEPT.exists():
+        told = json.loads(KEPT.read_text(encoding="utf-8"))
+        kept = {name: [Row(**one) for one in rows] for name, rows in told.items()}
+    for model, gpu in itertools.product(MODELS, GPUS):
+        name = f"{model} on {gpu}"
+        rows = kept.get(name, [])
+        if args.allow in {one.allow for one in rows}:
+            continue
+        rows = [one for one in rows if not one.allow] or [
+            ask_finder(model, gpu, finder, args.python) for finder in FINDERS
+        ]
+        kept[name] = [*rows, *ask_ullage(model, gpu, args.python, args.allow)]
+        print(_table(name, kept[name]), flush=True)
+        text = json.dumps({key: [asdict(one) for one in value] for key, value in kept.items()})
+        KEPT.write_text(text + "\n", encoding="utf-8")
+        PAGE.write_text(render(kept), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""`ullage fit --max-batch`: the largest batch, or other size, that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ullage.cli.output import UNWRITABLE, Output, write_result
+from ullage.errors import SpecError
+
+# Of the options of `ullage fit`: what each is where it is not given. They ask for something else.
+_OTHERS: Mapping[str, object] = {
+    "objective": "time", "smallest_gpu": False, "html": None, "gpus": 1, "ray": None,
+}  # fmt: skip
+
+
+def chosen_variable(largest: str | None, *, is_batch: bool, multiple_of: int | None) -> str | None:
+    """The variable whose largest value is asked for; None: none is.
+
+    Raises:
+        SpecError: two are asked for, or how to look for one, and none.
+    """
+    if is_batch and largest is not None:
+        raise SpecError("--max-batch is --largest batch; give one of them")
+    variable = "batch" if is_batch else largest
+    if variable is None and multiple_of is not None:
+        raise SpecError("--multiple-of says how to look for the largest size; add --max-batch")
+    return variable
+
+
+def fit_largest(
+    program: Sequence[str],
+    variable: str,
+    shown: Output,
+    output: Path | None,
+    options: Mapping[str, Any],
+) -> int:
+    """Finds the largest size, shows it, writes its plan, and says what to exit with.
+
+    Raises:
+        SpecError: an option does not go with the others.
+    """
+    wanted = {name: value for name, value in options.items() if value is not None}
+    for name, default in _OTHERS.items():
+        if wanted.pop(name, default) != default:
+            flag = name.replace("_", "-")
+            raise SpecError(f"--{flag} does not go with --max-batch and --largest; leave it out")
+    from ullage.largest import Largest, find_largest
+
+    def show(found: Largest) -> None:
+        from rich.console import Console
+
+        from ullage.report.largest import largest_line, print_largest
+
+        if shown.is_quiet:
+            click.echo(largest_line(found.report))
+        else:
+            print_largest(found.report, Console())
+
+    with shown.progress() as on_progress:
+        found = find_largest(
+            program,
+            variable,
+            on_progress=on_progress,
+            on_failure=lambda text: click.echo(text, err=True),
+            **wanted,
+        )
+    files = []
+    if output is not None and found.plan is not None:
+        found.plan.save(output, force=shown.force)
+        files.append(output)
+    is_written = write_result(shown, lambda: found.document, lambda: show(found), files, [])
+    return found.exit_code if is_written else UNWRITABLE

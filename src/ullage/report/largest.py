@@ -1,0 +1,146 @@
+"""A search for the largest size, for people and for programs.
+
+render_largest(report, width=80)    a text
+largest_document(report)            what json.dumps takes, schema "ullage.largest/1"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ullage.plan.largest import Answer, LargestReport
+from ullage.report.fit import describe_actions
+from ullage.report.palette import USED_LOOK
+from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.units import format_bytes
+
+LARGEST_SCHEMA: Final = "ullage.largest/1"
+_BAR_WIDTH: Final = 12
+
+
+def largest_document(report: LargestReport) -> dict[str, Any]:
+    """The document; sizes of memory are bytes, times seconds by the model of costs."""
+    best, fastest = report.best, report.fastest
+    return {
+        "schema": LARGEST_SCHEMA,
+        "program": list(report.program),
+        "variable": report.variable,
+        "multiple_of": report.step,
+        "torch": report.torch,
+        "gpu": report.gpu.slug,
+        "total_bytes": report.gpu.total_bytes,
+        "budget_bytes": report.budget_bytes,
+        "exit_code": int(report.exit_code),
+        "failure": report.failure or None,
+        "warnings": list(report.warnings),
+        "largest": None if best is None else best.size,
+        "plan": None if best is None or best.plan is None else best.plan.document,
+        "as_it_is": None if report.as_it_is is None else report.as_it_is.size,
+        "fastest_per_unit": None if fastest is None else fastest.name,
+        "answers": [_answer(one) for one in report.answers],
+        "left_out": dict(report.left_out),
+        "num_runs": report.num_runs,
+        "wall_s": round(report.wall_s, 3),
+    }
+
+
+def render_largest(report: LargestReport, width: int = 80) -> str:
+    """The report as a text without colour, `width` columns wide."""
+    return render(lambda console: print_largest(report, console), width)
+
+
+def print_largest(report: LargestReport, console: Console) -> None:
+    """Prints the report."""
+    print_parts(_parts(report, bar_mark(console)), console)
+
+
+def largest_line(report: LargestReport) -> str:
+    """What it comes to, in one line."""
+    where = f"{format_bytes(report.budget_bytes, 2)} of {report.gpu.slug}"
+    best, plain, name = report.best, report.as_it_is, report.variable
+    if report.failure:
+        return f"failed: {report.failure}"
+    if best is None:
+        return f"no {name} fits {where}"
+    if best.beyond is None:
+        return f"{name} {best.size} fits {where}; the peak does not grow with it any more"
+    if not best.actions:
+        return f"{name} {best.size} fits {where} as it is"
+    first = f"{name} {plain.size} fits {where} as it is" if plain else f"no {name} fits as it is"
+    fits = "" if plain else f" fits {where}"
+    return f"{first}, {best.size}{fits} under a plan: {best.name}"
+
+
+def _parts(report: LargestReport, bar: str) -> Iterator[RenderableType]:
+    yield Text(largest_line(report), style="bold green" if report.best else "bold red")
+    yield Text(f"  {' '.join(report.program)}", style="dim", overflow="ellipsis", no_wrap=True)
+    told = f"  torch {report.torch}, {report.num_runs} runs in {report.wall_s:.1f} s, none on a GPU"
+    yield Text(told, style="dim")
+    if report.answers:
+        yield Text()
+        yield _table(report, bar)
+    retries = [one for one in report.answers if one.seen.num_retries]
+    if retries:
+        sizes = ", ".join(str(one.size) for one in retries)
+        yield Text(
+            f"\nWith {report.variable} {sizes} the allocator had to give back its cache to go on, "
+            "which takes time that is not counted",
+            style="yellow",
+        )
+    for warning in report.warnings:
+        yield Text(f"warning: {warning}", style="yellow")
+    for name, why in report.left_out.items():
+        yield Text(f"left out: {name}: {why}", style="dim")
+    if report.answers:
+        yield Text(
+            "\nBasis: each size was seen to fit on the phantom, and the next one not to; times by "
+            "a model of costs"
+        )
+
+
+def _table(report: LargestReport, bar: str) -> Table:
+    """The answers, the largest first."""
+    name, best, fastest = report.variable, report.best, report.fastest
+    table = make_grid("left", "right", "right", "left", "right", "left")
+    table.add_row("", name, "device", "of the budget", f"step/{name}", "plan", style="dim")
+    for one in report.answers:
+        told = Text(one.name, style="bold" if one is best else "")
+        is_fastest = one is fastest and len(report.answers) > 1
+        merit = f", the fastest for each {name}" if is_fastest else ""
+        why = f"{one.beyond} does not: {one.why_not}" if one.beyond else "no end was found"
+        table.add_row(
+            ">" if one is best else "",
+            str(one.size),
+            format_bytes(one.seen.used_bytes, 2),
+            draw_bar(USED_LOOK, one.seen.used_bytes, report.budget_bytes, bar, _BAR_WIDTH),
+            _time(one.unit_s),
+            told.append(f"{merit}; {why}", style="" if one is best else "dim"),
+        )
+    return table
+
+
+def _time(seconds: float) -> str:
+    if not seconds:
+        return ""
+    return f"{1e3 * seconds:.2f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.1f} us"
+
+
+def _answer(one: Answer) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "actions": describe_actions(one.actions),
+        "size": one.size,
+        "beyond": one.beyond,
+        "why_not": one.why_not or None,
+        "step_s": one.step_s or None,
+        "unit_s": one.unit_s or None,
+        "peak_used_bytes": one.seen.used_bytes,
+        "peak_allocated_bytes": one.seen.allocated_bytes,
+        "num_alloc_retries": one.seen.num_retries,
+        "host_bytes": one.seen.host_bytes,
+    }
