@@ -39,6 +39,7 @@ check: .venv/done
 
 # The versions of PyTorch are a list in benchmarks/versions.py, which makes an environment for each.
 nightly: check $(NEWEST)/ullage-env.json phantom
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray]'
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST) -m "not phantom"
 	$(BIN)/python -m benchmarks.versions
 	$(BIN)/python -m benchmarks.examples --python $(NEWEST)/bin/python --python $(OLDEST)/bin/python

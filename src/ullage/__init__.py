@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from ullage.estimates import Estimate, ServingAnswer, estimate_serving, estimate_training
     from ullage.explanations import Explanation, explain_file
     from ullage.fits import Fit, fit
+    from ullage.largest import Largest, find_largest
     from ullage.ranks import run_ranks
+    from ullage.segmentations import Segmentations, compare_segments
     from ullage.sweeps import Sweep, sweep
     from ullage.techniques.plan import Plan
     from ullage.what_ifs import WhatIf, what_if
@@ -46,10 +48,12 @@ __all__ = [
     "Estimate",
     "Explanation",
     "Fit",
+    "Largest",
     "Locked",
     "Plan",
     "PlanError",
     "Run",
+    "Segmentations",
     "ServingAnswer",
     "SnapshotError",
     "SpecError",
@@ -58,10 +62,12 @@ __all__ = [
     "WhatIf",
     "__version__",
     "check",
+    "compare_segments",
     "diff",
     "estimate_serving",
     "estimate_training",
     "explain_file",
+    "find_largest",
     "fit",
     "lock",
     "run",
@@ -79,10 +85,12 @@ _MODULES = {
     "Estimate": "ullage.estimates",
     "Explanation": "ullage.explanations",
     "Fit": "ullage.fits",
+    "Largest": "ullage.largest",
     "Locked": "ullage.checks",
     "Plan": "ullage.techniques.plan",
     "PlanError": "ullage.errors",
     "Run": "ullage.api",
+    "Segmentations": "ullage.segmentations",
     "ServingAnswer": "ullage.estimates",
     "SnapshotError": "ullage.errors",
     "SpecError": "ullage.errors",
@@ -90,10 +98,12 @@ _MODULES = {
     "UllageError": "ullage.errors",
     "WhatIf": "ullage.what_ifs",
     "check": "ullage.checks",
+    "compare_segments": "ullage.segmentations",
     "diff": "ullage.diffs",
     "estimate_serving": "ullage.estimates",
     "estimate_training": "ullage.estimates",
     "explain_file": "ullage.explanations",
+    "find_largest": "ullage.largest",
     "fit": "ullage.fits",
     "lock": "ullage.checks",
     "run": "ullage.api",

@@ -16,13 +16,18 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ullage.errors import SpecError
-from ullage.gpus.catalog import load_catalog
+from ullage.gpus.catalog import find_gpu, load_catalog
 from ullage.jobs import Job, ProgramOptions, make_job, make_options
+from ullage.launched import find_launched, fit_launched
 from ullage.phantom.device import PhantomDevice, choose_device
+from ullage.phantom.rank import Rank, choose_ranks
+from ullage.plan.cost import with_rates
 from ullage.plan.findings import FitReport
+from ullage.spreads import Goal, fit_spread
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Semantics
 from ullage.trials import Trials
@@ -30,6 +35,7 @@ from ullage.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from ullage.plan.measure import Runner, Wanted
+    from ullage.ray_trials import RayTrials
 
 # The steps that a run is cut off after: the first has no optimizer states yet, the third is as all
 # that follow.
@@ -83,6 +89,9 @@ def fit(
     allow: str = Semantics.SAME.value,
     objective: str = "time",
     smallest_gpu: bool = False,
+    gpus: int = 1,
+    ray: str | None = None,
+    rates: str | os.PathLike[str] | None = None,
     python: str | os.PathLike[str] | None = None,
     on_progress: Callable[[str], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
@@ -92,13 +101,19 @@ def fit(
 
     Args:
         program: its words, as for `ullage.run`.
-        gpu, memory, capability, python: as for `ullage.run`; one of gpu, memory and budget has to
-            be given.
+        gpu, memory, capability, python: as for `ullage.run`; one of gpu, memory, budget and
+            smallest_gpu has to be given.
         budget: what may be used of the device, such as "20GiB"; None: all of it.
         allow: "same": techniques that compute the same; "rounding": other precisions too;
             "training": such that change the training too.
         objective: "time": the fastest plan that fits; "memory": that which takes the least memory.
-        smallest_gpu: look for the smallest GPU of the catalogue too, some runs more.
+        smallest_gpu: look for the smallest GPU of the catalogue too, some runs more; where no
+            device is named, the plan is for that one.
+        gpus: GPUs of one machine that share the training, a rank on each; what is said of the
+            device and the budget is of each.
+        ray: the address of a Ray cluster that makes the runs (ray_trials.py); None: this machine.
+        rates: what such a GPU was measured to reach, a file of `ullage calibrate`; "catalogue": as
+            makers state it; None: what is kept of this GPU, if it was measured here.
         on_progress: called with a line as runs end.
         on_failure: called with the last output of the program where it failed as it is.
         options: alloc_conf, steps (default 3), real_init, dummy_weights, values and assume of
@@ -109,7 +124,12 @@ def fit(
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
     """
     device = choose_device(gpu, memory=memory, capability=capability)
-    budget_bytes = _budget(device, budget)
+    device = replace(device, gpu=with_rates(device.gpu, rates))
+    is_open = smallest_gpu and budget is None and device.is_unlimited
+    smallest = _Smallest.INSTEAD if is_open else _Smallest.TOO if smallest_gpu else _Smallest.NO
+    budget_bytes = device.gpu.total_bytes if is_open else find_budget(device, budget)
+    if smallest_gpu and gpus > 1:
+        raise SpecError("the smallest GPU is looked for by one rank alone; leave --gpus out")
     if options.get("plan") is not None:
         raise SpecError("a search makes a plan; leave the other plan out")
     told = {"steps": STEPS, **{key: value for key, value in options.items() if value is not None}}
@@ -117,31 +137,88 @@ def fit(
         program,
         device=replace(device, is_unlimited=True),
         python=python,
-        options=make_options(**told),  # type: ignore[arg-type]
+        options=replace(make_options(**told), rank=_first_rank(gpus)),  # type: ignore[arg-type]
     )
-    from ullage.plan.search import Search
-
     started_s = time.monotonic()
-    semantics, is_for_memory = _semantics(allow), _is_for_memory(objective)
-    with Trials(job, on_progress) as trials:
-        search = Search(make_runner(trials, job), device.gpu, semantics)
-        report = search.leanest(budget_bytes) if is_for_memory else search.fastest(budget_bytes)
+    goal = Goal(device.gpu, budget_bytes, is_for_memory=_is_for_memory(objective))
+    with make_trials(job, ray, on_progress, read_semantics(allow)) as trials:
+        if gpus == 1:
+            report = _fit_one(trials, job, goal, read_semantics(allow), smallest)
+        else:
+            report = _fit_several(trials, job, goal, read_semantics(allow))
         if report.failure and on_failure is not None:
             for text in [*trials.outputs.values()][:1]:
                 on_failure(text)
-        smallest = search.smallest_gpu(load_catalog()) if smallest_gpu else None
     return Fit(
         replace(
             report,
             program=job.program.argv,
-            smallest_gpu=smallest,
             num_runs=trials.num_runs,
             wall_s=time.monotonic() - started_s,
         )
     )
 
 
-def make_runner(trials: Trials, job: Job) -> Runner:
+class _Smallest(Enum):
+    """Whether the smallest GPU is looked for, and the plan is for that one."""
+
+    NO = 0
+    TOO = 1
+    INSTEAD = 2
+
+
+def _fit_one(
+    trials: Trials | RayTrials, job: Job, goal: Goal, allowed: Semantics, wanted: _Smallest
+) -> FitReport:
+    """The best plan for one GPU."""
+    from ullage.plan.search import Search
+
+    search = Search(make_runner(trials, job), goal.gpu, allowed)
+    smallest = None if wanted is _Smallest.NO else search.smallest_gpu(load_catalog())
+    if wanted is _Smallest.INSTEAD and smallest is not None:
+        found = find_gpu(smallest.gpu)
+        there = replace(job, device=PhantomDevice(found, is_unlimited=True))
+        search = Search(make_runner(trials, there), found, allowed)
+        goal = goal._replace(gpu=found, budget_bytes=found.total_bytes)
+    ask = search.leanest if goal.is_for_memory else search.fastest
+    return replace(ask(goal.budget_bytes), smallest=smallest)
+
+
+def _fit_several(trials: Trials | RayTrials, job: Job, goal: Goal, allowed: Semantics) -> FitReport:
+    """The best plan for several GPUs; where the program has a launcher's configuration, the best of
+    those.
+    """
+    launched = find_launched(job)
+    if launched is None:
+        return fit_spread(make_runner(trials, job), job, goal, allowed)
+    if not isinstance(trials, Trials):
+        raise SpecError("configurations of a launcher are tried on this machine; leave --ray out")
+    return fit_launched(trials, job, launched, goal.budget_bytes, is_for_memory=goal.is_for_memory)
+
+
+def _first_rank(gpus: int) -> Rank | None:
+    """Rank 0 of a job of one machine; None: it is no job."""
+    if gpus < 1:
+        raise SpecError(f"gpus={gpus} is not a number of GPUs; expected 1 or more")
+    return None if gpus == 1 else choose_ranks((0,), gpus, gpus)[0]
+
+
+def make_trials(
+    job: Job, ray: str | None, on_progress: Callable[[str], None] | None, semantics: Semantics
+) -> Trials | RayTrials:
+    """What makes the runs of a search, of techniques that may change so much: this machine, or a
+    Ray cluster.
+    """
+    if ray is None:
+        from ullage.plan.menu import variables
+
+        return Trials(job, on_progress, list(variables(semantics)))
+    from ullage.ray_trials import RayTrials
+
+    return RayTrials(job, ray, on_progress)
+
+
+def make_runner(trials: Trials | RayTrials, job: Job) -> Runner:
     """Runs plans, each on its GPU or where memory is without end, with the work or without."""
 
     def device_of(one: Wanted) -> PhantomDevice:
@@ -158,12 +235,13 @@ def make_runner(trials: Trials, job: Job) -> Runner:
             )
             for one in wanted
         ]
-        return [result.report for result in trials.run(jobs)]
+        is_fresh = any(one.is_fresh for one in wanted)
+        return [result.report for result in trials.run(jobs, is_fresh=is_fresh)]
 
     return run
 
 
-def _budget(device: PhantomDevice, budget: str | int | None) -> int:
+def find_budget(device: PhantomDevice, budget: str | int | None) -> int:
     """What may be used of the device.
 
     Raises:
@@ -171,7 +249,7 @@ def _budget(device: PhantomDevice, budget: str | int | None) -> int:
     """
     if budget is None:
         if device.is_unlimited:
-            raise SpecError("fit into what? give --gpu, --memory or --budget")
+            raise SpecError("fit into what? give --gpu, --memory, --budget or --smallest-gpu")
         return device.gpu.total_bytes
     size = parse_bytes(budget)
     if size > device.gpu.total_bytes:
@@ -187,7 +265,13 @@ def _budget(device: PhantomDevice, budget: str | int | None) -> int:
     return size
 
 
-def _semantics(allow: str) -> Semantics:
+def read_semantics(allow: str) -> Semantics:
+    """What techniques may change; SpecError where the word is not known."""
+    if allow == "none":
+        raise SpecError(
+            "a search without techniques finds no plan: `ullage run` says whether it fits as it "
+            "is; --allow none goes with --max-batch and --largest"
+        )
     try:
         return Semantics(allow)
     except ValueError:

@@ -15,14 +15,20 @@ from typing import TypedDict
 from ullage.errors import SpecError
 from ullage.phantom.companions import Companions, companions
 from ullage.phantom.device import PhantomDevice
-from ullage.phantom.launch import LIBRARY_DIR, RunOptions, check_platform, make_environment
+from ullage.phantom.launch import (
+    LIBRARY_DIR,
+    RunOptions,
+    check_platform,
+    make_environment,
+    run_directory,
+)
+from ullage.phantom.launcher import launcher_of, ranks_of
 from ullage.phantom.program import UserProgram, resolve_program
 from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
 from ullage.record.assume import Assumed
 from ullage.techniques.plan import Plan
 
 _ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
-_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun")
 
 
 class ProgramOptions(TypedDict, total=False):
@@ -88,16 +94,24 @@ def make_job(
 ) -> Job:
     """Finds the program and its torch; raises as `run` does. It runs in `directory`."""
     check_platform()
-    if options.rank is not None and program and Path(program[0]).name in _LAUNCHERS:
-        raise SpecError(
-            f"{Path(program[0]).name} starts the ranks of a job itself; give it --gpus N instead, "
-            "or the script alone to play one rank"
-        )
+    launcher = None if options.rank is None else launcher_of(program)
     interpreter = None if python is None else os.fspath(python)
     user_program = resolve_program(program, interpreter, directory)
-    return Job(
-        user_program, device, check_torch(find_torch(user_program.python), LIBRARY_DIR), options
-    )
+    build = check_torch(find_torch(user_program.python), LIBRARY_DIR)
+    job = Job(user_program, device, build, options)
+    return job if launcher is None else _as_one_rank(job)
+
+
+def _as_one_rank(job: Job) -> Job:
+    """A launcher's job as one of the ranks that it would start."""
+    with run_directory() as run_dir:
+        environment = make_environment(run_dir, job.device, job.build, job.options)
+        (started,) = ranks_of([job.program], environment)
+    if isinstance(started, str):
+        raise SpecError(started)
+    program, variables = started
+    told = {**job.options.variables, **variables}
+    return replace(job, program=program, options=replace(job.options, variables=told))
 
 
 @contextmanager

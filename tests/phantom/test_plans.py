@@ -159,6 +159,29 @@ def test_a_refusal_that_the_script_swallows_is_told_at_its_end(
     assert "the plan was not applied: the plan was made for another program" in stderr
 
 
+@pytest.mark.parametrize("way", ["counts", "catches_counts"])
+def test_what_is_refused_after_the_plan_was_applied_is_told_at_the_end(
+    make_plan: MakePlan, run_script: Callable[..., Any], way: str
+) -> None:
+    assert run_script(way)[0] == 0
+    code, stdout, stderr = run_script(way, make_plan())
+    assert code == 3
+    assert ("caught PlanError" in stdout) == (way == "catches_counts")
+    assert "ullage: the plan was not kept: a Block changes its buffer" in stderr
+
+
+def test_what_is_refused_and_swallowed_fails_the_run(
+    run_program: RunProgram, make_plan: MakePlan, tmp_path: Path
+) -> None:
+    make_plan().save(tmp_path / "plan.json")
+    run = run_program(
+        LOOPS, "catches_counts", "cuda", options=("--plan", str(tmp_path / "plan.json"))
+    )
+    assert run.exit_code == 3
+    assert run.document["reason"].startswith("the plan was not kept: a Block changes its buffer")
+    assert not run.document["plan"]["is_applied"]
+
+
 def test_a_script_that_does_not_train_has_not_had_its_plan(
     make_plan: MakePlan, run_script: Callable[..., Any]
 ) -> None:
@@ -198,6 +221,22 @@ def test_a_plan_takes_memory_on_the_phantom_and_says_so(
     assert under.document["plan"]["summary"] == "checkpoint (4 modules)"
     assert kept(under) < kept(alone)
     assert under.record.modules == alone.record.modules, "a wrapped module is called as it was"
+
+
+def test_gradients_become_views_of_the_buckets_of_a_script_that_knows_nothing_of_it(
+    run_program: RunProgram, run_script: Callable[..., Any], make_plan: MakePlan, tmp_path: Path
+) -> None:
+    plan = make_plan(Action("bucket_view"), modules={})
+    plan.save(tmp_path / "plan.json")
+    alone = run_program(LOOPS, "ddp", "cuda")
+    under = run_program(LOOPS, "ddp", "cuda", options=("--plan", str(tmp_path / "plan.json")))
+    assert under.document["plan"]["is_applied"]
+    stepping = [
+        one.device["steps"][-1]["phases"]["optimizer"]["peak_allocated_bytes"]
+        for one in (alone, under)
+    ]
+    assert stepping[0] - stepping[1] >= 4 * PARAMETERS
+    assert rows(run_script("ddp", plan)[1]) == rows(run_script("ddp")[1])
 
 
 def kept(outcome: Any) -> int:

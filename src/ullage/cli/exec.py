@@ -21,7 +21,7 @@ def exec_command(program: tuple[str, ...], *, plan: Path | None, python: str | N
     \b
     ullage exec --plan plan.json -- train.py --batch-size 16
 
-    Exits as the program does; with 3 where the plan was not applied.
+    Exits as the program does; with 3 where the plan was not applied, or not to the end.
     """
     from ullage.executed import execute
     from ullage.techniques.outcome import NEVER
@@ -32,6 +32,6 @@ def exec_command(program: tuple[str, ...], *, plan: Path | None, python: str | N
     code, outcome = execute(program, Plan.load(plan), python)
     if outcome.is_applied or (code and not outcome.is_refused):
         return code
-    why = outcome.reason if outcome.is_refused else f"{outcome.reason}; {NEVER}"
-    click.echo(f"ullage: the plan was not applied: {why}", err=True)
+    more = "" if outcome.is_refused else f"; {NEVER}"
+    click.echo(f"ullage: {outcome.failure}{more}", err=True)
     return _NOT_APPLIED

@@ -37,9 +37,17 @@ VERBS = {
         "ullage.cli.fit:fit_command",
         "Find the fastest way to make a program fit, as a plan.",
     ),
+    "segments": (
+        "ullage.cli.segments:segments_command",
+        "Compare ways to checkpoint a chain of modules in segments.",
+    ),
     "exec": (
         "ullage.cli.exec:exec_command",
         "Run a program under a plan, on the GPU that is here.",
+    ),
+    "calibrate": (
+        "ullage.cli.calibrate:calibrate_command",
+        "Measure the GPU that is here, so that `fit` foresees its times.",
     ),
     "explain": (
         "ullage.cli.explain:explain_command",

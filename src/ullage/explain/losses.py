@@ -17,7 +17,7 @@ def find_losses(program: Program) -> tuple[str, ...]:
     found = list(program.not_kept)
     # One that ended well is judged by that.
     if program.exit_code and program.plan is not None and not program.plan.is_applied:
-        found.append(f"the plan was not applied: {program.plan.reason}")
+        found.append(program.plan.failure)
     for _pid, text in program.left_running:
         found.append(f"the program left {text} running; it was ended")
     for pid, why in program.unrecorded:

@@ -155,7 +155,7 @@ def _fatal_oom(record: Record, program: Program) -> OutOfMemory | None:
     """The out-of-memory that ended a process, or for which a server did not answer."""
     failed = program.failed_request
     is_unanswered = failed is not None and failed.is_out_of_memory and bool(record.ooms)
-    if not ended_out_of_memory(record.exit) and not is_unanswered:
+    if not ended_out_of_memory(record.exit, had_ooms=bool(record.ooms)) and not is_unanswered:
         return None
     if record.ooms:
         last = record.ooms[-1]
@@ -199,8 +199,7 @@ def _judge(
     if failed is not None:
         return _judge_unanswered(failed, request)
     if program.plan is not None and not program.plan.is_applied:
-        reason = f"the plan was not applied: {program.plan.reason}"
-        return Verdict.FAILED, reason, ExitCode.PROGRAM_FAILED
+        return Verdict.FAILED, program.plan.failure, ExitCode.PROGRAM_FAILED
     gap = find_gap(program, [process.record for process in processes])
     if gap is not None:
         return Verdict.FAILED, gap, ExitCode.PROGRAM_FAILED

@@ -111,15 +111,19 @@ def gpus_that_fit(
     return tuple(gpu.slug for gpu in sorted(fitting, key=lambda gpu: (gpu.total_bytes, gpu.slug)))
 
 
-def ended_out_of_memory(exit_: ProgramExit) -> bool:
+def ended_out_of_memory(exit_: ProgramExit, *, had_ooms: bool = False) -> bool:
     """Whether an out-of-memory that nobody caught ended the program.
 
-    cuBLAS and others report theirs as a RuntimeError, with the reason in the text only.
+    cuBLAS and others report theirs as a RuntimeError, with the reason in the text only. Where there
+    is no room for the workspace of any of cuDNN's algorithms, torch catches that (had_ooms) and
+    says that it found none.
     """
     if exit_.kind is not ExitKind.EXCEPTION:
         return False
     name = (exit_.exception or "").rpartition(".")[2]
     message = (exit_.message or "").lower()
+    if had_ooms and "unable to find an engine" in message:
+        return True
     # "DefaultCPUAllocator: can't allocate memory" is the host's, not the device's.
     return name == "OutOfMemoryError" or "out of memory" in message or "_alloc_failed" in message
 

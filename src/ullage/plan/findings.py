@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import Gpu
 from ullage.plan.blocks import Block
+from ullage.plan.smallest import Smallest
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action, Value
 
@@ -24,6 +26,7 @@ class Seen:
         allocated_bytes: by the allocator at most.
         num_retries: how often the allocator had to give back its cache to go on.
         host_bytes: of pinned host memory at most.
+        is_refused: whether it did not run for a reason that is not memory.
     """
 
     fits: bool
@@ -32,6 +35,7 @@ class Seen:
     allocated_bytes: int
     num_retries: int
     host_bytes: int
+    is_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Candidate:
             or the profile has it.
         seen: of a run on the device; None: it was not run there.
         why: why it is not the one chosen; empty for that one.
+        configuration: the file of the program's launcher that it stands for; empty: its own.
     """
 
     name: str
@@ -56,6 +61,28 @@ class Candidate:
     used_bytes: int
     seen: Seen | None = None
     why: str = ""
+    configuration: str = ""
+
+    @property
+    def is_as_it_is(self) -> bool:
+        """Whether nothing of the program is changed."""
+        return not self.actions and not self.configuration
+
+
+class WorstRank(NamedTuple):
+    """Of the ranks of a job under a plan, the one that takes the most memory.
+
+    Attributes:
+        rank: its number.
+        used_bytes: of its device at most.
+        num_distinct: ranks that are unlike each other, all of which were played.
+        fits: whether all of them ran through.
+    """
+
+    rank: int
+    used_bytes: int
+    num_distinct: int
+    fits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +104,16 @@ class FitReport:
         bound_s: no mixture of these techniques that is expected to need as little as the best takes
             a step of less.
         left_out: techniques that were not used, and why.
-        smallest_gpu: the smallest of the catalogue on which a plan was seen to fit.
+        smallest: the GPU of the catalogue with the least memory on which a plan was seen to fit;
+            None: there is none, or it was not asked for.
         failure: why the program failed by itself; empty if it did not.
         warnings: of the run of the program as it is.
         num_runs: how many were made.
         wall_s: how long it took.
         exit_code: what the command line exits with.
+        num_gpus: that share the training; of each, the device and the budget.
+        worst_rank: of several, that which takes the most memory under the best plan; what is said
+            of candidates is rank 0.
     """
 
     program: tuple[str, ...]
@@ -97,12 +128,14 @@ class FitReport:
     front: tuple[tuple[float, int], ...]
     bound_s: float
     left_out: Mapping[str, str]
-    smallest_gpu: str | None
+    smallest: Smallest | None
     failure: str
     warnings: tuple[str, ...]
     num_runs: int
     wall_s: float
     exit_code: ExitCode
+    num_gpus: int = 1
+    worst_rank: WorstRank | None = None
 
     @property
     def gap(self) -> float:

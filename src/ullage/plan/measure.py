@@ -26,14 +26,15 @@ _WORTH = 0.001
 
 
 class Wanted(NamedTuple):
-    """A run that is wanted: under which plan, on which GPU (None: with memory without end), and
-    what is to be recorded.
+    """A run that is wanted: under which plan, on which GPU (None: with memory without end), what is
+    to be recorded, and whether it has to be from the program's first line in a process of its own.
     """
 
     plan: Plan | None = None
     gpu: Gpu | None = None
     has_work: bool = False
     describes: bool = False
+    is_fresh: bool = False
 
 
 Runner = Callable[[Sequence[Wanted]], list[RunReport]]
@@ -62,6 +63,8 @@ class Measurements:
     Args:
         run: makes runs.
         gpu: whose rates count.
+        under: a plan that all runs are under, such as one that shares the training among ranks;
+            what is done beside it is measured. None: the program as it is.
 
     Attributes:
         first: of the program as it is.
@@ -72,9 +75,10 @@ class Measurements:
         left_out: techniques that do not go with the program, and why.
     """
 
-    def __init__(self, run: Runner, gpu: Gpu) -> None:
+    def __init__(self, run: Runner, gpu: Gpu, under: Plan | None = None) -> None:
         self._run = run
         self._gpu = gpu
+        self._under = under
         self.first: RunReport
         self.made_for: MadeFor | None = None
         self.blocks: tuple[Block, ...] = ()
@@ -85,7 +89,9 @@ class Measurements:
 
     def measure_program(self) -> Measured | None:
         """Runs the program as it is; None: it failed, or trains nothing that a plan is for."""
-        self.first, with_work = self._run([Wanted(describes=True), Wanted(has_work=True)])
+        self.first, with_work = self._run(
+            [Wanted(self._under, describes=True), Wanted(self._under, has_work=True)]
+        )
         outcome = self.first.program.plan
         found = None if outcome is None else outcome.found
         if found is None or not _ran(self.first) or not _ran(with_work):
@@ -104,26 +110,30 @@ class Measurements:
     def measure_techniques(self, allowed: Semantics, base: Measured) -> None:
         """Runs each technique that may be used by itself; those that help are kept."""
         paths = [block.path for block in self.blocks]
-        for actions, into in (
-            (list(treatments(allowed, paths)) if paths else [], self.treatments),
-            (list(moves(allowed)), self.moves),
-        ):
-            for one in self._measure(actions):
-                if helps(one, base):
-                    into.append(one)
-                else:
-                    self.left_out[_name(one.actions)] = "makes nothing less or faster here"
+        # Moves first: one that sets the allocator up has a process of its own started.
+        for one in self._measure([*moves(allowed), *(treatments(allowed, paths) if paths else ())]):
+            if not helps(one, base):
+                self.left_out[_name(one.actions)] = "makes nothing less or faster here"
+            elif one.actions[0].modules:
+                self.treatments.append(one)
+            else:
+                self.moves.append(one)
 
     def plan(self, actions: Sequence[Action]) -> Plan:
-        """A plan of these actions for the program.
+        """A plan of these actions for the program, with those that all runs are under.
 
         Raises:
             PlanError: they do not go together.
         """
         if self.made_for is None:
             raise PlanError("there is no model that a plan could be for")
+        actions = (*actions, *(() if self._under is None else self._under.actions))
         named = {path: self.made_for.modules[path] for one in actions for path in one.modules}
-        return Plan(tuple(actions), replace(self.made_for, modules=named))
+        return Plan(actions, replace(self.made_for, modules=named))
+
+    def plan_to_run(self, actions: Sequence[Action]) -> Plan | None:
+        """What a run of these actions is under; None: nothing."""
+        return self.plan(actions) if actions else self._under
 
     def _measure(self, tried: Sequence[Actions]) -> list[Measured]:
         wanted: list[Wanted] = []

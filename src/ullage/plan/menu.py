@@ -7,7 +7,6 @@ is a *move*; a *setting* is several moves together that go with each other.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from ullage.errors import PlanError
@@ -19,6 +18,8 @@ Actions = tuple[Action, ...]
 # Two techniques on the same module that do more than either: of what is computed again only the
 # inputs are kept, and these are in the host's memory.
 _PAIRS = (("checkpoint", "offload_activations"),)
+# What goes with a way to share a training among ranks, and with that alone.
+_LAYOUTS = (("data_parallel", "zero_optimizer"),)
 _ORDER = tuple(Semantics)
 
 
@@ -42,12 +43,22 @@ def moves(allowed: Semantics) -> Iterator[Actions]:
                 yield (Action(technique.name, (), way),)
 
 
+def variables(allowed: Semantics) -> Iterator[Mapping[str, str]]:
+    """What those moves set in the environment of a program that have to before it starts."""
+    for (action,) in moves(allowed):
+        told = TECHNIQUES[action.technique].variables
+        if told is not None:
+            yield told(action)
+
+
 def settings(chosen: Sequence[Action]) -> Iterator[Actions]:
     """All sets of these moves that go together; the empty one first."""
-    for size in range(len(chosen) + 1):
-        for some in itertools.combinations(chosen, size):
-            if go_together(some):
-                yield some
+    found: list[Actions] = [()]
+    for name in dict.fromkeys(one.technique for one in chosen):
+        ways = [one for one in chosen if one.technique == name]
+        more = [(*some, way) for some in found for way in ways]
+        found += [some for some in more if go_together(some)]
+    yield from found
 
 
 def go_together(some: Sequence[Action]) -> bool:
@@ -57,8 +68,29 @@ def go_together(some: Sequence[Action]) -> bool:
     return len(set(names)) == len(names) and not excluded.intersection(names)
 
 
+def are_exclusive(one: Action, other: Action) -> bool:
+    """Whether one of two techniques excludes the other."""
+    first, second = TECHNIQUES[one.technique], TECHNIQUES[other.technique]
+    return second.name in first.excludes or first.name in second.excludes
+
+
+def layouts(paths: Sequence[str]) -> Iterator[Actions]:
+    """Each way to share a training among ranks; modules that are shared one by one are these."""
+    for technique in TECHNIQUES.values():
+        # A step of what splits one batch among ranks is one batch, and no shorter for it.
+        has_own_batches = technique.semantics is Semantics.TRAINING
+        if technique.place is Place.RANKS and has_own_batches:
+            named = tuple(paths) if technique.names_modules else ()
+            for way in _ways(technique):
+                yield (Action(technique.name, named, way),)
+    for pair in _LAYOUTS:
+        yield tuple(Action(name) for name in pair)
+
+
 def _usable(allowed: Semantics) -> Iterator[Technique]:
     for technique in TECHNIQUES.values():
+        if technique.place is Place.RANKS or technique.needs_ranks or technique.is_for_chains:
+            continue
         if _ORDER.index(technique.semantics) <= _ORDER.index(allowed):
             yield technique
 

@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ullage.explain.run import RunReport
-from ullage.explain.verdict import ExitCode, Verdict, gpus_that_fit
+from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.blocks import Block
-from ullage.plan.bracket import Bracket
 from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, Key, Seen, key_of, name_plan
-from ullage.plan.ladder import Ladder, Rung
+from ullage.plan.ladder import Ladder
 from ullage.plan.measure import Measured, Measurements, Runner, Wanted
 from ullage.plan.menu import Actions
+from ullage.plan.smallest import Smallest, find_smallest
+from ullage.plan.trying import Rung, next_rungs
 from ullage.techniques.plan import Foreseen, Plan
 from ullage.techniques.technique import Semantics
 from ullage.units import format_bytes
@@ -27,7 +28,6 @@ from ullage.units import format_bytes
 _AT_ONCE = 2
 # A search does not go on for ever where what is seen is far from what was expected.
 _MAX_ROUNDS = 24
-_MOST_GPUS = 3
 
 
 class Search:
@@ -37,13 +37,19 @@ class Search:
         run: makes runs.
         gpu: the device.
         allowed: what techniques may change.
+        under: a plan that all runs are under; see `Measurements`.
     """
 
-    def __init__(self, run: Runner, gpu: Gpu, allowed: Semantics) -> None:
+    def __init__(
+        self, run: Runner, gpu: Gpu, allowed: Semantics, under: Plan | None = None
+    ) -> None:
         self._run = run
         self._gpu = gpu
-        self._known = Measurements(run, gpu)
+        self._known = Measurements(run, gpu, under)
         self._reports: dict[Key, RunReport] = {}
+        self._tried: dict[tuple[int, int], Rung] = {}
+        self._learned: set[Key] = set()
+        self._confirmed: set[Key] = set()
         self._base = self._known.measure_program()
         self._ladder: Ladder | None = None
         if self._base is not None:
@@ -54,59 +60,55 @@ class Search:
         """The first rung of the ladder that is seen to fit."""
         if self._ladder is None or self._base is None:
             return self._failed(budget_bytes)
-        ladder, guess = self._ladder, self._guess(self._ladder, self._base, budget_bytes)
         # Where the allocator has to give back its cache to go on, steps take longer than is told.
-        found = self._first(ladder, guess, budget_bytes, most_retries=0)
+        found = self._first(self._ladder, budget_bytes, most_retries=0)
         if found is None:
-            found = self._first(ladder, guess, budget_bytes, most_retries=None)
-        return self._told(ladder, self._base, found, budget_bytes)
+            found = self._first(self._ladder, budget_bytes, most_retries=None)
+        return self._told(self._ladder, self._base, found, budget_bytes)
 
-    def _first(
-        self, ladder: Ladder, guess: int, budget_bytes: int, *, most_retries: int | None
-    ) -> int | None:
-        """The first rung that is seen to fit, with so many retries of the allocator at most."""
-        bracket = Bracket(len(ladder.rungs), guess)
+    def _first(self, ladder: Ladder, budget_bytes: int, *, most_retries: int | None) -> Rung | None:
+        """The fastest rung that is seen to fit, with so many retries of the allocator at most; seen
+        in a run from the program's first line too.
+        """
+        fits = {
+            rung.place: seen.fits and _is_smooth(seen, most_retries)
+            for rung in self._tried.values()
+            if (seen := self._seen(ladder.actions(rung), budget_bytes)) is not None
+        }
+        room = budget_bytes - self._outside_bytes
         for _ in range(_MAX_ROUNDS):
-            places = bracket.next(_AT_ONCE)
-            if not places:
+            rungs = next_rungs(ladder.rungs, fits, room, _AT_ONCE)
+            if not rungs:
                 break
-            seen = self._see([ladder.actions(ladder.rungs[one]) for one in places], budget_bytes)
-            for place, one in zip(places, seen, strict=True):
-                is_smooth = most_retries is None or one.num_retries <= most_retries
-                bracket.note(place, fits=one.fits and is_smooth)
-        return bracket.found
+            plans = [ladder.actions(one) for one in rungs]
+            for rung, actions, seen in zip(
+                rungs, plans, self._see(plans, budget_bytes), strict=True
+            ):
+                fits[rung.place] = seen.fits and _is_smooth(seen, most_retries)
+                self._tried[rung.place] = rung
+                self._learn(ladder, rung, actions)
+        fitting = sorted(self._tried[place] for place, is_fitting in fits.items() if is_fitting)
+        whole = (one for one in fitting if self._confirm(ladder.actions(one), budget_bytes))
+        return next(whole, None)
 
     def leanest(self, budget_bytes: int) -> FitReport:
         """That of the last rungs which is seen to take the least memory."""
         if self._ladder is None or self._base is None:
             return self._failed(budget_bytes)
-        rungs = self._ladder.rungs
-        places = range(max(0, len(rungs) - 2 * _AT_ONCE), len(rungs))
-        seen = self._see([self._ladder.actions(rungs[place]) for place in places], budget_bytes)
-        used = {place: one.used_bytes for place, one in zip(places, seen, strict=True) if one.fits}
+        rungs = self._ladder.rungs[-2 * _AT_ONCE :]
+        self._tried |= {one.place: one for one in rungs}
+        seen = self._see([self._ladder.actions(one) for one in rungs], budget_bytes)
+        used = {rung: one.used_bytes for rung, one in zip(rungs, seen, strict=True) if one.fits}
         least = min(used, key=used.__getitem__, default=None)
         return self._told(self._ladder, self._base, least, budget_bytes)
 
-    def smallest_gpu(self, catalogued: Sequence[Gpu]) -> str | None:
-        """The smallest GPU on which the plan that takes the least memory is seen to fit; None: it
-        was not seen to fit any that was tried.
-
-        Those too small by what it takes on this device are not tried, the next few are: on another
-        generation other kernels run.
-        """
-        leanest = self.leanest(self._gpu.total_bytes).best
-        if leanest is None:
+    def smallest_gpu(self, catalogued: Sequence[Gpu]) -> Smallest | None:
+        """The smallest GPU on which one of the plans that take the least memory is seen to fit."""
+        if self._ladder is None:
             return None
-        report = self._reports[key_of(leanest.actions)]
-        totals = report.devices[0].totals
-        slugs = gpus_that_fit(catalogued, totals.peak_reserved_bytes, totals.non_torch_bytes)
-        by_slug = {gpu.slug: gpu for gpu in catalogued}
-        plan = self._known.plan(leanest.actions) if leanest.actions else None
-        for slug in slugs[:_MOST_GPUS]:
-            (seen,) = self._run([Wanted(plan, by_slug[slug])])
-            if seen.verdict is Verdict.FITS:
-                return slug
-        return None
+        lean = [self._ladder.actions(one) for one in reversed(self._ladder.rungs[-_AT_ONCE:])]
+        plans = {name_plan(one, self._known.blocks): self._known.plan_to_run(one) for one in lean}
+        return find_smallest(self._run, plans, catalogued)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -118,38 +120,97 @@ class Search:
         """What can be done with blocks, each as it was done to all of them."""
         return tuple(one.actions for one in self._known.treatments)
 
-    def look_at(self, plans: Sequence[Actions]) -> list[Candidate]:
-        """Plans of one treatment on some blocks, each run on the device."""
-        self._see(plans, self._gpu.total_bytes)
-        return [self._one_kind(actions) for actions in plans]
+    @property
+    def moves(self) -> tuple[Actions, ...]:
+        """What can be done with the optimizer or the whole program, each by itself."""
+        return tuple(one.actions for one in self._known.moves)
 
-    def _guess(self, ladder: Ladder, base: Measured, budget_bytes: int) -> int:
-        """Where the first that fits is expected."""
-        room = budget_bytes - _outside_bytes(base)
-        fits = [place for place, one in enumerate(ladder.rungs) if one.reserved_bytes <= room]
-        return fits[0] if fits else len(ladder.rungs) - 1
+    def look_at(self, plans: Sequence[Actions]) -> list[Candidate]:
+        """Any plans of these treatments and moves, each run on the device."""
+        self._see(plans, self._gpu.total_bytes)
+        return [self.foresee(one) for one in plans]
+
+    def foresee(self, actions: Actions) -> Candidate:
+        """Any plan of these treatments and moves by the model, and as it was seen if it was run."""
+        if self._ladder is None or self._base is None:
+            raise RuntimeError("the program did not run")
+        told = self._ladder.foresee(actions)
+        seen = self._seen(actions, self._gpu.total_bytes)
+        used = told.reserved_bytes + self._outside_bytes
+        name = name_plan(actions, self._known.blocks)
+        return Candidate(
+            name, actions, told.step_s, told.peak_bytes, used if seen is None else seen.used_bytes,
+            seen,
+        )  # fmt: skip
+
+    def bound_s(self, best: Candidate, budget_bytes: int) -> float:
+        """By the model, no mixture that is expected to fit a budget takes a step of less; no more
+        than what `best` takes.
+        """
+        if self._ladder is None or self._base is None:
+            raise RuntimeError("the program did not run")
+        room = budget_bytes - self._outside_bytes
+        return self._ladder.bound_s(Rung(best.step_s - self._ladder.step_s, room, 0, 0, 0))
+
+    def _learn(self, ladder: Ladder, rung: Rung, actions: Actions) -> None:
+        """Has the ladder expect of a rung what was seen of it, once."""
+        key = key_of(actions)
+        if key in self._learned:
+            return
+        self._learned.add(key)
+        report = self._reports[key]
+        if report.verdict is Verdict.OUT_OF_MEMORY:
+            (report,) = self._run([Wanted(self._known.plan_to_run(actions))])
+        if report.verdict is Verdict.FITS:
+            ladder.learn(rung, report)
+        elif report.verdict is Verdict.FAILED:
+            fewest = self._fewest_refused(actions)
+            self._known.left_out[name_plan(fewest, ())] = report.reason
+            ladder.leave_out(key_of([replace(one, modules=()) for one in fewest]))
+
+    def _fewest_refused(self, actions: Actions) -> Actions:
+        """As few of the actions of a plan that is refused as are refused by themselves."""
+        for one in actions:
+            fewer = tuple(other for other in actions if other != one)
+            if self._see([fewer], self._gpu.total_bytes)[0].is_refused:
+                actions = fewer
+        return actions
+
+    def _confirm(self, actions: Actions, budget_bytes: int) -> bool:
+        """Whether a plan fits in a run from the program's first line in a process of its own."""
+        key = key_of(actions)
+        if key not in self._confirmed:
+            wanted = Wanted(self._known.plan_to_run(actions), self._gpu, is_fresh=True)
+            (self._reports[key],) = self._run([wanted])
+            self._confirmed.add(key)
+        return judge(self._reports[key], budget_bytes).fits
+
+    @property
+    def _outside_bytes(self) -> int:
+        """What is used of the device beside what the allocator holds."""
+        device = None if self._base is None else self._base.device
+        return 0 if device is None else device.peak_used_bytes - device.totals.peak_reserved_bytes
 
     def _see(self, plans: Sequence[Actions], budget_bytes: int) -> list[Seen]:
         """What plans take on the device."""
         by_key = {key_of(one): one for one in plans}
         new = [one for key, one in by_key.items() if key not in self._reports]
-        wanted = [Wanted(self._known.plan(one) if one else None, self._gpu) for one in new]
+        wanted = [Wanted(self._known.plan_to_run(one), self._gpu) for one in new]
         for one, report in zip(new, self._run(wanted) if wanted else [], strict=True):
             self._reports[key_of(one)] = report
         return [judge(self._reports[key_of(one)], budget_bytes) for one in plans]
 
     def _told(
-        self, ladder: Ladder, base: Measured, place: int | None, budget_bytes: int
+        self, ladder: Ladder, base: Measured, rung: Rung | None, budget_bytes: int
     ) -> FitReport:
         known = self._known
-        rung = None if place is None else ladder.rungs[place]
         measured = [
             self._alone(one, budget_bytes) for one in (base, *known.treatments, *known.moves)
         ]
-        tried = [self._candidate(ladder, one, base, budget_bytes) for one in ladder.rungs]
-        best = None if place is None else tried[place]
+        tried = [self._candidate(ladder, one, budget_bytes) for one in self._tried.values()]
+        best = None if rung is None else self._candidate(ladder, rung, budget_bytes)
         told = {key_of(one.actions): one for one in measured}
-        told |= {key_of(one.actions): one for one in tried if one.seen is not None}
+        told |= {key_of(one.actions): one for one in tried}
         listed = sorted(told.values(), key=lambda one: (one.step_s, one.name))
         return replace(
             self._failed(budget_bytes),
@@ -158,7 +219,7 @@ class Search:
             plan=self._plan(best, budget_bytes),
             candidates=tuple(_with_reason(one, best, budget_bytes) for one in listed),
             front=tuple(
-                (ladder.step_s + one.time_s, one.reserved_bytes + _outside_bytes(base))
+                (ladder.step_s + one.time_s, one.reserved_bytes + self._outside_bytes)
                 for one in ladder.rungs
             ),
             bound_s=0.0 if rung is None else ladder.bound_s(rung),
@@ -185,7 +246,7 @@ class Search:
             front=(),
             bound_s=0.0,
             left_out=known.left_out,
-            smallest_gpu=None,
+            smallest=None,
             failure=failure,
             warnings=first.warnings,
             num_runs=0,
@@ -193,9 +254,7 @@ class Search:
             exit_code=first.exit_code or ExitCode.PROGRAM_FAILED,
         )
 
-    def _candidate(
-        self, ladder: Ladder, rung: Rung, base: Measured, budget_bytes: int
-    ) -> Candidate:
+    def _candidate(self, ladder: Ladder, rung: Rung, budget_bytes: int) -> Candidate:
         actions = ladder.actions(rung)
         seen = self._seen(actions, budget_bytes)
         return Candidate(
@@ -203,7 +262,7 @@ class Search:
             actions,
             ladder.step_s + rung.time_s,
             rung.peak_bytes,
-            rung.reserved_bytes + _outside_bytes(base) if seen is None else seen.used_bytes,
+            rung.reserved_bytes + self._outside_bytes if seen is None else seen.used_bytes,
             seen,
         )
 
@@ -219,25 +278,15 @@ class Search:
             seen,
         )
 
-    def _one_kind(self, actions: Actions) -> Candidate:
-        """A treatment on some blocks."""
-        base, seen = self._base, self._seen(actions, self._gpu.total_bytes)
-        kinds = {_names(one.actions): one for one in self._known.treatments}
-        treated = kinds[_names(actions)]
-        if base is None or seen is None:
-            raise RuntimeError("the plan has not been run")
-        chosen = [block.path in actions[0].modules for block in self._known.blocks]
-        more = (treated.seconds.blocks - base.seconds.blocks)[chosen].sum()
-        name = name_plan(actions, self._known.blocks)
-        step_s = base.seconds.step + float(more)
-        return Candidate(name, actions, step_s, seen.allocated_bytes, seen.used_bytes, seen)
-
     def _seen(self, actions: Actions, budget_bytes: int) -> Seen | None:
         report = self._reports.get(key_of(actions))
         return None if report is None else judge(report, budget_bytes)
 
     def _plan(self, best: Candidate | None, budget_bytes: int) -> Plan | None:
-        if best is None or not best.actions or best.seen is None:
+        if best is None or best.seen is None:
+            return None
+        plan = self._known.plan_to_run(best.actions)
+        if plan is None:
             return None
         foreseen = Foreseen(
             gpu=self._gpu.slug,
@@ -247,7 +296,7 @@ class Search:
             step_s=best.step_s,
             host_bytes=best.seen.host_bytes,
         )
-        return replace(self._known.plan(best.actions), foreseen=foreseen)
+        return replace(plan, foreseen=foreseen)
 
 
 def judge(report: RunReport, budget_bytes: int) -> Seen:
@@ -264,16 +313,12 @@ def judge(report: RunReport, budget_bytes: int) -> Seen:
         allocated,
         max((one.totals.num_alloc_retries for one in report.devices), default=0),
         report.host.pinned_peak_bytes,
+        report.verdict is Verdict.FAILED,
     )
 
 
-def _names(actions: Actions) -> Key:
-    return key_of([replace(one, modules=()) for one in actions])
-
-
-def _outside_bytes(base: Measured) -> int:
-    """What is used of the device beside what the allocator holds."""
-    return base.device.peak_used_bytes - base.device.totals.peak_reserved_bytes
+def _is_smooth(seen: Seen, most_retries: int | None) -> bool:
+    return most_retries is None or seen.num_retries <= most_retries
 
 
 def _too_much(used_bytes: int, budget_bytes: int) -> str:

@@ -94,6 +94,26 @@ def _better(
 
 def relax(problem: Problem, limit_bytes: int, steps: int = _STEPS) -> Solution | None:
     """A good choice and a bound by prices alone."""
+    best, bound_s = _descend(problem, limit_bytes, steps)
+    if best is None:
+        return None
+    best, best_s = settle(problem, best), problem.time_s(best)
+    return Solution(best, best_s, max(min(bound_s, best_s), 0.0), problem.peak_bytes(best))
+
+
+def least_s(problem: Problem, limit_bytes: int) -> float:
+    """No choice with a peak of at most `limit_bytes` takes less; infinite: for some stretch all
+    blocks at their leanest are too much.
+    """
+    lowest = problem.held @ problem.kept_bytes.min(axis=1) + problem.rest_bytes.min(axis=1)
+    if lowest.max(initial=0) > limit_bytes:
+        return float("inf")
+    _, bound_s = _descend(problem, limit_bytes, _STEPS)
+    return max(bound_s, 0.0)
+
+
+def _descend(problem: Problem, limit_bytes: int, steps: int) -> tuple[Int64Array | None, float]:
+    """The best choice met on the way to the best prices, and the bound of these."""
     prices = np.zeros(len(problem.own))
     shares = np.zeros(problem.kept_bytes.shape)
     best: Int64Array | None = None
@@ -123,10 +143,7 @@ def relax(problem: Problem, limit_bytes: int, steps: int = _STEPS) -> Solution |
             break
         target = best_s if best is not None else 2 * bound_s + float(problem.extra_s.max())
         prices = np.maximum(0.0, prices + length * slope * (target - value) / steepness)
-    if best is None:
-        return None
-    best = settle(problem, best)
-    return Solution(best, best_s, max(min(bound_s, best_s), 0.0), problem.peak_bytes(best))
+    return best, bound_s
 
 
 def settle(problem: Problem, choice: Int64Array) -> Int64Array:

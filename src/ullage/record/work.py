@@ -20,6 +20,8 @@ from types import ModuleType
 from typing import Any
 
 from ullage.record import library
+from ullage.record.collectives import is_collective, sent_bytes
+from ullage.record.module_trees import class_name
 from ullage.record.modules import Modules
 from ullage.record.phases import Phases
 
@@ -56,9 +58,15 @@ class Work:
         self._is_made_of: dict[Any, bool] = {}
         self._num_noted = 0
         self._mode: Any = None
+        self._waiting: Any = None
 
     def install(self) -> None:
-        """Watches every operation until the process ends."""
+        """Watches every operation from the first call of a module on, or the end of the first step,
+        until the process ends.
+
+        What comes before, the building of a model, belongs to no step, and would not be put off
+        (weights.py) while it is watched.
+        """
         from torch.utils._python_dispatch import TorchDispatchMode
         from torch.utils.flop_counter import flop_registry
 
@@ -72,17 +80,27 @@ class Work:
                 return watch(func, args, kwargs or {})
 
         self._mode = Watch()
-        self._mode.__enter__()
+
+        register = self._torch.nn.modules.module.register_module_forward_pre_hook
+        self._waiting = register(lambda _module, _arguments: self._begin())
+
+    def _begin(self) -> None:
+        if self._waiting is not None:
+            self._waiting.remove()
+            self._waiting = None
+            self._mode.__enter__()
 
     def end_step(self) -> None:
         """A step has ended: it is the last whole one."""
+        self._begin()
         self._last = [[*key, count] for key, count in self._rows.items()]
         self._rows.clear()
         if not self._tree:
             self._tree = list(self._describe())
 
     def document(self) -> dict[str, Any]:
-        """rows: [scope, part, operation, precision, flops, bytes, link bytes, launches, count];
+        """rows: [scope, part, operation, precision, flops, bytes, link bytes, bytes sent to other
+        ranks, bytes in the host's memory, launches, count];
         tree: [scope, class, class of what holds it, parameters, children].
         """
         return {"rows": self._last, "tree": self._tree}
@@ -91,10 +109,10 @@ class Work:
         held_by: dict[int, str] = {}
         for number, module in self._modules.live():
             children = list(module.children())
-            held_by |= {id(child): type(module).__name__ for child in children}
+            held_by |= {id(child): class_name(module) for child in children}
             count = sum(one.numel() for one in module.parameters())
             held = held_by.get(id(module), "")
-            yield [number, type(module).__name__, held, count, len(children)]
+            yield [number, class_name(module), held, count, len(children)]
 
     def _watch(self, function: Any, args: Any, named: Any) -> Any:
         is_open, before = self._opens(function), self._num_noted
@@ -145,15 +163,21 @@ class Work:
             return
         read = list(_tensors(args)) + list(_tensors(named.values()))
         written = list(_tensors((result,)))
-        if not any(one.is_cuda for one in (*written, *read)):
+        is_on_device = any(one.is_cuda for one in (*written, *read))
+        if not is_on_device and self._phases.part != "optimizer":
             return
         name = function._schema.name
         flops = self._flops(function, args, named, result)
         num_bytes, link_bytes = _bytes(name, read, written)
+        sent, on_host = 0, 0
+        if is_collective(name):
+            sent = sent_bytes(self._torch, name, (*args, *named.values()), result)
+        elif not is_on_device:
+            on_host = sum(_size(one) for one in (*read, *written) if one.dim())
         launches = _launches(read) if "_foreach_" in name or "_fused_" in name else 1
         precision = self._precision(read)
         key = (library.current_scope(), self._phases.part, name, precision, flops, num_bytes)
-        self._rows[*key, link_bytes, launches] += 1
+        self._rows[*key, link_bytes, sent, on_host, launches if is_on_device else 0] += 1
         self._num_noted += 1
 
     def _free(self, function: Any) -> bool:

@@ -6,16 +6,19 @@ fit_document(report)                what json.dumps takes, schema "ullage.fit/1"
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ullage.gpus.gpu import Gpu
 from ullage.plan.findings import Candidate, FitReport
+from ullage.plan.smallest import Smallest
 from ullage.report.palette import USED_LOOK
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.techniques.technique import Action
 from ullage.units import format_bytes
 
 FIT_SCHEMA: Final = "ullage.fit/1"
@@ -30,7 +33,9 @@ def fit_document(report: FitReport) -> dict[str, Any]:
         "program": list(report.program),
         "torch": report.torch,
         "gpu": report.gpu.slug,
+        "num_gpus": report.num_gpus,
         "total_bytes": report.gpu.total_bytes,
+        "rates": _rates_document(report.gpu),
         "budget_bytes": report.budget_bytes,
         "exit_code": int(report.exit_code),
         "failure": report.failure or None,
@@ -42,9 +47,11 @@ def fit_document(report: FitReport) -> dict[str, Any]:
         "front": [{"step_s": time, "peak_used_bytes": used} for time, used in report.front],
         "bound_s": report.bound_s,
         "gap_frac": report.gap,
+        "worst_rank": None if report.worst_rank is None else report.worst_rank._asdict(),
         "blocks": [{"path": one.path, "class": one.kind} for one in report.blocks],
         "left_out": dict(report.left_out),
-        "smallest_gpu": report.smallest_gpu,
+        "smallest_gpu": None if report.smallest is None else report.smallest.gpu,
+        "smallest": None if report.smallest is None else _smallest(report.smallest),
         "num_runs": report.num_runs,
         "wall_s": round(report.wall_s, 3),
     }
@@ -62,13 +69,14 @@ def print_fit(report: FitReport, console: Console) -> None:
 
 def fit_line(report: FitReport) -> str:
     """What it comes to, in one line."""
-    where = f"{format_bytes(report.budget_bytes, 2)} of {report.gpu.slug}"
+    of_each = "" if report.num_gpus == 1 else f"each of {report.num_gpus} "
+    where = f"{format_bytes(report.budget_bytes, 2)} of {of_each}{report.gpu.slug}"
     if report.failure:
         return f"failed: {report.failure}"
     best = report.best
     if best is None or best.seen is None:
         return f"nothing that was tried fits {where}"
-    if not best.actions:
+    if best.is_as_it_is:
         return f"fits {where} as it is: {format_bytes(best.seen.used_bytes, 2)}"
     slower = 100 * (best.step_s / report.as_it_is.step_s - 1)
     return (
@@ -86,7 +94,7 @@ def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
         return
     yield Text()
     yield _table(report, bar)
-    if report.best is not None:
+    if report.best is not None and report.bound_s:
         yield Text(
             f"\nBy the model, no mixture of these techniques on {len(report.blocks)} blocks that "
             f"needs as little takes less than {_ms(report.bound_s)} a step: the gap is "
@@ -98,16 +106,58 @@ def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
                 "go on, which takes time that is not counted",
                 style="yellow",
             )
-    if report.smallest_gpu is not None:
-        yield Text(f"Smallest GPU on which a plan was seen to fit: {report.smallest_gpu}")
+    if report.num_gpus > 1 and report.best is not None:
+        yield from _several_lines(report)
+    if report.smallest is not None:
+        yield from _smallest_lines(report.smallest)
+    if report.best is not None and report.best.configuration and report.plan is not None:
+        yield Text(
+            "\nThe launcher's file cannot say checkpointing; the plan beside it does: start the "
+            "launcher under `ullage exec --plan`"
+        )
     for warning in report.warnings:
         yield Text(f"warning: {warning}", style="yellow")
     for name, why in report.left_out.items():
         yield Text(f"left out: {name}: {why}", style="dim")
     yield Text(
         "\nBasis: memory as it was seen on the phantom; times by a model of costs (roofline and "
-        "host link, rates as the makers state them)"
+        f"host link, rates {_rates(report.gpu)})"
     )
+
+
+def _several_lines(report: FitReport) -> Iterator[Text]:
+    """What there is to know of a job of several ranks."""
+    worst, num = report.worst_rank, report.num_gpus
+    if worst is not None:
+        kinds = "all ranks are alike"
+        if worst.num_distinct > 1:
+            kinds = f"the ranks are of {worst.num_distinct} kinds, each of which was played"
+        used = format_bytes(worst.used_bytes, 2)
+        yield Text(f"\nRank {worst.rank} takes the most, {used}; {kinds}")
+    if report.plan is not None:
+        yield Text(
+            f"Each rank trains on its own batch: a step is one on {num} times as many rows. Start "
+            f"it as:\n  ullage exec --plan PLAN -- torchrun --nproc-per-node {num} "
+            f"{' '.join(report.program)}"
+        )
+
+
+def _smallest_lines(smallest: Smallest) -> Iterator[Text]:
+    of_all = f"{format_bytes(smallest.used_bytes, 2)} of {format_bytes(smallest.total_bytes, 2)}"
+    yield Text(f"\nThe smallest GPU on which it was seen to fit: {smallest.gpu} ({of_all})")
+    yield Text(f"  {smallest.name}", style="dim")
+    for gpu, why in smallest.too_small.items():
+        yield Text(f"  not {gpu}: {why}", style="dim")
+
+
+def _smallest(smallest: Smallest) -> dict[str, Any]:
+    return {
+        "gpu": smallest.gpu,
+        "name": smallest.name,
+        "peak_used_bytes": smallest.used_bytes,
+        "total_bytes": smallest.total_bytes,
+        "too_small": dict(smallest.too_small),
+    }
 
 
 def _table(report: FitReport, bar: str) -> Table:
@@ -130,6 +180,19 @@ def _table(report: FitReport, bar: str) -> Table:
     return table
 
 
+def _rates_document(gpu: Gpu) -> dict[str, Any] | None:
+    rates = gpu.measured
+    return None if rates is None else {**rates.document, "source": rates.source}
+
+
+def _rates(gpu: Gpu) -> str:
+    """Where the rates are from: never left unsaid, as plans hang on them."""
+    rates = gpu.measured
+    if rates is None:
+        return "as the makers state them"
+    return f"as measured of a {rates.device}, {rates.date}: {rates.source}"
+
+
 def _merit(report: FitReport, best: Candidate) -> str:
     """Why a plan was chosen: by time, or by memory where faster ones fit too."""
     fitting = [one.step_s for one in report.candidates if one.seen is not None and one.seen.fits]
@@ -145,25 +208,31 @@ def _verdict(report: FitReport) -> str:
         return "failed"
     if report.best is None:
         return "does_not_fit"
-    return "fits_under_plan" if report.best.actions else "fits"
+    return "fits" if report.best.is_as_it_is else "fits_under_plan"
+
+
+def describe_actions(actions: Sequence[Action]) -> list[dict[str, Any]]:
+    """The actions of a plan, in a document."""
+    return [
+        {
+            "technique": action.technique,
+            "modules": list(action.modules),
+            "settings": dict(action.settings),
+        }
+        for action in actions
+    ]
 
 
 def _candidate(one: Candidate) -> dict[str, Any]:
     seen = one.seen
     return {
         "name": one.name,
-        "actions": [
-            {
-                "technique": action.technique,
-                "modules": list(action.modules),
-                "settings": dict(action.settings),
-            }
-            for action in one.actions
-        ],
+        "actions": describe_actions(one.actions),
         "step_s": one.step_s,
         "peak_allocated_bytes": one.peak_bytes,
         "peak_used_bytes": one.used_bytes,
         "why_not": one.why or None,
+        "configuration": one.configuration or None,
         "seen": None
         if seen is None
         else {

@@ -21,6 +21,8 @@ class Operation(NamedTuple):
         flops: of one of them.
         num_bytes: that one of them reads and writes in the device's memory.
         link_bytes: that one of them moves between host and device.
+        peer_bytes: that one of them sends to other ranks.
+        host_bytes: that one of them reads and writes in the host's memory, in the optimizer's step.
         num_launches: kernels of one of them.
         num: how many there were.
     """
@@ -32,6 +34,8 @@ class Operation(NamedTuple):
     flops: int
     num_bytes: int
     link_bytes: int
+    peer_bytes: int
+    host_bytes: int
     num_launches: int
     num: int
 

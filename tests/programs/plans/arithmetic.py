@@ -27,7 +27,11 @@ from ullage.techniques.technique import Action, Place, Semantics
 
 STEPS = 3
 RATE = 1e-3
-OURS = [one for one in TECHNIQUES.values() if one.semantics is Semantics.SAME and one.apply]
+OURS = [
+    one
+    for one in TECHNIQUES.values()
+    if one.semantics is Semantics.SAME and one.apply and not one.needs_ranks
+]
 WATCHED = (
     "torch.nn", "torch.optim", "torch.utils.checkpoint", "torch.autograd", "torch.amp",
     "torch.functional", "transformers.loss", "transformers.models", "transformers.integrations",

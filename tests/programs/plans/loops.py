@@ -238,6 +238,35 @@ def catches_all(device):
     return losses
 
 
+class Counts(nn.Module):
+    """Counts its calls in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return x
+
+
+def counts(device):
+    """Trains a block that changes a buffer, which it would do twice if it ran again."""
+    model = Stack().to(device)
+    model.blocks[0].dropout = Counts().to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    return [step(model, optimizer, device)]
+
+
+def catches_counts(device):
+    """The same, and goes on after whatever happens."""
+    try:
+        return counts(device)
+    except Exception as error:
+        print(f"caught {type(error).__name__}", flush=True)
+        return []
+
+
 def several_processes(device):
     """Trains in a child, as torchrun does."""
     import subprocess

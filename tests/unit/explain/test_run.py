@@ -22,6 +22,8 @@ OOM_EXIT = {
     "kind": "exception", "exception": "torch.OutOfMemoryError", "message": "CUDA out of memory. x",
     "where": "train.py:3 in main", "code": 1,
 }  # fmt: skip
+# What torch makes of an out-of-memory in the workspaces of all of cuDNN's algorithms.
+NO_ENGINE = "GET was unable to find an engine to execute this computation"
 
 
 def explain(
@@ -121,6 +123,10 @@ def test_what_a_capped_log_does_not_show_is_unattributed(
         ("+8", OOM_EXIT | {"exception": "RuntimeError",
                            "message": "CUDA error: CUBLAS_STATUS_ALLOC_FAILED"},
          1, Verdict.OUT_OF_MEMORY, 1),
+        ("+8 !900", OOM_EXIT | {"exception": "RuntimeError", "message": NO_ENGINE},
+         1, Verdict.OUT_OF_MEMORY, 1),
+        ("+8", OOM_EXIT | {"exception": "RuntimeError", "message": NO_ENGINE},
+         1, Verdict.FAILED, 3),
         ("+8", {"kind": "system_exit", "code": 4}, 4, Verdict.FAILED, ExitCode.PROGRAM_FAILED),
         ("+8", {"kind": "system_exit", "code": 0}, 0, Verdict.FITS, ExitCode.FINE),
         ("+8", {"kind": "steps_reached", "code": 0}, 0, Verdict.FITS, ExitCode.FINE),

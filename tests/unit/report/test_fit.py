@@ -10,6 +10,7 @@ import pytest
 
 from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import find_gpu
+from ullage.gpus.rates import Rates, Speed
 from ullage.plan.blocks import Block
 from ullage.plan.findings import Candidate, FitReport, Seen, name_plan
 from ullage.report.fit import fit_document, fit_line, render_fit
@@ -44,7 +45,7 @@ def report() -> FitReport:
         blocks=BLOCKS, as_it_is=as_it_is, best=best, plan=None,
         candidates=(as_it_is, best, slow),
         front=((0.020, 9 * GIB), (0.022, 8 * GIB), (0.03, 6 * GIB)), bound_s=0.0219,
-        left_out={"flash_attention": "no attention"}, smallest_gpu=None, failure="",
+        left_out={"flash_attention": "no attention"}, smallest=None, failure="",
         warnings=("something",), num_runs=9,
         wall_s=12.5, exit_code=ExitCode.FINE,
     )  # fmt: skip
@@ -94,6 +95,23 @@ def test_the_document_holds_plans_and_front(report: FitReport) -> None:
     assert document["best"]["actions"][1]["modules"] == ["h.0", "h.1", "h.2"]
     assert document["best"]["seen"]["peak_used_bytes"] <= document["budget_bytes"]
     assert document["front"][0] == {"step_s": 0.020, "peak_used_bytes": 9 * GIB}
+
+
+def test_where_the_rates_are_from_is_never_left_unsaid(report: FitReport) -> None:
+    assert "rates as the makers state them)" in " ".join(render_fit(report, 120).split())
+    assert fit_document(report)["rates"] is None
+    whole = Speed(1.0)
+    rates = Rates(
+        gpu=report.gpu.slug, device="NVIDIA X", driver="1", torch="2", date="2026-11-22",
+        matmul={"tf32": Speed(0.5)}, attention={}, memory=whole, to_device=whole, to_host=whole,
+        peers=None, launch_s=1e-6, skipped={}, source="rates.json",
+    )  # fmt: skip
+    measured = replace(report, gpu=replace(report.gpu, measured=rates))
+    text = " ".join(render_fit(measured, 120).split())
+    assert "rates as measured of a NVIDIA X, 2026-11-22: rates.json)" in text
+    found = json.loads(json.dumps(fit_document(measured)))["rates"]
+    assert found["source"] == "rates.json" and found["matmul"]["tf32"]["frac"] == 0.5
+    assert "rates.json" in render_fit_page(measured)
 
 
 def test_the_page_needs_no_other_file_and_runs_no_script(report: FitReport) -> None:

@@ -1,0 +1,190 @@
+"""The search for several GPUs: which way to share the training among their ranks, with what else
+done beside it.
+
+A program that knows nothing of other ranks is given each way in turn (techniques/data_parallel.py,
+zero_optimizer.py, shard.py), that with the shortest step first, and searched under it as on one
+GPU. A way whose step is longer than the best plan found, however much the other techniques have
+made steps shorter so far, is not searched. A program that shares its training out itself is
+searched as it is.
+
+    spread = Spread(run, gpu, Semantics.SAME)
+    spread.search(lambda search: search.fastest(budget_bytes)).best
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ullage.errors import PlanError
+from ullage.explain.run import RunReport
+from ullage.explain.verdict import Verdict
+from ullage.gpus.catalog import Gpu
+from ullage.plan.cost import step_seconds
+from ullage.plan.findings import Candidate, FitReport, name_plan
+from ullage.plan.measure import Measurements, Runner, Wanted
+from ullage.plan.menu import Actions, layouts
+from ullage.plan.search import Search
+from ullage.techniques.plan import Plan
+from ullage.techniques.technique import Semantics
+
+Decide = Callable[[Search], FitReport]
+
+
+class _Way(NamedTuple):
+    """A way to share the training: what it does, as a plan, and how long a step takes by itself."""
+
+    actions: Actions
+    plan: Plan | None
+    step_s: float
+
+
+class Spread:
+    """What is known of one program on several GPUs of a kind; every run is made once.
+
+    Args:
+        run: makes runs of one rank.
+        gpu: the device of each.
+        allowed: what techniques may change of what each rank computes.
+
+    Raises:
+        PlanError: no way to share the training goes with the program.
+    """
+
+    def __init__(self, run: Runner, gpu: Gpu, allowed: Semantics) -> None:
+        self._run = _remembering(run)
+        self._gpu = gpu
+        self._allowed = allowed
+        self._left_out: dict[str, str] = {}
+        self._searches: dict[str, Search] = {}
+        self._ways = self._measure()
+
+    def search(self, decide: Decide, *, is_for_time: bool = True) -> FitReport:
+        """What was found under all ways.
+
+        Args:
+            decide: what a search is asked.
+            is_for_time: whether that is the shortest step; else all ways are searched.
+        """
+        found: dict[str, FitReport] = {}
+        gain_s, skipped = 0.0, dict[str, str]()
+        for way in self._ways:
+            best = _best(found.values(), is_for_time=is_for_time)
+            name = name_plan(way.actions, ())
+            if is_for_time and best and best.best and way.step_s - gain_s >= best.best.step_s:
+                skipped[name] = "its step is longer than that of the plan found"
+                continue
+            report = found[name] = _under(way.actions, decide(self._of(way, name)))
+            if report.front:
+                gain_s = max(gain_s, report.as_it_is.step_s - report.front[0][0])
+        chosen = _best(found.values(), is_for_time=is_for_time) or next(iter(found.values()))
+        return self._joined(chosen, list(found.values()), skipped)
+
+    def _of(self, way: _Way, name: str) -> Search:
+        if name not in self._searches:
+            self._searches[name] = Search(self._run, self._gpu, self._allowed, way.plan)
+        return self._searches[name]
+
+    def _measure(self) -> list[_Way]:
+        """The ways that go with the program, that with the shortest step first; one that does
+        nothing where it shares its training out itself, or fails.
+        """
+        known = Measurements(self._run, self._gpu)
+        base = known.measure_program()
+        if base is None or any(len(group) > 1 for group in _groups(known.first)):
+            return [_Way((), None, 0.0 if base is None else base.seconds.step)]
+        plans: list[tuple[Actions, Plan]] = []
+        for actions in layouts([one.path for one in known.blocks]):
+            try:
+                plans.append((actions, known.plan(actions)))
+            except PlanError as error:
+                self._left_out[name_plan(actions, ())] = str(error)
+        reports = self._run([Wanted(plan, has_work=True) for _, plan in plans])
+        ways = []
+        for (actions, plan), report in zip(plans, reports, strict=True):
+            if report.verdict is not Verdict.FITS:
+                self._left_out[name_plan(actions, ())] = report.reason
+                continue
+            seconds = step_seconds(report.processes[0].record, known.blocks, self._gpu)
+            ways.append(_Way(actions, plan, seconds.step))
+        if not ways:
+            why = "; ".join(f"{name}: {reason}" for name, reason in self._left_out.items())
+            raise PlanError(f"the training cannot be shared among ranks by a plan: {why}")
+        return sorted(ways, key=lambda way: way.step_s)
+
+    def _joined(
+        self, chosen: FitReport, reports: Sequence[FitReport], skipped: Mapping[str, str]
+    ) -> FitReport:
+        """One report: all of the way that was chosen, and the best of each other."""
+        others = [
+            one
+            for report in reports
+            if report is not chosen
+            for one in (report.as_it_is, report.best)
+            if one is not None
+        ]
+        bounds = [one.bound_s for one in reports if one.best is not None]
+        listed = {one.name: one for one in (*others, *chosen.candidates)}
+        left_out = [(name, why) for one in reports for name, why in one.left_out.items()]
+        return replace(
+            chosen,
+            candidates=tuple(
+                _with_reason(one, chosen.best)
+                for one in sorted(listed.values(), key=lambda one: (one.step_s, one.name))
+            ),
+            bound_s=min(bounds, default=0.0),
+            left_out={**dict(left_out), **self._left_out, **skipped},
+        )
+
+
+def _remembering(run: Runner) -> Runner:
+    """Makes each run once."""
+    known: dict[tuple[object, ...], RunReport] = {}
+
+    def key(one: Wanted) -> tuple[object, ...]:
+        plan = None if one.plan is None else one.plan.text()
+        return plan, None if one.gpu is None else one.gpu.slug, one.has_work, one.describes
+
+    def run_new(wanted: Sequence[Wanted]) -> list[RunReport]:
+        new = {key(one): one for one in wanted if key(one) not in known}
+        known.update(zip(new, run(list(new.values())) if new else [], strict=True))
+        return [known[key(one)] for one in wanted]
+
+    return run_new
+
+
+def _groups(report: RunReport) -> list[tuple[int, ...]]:
+    return [group for process in report.processes for group in process.record.groups]
+
+
+def _best(reports: Iterable[FitReport], *, is_for_time: bool) -> FitReport | None:
+    """The report with the best plan; None: there is no plan in any."""
+    found = [(one.best, one) for one in reports if one.best is not None]
+    if is_for_time:
+        return min(found, key=lambda pair: pair[0].step_s, default=(None, None))[1]
+    return min(found, key=lambda pair: pair[0].used_bytes, default=(None, None))[1]
+
+
+def _under(actions: Actions, report: FitReport) -> FitReport:
+    """A report with what all of it was under."""
+    if not actions:
+        return report
+
+    def told(one: Candidate) -> Candidate:
+        all_of_it = (*one.actions, *actions)
+        return replace(one, actions=all_of_it, name=name_plan(all_of_it, report.blocks))
+
+    return replace(
+        report,
+        as_it_is=told(report.as_it_is),
+        best=None if report.best is None else told(report.best),
+        candidates=tuple(map(told, report.candidates)),
+    )
+
+
+def _with_reason(one: Candidate, best: Candidate | None) -> Candidate:
+    """A candidate of another way with why it was not chosen."""
+    if best is None or one.why or one.name == best.name or one.seen is None or not one.seen.fits:
+        return one
+    return replace(one, why=f"{100 * (one.step_s / best.step_s - 1):.1f} % slower")

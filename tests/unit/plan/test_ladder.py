@@ -1,0 +1,157 @@
+"""The ladder of plans: what it has learned of one is expected of it, what is refused is not on it,
+and its bound is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from ullage.plan import ladder as module
+from ullage.plan.blocks import Block
+from ullage.plan.cost import Seconds
+from ullage.plan.findings import Key, key_of
+from ullage.plan.ladder import Ladder
+from ullage.plan.measure import Measured
+from ullage.plan.menu import Actions
+from ullage.plan.problem import Problem
+from ullage.plan.profile import Profile, Stretch
+from ullage.plan.solve import least_s
+from ullage.plan.trying import Rung
+from ullage.techniques.technique import Action
+
+PATHS = ("h.0", "h.1", "h.2", "h.3")
+NUM = len(PATHS)
+HEAD = Stretch("after forward", NUM - 1)
+REST, KEPT, MIB = 50, 100, 2**20
+CHECKPOINT, OFFLOAD = Action("checkpoint", PATHS), Action("offload_activations", PATHS)
+LOSS = Action("chunked_loss")
+
+
+def measured(
+    actions: Actions, kept_mib: int, rest_mib: int, block_s: float, other_s: float
+) -> Measured:
+    """What a run showed of blocks that are all alike."""
+    peak = NUM * kept_mib + rest_mib
+    totals = SimpleNamespace(
+        peak_reserved_bytes=peak * MIB * 11 // 10, peak_allocated_bytes=peak * MIB
+    )
+    held = {HEAD: np.ones(NUM, dtype=np.bool_)}
+    kept = np.full(NUM, kept_mib * MIB)
+    profile = Profile(kept, {HEAD: rest_mib * MIB}, held, peak * MIB)
+    seconds = Seconds(np.full(NUM, block_s), NUM * block_s + other_s)
+    return Measured(actions, cast("Any", SimpleNamespace(totals=totals)), profile, seconds)
+
+
+@pytest.fixture
+def ladder() -> Ladder:
+    """Blocks that keep 100 MiB as they are, 10 checkpointed, 1 offloaded, and a loss of 50 MiB that
+    takes 20 in chunks.
+    """
+    base = measured((), KEPT, REST, 1.0, 1.0)
+    known = SimpleNamespace(
+        blocks=tuple(Block(path, "Block") for path in PATHS),
+        treatments=[
+            measured((CHECKPOINT,), 10, REST, 1.3, 1.0),
+            measured((OFFLOAD,), 1, REST, 1.5, 1.0),
+        ],
+        moves=[measured((LOSS,), KEPT, 20, 1.0, 1.1)],
+    )
+    return Ladder(cast("Any", known), base)
+
+
+def kinds_of(actions: Actions) -> set[Key]:
+    return {key_of([replace(one, modules=())]) for one in actions}
+
+
+def test_the_ladder_falls_from_the_fastest_to_the_leanest(ladder: Ladder) -> None:
+    times = [one.time_s for one in ladder.rungs]
+    sizes = [one.reserved_bytes for one in ladder.rungs]
+    assert times == sorted(times) and sizes == sorted(sizes, reverse=True)
+    assert ladder.actions(ladder.rungs[0]) == ()
+    leanest = ladder.rungs[-1]
+    assert ladder.actions(leanest) == (OFFLOAD, LOSS)
+    assert leanest.peak_bytes == (NUM * 1 + 20) * MIB
+    assert leanest.reserved_bytes == pytest.approx(leanest.peak_bytes * 1.1, rel=1e-6)
+
+
+def test_what_was_seen_of_a_rung_is_expected_of_its_setting(
+    ladder: Ladder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {one.place: one for one in ladder.rungs}
+    rung = next(one for one in ladder.rungs if ladder.actions(one) == (LOSS,))
+    others = [one for one in before.values() if one.setting == rung.setting and one != rung]
+    more = 7 * MIB
+    seen = Profile(
+        np.full(NUM, KEPT * MIB), {HEAD: 20 * MIB + more}, {HEAD: np.ones(NUM, np.bool_)}, 0
+    )
+    monkeypatch.setattr(module, "read_profile", lambda _record, _blocks: seen)
+    totals = SimpleNamespace(
+        peak_reserved_bytes=rung.peak_bytes + more,
+        peak_allocated_bytes=rung.peak_bytes + more,
+        num_alloc_retries=0,
+    )
+    device, process = SimpleNamespace(totals=totals), SimpleNamespace(record=None)
+    ladder.learn(rung, cast("Any", SimpleNamespace(devices=[device], processes=[process])))
+    after = {one.place: one for one in ladder.rungs}
+    found = after[rung.place]
+    assert found.peak_bytes == found.reserved_bytes == rung.peak_bytes + more
+    assert others
+    for one in others:
+        assert after[one.place].peak_bytes == one.peak_bytes + more
+    for place, one in after.items():
+        if place in before and one.setting != rung.setting:
+            assert one == before[place]
+
+
+def test_what_is_refused_together_is_on_no_rung(ladder: Ladder) -> None:
+    pair = kinds_of((OFFLOAD, LOSS))
+    assert any(pair <= kinds_of(ladder.actions(one)) for one in ladder.rungs)
+    ladder.leave_out(key_of([replace(OFFLOAD, modules=()), LOSS]))
+    found = [kinds_of(ladder.actions(one)) for one in ladder.rungs]
+    assert not any(pair <= one for one in found)
+    for alone in pair:
+        assert any(alone in one for one in found)
+
+
+def test_where_nothing_goes_there_are_no_rungs(ladder: Ladder) -> None:
+    ladder.leave_out(())
+    assert ladder.rungs == []
+
+
+def test_the_bound_is_that_of_all_mixtures(ladder: Ladder) -> None:
+    kept, extra_s = (KEPT, 10, 1), (0.0, 0.3, 0.5)
+    for limit in range(20, 470, 23):
+        takes = [
+            sum(extra_s[one] for one in choice) + loss_s
+            for choice in product(range(3), repeat=NUM)
+            for rest, loss_s in ((REST, 0.0), (20, 0.1))
+            if sum(kept[one] for one in choice) + rest <= limit
+        ]
+        rung = Rung(99.0, int(limit * MIB * 1.1), 0, 0, 0)
+        bound_s = ladder.bound_s(rung) - ladder.step_s
+        if takes:
+            assert bound_s <= min(takes) + 1e-9
+            assert bound_s >= min(takes) - 0.5  # of one block more
+        else:
+            assert bound_s == rung.time_s
+
+
+def test_nothing_is_proved_to_take_forever_that_can_be_done(
+    make_random: Callable[..., Problem],
+) -> None:
+    for seed in range(10):
+        problem = make_random(seed, 5, 3)
+        choices = [np.array(one) for one in product(range(3), repeat=5)]
+        peaks = [problem.peak_bytes(one) for one in choices]
+        times = [problem.time_s(one) for one in choices]
+        for limit in sorted(peaks)[:: len(peaks) // 6]:
+            best = min(t for t, peak in zip(times, peaks, strict=True) if peak <= limit)
+            assert least_s(problem, limit) <= best + 1e-12
+        assert least_s(problem, 0) == float("inf")
