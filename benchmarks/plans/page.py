@@ -72,6 +72,9 @@ are those of the model of costs, not measured on a GPU.
 ullage {ullages}, torch {torches}, {dates}, on {machines},
 beside other work: how long searches took is told as it was.
 """
+    missing = [name for name in WORKLOADS if name not in {one.name for one in found}]
+    if missing:
+        yield f"Not searched yet: {', '.join(missing)}.\n"
     yield from _checks(found)
     for result in found:
         yield from _table(result)
