@@ -41,6 +41,7 @@ check: .venv/done
 nightly: check $(NEWEST)/ullage-env.json phantom
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray]'
 	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST) -m "not phantom"
+	ULLAGE_TEST_PYTHON=$(NEWEST)/bin/python $(PYTEST) -m nightly
 	$(BIN)/python -m benchmarks.versions
 	$(BIN)/python -m benchmarks.examples --python $(NEWEST)/bin/python --python $(OLDEST)/bin/python
 	$(BIN)/python -m benchmarks.distributed --python $(NEWEST)/bin/python

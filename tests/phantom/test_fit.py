@@ -123,7 +123,7 @@ def test_a_program_that_fails_is_not_judged(thin_python: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "--gpu, --memory or --budget"),
+        ([], "--gpu, --memory, --budget or --smallest-gpu"),
         (["--gpu", "t4", "--budget", "100GiB"], "more than t4 has"),
         (["--gpu", "t4", "--budget", "1MiB"], "driver's own context"),
     ],

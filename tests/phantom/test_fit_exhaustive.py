@@ -20,7 +20,7 @@ from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Semantics
 from ullage.trials import Trials
 
-pytestmark = pytest.mark.phantom
+pytestmark = [pytest.mark.phantom, pytest.mark.nightly]
 
 PROGRAM = str(Path(__file__).parents[1] / "programs" / "plans" / "held.py")
 FEW = ("checkpoint", "optimizer_kernel")

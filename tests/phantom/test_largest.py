@@ -42,6 +42,7 @@ def fits(found: ullage.Largest, size: int, python: Path, *, is_planned: bool) ->
     return run.exit_code == 0
 
 
+@pytest.mark.nightly
 def test_a_plan_makes_it_larger(found: ullage.Largest) -> None:
     report = found.report
     assert report.as_it_is is not None and report.best is not None
@@ -51,12 +52,14 @@ def test_a_plan_makes_it_larger(found: ullage.Largest) -> None:
     assert found.plan.foreseen.peak_used_bytes <= report.gpu.total_bytes
 
 
+@pytest.mark.nightly
 def test_the_largest_fits_and_the_next_does_not(thin_python: Path, found: ullage.Largest) -> None:
     assert found.size is not None
     assert fits(found, found.size, thin_python, is_planned=True)
     assert not fits(found, found.size + 1, thin_python, is_planned=True)
 
 
+@pytest.mark.nightly
 def test_so_it_is_without_a_plan(thin_python: Path, found: ullage.Largest) -> None:
     plain = found.report.as_it_is
     assert plain is not None
@@ -64,6 +67,7 @@ def test_so_it_is_without_a_plan(thin_python: Path, found: ullage.Largest) -> No
     assert not fits(found, plain.size + 1, thin_python, is_planned=False)
 
 
+@pytest.mark.nightly
 def test_each_answer_was_seen_and_none_beats_another(found: ullage.Largest) -> None:
     answers = found.report.answers
     for one in answers:
@@ -80,6 +84,7 @@ def test_each_answer_was_seen_and_none_beats_another(found: ullage.Largest) -> N
     assert fastest.unit_s == min(one.unit_s for one in answers)
 
 
+@pytest.mark.nightly
 def test_few_runs_find_it(found: ullage.Largest) -> None:
     """Most are two for each plan that is tried, at the size where it is expected to end."""
     assert found.report.num_runs <= 45

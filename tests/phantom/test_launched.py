@@ -108,6 +108,7 @@ def test_a_rank_alone_is_one_that_accelerate_starts(accelerate: str, tmp_path: P
     assert figures(both, 0) == figures(both, 1) == figures(alone)
 
 
+@pytest.mark.nightly
 def test_a_search_finds_a_configuration_that_fits_where_the_program_does_not(
     accelerate: str, tmp_path: Path
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_search_finds_a_configuration_that_fits_where_the_program_does_not(
     assert max(one.peak_used_bytes for one in run.devices) == best.used_bytes
 
 
+@pytest.mark.nightly
 def test_nothing_is_said_to_fit_where_nothing_does(accelerate: str) -> None:
     job = rank_zero(accelerate, "accelerate", "launch", ACCELERATED)
     least = choose_device(GPU).gpu.context_high_bytes + MIB

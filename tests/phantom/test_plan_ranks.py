@@ -54,6 +54,8 @@ ARITHMETIC = {
     ("ZeRO-3 and others", "late"): 0.0,
 }
 
+BY_DAY = {("DDP", "moved"), ("ZeRO-1", "clips"), ("ZeRO-3 and others", "late")}
+
 MakePlan = Callable[..., Plan]
 
 
@@ -86,7 +88,13 @@ def run_ranks(thin_python: Path) -> Callable[..., Any]:
     return run
 
 
-@pytest.mark.parametrize(("name", "how"), ARITHMETIC, ids=" ".join)
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        pytest.param(*case, marks=() if case in BY_DAY else pytest.mark.nightly)
+        for case in ARITHMETIC
+    ],
+)
 def test_ranks_train_as_the_mean_of_their_gradients_would(
     name: str,
     how: str,
@@ -230,6 +238,7 @@ def test_a_rank_alone_has_the_numbers_of_a_real_process(
         assert one["peak_allocated_bytes"] == device["peak_allocated_bytes"]
 
 
+@pytest.mark.nightly
 def test_a_search_for_two_gpus_finds_a_plan_that_every_rank_fits(
     thin_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from ullage.gpus.catalog import find_gpu
 from ullage.plan import menu
 from ullage.techniques.catalog import TECHNIQUES
 
-pytestmark = pytest.mark.phantom
+pytestmark = [pytest.mark.phantom, pytest.mark.nightly]
 
 ROOT = Path(__file__).parents[2]
 GPT2 = [str(ROOT / "examples" / "gpt2" / "train.py"), "--batch-size", "8"]

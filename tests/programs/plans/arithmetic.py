@@ -30,7 +30,10 @@ RATE = 1e-3
 OURS = [
     one
     for one in TECHNIQUES.values()
-    if one.semantics is Semantics.SAME and one.apply and not one.needs_ranks
+    if one.semantics is Semantics.SAME
+    and one.apply
+    and not one.needs_ranks
+    and not one.is_for_chains  # alone.py has a model with a chain
 ]
 WATCHED = (
     "torch.nn", "torch.optim", "torch.utils.checkpoint", "torch.autograd", "torch.amp",
