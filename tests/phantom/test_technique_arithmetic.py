@@ -40,6 +40,9 @@ SAME: Mapping[str, dict[str, Any]] = {
         "technique": "optimizer_offload", "settings": {"percent": 40},
     },
     "parameter_offload": {"technique": "parameter_offload", "modules": BLOCKS},
+    "parameter_offload in another order": {
+        "technique": "parameter_offload", "modules": ["blocks.1", "blocks.2", "blocks.0"],
+    },
     "parameter_offload SGD": {
         "technique": "parameter_offload", "modules": BLOCKS, "settings": {"part_mib": 1},
         "scale": 2, **MOMENTUM,

@@ -155,6 +155,7 @@ class _Block:
         """Starts to bring them to the device, where they are not there."""
         if self._coming or self._present or not self.hosts:
             return
+        self._versions = self._current_versions()
         for one in self._parameters:
             host = self.hosts[one]
             there = self._link.device_bytes(host.numel(), self.device)
@@ -162,26 +163,36 @@ class _Block:
 
     def come(self) -> None:
         """Has them on the device for what the program's stream is given from now on."""
+        if self._coming and self._current_versions() != self._versions:
+            self._forget_coming()  # a checkpoint was loaded, say, since they were sent for
         self.fetch()
         for one, (there, mark) in zip(self._parameters, self._coming, strict=False):
             self._link.wait(mark)
             one.data = _like(one, there)
             self._places[there.untyped_storage()._cdata] = len(self._present)
             self._present.append(one.data)
-        if self._coming:
-            self._versions = [one._version for one in self._parameters]
         self._coming = []
 
     def leave(self) -> None:
         """Frees them on the device. They have not changed there: only the optimizer's step does."""
+        self._forget_coming()
         if not self._present:
             return
-        if [one._version for one in self._parameters] != self._versions:
+        if self._current_versions() != self._versions:
             _refuse("a block changes its parameters beside the optimizer")
         for one in self._parameters:
             one.data = self._views[one]
         self._present = []
         self._places = {}
+
+    def _forget_coming(self) -> None:
+        """Frees what is on its way: they change before the program has a use for them."""
+        for _, mark in self._coming:
+            self._link.wait(mark)
+        self._coming = []
+
+    def _current_versions(self) -> list[int]:
+        return [one._version for one in self._parameters]
 
     def pack(self, tensor: Any) -> Any:
         """What is saved for backward; of a parameter, where it is."""
