@@ -302,8 +302,11 @@ def test_offloaded_parameters_are_bitwise_the_same_whenever_copies_come(thin_pyt
 
 
 @pytest.mark.nightly
-def test_offloading_is_bitwise_the_same_ten_thousand_times(thin_python: Path) -> None:
-    found = run_program(thin_python, str(PROGRAMS / "delays.py"), "10000", timeout_s=3600)
+@pytest.mark.parametrize("what", [[], ["--parameters"]], ids=["activations", "parameters"])
+def test_offloading_is_bitwise_the_same_ten_thousand_times(
+    thin_python: Path, what: list[str]
+) -> None:
+    found = run_program(thin_python, str(PROGRAMS / "delays.py"), "10000", *what, timeout_s=3600)
     assert (found["different"], found["lost"]) == (0, 0)
 
 
