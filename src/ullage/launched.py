@@ -28,7 +28,7 @@ from ullage.plan.accelerate_file import accelerate_config, to_yaml
 from ullage.plan.deepspeed_file import deepspeed_config, read_deepspeed_config
 from ullage.plan.findings import FitReport
 from ullage.plan.sharded import ShardedSearch, Wanted
-from ullage.plan.shardings import SHARDINGS, Engine, Sharding
+from ullage.plan.shardings import SHARDINGS, Engine, Sharding, splitting_sequences
 from ullage.trials import Trials
 
 # Options of `accelerate launch` that say what its configuration is to say.
@@ -78,8 +78,8 @@ class AccelerateLaunched:
 
     @property
     def shardings(self) -> Sequence[Sharding]:
-        """All."""
-        return SHARDINGS
+        """All, and one that DeepSpeed's file cannot say."""
+        return (*SHARDINGS, splitting_sequences(self.num_ranks))
 
     def text(self, sharding: Sharding, kinds: Sequence[str]) -> str:
         """YAML."""

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage import launched as module
 from ullage.jobs import Job, make_job, make_options
 from ullage.launched import find_launched, fit_launched
 from ullage.phantom.device import choose_device
@@ -23,7 +22,7 @@ from ullage.phantom.rank import choose_ranks
 from ullage.plan.accelerate_file import accelerate_config, to_yaml
 from ullage.plan.deepspeed_file import deepspeed_config
 from ullage.plan.findings import FitReport
-from ullage.plan.shardings import SHARDINGS, Engine, OnHost, Sharding
+from ullage.plan.shardings import SHARDINGS, Engine, OnHost, Sharding, splitting_sequences
 from ullage.techniques.plan import MadeFor, Plan
 from ullage.techniques.technique import Action
 from ullage.trials import Trials
@@ -33,6 +32,7 @@ pytestmark = pytest.mark.phantom
 PROGRAMS = Path(__file__).parents[1] / "programs" / "distributed"
 ACCELERATED = str(PROGRAMS / "accelerated.py")
 BY_DEEPSPEED = str(PROGRAMS / "deepspeed_json.py")
+BY_TRAINER = str(PROGRAMS / "trainer.py")
 GPU = "rtx-4090"
 MIB = 2**20
 MAIN = "from ullage.cli.main import main; main()"
@@ -83,7 +83,7 @@ def search(job: Job, budget_bytes: int, *shardings: Sharding) -> FitReport:
     launched = find_launched(job)
     assert launched is not None
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "SHARDINGS", shardings)
+        patched.setattr(type(launched), "shardings", shardings)
         with Trials(job) as trials:
             return fit_launched(trials, job, launched, budget_bytes)
 
@@ -159,6 +159,23 @@ def test_accelerate_does_what_its_file_says(
         assert said["zero_stage"] == sharding.zero_stage
     if sharding.on_host is OnHost.ALL:
         assert run.document["devices"][0]["at_peak"]["optimizer_state"] < MIB
+
+
+@pytest.mark.nightly
+def test_ranks_that_split_sequences_hold_a_share_of_the_activations(
+    accelerate: str, tmp_path: Path
+) -> None:
+    peaks = []
+    for number, sharding in enumerate((FSDP2, splitting_sequences(2))):
+        file = tmp_path / f"{number}.yaml"
+        kinds = ["LlamaDecoderLayer"]
+        file.write_text(to_yaml(accelerate_config({"mixed_precision": "bf16"}, sharding, 2, kinds)))
+        words = ("accelerate", "launch", "--config_file", str(file), BY_TRAINER)
+        both = play(accelerate, *words, gpus=2)
+        assert figures(both, 0) == figures(both, 1)
+        at_peak = both.document["devices"][0]["at_peak"]
+        peaks.append(at_peak["activation"] + at_peak["temporary"])
+    assert 0.4 < peaks[1] / peaks[0] < 0.7
 
 
 @pytest.mark.nightly

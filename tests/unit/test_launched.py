@@ -16,7 +16,7 @@ from ullage.phantom.launch import RunOptions
 from ullage.phantom.launcher import launcher_of
 from ullage.phantom.program import UserProgram
 from ullage.phantom.rank import Rank
-from ullage.plan.shardings import SHARDINGS, Engine, Sharding
+from ullage.plan.shardings import SHARDINGS, Engine, Sharding, splitting_sequences
 
 
 def job_of(words: str, script: str = "train.py") -> Job:
@@ -33,7 +33,7 @@ def test_accelerates_configuration_is_what_varies(tmp_path: Path) -> None:
     assert isinstance(found, AccelerateLaunched)
     assert found.own == {"mixed_precision": "bf16"}
     assert (found.words[: found.place], found.num_ranks) == (("accelerate", "launch"), 4)
-    assert tuple(found.shardings) == SHARDINGS
+    assert tuple(found.shardings) == (*SHARDINGS, splitting_sequences(4))
     module = find_launched(job_of("-m accelerate.commands.launch train.py"))
     assert isinstance(module, AccelerateLaunched)
     assert module.words[: module.place] == ("-m", "accelerate.commands.launch")

@@ -59,6 +59,11 @@ def accelerate_config(
     found = own.get("distributed_type", "NO")
     if found not in {"NO", *_TYPES.values()}:
         raise SpecError(f"the configuration of Accelerate is for {found}, and not for these GPUs")
+    if own.get("parallelism_config"):
+        raise SpecError(
+            "the configuration of Accelerate has a parallelism_config, which says how the ranks "
+            "share the training; that is what is looked for: leave it out"
+        )
     kept = {key: value for key, value in own.items() if key not in _SECTIONS}
     config = {
         **_DEFAULTS,
@@ -69,6 +74,10 @@ def accelerate_config(
     }
     if sharding.engine is Engine.FSDP2:
         config["fsdp_config"] = _fsdp(own.get("fsdp_config") or {}, sharding, kinds)
+        if sharding.num_context_ranks > 1:
+            config["parallelism_config"] = {
+                "parallelism_config_cp_size": sharding.num_context_ranks
+            }
     elif sharding.engine is Engine.DEEPSPEED:
         config["deepspeed_config"] = _deepspeed(own.get("deepspeed_config") or {}, sharding)
     return config

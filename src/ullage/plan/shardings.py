@@ -36,12 +36,15 @@ class Sharding:
             too, 3 parameters too. FSDP2 of stage 2 gathers parameters once a step.
         on_host: what lies in the host's memory.
         is_checkpointed: whether each block keeps only its inputs, and runs again in backward.
+        num_context_ranks: the ranks that share one batch, each with a part of all its sequences
+            (context parallel); with 1 each rank has its own.
     """
 
     engine: Engine
     zero_stage: int
     on_host: OnHost = OnHost.NOTHING
     is_checkpointed: bool = False
+    num_context_ranks: int = 1
 
     @property
     def name(self) -> str:
@@ -51,6 +54,8 @@ class Sharding:
             words += f" {self.zero_stage}"
         elif self.engine is Engine.FSDP2 and self.zero_stage == 2:
             words += ", parameters gathered once a step"
+        if self.num_context_ranks > 1:
+            words += f", sequences of one batch split among {self.num_context_ranks} ranks"
         return words + self.on_host.value + ", checkpointing" * self.is_checkpointed
 
     @property
@@ -73,3 +78,8 @@ SHARDINGS = (
     Sharding(Engine.DEEPSPEED, 3, OnHost.OPTIMIZER),
     Sharding(Engine.DEEPSPEED, 3, OnHost.ALL),
 )
+
+
+def splitting_sequences(num_ranks: int) -> Sharding:
+    """FSDP2 over all ranks, which have one batch together, and of each sequence a part."""
+    return Sharding(Engine.FSDP2, 3, num_context_ranks=num_ranks)

@@ -11,7 +11,7 @@ import pytest
 from ullage.errors import SpecError
 from ullage.plan.accelerate_file import accelerate_config, to_yaml
 from ullage.plan.deepspeed_file import deepspeed_config, read_deepspeed_config
-from ullage.plan.shardings import SHARDINGS, Engine, OnHost, Sharding
+from ullage.plan.shardings import SHARDINGS, Engine, OnHost, Sharding, splitting_sequences
 
 DDP = Sharding(Engine.DDP, 0)
 FSDP2 = Sharding(Engine.FSDP2, 3)
@@ -50,6 +50,15 @@ def test_fsdp2_gathers_block_by_block() -> None:
     assert kept["fsdp_reshard_after_forward"] is False
     with pytest.raises(SpecError, match="the class of the program's blocks"):
         accelerate_config({}, FSDP2, 4, [])
+
+
+def test_ranks_that_split_sequences_shard_the_model_too() -> None:
+    config = written(splitting_sequences(4))
+    assert config["parallelism_config"] == {"parallelism_config_cp_size": 4}
+    del config["parallelism_config"]
+    assert config == written(FSDP2)
+    with pytest.raises(SpecError, match="leave it out"):
+        written(FSDP2, {"parallelism_config": {"parallelism_config_cp_size": 2}})
 
 
 def test_zero_says_what_lies_on_the_host() -> None:
