@@ -1,14 +1,15 @@
 """Recomputation under torch's `activation_memory_budget`, and under plans that take no more memory;
 writes docs/activation-budget.md.
 
-    python -m benchmarks.plans.partitioner --python ENVIRONMENT/bin/python [MODEL ...]
+    python -m benchmarks.plans.partitioner --python ENVIRONMENT/bin/python [--whole] [MODEL ...]
 
-Both work on the same compiled model (programs/budgeted.py), whole or block by block, cut into
-forward and backward by the same partitioner. The peak is that of the phantom; floating-point
+Both work on the same model (programs/budgeted.py), each of its blocks compiled, cut into forward
+and backward by the same partitioner; with `--whole` torch has the whole model as one graph as well,
+which takes minutes for each budget. The peak is that of the phantom; floating-point
 operations are counted in the graphs that ran, as often as they ran (programs/counted.py). A plan
-checkpoints some blocks, selectively or as a whole, and nothing else: the solver of `ullage fit`
-picks it by the operations that it repeats, and it counts where its own run takes no more memory
-than torch's.
+checkpoints some blocks, each with its own set of products kept, and nothing else: the solver of
+`ullage fit` picks it by the operations that it repeats, and it counts where its own run takes no
+more memory than torch's.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.plans.partitioner_page import GPU, MODELS, Pair, Result, Taken, render
+from benchmarks.plans.partitioner_products import Cost, sets_worth_keeping, settings
 from ullage.api import Run, run_job
 from ullage.gpus.catalog import Gpu
 from ullage.jobs import make_job, make_options
@@ -45,8 +47,6 @@ PAGE = ROOT / "docs" / "activation-budget.md"
 PROGRAM = Path(__file__).with_name("programs") / "budgeted.py"
 BUDGETS = {"blocks": (0.8, 0.5, 0.3, 0.1, 0.0), "whole": (0.3, 0.1)}
 Choice = tuple[int, ...]
-# Of every second product nothing is gained where all products are as dear by what they keep.
-SAVES = ("matmul_and_attention", "matmul", "attention")
 _TERA = 1e12
 # Of two plans with as many operations, the one that the model of costs finds faster.
 _PER_SECOND = 1e-3
@@ -62,7 +62,7 @@ class Bench:
         self.name = name
         self._python = python
         self._device = choose_device(GPU)
-        self._taken: dict[tuple[str, Choice], Taken] = {}
+        self._taken: dict[Choice, Taken] = {}
         run, (found,) = self.run("nothing", [{}], is_described=True)
         outcome = run.report.program.plan
         if outcome is None or outcome.found is None:
@@ -75,10 +75,9 @@ class Bench:
             for path, kind in self._made_for.modules.items()
             if path.startswith(prefix) and "." not in path.removeprefix(prefix)
         )
-        self.treatments: list[tuple[str, Mapping[str, Any]]] = [
-            *(("selective_checkpoint", {"saves": one}) for one in SAVES),
-            ("checkpoint", {}),
-        ]
+        # The products of each block that are kept; of a choice, 0 is a block as it is.
+        self.kept: list[tuple[int, ...]] = []
+        self._products = tuple(range(found["products"]))
 
     def run(
         self, how: str, trials: Sequence[Mapping[str, Any]], *, is_described: bool = False
@@ -103,12 +102,12 @@ class Bench:
     def plan(self, choice: Sequence[int]) -> Plan:
         """The plan of a treatment for each block; 0: as it is."""
         actions = []
-        for number, (technique, settings) in enumerate(self.treatments, start=1):
+        for number in sorted(set(choice) - {0}):
             paths = tuple(
                 block.path for block, one in zip(self.blocks, choice, strict=True) if one == number
             )
-            if paths:
-                actions.append(Action(technique, paths, settings))
+            technique, how = settings(self.kept[number - 1])
+            actions.append(Action(technique, paths, how))
         named = {path: self._made_for.modules[path] for one in actions for path in one.modules}
         return Plan(tuple(actions), replace(self._made_for, modules=named))
 
@@ -117,27 +116,38 @@ class Bench:
         budgets = [{"budget": one} for one in (1.0, *BUDGETS[how])]
         return [read(one, self._device.gpu) for one in self.run(how, budgets)[1]]
 
-    def under_plans(self, how: str, choices: Sequence[Choice]) -> list[Taken]:
-        """What plans take, each run once."""
-        new = [one for one in dict.fromkeys(choices) if (how, one) not in self._taken]
-        found = self.run(how, [self.trial(one) for one in new])[1] if new else []
+    def under_plans(self, choices: Sequence[Choice]) -> dict[Choice, Taken]:
+        """What plans take, each run once, with blocks compiled."""
+        new = [one for one in dict.fromkeys(choices) if one not in self._taken]
+        found = self.run("blocks", [self.trial(one) for one in new])[1] if new else []
         for choice, one in zip(new, found, strict=True):
-            self._taken[how, choice] = read(one, self._device.gpu)
-        return [self._taken[how, one] for one in choices]
+            self._taken[choice] = read(one, self._device.gpu)
+        return {one: self._taken[one] for one in choices}
 
-    def problem(self) -> tuple[Problem, list[Taken]]:
-        """What each treatment of all blocks keeps and costs, blocks compiled: the operations that
-        are computed again in place of seconds.
+    def all_alike(self) -> dict[Choice, Taken]:
+        """What each set of products takes, kept in all blocks."""
+        return self.under_plans([(kind,) * len(self.blocks) for kind, _ in enumerate(self.kept, 1)])
+
+    def problem(self) -> Problem:
+        """What each set of products of all blocks keeps and costs, blocks compiled: the operations
+        that are computed again in place of seconds.
         """
-        num = len(self.blocks)
-        alike = [(kind,) * num for kind in range(len(self.treatments) + 1)]
+        drops = [tuple(set(self._products) - {one}) for one in self._products]
+        self.kept = [self._products, *drops, ()]
+        trials = [self.trial((kind,) * len(self.blocks)) for kind in range(len(self.kept) + 1)]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            runs = list(pool.map(lambda one: self.run("blocks", [self.trial(one)]), alike))
+            runs = list(pool.map(lambda one: self.run("blocks", [one]), trials))
         taken = [read(found, self._device.gpu) for _, (found,) in runs]
-        self._taken |= {("blocks", one): each for one, each in zip(alike, taken, strict=True)}
-        profiles = [read_profile(run.report.processes[0].record, self.blocks) for run, _ in runs]
-        costs = [one.flops / _TERA + _PER_SECOND * one.seconds for one in taken]
-        return make_problem(profiles, [np.full(num, one / num) for one in costs]), taken
+        costs = [
+            Cost(read_profile(run.report.processes[0].record, self.blocks), one.flops)
+            for (run, _), one in zip(runs, taken, strict=True)
+        ]
+        as_it_is, every, *without, nothing = costs
+        found = sets_worth_keeping(every, without, nothing)
+        self.kept = [one.numbers for one in found]
+        profiles = [as_it_is.profile, *(one.cost.profile for one in found)]
+        problem = make_problem(profiles, [np.zeros(len(self.blocks))] * len(profiles))
+        return corrected(problem, self.all_alike(), taken[0])
 
 
 def read(found: Mapping[str, Any], gpu: Gpu) -> Taken:
@@ -157,62 +167,91 @@ def read(found: Mapping[str, Any], gpu: Gpu) -> Taken:
     )
 
 
-def match(
-    bench: Bench, problem: Problem, how: str, offset_bytes: int, rivals: Sequence[Taken]
-) -> list[Choice | None]:
-    """For each of torch's points the choice that computes least again among those that were seen to
-    take no more memory; None: none was.
-
-    What a choice takes more or less than torch is taken off its limit or added to it, and the next
-    one is run. `offset_bytes` is what a step takes more than with its blocks compiled, as it is.
+class Match(NamedTuple):
+    """The choice that computes least again among those that were seen to take no more memory than
+    torch at a budget, and what no choice computes less than again, by the model; None: none was
+    found.
     """
-    alike = [np.full(problem.num_blocks, kind) for kind in range(problem.num_treatments)]
-    leanest = tuple(min(alike, key=problem.peak_bytes).tolist())
-    limits = [one.peak_bytes - offset_bytes for one in rivals]
-    best: list[Choice | None] = [None] * len(rivals)
-    flops = [float("inf")] * len(rivals)
+
+    choice: Choice | None
+    least_flops: float | None
+
+
+def match(bench: Bench, problem: Problem, rivals: Sequence[Taken]) -> list[Match]:
+    """For each of torch's points the best choice: of each set of products in all blocks, and of
+    what the solver finds.
+
+    What the solver's choice takes more or less than torch is taken off its limit or added to it,
+    and the next one is run.
+    """
+    seen = bench.all_alike()
+    leanest = min(seen, key=lambda one: seen[one].peak_bytes)
+    limits = [one.peak_bytes for one in rivals]
     for _ in range(_TRIES):
         solved = [solve(problem, limit) for limit in limits]
         choices = [leanest if one is None else tuple(one.choice.tolist()) for one in solved]
-        seen = bench.under_plans(how, choices)
-        for place, (choice, one) in enumerate(zip(choices, seen, strict=True)):
-            excess = one.peak_bytes - rivals[place].peak_bytes
-            if excess <= 0 and one.flops < flops[place]:
-                best[place], flops[place] = choice, one.flops
+        seen |= bench.under_plans(choices)
+        for place, choice in enumerate(choices):
+            excess = seen[choice].peak_bytes - rivals[place].peak_bytes
             limits[place] -= excess + (limits[place] // _FINE if excess > 0 else 0)
-    return best
+    bounds = [None if one is None else one.bound_s * _TERA for one in solved]
+    return [Match(best(seen, one), bound) for one, bound in zip(rivals, bounds, strict=True)]
 
 
-def begin(name: str, python: str) -> tuple[Bench, Problem, Result]:
-    """A model with each treatment on all of its blocks."""
+def corrected(problem: Problem, alike: Mapping[Choice, Taken], as_it_is: Taken) -> Problem:
+    """A problem whose memory with each set was added up, with what was seen of the set."""
+    rest, extra = problem.rest_bytes.copy(), problem.extra_s.copy()
+    for choice, taken in alike.items():
+        kind = choice[0]
+        extra[:, kind] = (_dear(taken) - _dear(as_it_is)) / problem.num_blocks
+        levels = problem.levels(np.array(choice, dtype=np.int64))
+        highest = int(levels.argmax())
+        if problem.own[highest] >= 0:  # a block's own stretch; elsewhere only what is kept tells
+            rest[problem.own >= 0, kind] += taken.peak_bytes - int(levels[highest])
+    return replace(problem, rest_bytes=rest, extra_s=extra)
+
+
+def _dear(taken: Taken) -> float:
+    """What plans are chosen by, in the place of seconds."""
+    return taken.flops / _TERA + _PER_SECOND * taken.seconds
+
+
+def best(seen: Mapping[Choice, Taken], rival: Taken) -> Choice | None:
+    """The choice that computes least of those that take no more memory."""
+    fitting = [one for one, taken in seen.items() if taken.peak_bytes <= rival.peak_bytes]
+    return min(fitting, key=lambda one: (seen[one].flops, seen[one].seconds), default=None)
+
+
+def measure(name: str, python: str, *, is_whole: bool) -> Result:
+    """torch at each budget, and ours."""
     bench = Bench(name, python)
-    problem, alike = bench.problem()
-    names = ["as it is", *(" ".join([one, *how.values()]) for one, how in bench.treatments)]
-    alike_by_name = dict(zip(names, alike, strict=True))
-    return bench, problem, Result(name, bench.step_flops, {}, alike_by_name, ())
-
-
-def measure(bench: Bench, problem: Problem, how: str) -> tuple[Taken, list[Pair]]:
-    """torch at each budget, and ours: as it is first."""
-    as_it_is, *rivals = bench.under_budgets(how)
-    as_blocks = bench.under_plans("blocks", [(0,) * len(bench.blocks)])[0]
-    offset = as_it_is.peak_bytes - as_blocks.peak_bytes
-    choices = match(bench, problem, how, offset, rivals)
+    problem = bench.problem()
+    alike = {_words(bench.kept[choice[0] - 1]): one for choice, one in bench.all_alike().items()}
+    as_it_is: dict[str, Taken] = {}
+    rivals: list[tuple[str, float, Taken]] = []
+    for how in ("blocks", "whole") if is_whole else ("blocks",):
+        as_it_is[how], *found = bench.under_budgets(how)
+        rivals += zip(itertools.repeat(how), BUDGETS[how], found, strict=False)
     pairs = []
-    for budget, rival, choice in zip(BUDGETS[how], rivals, choices, strict=True):
-        ours = None if choice is None else bench.under_plans(how, [choice])[0]
-        pairs.append(Pair(how, budget, rival, _named(bench, choice), ours))
+    matches = match(bench, problem, [one for _, _, one in rivals])
+    for (how, budget, rival), (choice, least) in zip(rivals, matches, strict=True):
+        ours = None if choice is None else bench.under_plans([choice])[choice]
+        pairs.append(Pair(how, budget, rival, _named(bench, choice), ours, least))
         print(bench.name, pairs[-1], flush=True)
-    return as_it_is, pairs
+    return Result(name, bench.step_flops, as_it_is, alike, pairs)
 
 
 def _named(bench: Bench, choice: Choice | None) -> str | None:
     """A plan in a few words: how many blocks keep what."""
     if choice is None:
         return None
-    names = ["as it is", *(str(how.get("saves", "nothing")) for _, how in bench.treatments)]
-    counts = Counter(names[kind] for kind in choice)
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
+    counts = Counter("as it is" if not kind else _words(bench.kept[kind - 1]) for kind in choice)
+    return ", ".join(f"{count} x {name}" for name, count in counts.items())
+
+
+def _words(kept: Sequence[int]) -> str:
+    """Products that are kept, in a word."""
+    return "+".join(map(str, kept)) or "none"
 
 
 def read_results(directory: Path) -> Iterator[Result]:
@@ -235,24 +274,17 @@ def read_results(directory: Path) -> Iterator[Result]:
 def main() -> None:
     """Measures, and writes the page from all results that there are."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--python", required=True)
+    parser.add_argument("--python", help="without it the page is written again, and nothing is run")
     parser.add_argument("--results", type=Path, default=Path("build/budget"))
+    parser.add_argument("--whole", action="store_true", help="torch's whole graphs as well")
     parser.add_argument("models", nargs="*", default=list(MODELS))
     options = parser.parse_args()
     options.results.mkdir(parents=True, exist_ok=True)
-    known: dict[str, tuple[Bench, Problem, Result]] = {}
-    for how, name in itertools.product(BUDGETS, options.models):
-        bench, problem, result = known.get(name) or begin(name, options.python)
-        as_it_is, pairs = measure(bench, problem, how)
-        found = replace(
-            result,
-            as_it_is={**result.as_it_is, how: as_it_is},
-            pairs=(*result.pairs, *pairs),
-        )
-        known[name] = bench, problem, found
+    for name in options.models if options.python else ():
+        found = measure(name, options.python, is_whole=options.whole)
         text = json.dumps(asdict(found), indent=1)
         (options.results / f"{name}.json").write_text(text, encoding="utf-8")
-        PAGE.write_text(render(list(read_results(options.results))), encoding="utf-8")
+    PAGE.write_text(render(list(read_results(options.results))), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,15 @@ def chain(run_program: RunProgram, how: str, *budgets: str, **options: Any) -> l
     return found
 
 
+def save(path: Path, torch_version: str, saves: str) -> None:
+    """A plan that has all blocks of the chain keep some products."""
+    blocks = tuple(str(number) for number in range(BLOCKS))
+    made_for = MadeFor(
+        torch_version, "Sequential", PARAMETERS, dict.fromkeys(blocks, "Sequential"), "SGD"
+    )
+    Plan((Action("selective_checkpoint", blocks, {"saves": saves}),), made_for).save(path)
+
+
 @pytest.mark.parametrize(
     ("how", "again"),
     [
@@ -46,22 +55,33 @@ def test_torch_computes_again_what_it_does_not_keep(
     assert nothing["products"] == AS_IT_IS + again
 
 
-@pytest.mark.parametrize(("saves", "again"), [("attention", BLOCKS), ("matmul", 0)])
+@pytest.mark.parametrize(
+    ("saves", "again"), [("attention", BLOCKS), ("matmul", 0), ("0", 0), ("1", BLOCKS)]
+)
 def test_a_plan_computes_again_what_it_does_not_save(
     run_program: RunProgram, torch_version: str, tmp_path: Path, saves: str, again: int
 ) -> None:
-    paths = tuple(str(number) for number in range(BLOCKS))
-    made_for = MadeFor(
-        torch_version, "Sequential", PARAMETERS, dict.fromkeys(paths, "Sequential"), "SGD"
-    )
-    plan = Plan((Action("selective_checkpoint", paths, {"saves": saves}),), made_for)
-    plan.save(tmp_path / "plan.json")
+    save(tmp_path / "plan.json", torch_version, saves)
     (found,) = chain(run_program, "blocks", "1", options=("--plan", str(tmp_path / "plan.json")))
     assert found["products"] == AS_IT_IS + again
     assert found["graphs"] == 2  # equal blocks are one program to the compiler, planned or not
 
 
-@pytest.mark.parametrize(("saves", "num"), [("attention", 1), ("matmul", 2)])
+@pytest.mark.parametrize("how", ["blocks", "nothing"])
+def test_a_product_that_is_not_there_cannot_be_saved(
+    run_program: RunProgram, torch_version: str, tmp_path: Path, how: str
+) -> None:
+    save(tmp_path / "plan.json", torch_version, "0,2")
+    outcome = run_program(
+        "compile/chain.py", str(COUNTED), how, "1", options=("--plan", str(tmp_path / "plan.json"))
+    )
+    assert outcome.exit_code != 0
+    assert "has 2 products, numbered from 0, and none with the number 2" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("saves", "num"), [("attention", 1), ("matmul", 2), ("1", 1), ("0,2", 2), ("0,1", 1)]
+)
 def test_attention_without_dropout_is_saved_where_it_is_to_be(
     run_program: RunProgram, torch_version: str, tmp_path: Path, saves: str, num: int
 ) -> None:
@@ -71,3 +91,15 @@ def test_attention_without_dropout_is_saved_where_it_is_to_be(
     outcome = run_program("plans/attends.py", options=("--plan", str(tmp_path / "plan.json")))
     assert outcome.exit_code == 0, outcome.stderr
     assert outcome.printed == [num]
+
+
+def test_attention_with_dropout_cannot_be_saved_by_its_number(
+    run_program: RunProgram, torch_version: str, tmp_path: Path
+) -> None:
+    made_for = MadeFor(torch_version, "Sequential", 16_640, {"0": "Attention"}, "SGD")
+    plan = Plan((Action("selective_checkpoint", ("0",), {"saves": "0,1"}),), made_for)
+    plan.save(tmp_path / "plan.json")
+    options = ("--plan", str(tmp_path / "plan.json"))
+    outcome = run_program("plans/attends.py", "0.1", options=options)
+    assert outcome.exit_code != 0
+    assert "product 1 draws random numbers" in outcome.stderr

@@ -20,7 +20,10 @@ import torch
 import torch._functorch.config as partitioning
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
+
+from ullage.techniques.selective_checkpoint import is_product
 
 sys.path.insert(0, str(Path(__file__).parent))
 from counted import Counted
@@ -85,10 +88,33 @@ def train(model: nn.Module, optimizer: Any, inputs: Tensor, labels: Tensor) -> N
     optimizer.zero_grad()
 
 
+class Products(TorchDispatchMode):
+    """Counts the products of a block's first call."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.num = 0
+        self._forward = block.forward
+        self._block = block
+        block.forward = self._count
+
+    def _count(self, *arguments: Any, **named: Any) -> Any:
+        self._block.forward = self._forward
+        with self:
+            return self._forward(*arguments, **named)
+
+    def __torch_dispatch__(
+        self, function: Any, _types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.num += is_product(function._schema.name.removeprefix("aten::"))
+        return function(*args, **(kwargs or {}))
+
+
 def measure(make: Callable[[], Model], size: int, how: str, trial: dict[str, Any]) -> Any:
     """The peak of the last step under a budget of torch's or a plan, and what it computed."""
     torch._dynamo.reset()
     gc.collect()  # what the compiler held of the trial before
+    torch.cuda.empty_cache()  # and what would be cut in other ways
     partitioning.activation_memory_budget = trial.get("budget", 1.0)
     before = torch.cuda.memory_allocated()
     model, blocks, batch = make()
@@ -110,9 +136,10 @@ def measure(make: Callable[[], Model], size: int, how: str, trial: dict[str, Any
         "operations": counted.operations(),
     }
     if how == "nothing":
+        products = Products(blocks[0])
         with FlopCounterMode(display=False) as counter:
             train(model, optimizer, *batch(size))
-        found["flops"] = counter.get_total_flops()
+        found |= {"flops": counter.get_total_flops(), "products": products.num}
     return found
 
 

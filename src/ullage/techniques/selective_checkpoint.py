@@ -1,15 +1,18 @@
 """Activation checkpointing of modules that keeps the results of operations that are dear.
 
-What a policy names is saved; the rest is computed again in backward. Saved always are choices of
-experts (`topk`), which must not come out otherwise, and collectives, which all ranks would have to
-repeat. Never saved is what draws random numbers: the second run draws all of them again, from the
-same state, and one that was left out would shift those after it.
+What a policy names is saved; the rest is computed again in backward. Dear are *products*: matrix
+products, convolutions and attentions. A policy names kinds of them, or some by their order within a
+call of the module: "0,2,3". Saved always are choices of experts (`topk`), which must not come out
+otherwise, and collectives, which all ranks would have to repeat. Never saved is what draws random
+numbers: the second run draws all of them again, from the same state, and one that was left out
+would shift those after it.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import PlanError
@@ -26,6 +29,7 @@ _ATTENTIONS = (
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_flash_attention_for_cpu",
 )
+_KINDS = ("matmul_and_attention", "matmul", "attention", "second_matmul")
 _ALWAYS = ("topk",)
 _COLLECTIVES = "_c10d_functional"
 
@@ -35,7 +39,8 @@ class _Policy:
 
     def __init__(self, saves: str) -> None:
         self._saves = saves
-        self._num_matmuls = {False: 0, True: 0}
+        self._numbers = read_numbers(saves)
+        self._met: Counter[tuple[bool, bool]] = Counter()
 
     def __call__(self, context: Any, operation: Any, *arguments: Any, **named: Any) -> Any:
         from torch.utils.checkpoint import CheckpointPolicy
@@ -46,21 +51,65 @@ class _Policy:
             if namespace == "aten"
             else namespace == _COLLECTIVES and name != "wait_tensor"
         )
-        if is_saved and not _draws(operation, arguments, named):
+        if not is_saved:
+            return CheckpointPolicy.PREFER_RECOMPUTE
+        if not _draws(operation, arguments, named):
             return CheckpointPolicy.MUST_SAVE
+        if self._numbers:
+            raise PlanError(
+                f"selective_checkpoint.saves is {self._saves!r}; product "
+                f"{self._num_met(context.is_recompute) - 1} draws random numbers ({name}), and has "
+                "to be computed again"
+            )
         return CheckpointPolicy.PREFER_RECOMPUTE
+
+    def check(self) -> None:
+        """Raises PlanError where the first run had fewer products than it was to keep."""
+        num = self._num_met(is_recompute=False)
+        missing = [str(one) for one in self._numbers if one >= num]
+        if missing:
+            raise PlanError(
+                f"selective_checkpoint.saves is {self._saves!r}; a call of a module has {num} "
+                f"products, numbered from 0, and none with the number {', '.join(missing)}"
+            )
 
     def _is_dear(self, name: str, is_recompute: bool) -> bool:  # noqa: FBT001 - as torch has it
         if name in _ALWAYS:
             return True
-        if name in _ATTENTIONS:
-            return self._saves in {"attention", "matmul_and_attention"}
-        if name not in _MATMULS:
+        if not is_product(name):
             return False
-        self._num_matmuls[is_recompute] += 1
+        number, is_matmul = self._num_met(is_recompute), name in _MATMULS
+        self._met[is_recompute, is_matmul] += 1
+        if self._numbers:
+            return number in self._numbers
         if self._saves == "second_matmul":
-            return self._num_matmuls[is_recompute] % 2 == 1
-        return self._saves in {"matmul", "matmul_and_attention"}
+            return is_matmul and self._met[is_recompute, True] % 2 == 1
+        return self._saves in {"matmul_and_attention", "matmul" if is_matmul else "attention"}
+
+    def _num_met(self, is_recompute: bool) -> int:  # noqa: FBT001 - as torch has it
+        return self._met[is_recompute, True] + self._met[is_recompute, False]
+
+
+def is_product(name: str) -> bool:
+    """Whether an operation of aten is one of those that are dear."""
+    return name in _MATMULS or name in _ATTENTIONS
+
+
+def read_numbers(saves: str) -> tuple[int, ...]:
+    """The numbers of the products that are kept, from "0,2,3"; none for a name of a kind.
+
+    Raises:
+        PlanError: it is neither.
+    """
+    if saves in _KINDS:
+        return ()
+    words = saves.split(",")
+    if not all(word.isdecimal() for word in words):
+        raise PlanError(
+            f"selective_checkpoint.saves is {saves!r}; expected one of {', '.join(_KINDS)}, or the "
+            "numbers of products in the order of a call, such as '0,2,3'"
+        )
+    return tuple(map(int, words))
 
 
 def _draws(operation: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
@@ -102,7 +151,27 @@ def _contexts(saves: str) -> Any:
     """Of both runs of one call."""
     from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
-    return create_selective_checkpoint_contexts(_Policy(saves))
+    policy = _Policy(saves)
+    first, again = create_selective_checkpoint_contexts(policy)
+    kind: Any = type(first)
+    first.__class__ = _checking(kind)  # torch knows it by its class: nothing can stand around it
+    first.policy = policy
+    return first, again
+
+
+@functools.cache
+def _checking(kind: Any) -> Any:
+    """The context of a first run that ends with a look at what its policy met."""
+
+    class Checking(kind):  # type: ignore[misc]
+        policy: _Policy
+
+        def __exit__(self, error: Any, *told: Any) -> None:
+            super().__exit__(error, *told)
+            if error is None:
+                self.policy.check()
+
+    return Checking
 
 
 def _offloaded_too(checkpoint: Any) -> dict[str, bool]:
@@ -140,8 +209,9 @@ SELECTIVE_CHECKPOINT = Technique(
     settings={
         "saves": Setting(
             default="matmul_and_attention",
-            what="which operations' results are kept",
-            choices=("matmul_and_attention", "matmul", "attention", "second_matmul"),
+            what=f"whose results are kept: {', '.join(_KINDS)}, or products by their order, such "
+            "as 0,2,3",
+            read=read_numbers,
         )
     },
     excludes=("checkpoint", "offload_activations", "tiled_mlp"),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ullage.errors import PlanError
 
@@ -46,12 +46,14 @@ class Setting:
         what: what it means, with its unit.
         choices: the only values there are; empty: any of the type.
         least: the least number; None for what is no number.
+        read: raises PlanError for a text that it cannot be.
     """
 
     default: Value
     what: str
     choices: tuple[Value, ...] = ()
     least: int | None = None
+    read: Callable[[str], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,10 @@ class Technique:
                 raise PlanError(f"{self.name!r} has no setting {name!r}; there are: {known}")
             _check_value(f"{self.name}.{name}", setting, value)
 
+    def refuse(self, why: str) -> NoReturn:
+        """Raises the PlanError of a program that this does not go with."""
+        raise PlanError(f"{self.name!r} does not go with this program: {why}")
+
     def value_of(self, action: Action, name: str) -> Value:
         """A setting of an action, or its default."""
         return action.settings.get(name, self.settings[name].default)
@@ -143,3 +149,5 @@ def _check_value(name: str, setting: Setting, value: Value) -> None:
         raise PlanError(f"{name} is {value!r}; expected one of: {choices}")
     if setting.least is not None and isinstance(value, int | float) and value < setting.least:
         raise PlanError(f"{name} is {value!r}; expected {setting.least} or more")
+    if setting.read is not None:
+        setting.read(str(value))

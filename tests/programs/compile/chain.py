@@ -1,5 +1,5 @@
-"""A chain of blocks, each two products with a tanh between, compiled as one or block by block, and
-counted: chain.py DIRECTORY HOW BUDGET ...
+"""A chain of blocks, each two products with a tanh between, compiled as one, block by block or not
+at all, and counted: chain.py DIRECTORY HOW BUDGET ...
 
 DIRECTORY is that of counted.py. Its last line is JSON: for each budget the products (multiplied and
 added up) of the last step, and how many graphs were compiled.
@@ -30,7 +30,7 @@ def measure(how: str, budget: float) -> dict[str, float]:
             for _ in range(BLOCKS)
         )
     ).cuda()
-    for one in model if how == "blocks" else [model]:
+    for one in {"blocks": model, "whole": [model], "nothing": []}[how]:
         one.compile(backend=counted.compile)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     inputs = torch.zeros(BATCH, WIDTH, device="cuda").requires_grad_()

@@ -1,6 +1,8 @@
-"""Trains a layer whose attention is neither causal nor dropped out, and prints how often a step
-computed it.
+"""Trains a layer whose attention is not causal, nor dropped out unless a rate is given, and prints
+how often a step computed it.
 """
+
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 BATCH, HEADS, TOKENS, WIDTH = 2, 4, 64, 64
 COUNT = [0]
+DROPOUT = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
 
 
 class Attention(nn.Module):
@@ -21,7 +24,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(BATCH, TOKENS, WIDTH)."""
         heads = self.inner(x).view(BATCH, TOKENS, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
-        found = F.scaled_dot_product_attention(*heads)
+        found = F.scaled_dot_product_attention(*heads, dropout_p=DROPOUT)
         return self.outer(found.transpose(1, 2).reshape(BATCH, TOKENS, WIDTH))
 
 

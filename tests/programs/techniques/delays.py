@@ -1,11 +1,12 @@
 """Offloads over a link whose copies come late, at random, and compares the gradients bit for bit.
 
 delays.py 200            so many steps
-delays.py 20 --without in    as if nobody waited for the copies to the device ("out": to the host)
+delays.py 20 --without in out    as if nobody waited for the copies to the device, to the host
 delays.py 20 --parameters    the parameters of blocks in the place of what they save for backward
 
 Copies run in two threads, each in order, as on a GPU's copy engines. A thread holds no memory of
-the "device": what is freed before its copy has ended is lost. The last line is a document.
+the "device": what is freed before its copy has ended is lost. The last line is a list: a document
+for each lane that nobody waits for, or one where all is waited for.
 """
 
 import argparse
@@ -89,6 +90,9 @@ class DelayedLink:
         if lane != self.without:
             assert done.wait(60), "a copy did not end"
 
+    def settle(self):
+        """Each copy to the host has been waited for."""
+
 
 def gradients(model, batch, seed):
     model.zero_grad()
@@ -101,7 +105,7 @@ def offload(engine, link, model, optimizer, changes, *, of_parameters):
     """What is tried."""
     target = Target(model, [optimizer], changes)
     if of_parameters:
-        parameter_offload.HostLink = lambda: link
+        parameter_offload.make_link = lambda _: link
         action = Action("parameter_offload", MODULES, {"part_mib": 1})
         parameter_offload.PARAMETER_OFFLOAD.apply(target, action)
     else:
@@ -111,12 +115,17 @@ def offload(engine, link, model, optimizer, changes, *, of_parameters):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("steps", type=int)
-    parser.add_argument("--without", choices=("in", "out"))
+    parser.add_argument("--without", nargs="+", choices=("in", "out"), default=[None])
     parser.add_argument("--parameters", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    print(json.dumps([train(args, without) for without in args.without]))
+
+
+def train(args, without):
+    """What came of the steps where nobody waits for a lane, or for none."""
     torch.manual_seed(0)
-    model, link = Text(), DelayedLink(args.without)
+    model, link = Text(), DelayedLink(without)
     engine = Engine(link, "cpu", least_bytes=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     num_different = 0
@@ -137,16 +146,12 @@ def main():
         found += [one.detach() for one in model.parameters()]
         num_different += not all(map(torch.equal, wanted, found))
     lost = sum(lane.num_lost for lane in link.lanes.values())
-    print(
-        json.dumps(
-            {
-                "steps": args.steps,
-                "different": num_different,
-                "lost": lost,
-                "host_bytes": link.num_host_bytes,
-            }
-        )
-    )
+    return {
+        "steps": args.steps,
+        "different": num_different,
+        "lost": lost,
+        "host_bytes": link.num_host_bytes,
+    }
 
 
 if __name__ == "__main__":

@@ -66,6 +66,12 @@ WRONG = {
     "an unknown setting": (
         changed("actions", 0, "settings", to={"every": 2}), "has no setting 'every'"
     ),
+    "products that are neither of a kind nor numbers": (
+        changed("actions", 0, to={
+            "technique": "selective_checkpoint", "modules": ["h.0"], "settings": {"saves": "0;3"},
+        }),
+        "saves is '0;3'; expected one of matmul_and_attention, .* such as '0,2,3'",
+    ),
     "another schema": (changed("schema", to="ullage.plan/2"), "its schema is 'ullage.plan/2'"),
     "a number that is text": (
         changed("made_for", "num_parameters", to="1000"), "made_for.num_parameters is '1000'"
