@@ -7,10 +7,9 @@ autocast_float16.py.
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ullage.errors import PlanError
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
@@ -20,20 +19,31 @@ if TYPE_CHECKING:
 def _apply(target: Target, _: Action) -> None:
     import torch
 
-    if any(one.dtype in {torch.bfloat16, torch.float16} for one in target.model.parameters()):
-        _refuse("parameters are in 16 bits already")
-    target.wrap_forward("", functools.partial(_run, target.model))
+    compute_in(target, torch.bfloat16, AUTOCAST.refuse)
 
 
-def _run(model: Any, forward: Any, *arguments: Any, **named: Any) -> Any:
+def compute_in(target: Target, dtype: Any, refuse: Callable[[str], NoReturn]) -> None:
+    """Has a target's model compute in a type of 16 bits where that is safe.
+
+    Args:
+        refuse: raises a PlanError with a reason: parameters are in 16 bits already, or, when the
+            model is called, the program uses autocast itself.
+    """
     import torch
 
-    device = next(model.parameters()).device.type
-    if torch.is_autocast_enabled(device):
-        _refuse("it uses autocast itself")
-    with torch.autocast(device, dtype=torch.bfloat16):
-        outputs = forward(*arguments, **named)
-    return widened(outputs)
+    model = target.model
+    if any(one.dtype in {torch.bfloat16, torch.float16} for one in model.parameters()):
+        refuse("parameters are in 16 bits already")
+
+    def run(forward: Any, *arguments: Any, **named: Any) -> Any:
+        device = next(model.parameters()).device.type
+        if torch.is_autocast_enabled(device):
+            refuse("it uses autocast itself")
+        with torch.autocast(device, dtype=dtype):
+            outputs = forward(*arguments, **named)
+        return widened(outputs)
+
+    target.wrap_forward("", run)
 
 
 def widened(outputs: Any) -> Any:
@@ -51,10 +61,6 @@ def widened(outputs: Any) -> Any:
     if isinstance(outputs, tuple | list):
         return type(outputs)(widened(one) for one in outputs)
     return outputs
-
-
-def _refuse(why: str) -> NoReturn:
-    raise PlanError(f"'autocast' does not go with this program: {why}")
 
 
 AUTOCAST = Technique(

@@ -12,10 +12,9 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ullage.errors import PlanError
-from ullage.techniques.autocast import widened
+from ullage.techniques.autocast import compute_in
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
@@ -31,10 +30,9 @@ _ACCUMULATES = "AccumulateGrad"
 def _apply(target: Target, _: Action) -> None:
     import torch
 
-    if any(one.dtype in {torch.bfloat16, torch.float16} for one in target.model.parameters()):
-        _refuse("parameters are in 16 bits already")
+    compute_in(target, torch.float16, AUTOCAST_FLOAT16.refuse)
     if not target.optimizers:
-        _refuse("it has no optimizer whose steps could be left out")
+        AUTOCAST_FLOAT16.refuse("it has no optimizer whose steps could be left out")
     scaler = _Scaler(target.model, target.optimizers)
     for one in scaler.parameters:
         target.changes.hook(one.register_hook(scaler.scale_back))
@@ -46,18 +44,6 @@ def _apply(target: Target, _: Action) -> None:
     backward = torch.autograd.backward
     scaled = functools.wraps(backward)(functools.partial(scaler.backward, backward))
     target.changes.set(torch.autograd, "backward", scaled)
-    target.wrap_forward("", functools.partial(_run, target.model))
-
-
-def _run(model: Any, forward: Any, *arguments: Any, **named: Any) -> Any:
-    import torch
-
-    device = next(model.parameters()).device.type
-    if torch.is_autocast_enabled(device):
-        _refuse("it uses autocast itself")
-    with torch.autocast(device, dtype=torch.float16):
-        outputs = forward(*arguments, **named)
-    return widened(outputs)
 
 
 class _Scaler:
@@ -86,7 +72,9 @@ class _Scaler:
             backward(tensors, grad_tensors, *rest, **named)
             return
         if leaves - self.parameters:
-            _refuse("a backward goes to parameters of another optimizer, or of none, as well")
+            AUTOCAST_FLOAT16.refuse(
+                "a backward goes to parameters of another optimizer, or of none, as well"
+            )
         scaled = [
             (torch.ones_like(root) if one is None else one) * self._scale
             for root, one in zip(roots, grads, strict=True)
@@ -142,10 +130,6 @@ def _leaves(roots: list[Any]) -> Iterator[Any]:
             if following is not None and following not in seen:
                 seen.add(following)
                 nodes.append(following)
-
-
-def _refuse(why: str) -> NoReturn:
-    raise PlanError(f"'autocast_float16' does not go with this program: {why}")
 
 
 AUTOCAST_FLOAT16 = Technique(

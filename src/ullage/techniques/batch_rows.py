@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
+
+from ullage.techniques.nested import tensors
 
 
 def split_rows(given: Any, num_parts: int) -> list[Any]:
@@ -24,7 +26,7 @@ def split_rows(given: Any, num_parts: int) -> list[Any]:
 
 def num_rows(given: Any) -> int:
     """The rows of the first tensor; 0 where there is none."""
-    return next((len(one) for one in leaves(given) if _is_of_rows(one)), 0)
+    return next((len(one) for one in tensors(given) if one.dim()), 0)
 
 
 def join_rows(outputs: list[Any], rows: list[int]) -> Any:
@@ -52,23 +54,11 @@ def join_rows(outputs: list[Any], rows: list[int]) -> Any:
     return None
 
 
-def leaves(given: Any) -> Iterator[Any]:
-    """What is in nested tuples, lists and dicts."""
-    if isinstance(given, tuple | list):
-        for one in given:
-            yield from leaves(one)
-    elif isinstance(given, dict):
-        yield from leaves(list(given.values()))
-    else:
-        yield given
-
-
-def _is_of_rows(one: Any) -> bool:
-    return bool(hasattr(one, "requires_grad") and one.dim())
-
-
 def _some_rows(total: int, start: int, size: int, one: Any) -> Any:
-    return one[start : start + size] if _is_of_rows(one) and len(one) == total else one
+    import torch
+
+    is_of_rows = isinstance(one, torch.Tensor) and one.dim() and len(one) == total
+    return one[start : start + size] if is_of_rows else one
 
 
 def _mapped(given: Any, change: Callable[[Any], Any]) -> Any:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ullage.errors import PlanError
 from ullage.techniques.autocast import widened
 from ullage.techniques.optimizer_parts import check_steps_in_parts, parts, step_some
 from ullage.techniques.own_step import OwnStep
@@ -37,7 +36,7 @@ def _apply(target: Target, action: Action) -> None:
     for optimizer in target.optimizers:
         check_steps_in_parts(optimizer, _NAME)
     if not target.optimizers:
-        _refuse("it has no optimizer that could keep its small updates")
+        BF16_PARAMETERS.refuse("it has no optimizer that could keep its small updates")
     held = {
         one
         for optimizer in target.optimizers
@@ -46,7 +45,7 @@ def _apply(target: Target, action: Action) -> None:
         if one.dtype == torch.float32 and one.dim() >= _LEAST_DIMS
     }
     if not held:
-        _refuse("no parameter of two dimensions is trained in float32")
+        BF16_PARAMETERS.refuse("no parameter of two dimensions is trained in float32")
     _refuse_distributed(held)
     masters = _narrow(held, target.changes, has_masters=has_masters)
     for optimizer in target.optimizers:
@@ -62,7 +61,9 @@ def _refuse_distributed(parameters: Iterable[Any]) -> None:
     distributed = torch.distributed
     is_one = not (distributed.is_available() and distributed.is_initialized())
     if any(hasattr(one, "device_mesh") for one in parameters) or not is_one:
-        _refuse("several ranks train it; FSDP2's MixedPrecisionPolicy does this for them")
+        BF16_PARAMETERS.refuse(
+            "several ranks train it; FSDP2's MixedPrecisionPolicy does this for them"
+        )
 
 
 def _narrow(held: Iterable[Any], changes: Changes, *, has_masters: bool) -> dict[Any, Any]:
@@ -175,10 +176,6 @@ def _run(model: Any, forward: Any, *arguments: Any, **named: Any) -> Any:
     with torch.autocast(device, dtype=torch.bfloat16):
         outputs = forward(*arguments, **named)
     return widened(outputs)
-
-
-def _refuse(why: str) -> NoReturn:
-    raise PlanError(f"{_NAME!r} does not go with this program: {why}")
 
 
 BF16_PARAMETERS = Technique(

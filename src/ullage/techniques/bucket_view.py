@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ullage.errors import PlanError
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
@@ -35,13 +34,9 @@ def _apply(target: Target, _: Action) -> None:
 
     found = [one for one in target.model.modules() if isinstance(one, DistributedDataParallel)]
     if not found:
-        _refuse("nothing in it is in DistributedDataParallel")
+        BUCKET_VIEW.refuse("nothing in it is in DistributedDataParallel")
     if not all(one.gradient_as_bucket_view for one in found):
-        _refuse(f"it was made without; give DistributedDataParallel {_OPTION}=True")
-
-
-def _refuse(why: str) -> NoReturn:
-    raise PlanError(f"'bucket_view' does not go with this program: {why}")
+        BUCKET_VIEW.refuse(f"it was made without; give DistributedDataParallel {_OPTION}=True")
 
 
 BUCKET_VIEW = Technique(

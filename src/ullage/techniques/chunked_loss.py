@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ullage.errors import PlanError
 from ullage.record.module_trees import paths
 from ullage.techniques.late_logits import Source, late_logits
 from ullage.techniques.linear_loss import linear_cross_entropy
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
 def _apply(target: Target, action: Action) -> None:
     head = find_head(target.model)
     if head is None:
-        _refuse("there is no Linear in it that could be its head")
+        CHUNKED_LOSS.refuse("there is no Linear in it that could be its head")
     if hasattr(head.weight, "device_mesh"):
-        _refuse("its head is sharded, and whole only while it runs")
+        CHUNKED_LOSS.refuse("its head is sharded, and whole only while it runs")
     (path,) = [path for path, module in paths(target.model) if module is head]
     chunked = _ChunkedLoss(int(CHUNKED_LOSS.value_of(action, "num_rows")), path)
     target.wrap_forward(path, chunked.run)
@@ -63,7 +62,7 @@ class _ChunkedLoss:
         if not torch.is_grad_enabled():
             return forward(hidden)
         if torch.compiler.is_compiling():
-            _refuse("its head is compiled; this is for heads that run eagerly")
+            CHUNKED_LOSS.refuse("its head is compiled; this is for heads that run eagerly")
         head = forward.__self__
         device = hidden.device.type
         is_cast = torch.is_autocast_enabled(device)
@@ -106,11 +105,7 @@ class _ChunkedLoss:
         )
 
     def _refuse(self, why: str) -> NoReturn:
-        _refuse(f"of {self._path}: {why}")
-
-
-def _refuse(why: str) -> NoReturn:
-    raise PlanError(f"'chunked_loss' does not go with this program: {why}")
+        CHUNKED_LOSS.refuse(f"of {self._path}: {why}")
 
 
 CHUNKED_LOSS = Technique(

@@ -6,9 +6,8 @@ holds it need not know. States of tensors with fewer than 4,096 elements stay in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ullage.errors import PlanError
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
@@ -26,9 +25,13 @@ def _apply(target: Target, _: Action) -> None:
 
     for optimizer in target.optimizers:
         if type(optimizer) not in {Adam, AdamW}:
-            _refuse(f"the optimizer is {type(optimizer).__name__}; expected Adam or AdamW")
+            EIGHT_BIT_STATES.refuse(
+                f"the optimizer is {type(optimizer).__name__}; expected Adam or AdamW"
+            )
         if any(len(state) for state in optimizer.state.values()):
-            _refuse("the optimizer has stepped; apply the plan before the first step")
+            EIGHT_BIT_STATES.refuse(
+                "the optimizer has stepped; apply the plan before the first step"
+            )
         for group in optimizer.param_groups:
             _check(optimizer, group)
     for optimizer in target.optimizers:
@@ -38,12 +41,14 @@ def _apply(target: Target, _: Action) -> None:
 def _check(optimizer: Any, group: dict[str, Any]) -> None:
     set_keys = [key for key in _UNKNOWN if group.get(key)]
     if set_keys:
-        _refuse(f"{set_keys[0]}=True, which bitsandbytes has not")
+        EIGHT_BIT_STATES.refuse(f"{set_keys[0]}=True, which bitsandbytes has not")
     decoupled = group.get("decoupled_weight_decay", type(optimizer).__name__ == "AdamW")
     if group["weight_decay"] and not decoupled:
-        _refuse("weight decay of Adam is part of the gradient, in bitsandbytes that of AdamW")
+        EIGHT_BIT_STATES.refuse(
+            "weight decay of Adam is part of the gradient, in bitsandbytes that of AdamW"
+        )
     if hasattr(group["lr"], "device"):
-        _refuse("the learning rate is a tensor; give a number")
+        EIGHT_BIT_STATES.refuse("the learning rate is a tensor; give a number")
 
 
 def _turn(optimizer: Any, changes: Changes) -> None:
@@ -51,7 +56,7 @@ def _turn(optimizer: Any, changes: Changes) -> None:
     try:
         from bitsandbytes.optim import AdamW8bit
     except ImportError as error:
-        _refuse(f"bitsandbytes cannot be imported ({error}); install it")
+        EIGHT_BIT_STATES.refuse(f"bitsandbytes cannot be imported ({error}); install it")
     groups = [
         {"params": group["params"], **{key: group[key] for key in _KEYS}}
         for group in optimizer.param_groups
@@ -100,10 +105,6 @@ def _counted(optimizer: Any, step: Any) -> Any:
 
     counted._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     return counted
-
-
-def _refuse(why: str) -> NoReturn:
-    raise PlanError(f"'eight_bit_states' does not go with this program: {why}")
 
 
 EIGHT_BIT_STATES = Technique(

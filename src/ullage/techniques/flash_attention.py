@@ -6,9 +6,8 @@ twice; the fused kernels never have them as a whole.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ullage.errors import PlanError
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ def _apply(target: Target, _: Action) -> None:
             target.changes.set(module, "fused_attn", value=True)
             num_changed += 1
     if not num_changed:
-        _refuse("no module of transformers or timm in it writes its attention out")
+        FLASH_ATTENTION.refuse("no module of transformers or timm in it writes its attention out")
 
 
 def _set_transformers(target: Target) -> int:
@@ -35,15 +34,13 @@ def _set_transformers(target: Target) -> int:
         if not getattr(module, "_supports_sdpa", False):
             continue
         if getattr(config, "output_attentions", False):
-            _refuse("the model is to return the weights of attention (output_attentions)")
+            FLASH_ATTENTION.refuse(
+                "the model is to return the weights of attention (output_attentions)"
+            )
         changed.add(id(config))
         target.changes.on_undo(setattr, config, "_attn_implementation", "eager")
         config._attn_implementation = "sdpa"
     return len(changed)
-
-
-def _refuse(why: str) -> NoReturn:
-    raise PlanError(f"'flash_attention' does not go with this program: {why}")
 
 
 FLASH_ATTENTION = Technique(

@@ -9,9 +9,8 @@ as they are.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ullage.errors import PlanError
 from ullage.techniques.stored_states import States, StoredStates
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
@@ -32,10 +31,12 @@ def _apply(target: Target, action: Action) -> None:
     part_bytes = int(FOUR_BIT_STATES.value_of(action, "part_mib")) * 2**20
     for optimizer in target.optimizers:
         if type(optimizer) not in {Adam, AdamW}:
-            _refuse(f"the optimizer is {type(optimizer).__name__}; expected Adam or AdamW")
+            FOUR_BIT_STATES.refuse(
+                f"the optimizer is {type(optimizer).__name__}; expected Adam or AdamW"
+            )
         held = (one for group in optimizer.param_groups for one in group["params"])
         if any(hasattr(one, "device_mesh") for one in held):
-            _refuse("its parameters are sharded")
+            FOUR_BIT_STATES.refuse("its parameters are sharded")
     for optimizer in target.optimizers:
         StoredStates(optimizer, _Store(), part_bytes).apply("four_bit_states", target.changes)
 
@@ -118,10 +119,6 @@ def _widened(state: Any) -> Any:
     for some, piece in _pieces(state):
         flat[some] = piece.dequantize()
     return values
-
-
-def _refuse(why: str) -> NoReturn:
-    raise PlanError(f"'four_bit_states' does not go with this program: {why}")
 
 
 FOUR_BIT_STATES = Technique(

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+from ullage.techniques.nested import tensors
+
 # Of attributes, those that are not about shape, type or place.
 _VALUES = frozenset({"data", "grad", "T", "mT", "H", "mH", "real", "imag"})
 _ABOUT = frozenset(
@@ -226,25 +228,14 @@ def _computed(name: str, function: Any, given: tuple[Any, ...], named: dict[str,
     result = function(*_replaced(given, logits_of), **_replaced(named, logits_of))
     if any(one._version != version for one, version in made):
         refuse(f"it changes its logits in place ({name})")
-    found = [one for one in _tensors(result) if one.requires_grad]
+    found = [one for one in tensors(result) if one.requires_grad]
     if found and torch.is_grad_enabled():
         refuse(f"its logits go into {name!r}, besides its loss")
     return result
 
 
 def _late_ones(value: Any) -> Iterator[Any]:
-    return (one for one in _tensors(value) if hasattr(one, "_late"))
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    """The tensors in nested tuples, lists and dicts."""
-    if isinstance(value, tuple | list):
-        for one in value:
-            yield from _tensors(one)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-    elif hasattr(value, "requires_grad"):
-        yield value
+    return (one for one in tensors(value) if hasattr(one, "_late"))
 
 
 def _replaced(value: Any, logits_of: Callable[[Any], Any]) -> Any:

@@ -7,9 +7,8 @@ which they were.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ullage.errors import PlanError
 from ullage.techniques.chunked_loss import find_head
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
@@ -23,15 +22,15 @@ _ADAPTER = "default"
 def _apply(target: Target, action: Action) -> None:
     model, optimizers = target.model, target.optimizers
     if len(optimizers) != 1:
-        _refuse(f"it has {len(optimizers)} optimizers; expected one")
+        LORA.refuse(f"it has {len(optimizers)} optimizers; expected one")
     (optimizer,) = optimizers
     if any(len(state) for state in optimizer.state.values()):
-        _refuse("the optimizer has stepped; apply the plan before the first step")
+        LORA.refuse("the optimizer has stepped; apply the plan before the first step")
     if any(hasattr(one, "device_mesh") for one in model.parameters()):
-        _refuse("its parameters are sharded")
+        LORA.refuse("its parameters are sharded")
     names = _linears(model)
     if not names:
-        _refuse("there is no Linear in it beside its head")
+        LORA.refuse("there is no Linear in it beside its head")
     linears = {name: model.get_submodule(name) for name in names}
     target.changes.on_undo(_merge, model, linears)
     for parameter in model.parameters():
@@ -95,7 +94,7 @@ def _quantise(model: Any, name: str, linear: Any) -> None:
     try:
         from bitsandbytes.nn import Linear4bit, Params4bit
     except ImportError as error:
-        _refuse(f"bitsandbytes cannot be imported ({error}); install it")
+        LORA.refuse(f"bitsandbytes cannot be imported ({error}); install it")
     weight = linear.weight
     has_bias = linear.bias is not None
     made = Linear4bit(
@@ -135,10 +134,6 @@ def _dequantised(weight: Any) -> Any:
 def _put(model: Any, name: str, module: Any) -> None:
     parent, _, own = name.rpartition(".")
     setattr(model.get_submodule(parent), own, module)
-
-
-def _refuse(why: str) -> NoReturn:
-    raise PlanError(f"'lora' does not go with this program: {why}")
 
 
 LORA = Technique(

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ullage.errors import PlanError
 from ullage.techniques.batch_rows import join_rows, num_rows, split_rows
 from ullage.techniques.known_gradients import with_gradients
 from ullage.techniques.rerun import Rerun
@@ -35,7 +34,7 @@ _CAUSAL_LOSS = "ForCausalLMLoss"
 def _apply(target: Target, action: Action) -> None:
     for path, module in target.model.named_modules():
         if getattr(module, "track_running_stats", False):
-            _refuse(f"{path} has statistics of its batches")
+            MICRO_BATCHES.refuse(f"{path} has statistics of its batches")
     num_parts = int(MICRO_BATCHES.value_of(action, "num_parts"))
     target.wrap_forward("", functools.partial(_run, num_parts, []))
 
@@ -49,7 +48,7 @@ def _run(
         return forward(*arguments, **named)
     parts = split_rows((arguments, named), num_parts)
     if not parts:
-        _refuse("the model is given no tensor")
+        MICRO_BATCHES.refuse("the model is given no tensor")
     if not makes_rows:
         (some, others), *_ = parts
         makes_rows.append(_loss_in(forward(*some, **others)) is None)
@@ -65,7 +64,9 @@ def _run_rows(forward: Any, parts: list[Any]) -> Any:
     ]
     joined = join_rows(found, [num_rows(part) for part in parts])
     if joined is None:
-        _refuse("the model returns something that is neither its loss nor one value a row")
+        MICRO_BATCHES.refuse(
+            "the model returns something that is neither its loss nor one value a row"
+        )
     return joined
 
 
@@ -82,7 +83,7 @@ def _run_losses(forward: Any, parts: list[Any]) -> Any:
         outputs = forward(*some, **others)
         loss = _loss_in(outputs)
         if loss is None:
-            _refuse("the model returns its loss at some calls, and none at others")
+            MICRO_BATCHES.refuse("the model returns its loss at some calls, and none at others")
         loss = loss * weight
         total = total + loss.detach()
         found = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -133,10 +134,6 @@ def _sum(one: Any, more: Any) -> Any:
     if one is None or more is None:
         return more if one is None else one
     return one.add_(more)
-
-
-def _refuse(why: str) -> NoReturn:
-    raise PlanError(f"'micro_batches' does not go with this program: {why}")
 
 
 MICRO_BATCHES = Technique(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.errors import PlanError
 from ullage.techniques.offload_engine import Engine
-from ullage.techniques.offload_link import CudaLink, HostLink
+from ullage.techniques.offload_link import make_link
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ def _apply(target: Target, action: Action) -> None:
 
     @functools.cache
     def engine_for(device_type: str) -> Engine:
-        link = CudaLink() if device_type == "cuda" else HostLink()
-        return Engine(link, device_type, least_bytes)
+        return Engine(make_link(device_type), device_type, least_bytes)
 
     # A program may move its model after this.
     offload_modules(

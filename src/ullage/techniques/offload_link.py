@@ -30,6 +30,14 @@ class Link(Protocol):
     def wait(self, mark: Any) -> None:
         """Has the program's stream wait until a copy has ended."""
 
+    def settle(self) -> None:
+        """Waits until the host can read what was copied to it."""
+
+
+def make_link(kind: str) -> Link:
+    """A link to devices of a type, such as "cuda"."""
+    return CudaLink() if kind == "cuda" else HostLink()
+
 
 class CudaLink:
     """A link by the two copy engines of a GPU, through pinned memory."""
@@ -62,6 +70,11 @@ class CudaLink:
         event, asked = mark
         for stream in {asked, self._torch.cuda.current_stream(asked.device)}:
             stream.wait_event(event)
+
+    def settle(self) -> None:
+        """Waits for the streams of copies to the host."""
+        for out, _ in self._streams.values():
+            out.synchronize()
 
     def _of(self, device: Any) -> tuple[Any, Any]:
         if device not in self._streams:
@@ -99,4 +112,7 @@ class HostLink:
         device.copy_(host)
 
     def wait(self, mark: Any) -> None:
+        """There is nothing to wait for."""
+
+    def settle(self) -> None:
         """There is nothing to wait for."""

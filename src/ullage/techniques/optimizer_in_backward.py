@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ullage.errors import PlanError
 from ullage.techniques.optimizer_parts import check_steps_in_parts, step_some
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
@@ -40,7 +39,9 @@ def _step_in_backward(optimizer: Any, changes: Changes) -> None:
 
     def step(parameter: Any) -> None:
         if parameter in stepped:
-            _refuse("a second backward came before the optimizer's step: gradients accumulate")
+            OPTIMIZER_IN_BACKWARD.refuse(
+                "a second backward came before the optimizer's step: gradients accumulate"
+            )
         stepped.add(parameter)
         step_some(optimizer, group_of[parameter], (parameter,), optimizer.state)
         parameter.grad = None
@@ -59,7 +60,9 @@ def _refuse_unreduced(optimizer: Any) -> None:
         return
     held: Iterable[Any] = (one for group in optimizer.param_groups for one in group["params"])
     if distributed.get_world_size() > 1 and not all(hasattr(one, "device_mesh") for one in held):
-        _refuse("gradients are summed over ranks after backward (DDP); shard with FSDP2")
+        OPTIMIZER_IN_BACKWARD.refuse(
+            "gradients are summed over ranks after backward (DDP); shard with FSDP2"
+        )
 
 
 def _refuse_what_needs_all_gradients(changes: Changes) -> None:
@@ -67,7 +70,7 @@ def _refuse_what_needs_all_gradients(changes: Changes) -> None:
     from torch.nn.utils import clip_grad
 
     def clip(*_: Any, **__: Any) -> NoReturn:
-        _refuse("gradients are clipped, for which all must be there")
+        OPTIMIZER_IN_BACKWARD.refuse("gradients are clipped, for which all must be there")
 
     # What the public functions call, which programs may have imported before.
     changes.set(clip_grad, "_get_total_norm", clip)
@@ -76,14 +79,10 @@ def _refuse_what_needs_all_gradients(changes: Changes) -> None:
 
     def scaled(self: Any, outputs: Any) -> Any:
         if self.is_enabled():
-            _refuse("a GradScaler looks through all gradients before the step")
+            OPTIMIZER_IN_BACKWARD.refuse("a GradScaler looks through all gradients before the step")
         return scale(self, outputs)
 
     changes.set(GradScaler, "scale", scaled)
-
-
-def _refuse(why: str) -> NoReturn:
-    raise PlanError(f"{_NAME!r} does not go with this program: {why}")
 
 
 OPTIMIZER_IN_BACKWARD = Technique(

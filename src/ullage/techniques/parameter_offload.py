@@ -11,10 +11,10 @@ nothing (accelerate issue 3770).
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ullage.errors import PlanError
-from ullage.techniques.offload_link import CudaLink, HostLink, Link
+from ullage.techniques.nested import tensors
+from ullage.techniques.offload_link import Link, make_link
 from ullage.techniques.optimizer_parts import check_steps_in_parts, parts, step_some
 from ullage.techniques.own_step import OwnStep
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
@@ -32,19 +32,21 @@ def _apply(target: Target, action: Action) -> None:
     held = [_own_parameters(target.model, module) for module in modules]
     everything = [one for some in held for one in some]
     if len(set(everything)) != len(everything):
-        _refuse("of the modules that are named one is a part of another")
+        PARAMETER_OFFLOAD.refuse("of the modules that are named one is a part of another")
     devices = {one.device for one in everything}
     if len(devices) != 1:
-        _refuse(f"parameters of the named modules are on {len(devices)} devices; expected one")
+        PARAMETER_OFFLOAD.refuse(
+            f"parameters of the named modules are on {len(devices)} devices; expected one"
+        )
     if any(hasattr(one, "device_mesh") for one in everything):
-        _refuse("its parameters are sharded; use FSDP2's CPUOffloadPolicy")
+        PARAMETER_OFFLOAD.refuse("its parameters are sharded; use FSDP2's CPUOffloadPolicy")
     if any(_bytes(one).numel() != one.numel() * one.element_size() for one in everything):
-        _refuse("parameters share a storage")
+        PARAMETER_OFFLOAD.refuse("parameters share a storage")
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
-        _refuse("several ranks train it; use FSDP2's CPUOffloadPolicy")
+        PARAMETER_OFFLOAD.refuse("several ranks train it; use FSDP2's CPUOffloadPolicy")
     (device,) = devices
-    link: Link = CudaLink() if device.type == "cuda" else HostLink()
+    link = make_link(device.type)
     part_bytes = int(PARAMETER_OFFLOAD.value_of(action, "part_mib")) * 2**20
     concerned = [one for one in target.optimizers if _holds(one, set(everything))]
     for optimizer in concerned:
@@ -82,9 +84,11 @@ def _run(blocks: list[_Block], number: int, forward: Any, *arguments: Any, **nam
     from torch.autograd.graph import saved_tensors_hooks
 
     if torch.compiler.is_compiling():
-        _refuse("a block is compiled; this is for blocks that run eagerly")
+        PARAMETER_OFFLOAD.refuse("a block is compiled; this is for blocks that run eagerly")
     if _is_within_hooks():
-        _refuse("a block runs within a checkpoint; have the block checkpointed itself, and first")
+        PARAMETER_OFFLOAD.refuse(
+            "a block runs within a checkpoint; have the block checkpointed itself, and first"
+        )
     block = blocks[number]
     block.come()
     for later in blocks[number + 1 : number + 2]:
@@ -102,7 +106,7 @@ def _run(blocks: list[_Block], number: int, forward: Any, *arguments: Any, **nam
         for earlier in blocks[max(0, number - 1) : number]:
             earlier.fetch()
 
-    for tensor in _tensors(output):
+    for tensor in tensors(output):
         if tensor.requires_grad and not hasattr(tensor, "_late"):
             tensor.register_hook(come_again)
     return output
@@ -137,7 +141,7 @@ class _Block:
             there = _bytes(one.data)
             hosts[one] = self._link.host_bytes(there.numel())
             self._link.wait(self._link.copy_out(hosts[one], there))
-        _settle(self.device)
+        self._link.settle()
         self.hosts = hosts
         self._views = {one: _like(one, host) for one, host in hosts.items()}
         for one, view in self._views.items():
@@ -179,7 +183,7 @@ class _Block:
         if not self._present:
             return
         if self._current_versions() != self._versions:
-            _refuse("a block changes its parameters beside the optimizer")
+            PARAMETER_OFFLOAD.refuse("a block changes its parameters beside the optimizer")
         for one in self._parameters:
             one.data = self._views[one]
         self._present = []
@@ -256,8 +260,7 @@ class _Step:
                 _place_counts(states)
             step_some(self._optimizer, group, there, states)
             self._put_back(part, there, hosts)
-        for device in {one.device for _, part in found for one in _gradients(part)}:
-            _settle(device)  # whoever reads a parameter on the host finds it there
+        self._link.settle()  # whoever reads a parameter on the host finds it there
 
     def move_states(self, optimizer: Any) -> None:
         """torch has put states that were loaded where their parameters are, on the host."""
@@ -304,18 +307,6 @@ def _place_counts(states: dict[Any, dict[str, Any]]) -> None:
             state["step"] = state["step"].to(one.device)
 
 
-def _gradients(part: list[Any]) -> list[Any]:
-    return [one.grad for one in part if one.grad is not None]
-
-
-def _settle(device: Any) -> None:
-    """Waits until copies to the host have ended."""
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
-
-
 def _bytes(tensor: Any) -> Any:
     """The storage of a tensor, as bytes."""
     import torch
@@ -342,18 +333,6 @@ def _storage_of(tensor: Any) -> int:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # it has none: sparse, or of a class of its own
         return 0
-
-
-def _tensors(output: Any) -> list[Any]:
-    if isinstance(output, tuple | list):
-        return [one for part in output for one in _tensors(part)]
-    if isinstance(output, dict):
-        return _tensors(list(output.values()))
-    return [output] if hasattr(output, "register_hook") else []
-
-
-def _refuse(why: str) -> NoReturn:
-    raise PlanError(f"{_NAME!r} does not go with this program: {why}")
 
 
 PARAMETER_OFFLOAD = Technique(

@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ullage.errors import PlanError
+from ullage.techniques.nested import tensors
 
 _WITHIN = ContextVar("a run whose operations' results are kept is on", default=False)
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -43,18 +44,18 @@ class Rerun:
         self._was_training = self._module.training
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        tensors = list(_tensors((arguments, named)))
+        given = list(tensors((arguments, named)))
         if self._seen is not None:
-            self._check_unchanged(tensors)
+            self._check_unchanged(given)
             with _apart(self._module):
                 return self._run(arguments, named)
-        before = _versions(tensors)
+        before = _versions(given)
         buffers = dict(self._module.named_buffers())
         versions = _versions(buffers.values())
         with _apart(self._module):
             pass  # both runs copy: selective checkpointing wants the same operations of them
         result = self._run(arguments, named)
-        self._check_repeatable(tensors, before, buffers, versions)
+        self._check_repeatable(given, before, buffers, versions)
         self._seen = before, _versions(self._module.parameters())
         return result
 
@@ -67,13 +68,13 @@ class Rerun:
 
     def _check_repeatable(
         self,
-        tensors: list[Any],
+        given: list[Any],
         before: list[int | None],
         buffers: dict[str, Any],
         versions: list[int | None],
     ) -> None:
         """Raises PlanError where the first run has changed what the second would start from."""
-        if _versions(tensors) != before:
+        if _versions(given) != before:
             self._refuse("changes its input in place")
         own = {id(one) for module in _normalizers(self._module) for one in module.buffers()}
         after = dict(self._module.named_buffers())
@@ -82,9 +83,9 @@ class Rerun:
             if id(buffer) not in own and not is_same:
                 self._refuse(f"changes its buffer {name!r}")
 
-    def _check_unchanged(self, tensors: list[Any]) -> None:
+    def _check_unchanged(self, given: list[Any]) -> None:
         """Raises PlanError where something was changed between the two runs."""
-        if (_versions(tensors), _versions(self._module.parameters())) != self._seen:
+        if (_versions(given), _versions(self._module.parameters())) != self._seen:
             self._refuse("has inputs or parameters that were changed before backward")
         if self._module.training != self._was_training:
             self._refuse("was switched between training and evaluation before backward")
@@ -113,20 +114,9 @@ def with_own_caches(value: Any) -> Any:
     return made
 
 
-def _versions(tensors: Any) -> list[int | None]:
+def _versions(counted: Any) -> list[int | None]:
     """How often each was changed; None of one that does not count."""
-    return [None if one.is_inference() else one._version for one in tensors]
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    """The tensors in nested tuples, lists and dicts."""
-    if hasattr(value, "_version"):
-        yield value
-    elif isinstance(value, tuple | list):
-        for one in value:
-            yield from _tensors(one)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+    return [None if one.is_inference() else one._version for one in counted]
 
 
 def _normalizers(module: Any) -> Iterator[Any]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ullage.errors import PlanError
-from ullage.techniques.batch_rows import leaves
+from ullage.techniques.nested import leaves
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ _ALL = 100
 def _apply(target: Target, action: Action) -> None:
     percent = int(SHORTER_SEQUENCE.value_of(action, "percent"))
     if percent >= _ALL:
-        _refuse(f"percent is {percent}; expected fewer than {_ALL}")
+        SHORTER_SEQUENCE.refuse(f"percent is {percent}; expected fewer than {_ALL}")
     target.wrap_forward("", functools.partial(_run, percent))
 
 
@@ -38,7 +37,7 @@ def _run(percent: int, forward: Any, *arguments: Any, **named: Any) -> Any:
     tokens = given.get(_NAME)
     tokens = next(filter(_is_tokens, leaves(given)), None) if tokens is None else tokens
     if tokens is None or tokens.dim() < 2:
-        _refuse("the model is given no tokens (batch, length)")
+        SHORTER_SEQUENCE.refuse("the model is given no tokens (batch, length)")
     length = tokens.shape[1]
     kept = max(1, length * percent // _ALL)
     cut = functools.partial(_cut, length, kept)
@@ -55,10 +54,6 @@ def _cut(length: int, kept: int, one: Any) -> Any:
             if one.shape[dim] == length:
                 one = one.narrow(dim, 0, kept)
     return one
-
-
-def _refuse(why: str) -> NoReturn:
-    raise PlanError(f"'shorter_sequence' does not go with this program: {why}")
 
 
 SHORTER_SEQUENCE = Technique(

@@ -8,11 +8,10 @@ be undone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NoReturn
 
-from ullage.errors import PlanError
 from ullage.techniques.changes import Changes
 
 # Each element is stepped by itself, whatever else is in its tensor.
@@ -25,7 +24,7 @@ class SplitParameters:
     """The parameters of a model that are split among ranks.
 
     Args:
-        technique: that splits them, for errors.
+        refuse: raises a PlanError with a reason.
         model: the outermost module.
         rank: the number of this rank.
         size: how many there are.
@@ -33,9 +32,15 @@ class SplitParameters:
     """
 
     def __init__(
-        self, technique: str, model: Any, rank: int, size: int, *, changes: Changes
+        self,
+        refuse: Callable[[str], NoReturn],
+        model: Any,
+        rank: int,
+        size: int,
+        *,
+        changes: Changes,
     ) -> None:
-        self._technique = technique
+        self._refuse = refuse
         self._rank = rank
         self._size = size
         self._changes = changes
@@ -192,9 +197,6 @@ class SplitParameters:
         powers = split**order
         distributed.all_reduce(powers)
         return (powers + rest**order) ** (1 / order)
-
-    def _refuse(self, why: str) -> NoReturn:
-        raise PlanError(f"{self._technique!r} does not go with this program: {why}")
 
 
 def _parameters(optimizer: Any) -> list[Any]:

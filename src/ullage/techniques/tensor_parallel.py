@@ -24,10 +24,10 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ullage.errors import PlanError
 from ullage.techniques.data_parallel import check_is_eager, check_is_whole
+from ullage.techniques.nested import tensors
 from ullage.techniques.ranks import join, settle
 from ullage.techniques.split_parameters import SplitParameters
 from ullage.techniques.technique import Action, Place, Semantics, Technique
@@ -44,17 +44,19 @@ _HEADS = ("num_attention_heads", "num_key_value_heads")
 
 def _apply(target: Target, action: Action) -> None:
     if action.modules:
-        _refuse("it is for the whole model, and names no modules")
+        TENSOR_PARALLEL.refuse("it is for the whole model, and names no modules")
     check_is_whole(target, _NAME)
     check_is_eager(target, _NAME)
     model = target.module("")
     styles = dict(_styles(model))
     ranks = join(_NAME, model, target.changes)
     if not ranks.is_ours:
-        _refuse("it shares its batches out itself, and here all ranks need the same")
+        TENSOR_PARALLEL.refuse("it shares its batches out itself, and here all ranks need the same")
     _check(model, styles, ranks.size)
     settle(model, next(model.parameters()).device, ranks)
-    split = SplitParameters(_NAME, model, ranks.rank, ranks.size, changes=target.changes)
+    split = SplitParameters(
+        TENSOR_PARALLEL.refuse, model, ranks.rank, ranks.size, changes=target.changes
+    )
     for path, style in styles.items():
         module = target.module(path)
         if style == _SUMMED:
@@ -94,7 +96,7 @@ def _styles(model: Any) -> Iterator[tuple[str, str]]:
     base = getattr(model, getattr(model, "base_model_prefix", ""), model)
     told = getattr(getattr(base, "config", None), "base_model_tp_plan", None)
     if not told:
-        _refuse(
+        TENSOR_PARALLEL.refuse(
             f"{type(model).__name__} has no base_model_tp_plan; it is no transformers model "
             "that says how its matrices are split"
         )
@@ -103,7 +105,9 @@ def _styles(model: Any) -> Iterator[tuple[str, str]]:
         wanted = re.compile(re.escape(prefix + pattern).replace(r"\*", r"[^.]+"))
         found = [path for path, _ in model.named_modules() if wanted.fullmatch(path)]
         if found and style not in {_COLUMNS, _ROWS, _SUMMED}:
-            _refuse(f"the plan of {type(model).__name__} splits {found[0]!r} as {style!r}")
+            TENSOR_PARALLEL.refuse(
+                f"the plan of {type(model).__name__} splits {found[0]!r} as {style!r}"
+            )
         yield from ((path, style) for path in found)
 
 
@@ -116,15 +120,15 @@ def _check(model: Any, styles: dict[str, str], size: int) -> None:
     for name in _HEADS:
         count = getattr(config, name, size)
         if count % size:
-            _refuse(f"{name} is {count}, which {size} ranks cannot share")
+            TENSOR_PARALLEL.refuse(f"{name} is {count}, which {size} ranks cannot share")
     for path, style in styles.items():
         module = modules[path]
         if style == _SUMMED:
             continue
         if type(module) is not nn.Linear:
-            _refuse(f"{path} is a {type(module).__name__}, and only Linear is split")
+            TENSOR_PARALLEL.refuse(f"{path} is a {type(module).__name__}, and only Linear is split")
         if module.weight.shape[_DIMS[style]] % size:
-            _refuse(
+            TENSOR_PARALLEL.refuse(
                 f"{path} has {module.weight.shape[_DIMS[style]]} rows or columns, which {size} "
                 "ranks cannot share"
             )
@@ -132,7 +136,9 @@ def _check(model: Any, styles: dict[str, str], size: int) -> None:
         drawn = [getattr(modules[parent], name, 0.0) for name in ("attention_dropout", "dropout")]
         drawn += [one.p for one in modules[parent].modules() if isinstance(one, nn.Dropout)]
         if any(isinstance(one, float) and one > 0 for one in drawn):
-            _refuse(f"{parent} has dropout, which ranks would draw alike for other heads")
+            TENSOR_PARALLEL.refuse(
+                f"{parent} has dropout, which ranks would draw alike for other heads"
+            )
 
 
 # ---- What a part of the model does ---------------------------------------------------------------
@@ -215,10 +221,7 @@ def _check_same(given: Any) -> None:
     import torch
     from torch import distributed
 
-    values = [
-        one.detach().cpu() for one in torch.utils._pytree.tree_leaves(given)
-        if isinstance(one, torch.Tensor)
-    ]  # fmt: skip
+    values = [one.detach().cpu() for one in tensors(given)]
     digest = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
     for one in values:
         digest.update(
@@ -227,14 +230,10 @@ def _check_same(given: Any) -> None:
     found: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(found, digest.hexdigest())
     if len(set(found)) > 1:
-        _refuse(
+        TENSOR_PARALLEL.refuse(
             "its ranks have other batches, or draw other random numbers; have it call "
             "torch.manual_seed, and deal no rows out to ranks"
         )
-
-
-def _refuse(why: str) -> NoReturn:
-    raise PlanError(f"{_NAME!r} does not go with this program: {why}")
 
 
 TENSOR_PARALLEL = Technique(

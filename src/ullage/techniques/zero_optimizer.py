@@ -9,9 +9,8 @@ whole, gathered from all ranks.
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ullage.errors import PlanError
 from ullage.record.module_trees import live_owners
 from ullage.techniques.optimizer_parts import check_steps_in_parts
 from ullage.techniques.own_step import OwnStep
@@ -28,11 +27,15 @@ _NAME = "zero_optimizer"
 def _apply(target: Target, _: Action) -> None:
     join(_NAME, target.model, target.changes)
     if not _is_averaged(target.module("")):
-        _refuse("nothing averages its gradients over the ranks; put 'data_parallel' before it")
+        ZERO_OPTIMIZER.refuse(
+            "nothing averages its gradients over the ranks; put 'data_parallel' before it"
+        )
     for optimizer in target.optimizers:
         check_steps_in_parts(optimizer, _NAME)
         if optimizer.state:
-            _refuse("its optimizer has states already; load them after the plan is applied")
+            ZERO_OPTIMIZER.refuse(
+                "its optimizer has states already; load them after the plan is applied"
+            )
         _Dealt(optimizer).apply(target)
 
 
@@ -111,10 +114,6 @@ class _Dealt:
 
 def _parameters(optimizer: Any) -> list[Any]:
     return [one for group in optimizer.param_groups for one in group["params"]]
-
-
-def _refuse(why: str) -> NoReturn:
-    raise PlanError(f"{_NAME!r} does not go with this program: {why}")
 
 
 ZERO_OPTIMIZER = Technique(
