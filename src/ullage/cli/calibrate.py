@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
+from ullage.cli import flags
 from ullage.files import check_writable, write_text
 
 
 @click.command("calibrate")
-@click.option("--python", metavar="PATH", help="The interpreter of another environment.")
+@flags.python
 @click.option(
     "-o",
     "--output",

@@ -9,30 +9,30 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
+from ullage.cli import flags
+from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
 from ullage.errors import SpecError
 from ullage.files import write_text
 
 if TYPE_CHECKING:
     from ullage.checks import Check
 
-FILE = click.Path(path_type=Path)
 FORMATS = ("text", "json", "junit", "github")
 
 
 @click.command("check")
-@click.argument("scenarios", nargs=-1, metavar="[SCENARIO]...")
-@click.option("--config", type=FILE, metavar="FILE", help="Default: ullage.toml here or above.")
-@click.option("--python", metavar="PATH", help="The interpreter of another environment.")
-@click.option("--no-cache", is_flag=True, help="Run everything, whatever is known.")
+@flags.scenarios
+@flags.config
+@flags.python
+@flags.no_cache
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="Default: text.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
     "-o", "--output", type=FILE, metavar="FILE", help="Also write JSON; with --format junit XML."
 )
 @click.option("--html", type=FILE, metavar="DIR", help="Write a page of each change into DIR.")
-@click.option("--force", is_flag=True, help="Overwrite files that were named.")
-@click.option("--quiet", is_flag=True, help="Print the first line alone.")
+@flags.force
+@flags.quiet
 def check_command(
     scenarios: tuple[str, ...],
     *,
@@ -89,7 +89,6 @@ def check_command(
         lambda: result.document,
         lambda: _show(result, form, pages, is_quiet=quiet, is_xml=is_printed_as_xml),
         [] if is_printed_as_xml else files,
-        [],
     )
     return result.exit_code if is_written else UNWRITABLE
 

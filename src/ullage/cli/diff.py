@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
+from ullage.cli import flags
+from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
 from ullage.diffs import diff
-
-FILE = click.Path(path_type=Path)
 
 
 @click.command("diff")
@@ -17,9 +16,9 @@ FILE = click.Path(path_type=Path)
 @click.argument("after", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, ullage.diff/1.")
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Also write that document.")
-@click.option("--html", type=FILE, metavar="FILE", help="Also write a page to look at.")
-@click.option("--force", is_flag=True, help="Overwrite files that were named.")
-@click.option("--quiet", is_flag=True, help="Print the first line alone.")
+@flags.html
+@flags.force
+@flags.quiet
 def diff_command(
     before: Path,
     after: Path,
@@ -45,14 +44,11 @@ def diff_command(
     check_files(("--output", output), ("--html", html), force=force)
     report = diff(before, after)
 
-    def show() -> None:
-        if quiet:
-            click.echo(diff_line(report.report))
-        else:
-            from rich.console import Console
-
-            print_diff(report.report, Console())
-
     pages = [] if html is None else [write_text(report.html, html, force=force)]
-    is_written = write_result(shown, lambda: report.document, show, pages, [])
+    is_written = write_result(
+        shown,
+        lambda: report.document,
+        lambda: shown.show(report.report, diff_line, print_diff),
+        pages,
+    )
     return 0 if is_written else UNWRITABLE

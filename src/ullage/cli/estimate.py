@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ullage.cli import flags
 from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
 from ullage.errors import SpecError
 from ullage.estimate.layout import SHARDINGS, Layout
@@ -15,13 +16,31 @@ from ullage.estimate.recipe import PRECISIONS
 if TYPE_CHECKING:
     from ullage.estimates import Estimate, ServingAnswer
 
-FILE = click.Path(path_type=Path)
 _COUNT = click.IntRange(min=1)
 _SERVING = ("engine", "context", "users", "weights", "kv", "utilization", "block_size")
 _BOTH = ("gpu", "which_gpu")
 
 
-@click.command("estimate")
+@click.command(
+    "estimate",
+    cls=flags.in_sections(
+        {
+            "The question": ("gpu", "which_gpu", "largest", "knobs", "list_models"),
+            "Training": (
+                "batch", "length", "image", "precision", "optimizer", "checkpointing", "attention",
+                "accumulation",
+            ),
+            "Training on several GPUs": (
+                "data", "sharding", "tensor", "sequence_parallel", "context_parallel",
+                "expert_parallel", "pipeline", "micro_batches", "offload", "nvme",
+            ),
+            "Serving": (
+                "serve", "engine", "context", "users", "weights", "kv", "utilization", "block_size",
+            ),
+            "What is written": ("output", "html", "as_json", "force", "quiet"),
+        }
+    ),
+)  # fmt: skip
 @click.argument("model", required=False)
 @click.option("--gpu", metavar="NAME", help="Of `ullage gpus`; without one there is no verdict.")
 @click.option("--batch", type=_COUNT, metavar="N", help="Samples of one pass; default: 1.")
@@ -56,11 +75,11 @@ _BOTH = ("gpu", "which_gpu")
 @click.option("--largest", type=click.Choice(("batch", "length", "image")), help="That fits.")
 @click.option("--knobs", is_flag=True, help="Also say what would save most.")
 @click.option("--models", "list_models", is_flag=True, help="List the models that are built in.")
-@click.option("-o", "--output", type=FILE, metavar="FILE", help="Also write the document (JSON).")
-@click.option("--html", type=FILE, metavar="FILE", help="Also write a page to look at.")
-@click.option("--json", "as_json", is_flag=True, help="Print the document, not the report.")
-@click.option("--force", is_flag=True, help="Overwrite files that were named.")
-@click.option("--quiet", is_flag=True, help="Print the first line alone.")
+@flags.document_output
+@flags.html
+@flags.as_json
+@flags.force
+@flags.quiet
 def estimate_command(
     model: str | None,
     *,
@@ -87,7 +106,7 @@ def estimate_command(
     """Say at once what training MODEL needs, from its configuration: no torch, no GPU.
 
     \b
-    ullage estimate llama-3.1-8b --gpu h100-80gb --length 4096 --checkpointing full
+    ullage estimate llama-3.1-8b --gpu h200 --length 4096 --checkpointing full
     ullage estimate runs/7/config.json --length 2048 --batch 4 --which-gpu
     ullage estimate llama-3.1-8b --serve --gpu l40s --context 32768 --users 4
 
@@ -142,15 +161,17 @@ def _serve(model: str, plan: dict[str, Any], shown: Output, html: Path | None) -
 
     found = estimate_serving(model, **plan)
 
-    def show() -> None:
-        if shown.is_quiet:
-            click.echo(serving_line(found.estimate))
-        else:
-            from rich.console import Console
-
-            print_serving(found.estimate, found.source, Console(), found.gpus)
-
-    if not write_result(shown, lambda: found.document, show, _write_page(found, html, shown), []):
+    is_written = write_result(
+        shown,
+        lambda: found.document,
+        lambda: shown.show(
+            found.estimate,
+            serving_line,
+            lambda one, console: print_serving(one, found.source, console, found.gpus),
+        ),
+        _write_page(found, html, shown),
+    )
+    if not is_written:
         return UNWRITABLE
     return 1 if found.fits is False else 0
 
@@ -182,12 +203,9 @@ def _list_models() -> int:
 def _write(found: Estimate, shown: Output, html: Path | None) -> bool:
     from ullage.report.estimate import estimate_line, print_estimate
 
-    def show() -> None:
-        if shown.is_quiet:
-            click.echo(estimate_line(found.answer))
-        else:
-            from rich.console import Console
-
-            print_estimate(found.answer, Console())
-
-    return write_result(shown, lambda: found.document, show, _write_page(found, html, shown), [])
+    return write_result(
+        shown,
+        lambda: found.document,
+        lambda: shown.show(found.answer, estimate_line, print_estimate),
+        _write_page(found, html, shown),
+    )

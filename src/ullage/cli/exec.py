@@ -6,15 +6,16 @@ from pathlib import Path
 
 import click
 
+from ullage.cli import flags
 from ullage.errors import SpecError
 
 _NOT_APPLIED = 3
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
-@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGUMENTS]")
+@flags.program
 @click.option("--plan", type=click.Path(path_type=Path), metavar="FILE", help="Of `ullage fit`.")
-@click.option("--python", metavar="PATH", help="The interpreter of another environment.")
+@flags.python
 def exec_command(program: tuple[str, ...], *, plan: Path | None, python: str | None) -> int:
     """Run a program under a plan as it is, on the GPU that is here.
 

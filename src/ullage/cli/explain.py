@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
+from ullage.cli import flags
+from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
 from ullage.cli.what_if import check_options, show_what_if
-
-FILE = click.Path(path_type=Path)
 
 
 @click.command("explain")
@@ -20,8 +19,8 @@ FILE = click.Path(path_type=Path)
 @click.option("--memory", metavar="SIZE", help="With --what-if: with this much memory.")
 @click.option("--python", metavar="PATH", help="With --what-if: the torch of this interpreter.")
 @click.option("--rule", metavar="CODE", help="Tell what a rule means, such as UL101, and end.")
-@click.option("-o", "--output", type=FILE, metavar="FILE", help="Also write the document (JSON).")
-@click.option("--html", type=FILE, metavar="FILE", help="Also write a page to look at.")
+@flags.document_output
+@flags.html
 @click.option(
     "--export",
     multiple=True,
@@ -30,8 +29,8 @@ FILE = click.Path(path_type=Path)
     help="Also write it for another tool: .pickle (memory_viz), .perfetto.json, .folded "
     "(flame graph), .csv, .json, .ullage (compact).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the document, not the report.")
-@click.option("--force", is_flag=True, help="Overwrite files that were named.")
+@flags.as_json
+@flags.force
 @click.option("--quiet", is_flag=True, help="Print the verdict alone.")
 def explain_command(
     file: Path | None,
@@ -82,18 +81,15 @@ def explain_command(
         return show_what_if(file, shown, gpu=gpu, memory=memory, python=python)
     result = explain_file(file, request=request)
 
-    def show() -> None:
-        if quiet:
-            click.echo(explain_line(result.view))
-        else:
-            from rich.console import Console
-
-            print_explain(result.view, Console())
-
     files = [result.export(path, force=force) for path in export]
     if html is not None:
         files.append(write_text(result.html, html, force=force))
-    is_written = write_result(shown, lambda: result.document, show, files, [])
+    is_written = write_result(
+        shown,
+        lambda: result.document,
+        lambda: shown.show(result.view, explain_line, print_explain),
+        files,
+    )
     return result.exit_code if is_written else UNWRITABLE
 
 

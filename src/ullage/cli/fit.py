@@ -7,25 +7,37 @@ from typing import Any
 
 import click
 
+from ullage.cli import flags
 from ullage.cli.largest import chosen_variable, fit_largest
-from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
+from ullage.cli.output import UNWRITABLE, Output, check_files, show_failure, write_result
 from ullage.errors import SpecError
 
-FILE = click.Path(path_type=Path)
 
-
-@click.command("fit", context_settings={"allow_interspersed_args": False})
-@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGUMENTS]")
+@click.command(
+    "fit",
+    context_settings={"allow_interspersed_args": False},
+    cls=flags.in_sections(
+        {
+            "Fit into what": ("gpu", "gpus", "memory", "capability", "budget", "rates"),
+            "Find what": (
+                "allow", "objective", "max_batch", "largest", "multiple_of", "smallest_gpu"
+            ),
+            "The runs": ("python", "steps", "alloc_conf", "dummy_weights", "assume", "ray"),
+            "What is written": ("output", "html", "as_json", "force", "quiet"),
+        }
+    ),
+)  # fmt: skip
+@flags.program
 @click.option("--gpu", metavar="NAME", help="Of `ullage gpus`.")
-@click.option("--memory", metavar="SIZE", help="Another total memory, such as 24GiB.")
-@click.option("--capability", metavar="M.N", help="Another compute capability, such as 8.9.")
+@flags.memory
+@flags.capability
 @click.option("--budget", metavar="SIZE", help="How much of it may be used; default: all.")
 @click.option(
     "--allow",
     type=click.Choice(("none", "same", "rounding", "training")),
     default="same",
-    help="What techniques may change: nothing (default), precisions, or the training; none: no "
-    "techniques, with --max-batch.",
+    help="How far techniques may go: the same mathematics (default), other precisions, another "
+    "training; none: no techniques.",
 )
 @click.option(
     "--objective",
@@ -40,21 +52,16 @@ FILE = click.Path(path_type=Path)
 @click.option("--gpus", type=int, default=1, metavar="N", help="Share it among N such GPUs.")
 @click.option("--rates", metavar="FILE", help="Of `ullage calibrate`; or: catalogue.")
 @click.option("--ray", metavar="ADDRESS", help="Search on this Ray cluster: HOST:PORT, auto.")
-@click.option("--alloc-conf", metavar="TEXT", help="Sets PYTORCH_ALLOC_CONF for the program.")
-@click.option("--steps", type=int, metavar="N", help="Training steps of each run; default: 3.")
-@click.option("--python", metavar="PATH", help="The interpreter of another environment.")
-@click.option("--dummy-weights", is_flag=True, help="Make up weight files that are not there.")
-@click.option(
-    "--assume",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Of unknown values: nonzero=all|half|none|FRACTION, experts=worst|balanced.",
-)
-@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write the plan: plan.json.")
-@click.option("--html", type=FILE, metavar="FILE", help="Also write a page to look at.")
-@click.option("--json", "as_json", is_flag=True, help="Print the document, not the report.")
-@click.option("--force", is_flag=True, help="Overwrite files that were named.")
-@click.option("--quiet", is_flag=True, help="Print the verdict alone, and no progress.")
+@flags.alloc_conf
+@flags.search_steps
+@flags.python
+@flags.dummy_weights
+@flags.assume
+@flags.plan_output
+@flags.html
+@flags.as_json
+@flags.force
+@flags.quiet_run
 def fit_command(
     program: tuple[str, ...],
     *,
@@ -85,27 +92,17 @@ def fit_command(
     if variable := chosen_variable(largest, is_batch=max_batch, multiple_of=multiple_of):
         told = {**options, "html": html, "multiple_of": multiple_of}
         return fit_largest(program, variable, shown, output, told)
-    from ullage.fits import Fit, fit
-
-    def show(found: Fit) -> None:
-        from rich.console import Console
-
-        from ullage.report.fit import fit_line, print_fit
-
-        if quiet:
-            click.echo(fit_line(found.report))
-        else:
-            print_fit(found.report, Console())
+    from ullage.fits import fit
+    from ullage.report.fit import fit_line, print_fit
 
     with shown.progress() as on_progress:
-        found = fit(
-            program,
-            on_progress=on_progress,
-            on_failure=lambda text: click.echo(text, err=True),
-            **options,
-        )
-    files = _write_files(found, output, html, force=force)
-    is_written = write_result(shown, lambda: found.document, lambda: show(found), files, [])
+        found = fit(program, on_progress=on_progress, on_failure=show_failure, **options)
+    is_written = write_result(
+        shown,
+        lambda: found.document,
+        lambda: shown.show(found.report, fit_line, print_fit),
+        _write_files(found, output, html, force=force),
+    )
     return found.exit_code if is_written else UNWRITABLE
 
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
-from ullage.cli.output import UNWRITABLE, Output, write_result
+from ullage.cli.output import UNWRITABLE, Output, save_plan, show_failure, write_result
 from ullage.errors import SpecError
 
 # Of the options of `ullage fit`: what each is where it is not given. They ask for something else.
@@ -48,29 +46,17 @@ def fit_largest(
         if wanted.pop(name, default) != default:
             flag = name.replace("_", "-")
             raise SpecError(f"--{flag} does not go with --max-batch and --largest; leave it out")
-    from ullage.largest import Largest, find_largest
-
-    def show(found: Largest) -> None:
-        from rich.console import Console
-
-        from ullage.report.largest import largest_line, print_largest
-
-        if shown.is_quiet:
-            click.echo(largest_line(found.report))
-        else:
-            print_largest(found.report, Console())
+    from ullage.largest import find_largest
+    from ullage.report.largest import largest_line, print_largest
 
     with shown.progress() as on_progress:
         found = find_largest(
-            program,
-            variable,
-            on_progress=on_progress,
-            on_failure=lambda text: click.echo(text, err=True),
-            **wanted,
+            program, variable, on_progress=on_progress, on_failure=show_failure, **wanted
         )
-    files = []
-    if output is not None and found.plan is not None:
-        found.plan.save(output, force=shown.force)
-        files.append(output)
-    is_written = write_result(shown, lambda: found.document, lambda: show(found), files, [])
+    is_written = write_result(
+        shown,
+        lambda: found.document,
+        lambda: shown.show(found.report, largest_line, print_largest),
+        save_plan(found.plan, output, force=shown.force),
+    )
     return found.exit_code if is_written else UNWRITABLE

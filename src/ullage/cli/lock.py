@@ -6,26 +6,25 @@ from pathlib import Path
 
 import click
 
+from ullage.cli import flags
 from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
-
-FILE = click.Path(path_type=Path)
 
 
 @click.command("lock")
-@click.argument("scenarios", nargs=-1, metavar="[SCENARIO]...")
+@flags.scenarios
 @click.option(
     "--update",
     multiple=True,
     metavar="NAME",
     help="Write this scenario anew, even if it takes more; '*' is all.",
 )
-@click.option("--config", type=FILE, metavar="FILE", help="Default: ullage.toml here or above.")
-@click.option("--python", metavar="PATH", help="The interpreter of another environment.")
-@click.option("--no-cache", is_flag=True, help="Run everything, whatever is known.")
-@click.option("-o", "--output", type=FILE, metavar="FILE", help="Also write the document (JSON).")
-@click.option("--json", "as_json", is_flag=True, help="Print the document, not the report.")
-@click.option("--force", is_flag=True, help="Overwrite files that were named.")
-@click.option("--quiet", is_flag=True, help="Print the first line alone.")
+@flags.config
+@flags.python
+@flags.no_cache
+@flags.document_output
+@flags.as_json
+@flags.force
+@flags.quiet
 def lock_command(
     scenarios: tuple[str, ...],
     *,
@@ -59,13 +58,10 @@ def lock_command(
             on_progress=on_progress,
         )  # fmt: skip
 
-    def show() -> None:
-        if quiet:
-            click.echo(locked_line(locked.report))
-        else:
-            from rich.console import Console
-
-            print_locked(locked.report, Console())
-
-    is_written = write_result(shown, lambda: locked.document, show, [locked.report.path], [])
+    is_written = write_result(
+        shown,
+        lambda: locked.document,
+        lambda: shown.show(locked.report, locked_line, print_locked),
+        [locked.report.path],
+    )
     return locked.exit_code if is_written else UNWRITABLE

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,9 +21,14 @@ from ullage.files import check_writable, write_text
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ullage.api import Run
     from ullage.sweeps import Sweep
+    from ullage.techniques.plan import Plan
 
+_Report = TypeVar("_Report")
+FILE = click.Path(path_type=Path)
 # What ullage exits with where a result could not be written, whatever the result is.
 UNWRITABLE = WRONG_USE
 # Covers what an earlier, longer line left.
@@ -49,6 +54,33 @@ class Output:
             yield _show_progress
         finally:
             _echo_aside("\x1b[K")
+
+    def show(
+        self,
+        report: _Report,
+        line: Callable[[_Report], str],
+        print_report: Callable[[_Report, Console], None],
+    ) -> None:
+        """Shows a report: all of it, or its first line where that is all that is wanted."""
+        if self.is_quiet:
+            click.echo(line(report))
+        else:
+            from rich.console import Console
+
+            print_report(report, Console())
+
+
+def show_failure(text: str) -> None:
+    """Shows what a program that failed has written last."""
+    click.echo(text, err=True)
+
+
+def save_plan(plan: Plan | None, path: Path | None, *, force: bool) -> list[object]:
+    """Writes a plan where there is one and a file was named for it; returns what was written."""
+    if plan is None or path is None:
+        return []
+    plan.save(path, force=force)
+    return [path]
 
 
 def _show_progress(line: str) -> None:
@@ -121,7 +153,7 @@ def write_result(
     make_document: Callable[[], Mapping[str, Any]],
     show: Callable[[], None],
     files: Sequence[object],
-    problems: list[str],
+    problems: Sequence[str] = (),
 ) -> bool:
     """Writes the document, shows the result, and names the files; False: something is not written.
 
@@ -131,7 +163,7 @@ def write_result(
     """
     is_wanted = output.is_json or output.path is not None
     text = json.dumps(make_document(), indent=2) if is_wanted else ""
-    named = list(files)
+    named, problems = list(files), list(problems)
     if output.path is not None:
         try:
             written = write_text(text + "\n", output.path, force=output.force)

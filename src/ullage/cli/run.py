@@ -8,14 +8,36 @@ from typing import Any
 import click
 
 from ullage import api
-from ullage.cli.output import UNWRITABLE, Output, check_files, write_run, write_sweep
+from ullage.cli import flags
+from ullage.cli.output import (
+    FILE,
+    UNWRITABLE,
+    Output,
+    check_files,
+    show_failure,
+    write_run,
+    write_sweep,
+)
 from ullage.errors import SpecError
 
-FILE = click.Path(path_type=Path)
 
-
-@click.command("run", context_settings={"allow_interspersed_args": False})
-@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGUMENTS]")
+@click.command(
+    "run",
+    context_settings={"allow_interspersed_args": False},
+    cls=flags.in_sections(
+        {
+            "The device": ("gpu", "gpus", "memory", "capability"),
+            "A rank of a job": ("world_size", "ranks", "local_world_size"),
+            "Several runs": ("sweep", "plot"),
+            "The program": (
+                "python", "plan", "steps", "alloc_conf", "real_init", "dummy_weights", "values",
+                "assume",
+            ),
+            "What is written": ("snapshot", "output", "html", "as_json", "force", "quiet"),
+        }
+    ),
+)  # fmt: skip
+@flags.program
 @click.option(
     "--gpu", metavar="NAME[,...]", help="Of `ullage gpus`, one or more; default: an endless H100."
 )
@@ -26,19 +48,19 @@ FILE = click.Path(path_type=Path)
     help="Run with each value in place of {NAME}; may be given several times.",
 )
 @click.option("--plot", type=FILE, metavar="FILE", help="Draw a sweep: .svg, .png or .pdf.")
-@click.option("--memory", metavar="SIZE", help="Another total memory, such as 24GiB.")
-@click.option("--capability", metavar="M.N", help="Another compute capability, such as 8.9.")
+@flags.memory
+@flags.capability
 @click.option("--gpus", type=int, metavar="N", help="How many GPUs, all alike.")
 @click.option("--world-size", type=int, metavar="N", help="Play one rank of a job of N ranks.")
 @click.option(
     "--rank", "--ranks", "ranks", metavar="R[,...]", help="Which, or 'distinct'; default: 0."
 )
 @click.option("--local-world-size", type=int, metavar="N", help="Ranks of one node; default: 8.")
-@click.option("--alloc-conf", metavar="TEXT", help="Sets PYTORCH_ALLOC_CONF for the program.")
+@flags.alloc_conf
 @click.option("--steps", type=int, metavar="N", help="Stop after N training steps.")
-@click.option("--python", metavar="PATH", help="The interpreter of another environment.")
+@flags.python
 @click.option("--real-init", is_flag=True, help="Really initialise weights on the CPU.")
-@click.option("--dummy-weights", is_flag=True, help="Make up weight files that are not there.")
+@flags.dummy_weights
 @click.option(
     "--values",
     type=click.Choice(("on", "off")),
@@ -46,12 +68,7 @@ FILE = click.Path(path_type=Path)
     callback=lambda _context, _parameter, value: value == "on",
     help="Whether small values are computed (default: on).",
 )
-@click.option(
-    "--assume",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Of unknown values: nonzero=all|half|none|FRACTION, experts=worst|balanced.",
-)
+@flags.assume
 @click.option("--plan", type=FILE, metavar="FILE", help="Of `ullage fit`: run under this plan.")
 @click.option(
     "--snapshot",
@@ -62,10 +79,10 @@ FILE = click.Path(path_type=Path)
 @click.option(
     "-o", "--output", type=FILE, metavar="FILE", help="Also write the run document (JSON)."
 )
-@click.option("--html", type=FILE, metavar="FILE", help="Also write a page to look at.")
+@flags.html
 @click.option("--json", "as_json", is_flag=True, help="Print the run document, not the report.")
-@click.option("--force", is_flag=True, help="Overwrite files that were named.")
-@click.option("--quiet", is_flag=True, help="Print the verdict alone, and no progress.")
+@flags.force
+@flags.quiet_run
 def run_command(
     program: tuple[str, ...],
     *,
@@ -140,7 +157,7 @@ def _sweep(
         result = sweep(
             program,
             on_progress=on_progress,
-            on_failure=lambda text: click.echo(text, err=True),
+            on_failure=show_failure,
             **options,
         )
     if plot is not None:
@@ -178,7 +195,7 @@ def _run_ranks(
             ranks if ranks == DISTINCT else [int(number) for number in numbers],
             world_size=world_size,
             on_progress=on_progress,
-            on_failure=lambda text: click.echo(text, err=True),
+            on_failure=show_failure,
             **options,
         )
     return result.exit_code if write_run(result, shown, None, html) else UNWRITABLE

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import click
 
-from ullage.cli.output import UNWRITABLE
+from ullage.cli import flags
+from ullage.cli.output import FILE, UNWRITABLE
 from ullage.files import check_writable, is_stream, keep_file
 
-FILE = click.Path(path_type=Path)
 # Names that are nobody's.
 _NOBODY = {"root", "localhost"}
 _MIN_NAME = 3
@@ -36,7 +36,7 @@ _KEY_BYTES = 16
     metavar="TEXT",
     help="Hash directories with this, so that files to compare agree; anew each time if not given.",
 )
-@click.option("--force", is_flag=True, help="Overwrite files that were named.")
+@flags.force
 def scrub_command(
     file: Path, *, output: Path, words: tuple[str, ...], key: str | None, force: bool
 ) -> int | None:

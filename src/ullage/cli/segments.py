@@ -7,21 +7,28 @@ from typing import Any
 
 import click
 
-from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
-
-FILE = click.Path(path_type=Path)
+from ullage.cli import flags
+from ullage.cli.output import (
+    FILE,
+    UNWRITABLE,
+    Output,
+    check_files,
+    save_plan,
+    show_failure,
+    write_result,
+)
 
 
 @click.command("segments", context_settings={"allow_interspersed_args": False})
-@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGUMENTS]")
+@flags.program
 @click.option("--chain", metavar="PATH", help="A torch.nn.Sequential; default: which keeps most.")
 @click.option("--gpu", metavar="NAME", help="Whose rates the times are by; of `ullage gpus`.")
 @click.option("--plot", type=FILE, metavar="FILE", help="Draw it: .svg, .png or .pdf.")
-@click.option("--steps", type=int, metavar="N", help="Training steps of each run; default: 3.")
-@click.option("--python", metavar="PATH", help="The interpreter of another environment.")
-@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write the plan: plan.json.")
-@click.option("--json", "as_json", is_flag=True, help="Print the document, not the report.")
-@click.option("--force", is_flag=True, help="Overwrite files that were named.")
+@flags.search_steps
+@flags.python
+@flags.plan_output
+@flags.as_json
+@flags.force
 @click.option("--quiet", is_flag=True, help="Print one line alone, and no progress.")
 def segments_command(
     program: tuple[str, ...],
@@ -48,33 +55,23 @@ def segments_command(
         from ullage.report.plot import check_plot
 
         check_plot(plot)
-    from ullage.segmentations import Segmentations, compare_segments
-
-    def show(found: Segmentations) -> None:
-        from rich.console import Console
-
-        from ullage.report.segments import print_segments, segments_line
-
-        if quiet:
-            click.echo(segments_line(found.report))
-        else:
-            print_segments(found.report, Console())
+    from ullage.report.segments import print_segments, segments_line
+    from ullage.segmentations import compare_segments
 
     with shown.progress() as on_progress:
         found = compare_segments(
-            program,
-            on_progress=on_progress,
-            on_failure=lambda text: click.echo(text, err=True),
-            **options,
+            program, on_progress=on_progress, on_failure=show_failure, **options
         )
-    files = []
-    if output is not None and found.plan is not None:
-        found.plan.save(output, force=force)
-        files.append(output)
+    files = save_plan(found.plan, output, force=force)
     if plot is not None and found.report.cuts:
         from ullage.report.plot import plot_segments
 
         plot_segments(found.report, plot)
         files.append(plot)
-    is_written = write_result(shown, lambda: found.document, lambda: show(found), files, [])
+    is_written = write_result(
+        shown,
+        lambda: found.document,
+        lambda: shown.show(found.report, segments_line, print_segments),
+        files,
+    )
     return found.exit_code if is_written else UNWRITABLE

@@ -35,14 +35,12 @@ def show_what_if(
 
     result = what_if(file, gpu=gpu, memory=memory, python=python)
 
-    def show() -> None:
-        if output.is_quiet:
-            click.echo(what_if_line(result.report))
-        else:
-            from rich.console import Console
-
-            print_what_if(result.report, Console())
-
-    if not write_result(output, lambda: result.document, show, [], []):
+    is_written = write_result(
+        output,
+        lambda: result.document,
+        lambda: output.show(result.report, what_if_line, print_what_if),
+        [],
+    )
+    if not is_written:
         return UNWRITABLE
     return 0 if result.report.has_room else ANSWER_IS_NO

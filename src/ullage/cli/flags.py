@@ -1,0 +1,84 @@
+"""Options and arguments that several verbs have, each said once.
+
+@click.command("lock")
+@flags.python
+@flags.force
+def lock_command(*, python: str | None, force: bool) -> int: ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import click
+
+from ullage.cli.output import FILE
+
+# What is run.
+program = click.argument(
+    "program", nargs=-1, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGUMENTS]"
+)
+python = click.option("--python", metavar="PATH", help="The interpreter of another environment.")
+alloc_conf = click.option(
+    "--alloc-conf", metavar="TEXT", help="Sets PYTORCH_ALLOC_CONF for the program."
+)
+search_steps = click.option(
+    "--steps", type=int, metavar="N", help="Training steps of each run; default: 3."
+)
+dummy_weights = click.option(
+    "--dummy-weights", is_flag=True, help="Make up weight files that are not there."
+)
+assume = click.option(
+    "--assume",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Of unknown values: nonzero=all|half|none|FRACTION, experts=worst|balanced.",
+)
+
+# On what.
+memory = click.option("--memory", metavar="SIZE", help="Another total memory, such as 24GiB.")
+capability = click.option(
+    "--capability", metavar="M.N", help="Another compute capability, such as 8.9."
+)
+
+# Scenarios of ullage.toml.
+scenarios = click.argument("scenarios", nargs=-1, metavar="[SCENARIO]...")
+config = click.option(
+    "--config", type=FILE, metavar="FILE", help="Default: ullage.toml here or above."
+)
+no_cache = click.option("--no-cache", is_flag=True, help="Run everything, whatever is known.")
+
+# What is written.
+plan_output = click.option(
+    "-o", "--output", type=FILE, metavar="FILE", help="Write the plan: plan.json."
+)
+document_output = click.option(
+    "-o", "--output", type=FILE, metavar="FILE", help="Also write the document (JSON)."
+)
+plot = click.option("--plot", type=FILE, metavar="FILE", help="Draw it: .svg, .png or .pdf.")
+html = click.option("--html", type=FILE, metavar="FILE", help="Also write a page to look at.")
+as_json = click.option(
+    "--json", "as_json", is_flag=True, help="Print the document, not the report."
+)
+force = click.option("--force", is_flag=True, help="Overwrite files that were named.")
+quiet = click.option("--quiet", is_flag=True, help="Print the first line alone.")
+quiet_run = click.option("--quiet", is_flag=True, help="Print the verdict alone, and no progress.")
+
+
+def in_sections(sections: Mapping[str, Sequence[str]]) -> type[click.Command]:
+    """A kind of command whose --help has its options in sections.
+
+    Args:
+        sections: names of parameters by the title of their section; those in none come last.
+    """
+
+    class Sectioned(click.Command):
+        def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+            shown = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+            rows = {one.name: one.get_help_record(ctx) for one in shown}
+            parts = {title: [rows.pop(name) for name in names] for title, names in sections.items()}
+            for title, found in {**parts, "Other": [*rows.values()]}.items():
+                with formatter.section(title):
+                    formatter.write_dl([row for row in found if row is not None])
+
+    return Sectioned
