@@ -134,7 +134,7 @@ The finders run on the phantom, whose out-of-memory they catch as they do on a G
 their trials is a model that is made and trained for {STEPS} steps there. ullage's runs are all on
 the phantom, so that it makes none. *Out of memory* counts what the allocator refused. Peaks are of
 the whole device; *a sample* is a step by the model of costs, divided by the batch. Seconds are of
-this machine, which had other work to do, for all of ullage's answers together.
+this machine, which had much other work to do, for all of ullage's answers together.
 
 Each finder has its defaults: accelerate begins at 128 and takes 0.9 of it after an out-of-memory;
 Lightning begins at 2 and doubles, and with binsearch then halves the interval and takes off 5 %.
@@ -142,7 +142,14 @@ Where the largest batch is more than 128, accelerate's stays there. The phantom'
 algorithm for most convolutions, a real one several: where a finder fails for one, on a GPU it may
 go on.
 
-{chr(10).join(parts)}"""
+{_missing(kept)}{chr(10).join(parts)}"""
+
+
+def _missing(kept: Mapping[str, Sequence[Row]]) -> str:
+    """Which tables there are not."""
+    names = [f"{model} on {gpu}" for model, gpu in itertools.product(MODELS, GPUS)]
+    left = [name for name in names if name not in kept]
+    return f"Not measured yet: {', '.join(left)}.\n\n" if left else ""
 
 
 def _table(name: str, rows: Sequence[Row]) -> str:
@@ -180,14 +187,20 @@ def main() -> None:
         rows = kept.get(name, [])
         if args.allow in {one.allow for one in rows}:
             continue
-        rows = [one for one in rows if not one.allow] or [
-            ask_finder(model, gpu, finder, args.python) for finder in FINDERS
-        ]
+        if not any(not one.allow for one in rows):
+            rows = [ask_finder(model, gpu, finder, args.python) for finder in FINDERS]
+            _keep({**kept, name: rows})
+        rows = [one for one in rows if not one.allow]
         kept[name] = [*rows, *ask_ullage(model, gpu, args.python, args.allow)]
         print(_table(name, kept[name]), flush=True)
-        text = json.dumps({key: [asdict(one) for one in value] for key, value in kept.items()})
-        KEPT.write_text(text + "\n", encoding="utf-8")
-        PAGE.write_text(render(kept), encoding="utf-8")
+        _keep(kept)
+
+
+def _keep(kept: Mapping[str, Sequence[Row]]) -> None:
+    """Writes what was measured, and the page."""
+    text = json.dumps({key: [asdict(one) for one in value] for key, value in kept.items()})
+    KEPT.write_text(text + "\n", encoding="utf-8")
+    PAGE.write_text(render(kept), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -130,15 +130,8 @@ def fit(
     budget_bytes = device.gpu.total_bytes if is_open else find_budget(device, budget)
     if smallest_gpu and gpus > 1:
         raise SpecError("the smallest GPU is looked for by one rank alone; leave --gpus out")
-    if options.get("plan") is not None:
-        raise SpecError("a search makes a plan; leave the other plan out")
-    told = {"steps": STEPS, **{key: value for key, value in options.items() if value is not None}}
-    job = make_job(
-        program,
-        device=replace(device, is_unlimited=True),
-        python=python,
-        options=replace(make_options(**told), rank=_first_rank(gpus)),  # type: ignore[arg-type]
-    )
+    job = make_search_job(program, device, python, **options)
+    job = replace(job, options=replace(job.options, rank=_first_rank(gpus)))
     started_s = time.monotonic()
     goal = Goal(device.gpu, budget_bytes, is_for_memory=_is_for_memory(objective))
     with make_trials(job, ray, on_progress, read_semantics(allow)) as trials:
@@ -173,6 +166,12 @@ def _fit_one(
     """The best plan for one GPU."""
     from ullage.plan.search import Search
 
+    if allowed is Semantics.TRAINING and wanted is _Smallest.NO and not goal.is_for_memory:
+        # One that does less in a step is faster: it is for where nothing else fits.
+        milder = Search(make_runner(trials, job), goal.gpu, Semantics.ROUNDING)
+        report = milder.fastest(goal.budget_bytes)
+        if report.best is not None or report.failure:
+            return report
     search = Search(make_runner(trials, job), goal.gpu, allowed)
     smallest = None if wanted is _Smallest.NO else search.smallest_gpu(load_catalog())
     if wanted is _Smallest.INSTEAD and smallest is not None:
@@ -201,6 +200,29 @@ def _first_rank(gpus: int) -> Rank | None:
     if gpus < 1:
         raise SpecError(f"gpus={gpus} is not a number of GPUs; expected 1 or more")
     return None if gpus == 1 else choose_ranks((0,), gpus, gpus)[0]
+
+
+def make_search_job(
+    program: Sequence[str],
+    device: PhantomDevice,
+    python: str | os.PathLike[str] | None,
+    **options: Unpack[ProgramOptions],
+) -> Job:
+    """The runs that a search makes plans from: cut off after `STEPS`, where memory is without end.
+
+    Raises:
+        SpecError: an option or the program is not possible.
+        EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
+    """
+    if options.get("plan") is not None:
+        raise SpecError("a search makes a plan; leave the other plan out")
+    told = {"steps": STEPS, **{key: value for key, value in options.items() if value is not None}}
+    return make_job(
+        program,
+        device=replace(device, is_unlimited=True),
+        python=python,
+        options=make_options(**told),  # type: ignore[arg-type]
+    )
 
 
 def make_trials(

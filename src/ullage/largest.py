@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ullage.errors import SpecError
-from ullage.fits import STEPS, find_budget, make_runner, read_semantics
-from ullage.jobs import Job, ProgramOptions, make_job, make_options
-from ullage.phantom.device import choose_device
+from ullage.fits import find_budget, make_runner, make_search_job, read_semantics
+from ullage.jobs import Job, ProgramOptions
+from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.program import resolve_program
 from ullage.plan.cost import with_rates
 from ullage.plan.largest import LargestReport
@@ -33,6 +33,8 @@ from ullage.trials import Trials
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
     from ullage.plan.measure import Wanted
+
+_LARGER = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +111,8 @@ def find_largest(
     device = replace(device, gpu=with_rates(device.gpu, rates))
     budget_bytes = find_budget(device, budget)
     allowed = None if allow == "none" else read_semantics(allow)
-    if options.get("plan") is not None:
-        raise SpecError("a search makes a plan; leave the other plan out")
-    told = {"steps": STEPS, **{key: value for key, value in options.items() if value is not None}}
-    job = make_job(
-        _words(program, variable, multiple_of),
-        device=replace(device, is_unlimited=True),
-        python=python,
-        options=make_options(**told),  # type: ignore[arg-type]
-    )
+    words = _words(program, variable, multiple_of)
+    job = make_search_job(words, _without_end(device), python, **options)
     from ullage.plan.largest import LargestSearch
 
     started_s = time.monotonic()
@@ -130,11 +125,22 @@ def find_largest(
     return Largest(replace(report, num_runs=runs.num_runs, wall_s=time.monotonic() - started_s))
 
 
+def _without_end(device: PhantomDevice) -> PhantomDevice:
+    """The device where memory is without end.
+
+    A size far beyond the device is measured there, and torch reserves no longer ranges for its
+    expandable segments than a device is large: so this one says that it is many times as large.
+    """
+    gpu = replace(device.gpu, total_bytes=_LARGER * device.gpu.total_bytes)
+    return replace(device, gpu=gpu, is_unlimited=True)
+
+
 class _Runs:
     """Runs a program with any sizes, as many at once as there are processors.
 
     The many runs of one size that plans are looked for with have trials of their own, which keep
-    the program as it is at the first call of its model; other sizes share one warm process.
+    the program as it is at the first call of its model; other sizes, and all runs on the device,
+    share one warm process.
     """
 
     def __init__(
@@ -149,10 +155,10 @@ class _Runs:
         self._variable = variable
         self._report = on_progress or (lambda _line: None)
         self._stack = ExitStack()
-        self._trials: dict[int, Trials] = {}
+        self._held: dict[int, Trials] = {}
 
     def __enter__(self) -> _Runs:
-        self._start(0, self._job)
+        self._trials = self._start(self._job)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -160,26 +166,29 @@ class _Runs:
 
     @property
     def num_runs(self) -> int:
-        return sum(one.num_runs for one in self._trials.values())
+        return sum(one.num_runs for one in (self._trials, *self._held.values()))
 
     @property
     def outputs(self) -> list[str]:
         """The last lines of runs that failed."""
-        return [text for one in self._trials.values() for text in one.outputs.values()]
+        trials = (self._trials, *self._held.values())
+        return [text for one in trials for text in one.outputs.values()]
 
     def run(self, asked: Sequence[tuple[int, Wanted]]) -> list[RunReport]:
         """Each run, in their order."""
-        (size, _), *others = asked
-        if len(others) > 1 and all(one[0] == size for one in others):
-            job = self._job_at(size)
-            trials = self._trials.get(size) or self._start(size, job)
-            return make_runner(trials, job)([wanted for _, wanted in asked])
+        sizes = {size for size, _ in asked}
+        if len(asked) > 1 and len(sizes) == 1:
+            (size,) = sizes
+            if size not in self._held:
+                self._held[size] = self._start(self._job_at(size))
         with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
             return [*pool.map(self._run_one, asked)]
 
     def _run_one(self, asked: tuple[int, Wanted]) -> RunReport:
         size, wanted = asked
-        (report,) = make_runner(self._trials[0], self._job_at(size))([wanted])
+        trials = self._trials if wanted.gpu else self._held.get(size, self._trials)
+        (report,) = make_runner(trials, self._job_at(size))([wanted])
+        self._report(f"{self.num_runs} runs, {self._variable} {size}")
         return report
 
     def _job_at(self, size: int) -> Job:
@@ -187,10 +196,8 @@ class _Runs:
         program = self._job.program
         return replace(self._job, program=resolve_program(words, program.python, program.directory))
 
-    def _start(self, size: int, job: Job) -> Trials:
-        trials = Trials(job, lambda _line: self._report(f"{self.num_runs} runs"))
-        self._trials[size] = self._stack.enter_context(trials)
-        return trials
+    def _start(self, job: Job) -> Trials:
+        return self._stack.enter_context(Trials(job))
 
 
 def _words(program: Sequence[str], variable: str, size: int) -> list[str]:

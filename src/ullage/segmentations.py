@@ -1,5 +1,5 @@
 """Compares ways to checkpoint a program's chain of modules in segments: what
-`ullage fit --segments` and `ullage.compare_segments` are.
+`ullage segments` and `ullage.compare_segments` are.
 
     found = ullage.compare_segments(["train.py"], gpu="h100-80gb")
     print(found.text())
@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ullage.errors import SpecError
-from ullage.fits import STEPS, make_runner
-from ullage.jobs import ProgramOptions, make_job, make_options
+from ullage.fits import make_runner, make_search_job
+from ullage.jobs import ProgramOptions
 from ullage.phantom.device import choose_device
 from ullage.techniques.plan import Plan
 from ullage.trials import Trials
@@ -83,15 +82,7 @@ def compare_segments(
     from ullage.plan.chains import compare_cuts
 
     device = choose_device(gpu)
-    if options.get("plan") is not None:
-        raise SpecError("a comparison makes plans; leave the other plan out")
-    told = {"steps": STEPS, **{key: value for key, value in options.items() if value is not None}}
-    job = make_job(
-        program,
-        device=replace(device, is_unlimited=True),
-        python=python,
-        options=make_options(**told),  # type: ignore[arg-type]
-    )
+    job = make_search_job(program, device, python, **options)
     started_s = time.monotonic()
     with Trials(job, on_progress) as trials:
         report = compare_cuts(make_runner(trials, job), device.gpu, chain)

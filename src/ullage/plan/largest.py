@@ -12,20 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.cost import step_seconds
-from ullage.plan.findings import Seen, name_plan
+from ullage.plan.findings import Seen, foreseen, key_of, name_plan
 from ullage.plan.ladder import Ladder
-from ullage.plan.measure import Measured, Measurements, Runner, Wanted
+from ullage.plan.measure import Measurements, Runner, Wanted
 from ullage.plan.menu import Actions
 from ullage.plan.search import judge
-from ullage.plan.sizes import FIRST, Sizes
+from ullage.plan.sizes import FIRST, Sizes, from_line
 from ullage.plan.trying import Rung
-from ullage.techniques.plan import Foreseen, Plan
+from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Semantics
 
 SizedRunner = Callable[[Sequence[tuple[int, Wanted]]], list[RunReport]]
@@ -35,7 +34,11 @@ _LEAN = 2
 _BETWEEN = 3
 # The ladder is measured at so many times the size that fits as it is.
 _BEYOND = 2
+# Where the leanest plan is expected to get so many times as far, the ladder is measured there anew.
+_FAR = 4
 _ROUNDS = 3
+# So many of the leanest plans are run to see what they take.
+_LOOKS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,8 @@ class LargestSearch:
         self, program: Sequence[str], variable: str, allowed: Semantics | None
     ) -> LargestReport:
         """The largest sizes; under plans too where `allowed` says what techniques may change."""
-        plain = self._plain()
+        small, large = (self._step * one for one in FIRST)
+        plain = self._climb((), self._begin((), small, large))
         first = self._first
         if first is None:
             raise RuntimeError("nothing was run")
@@ -184,68 +188,96 @@ class LargestSearch:
             self._known = known
             known.measure_techniques(allowed, base)
             ladder = Ladder(known, base)
-            rungs = [one for one in ladder.rungs if ladder.actions(one)]
-            expects = partial(self._expected, plain, base, size)
-            lean = [*self._climbed(ladder, rungs[-_LEAN:], expects)]
-            reached = max((one.size for one in lean), default=0)
-            if reached <= _BEYOND * size:
+            leanest = self._leanest(ladder, size)
+            if leanest is None:
+                return
+            more = [one for one in ladder.rungs if one.reserved_bytes > leanest.reserved_bytes]
+            plans = [(one, actions) for one in more if (actions := ladder.actions(one))]
+            plans.append((leanest, ladder.actions(leanest)))
+            lean = self._begin(plans[-1][1], self._half(size), size)
+            if lean.expected <= _FAR * size:
                 break
-            size = reached
-        yield from lean
-        yield from self._climbed(ladder, _between(rungs), expects)
+            size = lean.expected
+        yield from self._climbed(plans, lean, size)
+
+    def _leanest(self, ladder: Ladder, size: int) -> Rung | None:
+        """The plan that takes the least: that which is expected to is run, and the ladder learns
+        what was seen, until it is one that was run.
+        """
+        seen: dict[tuple[int, int], Rung] = {}
+        for _ in range(_LOOKS):
+            rung = ladder.rungs[-1]
+            actions = ladder.actions(rung)
+            if rung.place in seen or not actions:
+                break
+            (report,) = self._run([(size, Wanted(self._plan(actions)))])
+            if report.verdict is Verdict.FITS:
+                reserved = max(one.totals.peak_reserved_bytes for one in report.devices)
+                seen[rung.place] = rung._replace(reserved_bytes=reserved)
+                ladder.learn(rung, report)
+            else:
+                ladder.leave_out(key_of([replace(one, modules=()) for one in actions]))
+        return min(seen.values(), key=lambda one: (one.reserved_bytes, one.time_s), default=None)
+
+    def _climbed(
+        self, plans: Sequence[tuple[Rung, Actions]], lean: Sizes, size: int
+    ) -> Iterator[Answer]:
+        """The largest sizes of the leanest plans, and of some between.
+
+        Args:
+            plans: of the ladder.
+            lean: where the search with the last of them begins.
+            size: that the ladder was measured with.
+        """
+        *others, (_, leanest) = plans
+        yield from self._answers(leanest, self._climb(leanest, lean))
+        for _, actions in others[1 - _LEAN :]:
+            near = Sizes(self._budget_bytes, step=self._step, first=lean.around)
+            self._climb_once(actions, near)
+            if near.largest is not None:  # else it ends before the leanest, and is no faster
+                yield from self._answers(actions, self._climb(actions, near))
+        for actions in _between(plans):
+            sizes = self._begin(actions, self._half(size), size)
+            yield from self._answers(actions, self._climb(actions, sizes))
 
     def _at(self, size: int) -> Runner:
         return lambda wanted: self._run([(size, one) for one in wanted])
 
-    def _climbed(
-        self, ladder: Ladder, rungs: Sequence[Rung], expects: Callable[[Rung], Sizes]
-    ) -> Iterator[Answer]:
-        for rung in rungs:
-            actions = ladder.actions(rung)
-            yield from self._answers(actions, self._climb(actions, expects(rung)))
+    def _half(self, size: int) -> int:
+        return max(size // 2 // self._step, 1) * self._step
 
-    def _plain(self) -> Sizes:
-        """The program as it is: two sizes where memory is without end tell where to look."""
-        small, large = (self._step * one for one in FIRST)
-        reports = self._run([(small, Wanted()), (large, Wanted())])
-        self._first = next((one for one in reports if one.verdict is Verdict.FITS), None)
-        if self._first is None or not all(one.devices for one in reports):
-            return self._climb((), self._sizes())
-        low, high = (max(d.peak_used_bytes for d in one.devices) for one in reports)
-        slope = (high - low) // (large - small)
-        if reports[1].verdict is not Verdict.FITS or slope <= 0:
-            return self._climb((), self._sizes())
-        return self._climb((), self._from_line(large, high, high - slope * large))
-
-    def _expected(self, plain: Sizes, base: Measured, size: int, rung: Rung) -> Sizes:
-        """Sizes that begin where a rung is expected to reach the budget."""
-        if plain.largest is None:
-            return self._sizes()
-        used, before = base.device.peak_used_bytes, plain.seen[plain.largest].used_bytes
-        slope = max(0, used - before) // (size - plain.largest)
-        outside_bytes = used - base.device.totals.peak_reserved_bytes
-        return self._from_line(size, rung.reserved_bytes + outside_bytes, used - slope * size)
-
-    def _from_line(self, size: int, used_bytes: int, fixed_bytes: int) -> Sizes:
-        """Sizes that begin where a line through what is used with one reaches the budget."""
-        fixed_bytes = max(0, fixed_bytes)
-        reached = size * (self._budget_bytes - fixed_bytes) // max(1, used_bytes - fixed_bytes)
-        first = max(reached // self._step, 1) * self._step
-        return self._sizes(fixed_bytes, (first, first + self._step))
-
-    def _sizes(self, fixed_bytes: int | None = None, first: Sequence[int] = ()) -> Sizes:
-        return Sizes(self._budget_bytes, step=self._step, fixed_bytes=fixed_bytes, first=first)
+    def _begin(self, actions: Actions, small: int, large: int) -> Sizes:
+        """A search that begins where the line through two runs with memory without end reaches the
+        budget.
+        """
+        plan = self._plan(actions)
+        reports = self._run([(size, Wanted(plan)) for size in (small, large)])
+        self._note_first(reports)
+        if any(one.verdict is not Verdict.FITS or not one.devices for one in reports):
+            return Sizes(self._budget_bytes, step=self._step)
+        low, high = (max(one.peak_used_bytes for one in each.devices) for each in reports)
+        return from_line(self._budget_bytes, self._step, (small, low), (large, high))
 
     def _climb(self, actions: Actions, sizes: Sizes) -> Sizes:
         """Tries sizes on the device until the largest is found."""
-        while wanted := sizes.next():
-            reports = self._run([(size, Wanted(self._plan(actions), self._gpu)) for size in wanted])
-            for size, report in zip(wanted, reports, strict=True):
-                sizes.note(size, judge(report, self._budget_bytes))
-            for report in reports:
-                if self._first is None or self._first.verdict is Verdict.FAILED:
-                    self._first = report
+        while self._climb_once(actions, sizes):
+            pass
         return sizes
+
+    def _climb_once(self, actions: Actions, sizes: Sizes) -> bool:
+        """Tries the next sizes; whether there were any."""
+        wanted, plan = sizes.next(), self._plan(actions)
+        reports = self._run([(size, Wanted(plan, self._gpu)) for size in wanted])
+        for size, report in zip(wanted, reports, strict=True):
+            sizes.note(size, judge(report, self._budget_bytes))
+        self._note_first(reports)
+        return bool(wanted)
+
+    def _note_first(self, reports: Sequence[RunReport]) -> None:
+        """Keeps the first that says what the program is like: one that did not fail, if any."""
+        for report in reports:
+            if self._first is None or self._first.verdict is Verdict.FAILED:
+                self._first = report
 
     def _plan(self, actions: Actions) -> Plan | None:
         return self._known.plan(actions) if self._known is not None and actions else None
@@ -281,15 +313,8 @@ class LargestSearch:
         plan = self._plan(one.actions)
         if plan is None:
             return None
-        foreseen = Foreseen(
-            gpu=self._gpu.slug,
-            budget_bytes=self._budget_bytes,
-            peak_used_bytes=one.seen.used_bytes,
-            peak_allocated_bytes=one.seen.allocated_bytes,
-            step_s=step_s,
-            host_bytes=one.seen.host_bytes,
-        )
-        return replace(plan, foreseen=foreseen)
+        told = foreseen(one.seen, step_s, self._gpu, self._budget_bytes)
+        return replace(plan, foreseen=told)
 
 
 def _front(found: Iterable[Answer]) -> list[Answer]:
@@ -301,12 +326,12 @@ def _front(found: Iterable[Answer]) -> list[Answer]:
     return front
 
 
-def _between(rungs: Sequence[Rung]) -> list[Rung]:
-    """Some rungs before the leanest, evenly spaced in memory."""
-    others = rungs[:-_LEAN]
+def _between(plans: Sequence[tuple[Rung, Actions]]) -> list[Actions]:
+    """Some plans before the leanest, evenly spaced in memory."""
+    others = plans[:-_LEAN]
     if not others:
         return []
-    most, least = rungs[0].reserved_bytes, rungs[-1].reserved_bytes
+    most, least = plans[0][0].reserved_bytes, plans[-1][0].reserved_bytes
     aims = [most - (most - least) * number // _BETWEEN for number in range(_BETWEEN)]
-    nearest = [min(others, key=lambda one: abs(one.reserved_bytes - aim)) for aim in aims]
-    return [*dict.fromkeys(nearest)]
+    nearest = [min(others, key=lambda one: abs(one[0].reserved_bytes - aim)) for aim in aims]
+    return [*{rung.place: actions for rung, actions in nearest}.values()]

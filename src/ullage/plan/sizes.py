@@ -29,6 +29,24 @@ _FLAT = 2**16
 _LINES = 3
 
 
+def from_line(budget_bytes: int, step: int, low: tuple[int, int], high: tuple[int, int]) -> Sizes:
+    """A search that begins where a line reaches the budget.
+
+    Args:
+        budget_bytes: of the device.
+        step: only multiples of it are tried.
+        low, high: two sizes, each with the bytes that are used where memory is without end.
+    """
+    (small, less_bytes), (large, used_bytes) = low, high
+    slope = (used_bytes - less_bytes) // (large - small)
+    if slope <= 0:  # what takes the most does not hang on these sizes: larger ones have to tell
+        return Sizes(budget_bytes, step=step, first=(large, _LEAP * large))
+    reached = min(large + (budget_bytes - used_bytes) // slope, _LEAP * large)
+    place = max(reached // step, 1) * step
+    fixed_bytes = max(0, used_bytes - slope * large)
+    return Sizes(budget_bytes, step=step, fixed_bytes=fixed_bytes, first=(place, place + step))
+
+
 class Sizes:
     """Which sizes were tried, and which to try next.
 
@@ -66,6 +84,17 @@ class Sizes:
         return max((one for one in fitting if beyond is None or one < beyond), default=None)
 
     @property
+    def expected(self) -> int:
+        """About the largest, before anything was tried."""
+        return max(self._first)
+
+    @property
+    def around(self) -> tuple[int, int]:
+        """The largest and the next, for a search of which the end is about the same."""
+        place = max(self.largest or 0, self._step)
+        return place, place + self._step
+
+    @property
     def beyond(self) -> int | None:
         """The smallest that does not fit; None: all did."""
         return min((size for size, one in self.seen.items() if not one.fits), default=None)
@@ -83,16 +112,17 @@ class Sizes:
             return []
         if high is None:
             return self._leap(low)
-        expected, self._lines = self._expected(low), self._lines + 1
+        expected, self._lines = self._line_end(low), self._lines + 1
         if self.largest is None and self._fixed_bytes is not None:
             # Where the first guess was a little too much.
             wanted = [self._rounded(high * 3 // 4), self._rounded(high * 7 // 8)]
         elif expected is None or expected <= low or self._lines > _LINES:
             third = (high - low) // 3
             wanted = [self._rounded(low + third), self._rounded(high - third)]
+        elif expected >= high:  # the line was too flat: one nearer to the end has the right slope
+            wanted = [self._rounded((low + high) // 2), high - self._step]
         else:
-            place = min(expected, high - self._step)
-            wanted = [place, place + self._step]
+            wanted = [expected, expected + self._step]
         wanted = [one for one in dict.fromkeys(wanted) if low < one < high]
         return wanted or [low + self._step]
 
@@ -100,12 +130,12 @@ class Sizes:
         """Farther, where everything fits; nowhere, where the peak has long not grown."""
         if self._is_flat(low):
             return []
-        expected, least = self._expected(low), low + self._step * _STRIDE**self._leaps
+        expected, least = self._line_end(low), low + self._step * _STRIDE**self._leaps
         self._leaps += 1
         place = _LEAP * low if expected is None else max(expected, least)
         return [place, place + self._step]
 
-    def _expected(self, low: int) -> int | None:
+    def _line_end(self, low: int) -> int | None:
         """Where the line reaches the budget."""
         line = self._line()
         if line is None:

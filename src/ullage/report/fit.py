@@ -17,6 +17,7 @@ from ullage.gpus.gpu import Gpu
 from ullage.plan.findings import Candidate, FitReport
 from ullage.plan.smallest import Smallest
 from ullage.report.palette import USED_LOOK
+from ullage.report.semantics import name_kind, say_changes, semantics_of
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.techniques.technique import Action
 from ullage.units import format_bytes
@@ -79,9 +80,10 @@ def fit_line(report: FitReport) -> str:
     if best.is_as_it_is:
         return f"fits {where} as it is: {format_bytes(best.seen.used_bytes, 2)}"
     slower = 100 * (best.step_s / report.as_it_is.step_s - 1)
+    time = f"{abs(slower):.1f} % {'more' if slower >= 0 else 'less'}"
     return (
-        f"fits {where} under a plan: {best.name}; {format_bytes(best.seen.used_bytes, 2)}, a step "
-        f"takes {abs(slower):.1f} % {'more' if slower >= 0 else 'less'}"
+        f"fits {where} under {name_kind(best.actions)}: {best.name}; "
+        f"{format_bytes(best.seen.used_bytes, 2)}, a step takes {time}"
     )
 
 
@@ -106,6 +108,9 @@ def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
                 "go on, which takes time that is not counted",
                 style="yellow",
             )
+    if report.best is not None and report.best.actions:
+        yield Text(f"\n{say_changes(report.best.actions)}")
+        yield from _host_lines(report.best)
     if report.num_gpus > 1 and report.best is not None:
         yield from _several_lines(report)
     if report.smallest is not None:
@@ -123,6 +128,11 @@ def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
         "\nBasis: memory as it was seen on the phantom; times by a model of costs (roofline and "
         f"host link, rates {_rates(report.gpu)})"
     )
+
+
+def _host_lines(best: Candidate) -> Iterator[Text]:
+    if best.seen is not None and best.seen.host_bytes:
+        yield Text(f"It needs {format_bytes(best.seen.host_bytes)} of pinned host memory")
 
 
 def _several_lines(report: FitReport) -> Iterator[Text]:
@@ -165,7 +175,7 @@ def _table(report: FitReport, bar: str) -> Table:
     table = make_grid("left", "right", "right", "left", "left")
     table.add_row("", "step", "device", "of the budget", "plan", style="dim")
     for one in report.candidates:
-        is_best = report.best is not None and one.name == report.best.name
+        is_best = report.best is not None and _tell(one) == _tell(report.best)
         ran = one.seen is None or one.seen.fits or one.used_bytes > report.budget_bytes
         drawn = draw_bar(USED_LOOK, one.used_bytes, report.budget_bytes, bar, _BAR_WIDTH)
         told = Text(one.name, style="bold" if is_best else "")
@@ -178,6 +188,11 @@ def _table(report: FitReport, bar: str) -> Table:
             told.append(f": {why}", style="" if is_best else "dim") if why else told,
         )
     return table
+
+
+def _tell(one: Candidate) -> tuple[object, ...]:
+    """What tells a plan from others, of which one may have the same name: of as many modules."""
+    return one.name, one.actions, one.configuration
 
 
 def _rates_document(gpu: Gpu) -> dict[str, Any] | None:
@@ -228,6 +243,7 @@ def _candidate(one: Candidate) -> dict[str, Any]:
     return {
         "name": one.name,
         "actions": describe_actions(one.actions),
+        "semantics": semantics_of(one.actions).value,
         "step_s": one.step_s,
         "peak_allocated_bytes": one.peak_bytes,
         "peak_used_bytes": one.used_bytes,

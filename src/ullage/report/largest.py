@@ -16,6 +16,7 @@ from rich.text import Text
 from ullage.plan.largest import Answer, LargestReport
 from ullage.report.fit import describe_actions
 from ullage.report.palette import USED_LOOK
+from ullage.report.semantics import name_kind, say_changes, semantics_of
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.units import format_bytes
 
@@ -73,7 +74,7 @@ def largest_line(report: LargestReport) -> str:
         return f"{name} {best.size} fits {where} as it is"
     first = f"{name} {plain.size} fits {where} as it is" if plain else f"no {name} fits as it is"
     fits = "" if plain else f" fits {where}"
-    return f"{first}, {best.size}{fits} under a plan: {best.name}"
+    return f"{first}, {best.size}{fits} under {name_kind(best.actions)}: {best.name}"
 
 
 def _parts(report: LargestReport, bar: str) -> Iterator[RenderableType]:
@@ -84,6 +85,8 @@ def _parts(report: LargestReport, bar: str) -> Iterator[RenderableType]:
     if report.answers:
         yield Text()
         yield _table(report, bar)
+    if report.best is not None and report.best.actions:
+        yield Text(f"\n{say_changes(report.best.actions)}")
     retries = [one for one in report.answers if one.seen.num_retries]
     if retries:
         sizes = ", ".join(str(one.size) for one in retries)
@@ -134,6 +137,7 @@ def _answer(one: Answer) -> dict[str, Any]:
     return {
         "name": one.name,
         "actions": describe_actions(one.actions),
+        "semantics": semantics_of(one.actions).value,
         "size": one.size,
         "beyond": one.beyond,
         "why_not": one.why_not or None,

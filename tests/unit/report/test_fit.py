@@ -75,11 +75,39 @@ def test_the_report_says_why_others_lost_and_how_good_it_is(report: FitReport) -
         assert said in text
 
 
+def test_what_a_plan_changes_is_said_first_and_with_the_names(report: FitReport) -> None:
+    kernel, states, parts = map(Action, ("optimizer_kernel", "bf16_states", "micro_batches"))
+    for actions, kind, said in (
+        (PLAN, "a plan", "It computes the same "),
+        ((kernel,), "a plan", "It computes the same, in another order of sums: optimizer_kernel "),
+        ((*PLAN, states), "a plan of other rounding", "changes: other rounding: bf16_states "),
+        (
+            (states, parts),
+            "a plan of another training",
+            "changes: another training: micro_batches; other rounding: bf16_states ",
+        ),
+    ):
+        assert report.best is not None
+        changed = replace(report, best=replace(report.best, actions=actions))
+        assert f"under {kind}: " in fit_line(changed)
+        assert said in " ".join(render_fit(changed, 120).split())
+
+
 def test_what_was_chosen_says_by_what(report: FitReport) -> None:
     least = replace(report.candidates[2], name="checkpoint 4 of 4 Layer")
     by_memory = replace(report, best=least, candidates=(*report.candidates[:2], least))
     assert "the fastest that fits" in render_fit(report, 120)
     assert "the least memory" in render_fit(by_memory, 120)
+
+
+def test_of_two_plans_of_one_name_that_is_marked_which_fits(report: FitReport) -> None:
+    """As many modules, and others."""
+    assert report.best is not None
+    others = replace(PLAN[1], modules=("h.0", "h.1", "h.3"))
+    twin = replace(report.best, actions=(PLAN[0], others), why="98.0 MiB too much")
+    told = replace(report, candidates=(twin, *report.candidates))
+    lines = [line for line in render_fit(told, 120).splitlines() if line.startswith(">")]
+    assert len(lines) == 1 and "the fastest that fits" in lines[0]
 
 
 def test_nothing_that_fits_is_said_first(report: FitReport) -> None:

@@ -1,0 +1,58 @@
+"""What a plan changes of the training that it is applied to, said for people.
+
+How ranks share a training is not looked at here: these say what each of them computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ullage.techniques.catalog import TECHNIQUES
+from ullage.techniques.technique import Action, Place, Semantics
+
+_ORDER = tuple(Semantics)
+_PLANS = {
+    Semantics.SAME: "a plan",
+    Semantics.ROUNDING: "a plan of other rounding",
+    Semantics.TRAINING: "a plan of another training",
+}
+
+
+def semantics_of(actions: Sequence[Action]) -> Semantics:
+    """The most that any of them changes."""
+    found = [
+        TECHNIQUES[one.technique].semantics
+        for one in actions
+        if TECHNIQUES[one.technique].place is not Place.RANKS
+    ]
+    return max(found, key=_ORDER.index, default=Semantics.SAME)
+
+
+def name_kind(actions: Sequence[Action]) -> str:
+    """What a plan of them is called: "a plan of other rounding"."""
+    return _PLANS[semantics_of(actions)]
+
+
+def say_changes(actions: Sequence[Action]) -> str:
+    """A sentence: "What it changes: other rounding: bf16_states"."""
+    training = _names(actions, Semantics.TRAINING)
+    rounding = _names(actions, Semantics.ROUNDING)
+    reordered = [one.technique for one in actions if TECHNIQUES[one.technique].reorders]
+    parts = [
+        f"another training: {training}" if training else "",
+        f"other rounding: {rounding}" if rounding else "",
+        f"another order of sums: {', '.join(reordered)}" if reordered else "",
+    ]
+    said = "; ".join(part for part in parts if part)
+    if training or rounding:
+        return f"What it changes: {said}"
+    return f"It computes the same, in {said}" if said else "It computes the same"
+
+
+def _names(actions: Sequence[Action], kind: Semantics) -> str:
+    return ", ".join(
+        one.technique
+        for one in actions
+        if TECHNIQUES[one.technique].semantics is kind
+        and TECHNIQUES[one.technique].place is not Place.RANKS
+    )

@@ -1,0 +1,79 @@
+"""What `ullage fit` asks its search for: another training only where nothing else fits."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from ullage import fits
+from ullage.gpus.catalog import find_gpu
+from ullage.plan import search
+from ullage.spreads import Goal
+from ullage.techniques.technique import Semantics
+
+GPU = find_gpu("h100-80gb")
+
+
+class Report(NamedTuple):
+    """Stands for what a search found."""
+
+    best: str | None
+    failure: str = ""
+    smallest: Any = None
+
+
+def ask(
+    monkeypatch: pytest.MonkeyPatch,
+    found: dict[Semantics, Report],
+    allowed: Semantics,
+    *,
+    is_for_memory: bool = False,
+) -> tuple[Any, list[Semantics]]:
+    """What is found, and what the searches were allowed."""
+    asked: list[Semantics] = []
+
+    def make(_run: Any, _gpu: Any, allowed: Semantics) -> Any:
+        asked.append(allowed)
+        return SimpleNamespace(fastest=lambda _: found[allowed], leanest=lambda _: found[allowed])
+
+    monkeypatch.setattr(search, "Search", make)
+    monkeypatch.setattr(fits, "replace", lambda report, **_: report)
+    goal = Goal(GPU, GPU.total_bytes, is_for_memory=is_for_memory)
+    nothing: Any = None
+    report = fits._fit_one(nothing, nothing, goal, allowed, fits._Smallest.NO)
+    return report, asked
+
+
+def test_another_training_is_not_looked_for_where_something_else_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = {Semantics.ROUNDING: Report("bf16_states"), Semantics.TRAINING: Report("lora")}
+    report, asked = ask(monkeypatch, found, Semantics.TRAINING)
+    assert report.best == "bf16_states" and asked == [Semantics.ROUNDING]
+
+
+def test_where_nothing_else_fits_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {Semantics.ROUNDING: Report(None), Semantics.TRAINING: Report("lora")}
+    report, asked = ask(monkeypatch, found, Semantics.TRAINING)
+    assert report.best == "lora" and asked == [Semantics.ROUNDING, Semantics.TRAINING]
+
+
+def test_a_program_that_fails_is_not_searched_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    report, asked = ask(
+        monkeypatch, {Semantics.ROUNDING: Report(None, "ValueError: x")}, Semantics.TRAINING
+    )
+    assert report.failure and asked == [Semantics.ROUNDING]
+
+
+def test_the_least_memory_is_that_of_all_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {Semantics.TRAINING: Report("lora")}
+    report, asked = ask(monkeypatch, found, Semantics.TRAINING, is_for_memory=True)
+    assert report.best == "lora" and asked == [Semantics.TRAINING]
+
+
+def test_what_is_not_allowed_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for allowed in (Semantics.SAME, Semantics.ROUNDING):
+        report, asked = ask(monkeypatch, {allowed: Report("checkpoint")}, allowed)
+        assert report.best == "checkpoint" and asked == [allowed]
