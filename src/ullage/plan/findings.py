@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ullage.explain.verdict import ExitCode
+from ullage.explain.run import RunReport
+from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.blocks import Block
 from ullage.plan.smallest import Smallest
-from ullage.techniques.plan import Plan
+from ullage.techniques.plan import Foreseen, Plan
 from ullage.techniques.technique import Action, Value
 
 
@@ -144,6 +145,44 @@ class FitReport:
 
 
 AS_IT_IS = "as it is"
+
+
+def failed(first: RunReport, gpu: Gpu, budget_bytes: int, trains_none: str) -> FitReport:
+    """The report of a program that failed by itself, as the first run of it says; or else, that it
+    trains no model.
+    """
+    return FitReport(
+        program=first.program.argv,
+        torch=first.torch,
+        gpu=gpu,
+        budget_bytes=budget_bytes,
+        blocks=(),
+        as_it_is=Candidate(AS_IT_IS, (), 0.0, 0, 0),
+        best=None,
+        plan=None,
+        candidates=(),
+        front=(),
+        bound_s=0.0,
+        left_out={},
+        smallest=None,
+        failure=trains_none if first.verdict is Verdict.FITS else first.reason,
+        warnings=first.warnings,
+        num_runs=0,
+        wall_s=0.0,
+        exit_code=first.exit_code or ExitCode.PROGRAM_FAILED,
+    )
+
+
+def foreseen(seen: Seen, step_s: float, gpu: Gpu, budget_bytes: int) -> Foreseen:
+    """What a plan's file says of it."""
+    return Foreseen(
+        gpu=gpu.slug,
+        budget_bytes=budget_bytes,
+        peak_used_bytes=seen.used_bytes,
+        peak_allocated_bytes=seen.allocated_bytes,
+        step_s=step_s,
+        host_bytes=seen.host_bytes,
+    )
 
 
 def name_plan(actions: Sequence[Action], blocks: Sequence[Block]) -> str:

@@ -15,19 +15,30 @@ from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.blocks import Block
-from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, Key, Seen, key_of, name_plan
+from ullage.plan.findings import (
+    Candidate,
+    FitReport,
+    Key,
+    Seen,
+    failed,
+    foreseen,
+    key_of,
+    name_plan,
+)
 from ullage.plan.ladder import Ladder
 from ullage.plan.measure import Measured, Measurements, Runner, Wanted
 from ullage.plan.menu import Actions
 from ullage.plan.smallest import Smallest, find_smallest
 from ullage.plan.trying import Rung, next_rungs
-from ullage.techniques.plan import Foreseen, Plan
+from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Semantics
 from ullage.units import format_bytes
 
 _AT_ONCE = 2
 # A search does not go on for ever where what is seen is far from what was expected.
 _MAX_ROUNDS = 24
+# Plans that are run though they are expected not to fit, where none that is faster is left.
+_RIVALS = 8
 
 
 class Search:
@@ -75,9 +86,14 @@ class Search:
             for rung in self._tried.values()
             if (seen := self._seen(ladder.actions(rung), budget_bytes)) is not None
         }
-        room = budget_bytes - self._outside_bytes
+        room, rivals_left = budget_bytes - self._outside_bytes, _RIVALS
         for _ in range(_MAX_ROUNDS):
             rungs = next_rungs(ladder.rungs, fits, room, _AT_ONCE)
+            if not rungs:
+                fastest = min((self._tried[one] for one in fits if fits[one]), default=None)
+                rivals = ladder.rivals(fastest, room, fits)
+                rungs = rivals[: min(_AT_ONCE, rivals_left)]
+                rivals_left -= len(rungs)
             if not rungs:
                 break
             plans = [ladder.actions(one) for one in rungs]
@@ -229,30 +245,10 @@ class Search:
 
     def _failed(self, budget_bytes: int) -> FitReport:
         """The report of a program that failed by itself."""
-        known, first = self._known, self._known.first
-        failure = first.reason
-        if first.verdict is Verdict.FITS:
-            failure = "it trains no model that a plan could be made for"
-        return FitReport(
-            program=first.program.argv,
-            torch=first.torch,
-            gpu=self._gpu,
-            budget_bytes=budget_bytes,
-            blocks=known.blocks,
-            as_it_is=Candidate(AS_IT_IS, (), 0.0, 0, 0),
-            best=None,
-            plan=None,
-            candidates=(),
-            front=(),
-            bound_s=0.0,
-            left_out=known.left_out,
-            smallest=None,
-            failure=failure,
-            warnings=first.warnings,
-            num_runs=0,
-            wall_s=0.0,
-            exit_code=first.exit_code or ExitCode.PROGRAM_FAILED,
-        )
+        known = self._known
+        trains_none = "it trains no model that a plan could be made for"
+        found = failed(known.first, self._gpu, budget_bytes, trains_none)
+        return replace(found, blocks=known.blocks, left_out=known.left_out)
 
     def _candidate(self, ladder: Ladder, rung: Rung, budget_bytes: int) -> Candidate:
         actions = ladder.actions(rung)
@@ -288,15 +284,7 @@ class Search:
         plan = self._known.plan_to_run(best.actions)
         if plan is None:
             return None
-        foreseen = Foreseen(
-            gpu=self._gpu.slug,
-            budget_bytes=budget_bytes,
-            peak_used_bytes=best.seen.used_bytes,
-            peak_allocated_bytes=best.seen.allocated_bytes,
-            step_s=best.step_s,
-            host_bytes=best.seen.host_bytes,
-        )
-        return replace(plan, foreseen=foreseen)
+        return replace(plan, foreseen=foreseen(best.seen, best.step_s, self._gpu, budget_bytes))
 
 
 def judge(report: RunReport, budget_bytes: int) -> Seen:

@@ -22,11 +22,11 @@ from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.blocks import Block, find_blocks
 from ullage.plan.cost import step_seconds
-from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, Seen
+from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, Seen, failed, foreseen
 from ullage.plan.profile import kept_by_module
 from ullage.plan.search import judge
 from ullage.plan.shardings import Engine, OnHost, Sharding
-from ullage.techniques.plan import Foreseen, MadeFor, Plan
+from ullage.techniques.plan import MadeFor, Plan
 from ullage.techniques.technique import Action
 from ullage.units import format_bytes
 
@@ -209,10 +209,12 @@ class ShardedSearch:
         self, sharding: Sharding | None, plan: Plan | None, report: RunReport, found: MadeFor
     ) -> _Measured:
         device = report.devices[0]
+        # Where ranks share a batch it takes as many steps to train on as many.
+        num_steps = 1 if sharding is None else sharding.num_context_ranks
         return _Measured(
             sharding,
             plan,
-            step_seconds(report.processes[0].record, self._blocks, self._gpu).step,
+            num_steps * step_seconds(report.processes[0].record, self._blocks, self._gpu).step,
             device.peak_used_bytes,
             device.totals.peak_allocated_bytes,
             found,
@@ -283,41 +285,14 @@ class ShardedSearch:
     ) -> Plan | None:
         if best is None or best.plan is None or chosen is None or chosen.seen is None:
             return None
-        foreseen = Foreseen(
-            gpu=self._gpu.slug,
-            budget_bytes=budget_bytes,
-            peak_used_bytes=chosen.seen.used_bytes,
-            peak_allocated_bytes=chosen.seen.allocated_bytes,
-            step_s=chosen.step_s,
-            host_bytes=chosen.seen.host_bytes,
-        )
-        return replace(best.plan, foreseen=foreseen)
+        told = foreseen(chosen.seen, chosen.step_s, self._gpu, budget_bytes)
+        return replace(best.plan, foreseen=told)
 
     def _failed(self, first: RunReport, budget_bytes: int) -> FitReport:
         """The report of a program that failed by itself."""
-        failure = first.reason
-        if first.verdict is Verdict.FITS:
-            failure = "it trains no model that could be shared among ranks"
-        return FitReport(
-            program=first.program.argv,
-            torch=first.torch,
-            gpu=self._gpu,
-            budget_bytes=budget_bytes,
-            blocks=(),
-            as_it_is=Candidate(AS_IT_IS, (), 0.0, 0, 0),
-            best=None,
-            plan=None,
-            candidates=(),
-            front=(),
-            bound_s=0.0,
-            left_out=self._left_out,
-            smallest=None,
-            failure=failure,
-            warnings=first.warnings,
-            num_runs=0,
-            wall_s=0.0,
-            exit_code=first.exit_code or ExitCode.PROGRAM_FAILED,
-        )
+        trains_none = "it trains no model that could be shared among ranks"
+        found = failed(first, self._gpu, budget_bytes, trains_none)
+        return replace(found, left_out=self._left_out)
 
 
 def _name(wanted: Wanted) -> str:

@@ -31,16 +31,22 @@ NUM = len(PATHS)
 HEAD = Stretch("after forward", NUM - 1)
 REST, KEPT, MIB = 50, 100, 2**20
 CHECKPOINT, OFFLOAD = Action("checkpoint", PATHS), Action("offload_activations", PATHS)
-LOSS = Action("chunked_loss")
+LOSS, ALLOCATOR = Action("chunked_loss"), Action("allocator", (), {"expandable_segments": True})
 
 
 def measured(
-    actions: Actions, kept_mib: int, rest_mib: int, block_s: float, other_s: float
+    actions: Actions,
+    kept_mib: int,
+    rest_mib: int,
+    block_s: float,
+    other_s: float,
+    *,
+    slack: float = 0.1,
 ) -> Measured:
     """What a run showed of blocks that are all alike."""
     peak = NUM * kept_mib + rest_mib
     totals = SimpleNamespace(
-        peak_reserved_bytes=peak * MIB * 11 // 10, peak_allocated_bytes=peak * MIB
+        peak_reserved_bytes=round(peak * MIB * (1 + slack)), peak_allocated_bytes=peak * MIB
     )
     held = {HEAD: np.ones(NUM, dtype=np.bool_)}
     kept = np.full(NUM, kept_mib * MIB)
@@ -51,6 +57,11 @@ def measured(
 
 @pytest.fixture
 def ladder() -> Ladder:
+    """Of the loss alone."""
+    return ladder_of([measured((LOSS,), KEPT, 20, 1.0, 1.1)])
+
+
+def ladder_of(moves: list[Measured]) -> Ladder:
     """Blocks that keep 100 MiB as they are, 10 checkpointed, 1 offloaded, and a loss of 50 MiB that
     takes 20 in chunks.
     """
@@ -61,9 +72,30 @@ def ladder() -> Ladder:
             measured((CHECKPOINT,), 10, REST, 1.3, 1.0),
             measured((OFFLOAD,), 1, REST, 1.5, 1.0),
         ],
-        moves=[measured((LOSS,), KEPT, 20, 1.0, 1.1)],
+        moves=moves,
     )
     return Ladder(cast("Any", known), base)
+
+
+def run(ladder: Ladder, rung: Rung, kept_mib: int, rest_mib: int, *, slack: float = 0.0) -> None:
+    """Has a ladder learn what a run under a rung's plan took."""
+    kept = np.full(NUM, kept_mib * MIB)
+    seen = Profile(kept, {HEAD: rest_mib * MIB}, {HEAD: np.ones(NUM, np.bool_)}, 0)
+    peak = NUM * kept_mib + rest_mib
+    totals = SimpleNamespace(
+        peak_reserved_bytes=round(peak * MIB * (1 + slack)),
+        peak_allocated_bytes=peak * MIB,
+        num_alloc_retries=0,
+    )
+    device, process = SimpleNamespace(totals=totals), SimpleNamespace(record=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "read_profile", lambda _record, _blocks: seen)
+        ladder.learn(rung, cast("Any", SimpleNamespace(devices=[device], processes=[process])))
+
+
+def find(ladder: Ladder, *actions: Action) -> Rung:
+    """The rung of a plan."""
+    return next(one for one in ladder.rungs if ladder.actions(one) == actions)
 
 
 def kinds_of(actions: Actions) -> set[Key]:
@@ -81,33 +113,58 @@ def test_the_ladder_falls_from_the_fastest_to_the_leanest(ladder: Ladder) -> Non
     assert leanest.reserved_bytes == pytest.approx(leanest.peak_bytes * 1.1, rel=1e-6)
 
 
-def test_what_was_seen_of_a_rung_is_expected_of_its_setting(
-    ladder: Ladder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_seen_of_a_rung_is_expected_of_its_setting(ladder: Ladder) -> None:
     before = {one.place: one for one in ladder.rungs}
-    rung = next(one for one in ladder.rungs if ladder.actions(one) == (LOSS,))
+    rung = find(ladder, LOSS)
     others = [one for one in before.values() if one.setting == rung.setting and one != rung]
-    more = 7 * MIB
-    seen = Profile(
-        np.full(NUM, KEPT * MIB), {HEAD: 20 * MIB + more}, {HEAD: np.ones(NUM, np.bool_)}, 0
-    )
-    monkeypatch.setattr(module, "read_profile", lambda _record, _blocks: seen)
-    totals = SimpleNamespace(
-        peak_reserved_bytes=rung.peak_bytes + more,
-        peak_allocated_bytes=rung.peak_bytes + more,
-        num_alloc_retries=0,
-    )
-    device, process = SimpleNamespace(totals=totals), SimpleNamespace(record=None)
-    ladder.learn(rung, cast("Any", SimpleNamespace(devices=[device], processes=[process])))
+    run(ladder, rung, KEPT, 20 + 7)
     after = {one.place: one for one in ladder.rungs}
     found = after[rung.place]
-    assert found.peak_bytes == found.reserved_bytes == rung.peak_bytes + more
+    assert found.peak_bytes == found.reserved_bytes == rung.peak_bytes + 7 * MIB
     assert others
     for one in others:
-        assert after[one.place].peak_bytes == one.peak_bytes + more
+        assert after[one.place].peak_bytes == one.peak_bytes + 7 * MIB
     for place, one in after.items():
         if place in before and one.setting != rung.setting:
             assert one == before[place]
+
+
+def test_of_what_was_seen_the_most_alike_counts(ladder: Ladder) -> None:
+    run(ladder, find(ladder, LOSS), KEPT, 20, slack=0.02)
+    run(ladder, find(ladder, OFFLOAD, LOSS), 1, 20, slack=0.3)
+    for num_offloaded, slack in ((1, 0.02), (3, 0.3)):
+        told = ladder.foresee((replace(OFFLOAD, modules=PATHS[:num_offloaded]), LOSS))
+        peak = ((NUM - num_offloaded) * KEPT + num_offloaded + 20) * MIB
+        assert told.peak_bytes == peak
+        assert told.reserved_bytes == pytest.approx(peak * (1 + slack), rel=1e-6)
+
+
+def test_what_was_seen_is_expected_of_a_setting_that_takes_as_long_until_it_is_seen() -> None:
+    ladder = ladder_of([measured((ALLOCATOR,), KEPT, REST, 1.0, 1.0, slack=0.05)])
+    run(ladder, find(ladder, ALLOCATOR, OFFLOAD), 1, REST + 30, slack=0.2)
+    told = ladder.foresee((OFFLOAD,))
+    assert told.peak_bytes == (NUM + REST + 30) * MIB
+    assert told.reserved_bytes == pytest.approx(told.peak_bytes * 1.4, rel=1e-6)
+    run(ladder, find(ladder, ALLOCATOR, OFFLOAD)._replace(setting=0), 1, REST, slack=0.0)
+    told = ladder.foresee((OFFLOAD,))
+    assert told.peak_bytes == told.reserved_bytes == (NUM + REST) * MIB
+
+
+def test_rivals_would_fit_with_the_least_slack_that_was_seen(ladder: Ladder) -> None:
+    than, loss = find(ladder, OFFLOAD, LOSS), find(ladder, LOSS)
+    run(ladder, than, 1, 20, slack=0.5)
+    one = next(one for one in ladder.rivals(than, 1 << 40, {}) if one.setting == than.setting)
+    room = int(one.peak_bytes * 1.3)
+    assert one.reserved_bytes > room
+    assert one.place not in {other.place for other in ladder.rivals(than, room, {})}
+    run(ladder, loss, KEPT, 20, slack=0.25)
+    found = ladder.rivals(than, room, {})
+    assert one.place in {other.place for other in found}
+    assert one.place not in {other.place for other in ladder.rivals(than, room, {one.place})}
+    for other in found:
+        assert other.time_s < than.time_s and other.peak_bytes <= room
+    known = [other.reserved_bytes for other in found if other.setting == than.setting]
+    assert known == sorted(known)
 
 
 def test_what_is_refused_together_is_on_no_rung(ladder: Ladder) -> None:
