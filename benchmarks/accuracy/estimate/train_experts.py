@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from train_ranks import STEPS, build, count, fill
+from train_ranks import build, fill, take_steps
 from transformers.distributed.expert_parallel import apply_expert_parallelism
 
 
@@ -47,15 +47,7 @@ def train(path: str, recipe: dict[str, Any]) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)  # parameters of two meshes
     if recipe.get("checkpointing") == "full":
         model.gradient_checkpointing_enable()
-    shape = (recipe.get("batch", 1), recipe["length"])
-    for _ in range(STEPS):
-        tokens = torch.randint(0, 1000, shape, device="cuda")
-        loss = model(input_ids=tokens, labels=tokens).loss
-        loss.backward()
-        optimizer.step()
-        counts = count(model, optimizer)
-        optimizer.zero_grad()
-    print(json.dumps(counts))
+    take_steps(model, optimizer, recipe)
 
 
 if __name__ == "__main__":
