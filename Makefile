@@ -13,8 +13,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 OLDEST_TORCH := 2.6.0
 
 BIN := .venv/bin
-# A process for each core; the tests of one file share what they make, so they stay together.
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+# A process for each core; the tests of one file share what they make, so they stay together, and the
+# quick ones come last (tests/unit). What the many processes import is compiled once.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist loadfile \
+  --no-loadscope-reorder
 NEWEST := .envs/torch-newest
 OLDEST := .envs/torch-$(OLDEST_TORCH)
 REQUIREMENTS := examples/requirements.txt

@@ -71,13 +71,9 @@ def test_the_basis_says_what_was_taken_for_the_others(run_program: RunProgram) -
 @pytest.mark.parametrize(
     ("program", "argument"),
     [
-        ("ddp.py", None),
         ("ddp.py", "--zero"),
-        ("fsdp1.py", None),
-        ("fsdp2.py", None),
         ("fsdp2.py", "--hsdp"),
         ("fsdp2.py", "--offload"),
-        ("tensor_parallel.py", None),
         ("context_parallel.py", None),
         ("pipeline.py", "2"),
     ],
@@ -85,6 +81,7 @@ def test_the_basis_says_what_was_taken_for_the_others(run_program: RunProgram) -
 def test_every_kind_of_parallel_training_runs_on_one_rank_of_many(
     run_program: RunProgram, program: str, argument: str | None
 ) -> None:
+    """Those of test_distributed_jobs.py aside."""
     words = (program,) if argument is None else (program, argument)
     outcome = play(run_program, 1, *words, world_size=8)
     assert outcome.exit_code == 0, outcome.stderr

@@ -159,7 +159,9 @@ def test_a_refusal_that_the_script_swallows_is_told_at_its_end(
     assert "the plan was not applied: the plan was made for another program" in stderr
 
 
-@pytest.mark.parametrize("way", ["counts", "catches_counts"])
+@pytest.mark.parametrize(
+    "way", [pytest.param("counts", marks=pytest.mark.nightly), "catches_counts"]
+)
 def test_what_is_refused_after_the_plan_was_applied_is_told_at_the_end(
     make_plan: MakePlan, run_script: Callable[..., Any], way: str
 ) -> None:
@@ -249,7 +251,9 @@ def kept(outcome: Any) -> int:
     )
 
 
-@pytest.mark.parametrize("way", ["compiled", "compiled_in_place"])
+@pytest.mark.parametrize(
+    "way", ["compiled", pytest.param("compiled_in_place", marks=pytest.mark.nightly)]
+)
 def test_a_compiled_model_computes_its_blocks_again(
     run_program: RunProgram, make_plan: MakePlan, tmp_path: Path, way: str
 ) -> None:

@@ -23,13 +23,14 @@ PROGRAM_FAILED = 3  # exit code of `ullage run`
 
 HEAD = """
 import os, signal, time, unittest, warnings
-import pytest, torch
+import pytest
 
 MIB = 1 << 20
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def take(num_bytes):
+    import torch
+
     return torch.empty(num_bytes, dtype=torch.uint8, device="cuda")
 """
 
@@ -101,7 +102,10 @@ def run_tests(torch_python: Path, tmp_path: Path) -> RunTests:
     def run(
         source: str, *options: str, conftest: str = "", env: tuple[tuple[str, str], ...] = ()
     ) -> Result:
-        (tmp_path / "test_it.py").write_text(HEAD + source, "utf-8")
+        # Most of a small pytest is the import of torch: of files that say nothing of it, the
+        # processes that tests are forked from alone have it.
+        head = f"{HEAD}\nimport torch\n" if "torch" in source else HEAD
+        (tmp_path / "test_it.py").write_text(head + source, "utf-8")
         (tmp_path / "conftest.py").write_text(conftest, "utf-8")
         (tmp_path / "pytest.ini").write_text("[pytest]\n", "utf-8")
         command = [str(torch_python), "-m", "pytest", "-p", "no:cacheprovider", *options]
@@ -111,6 +115,9 @@ def run_tests(torch_python: Path, tmp_path: Path) -> RunTests:
 
 
 MODEL = """
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ def run(python: Path, *words: str, ours: bool = False) -> subprocess.CompletedPr
     )
 
 
+@cache
 def plan_for(python: Path, kind: str) -> Plan:
     """Tensor parallel for a model of the program."""
     if not list(python.parent.parent.glob("lib/python*/site-packages/transformers")):
@@ -120,8 +122,8 @@ def test_what_would_come_to_something_else_is_refused(
 
 
 def test_a_rank_of_the_phantom_holds_its_part(thin_python: Path, tmp_path: Path) -> None:
-    plan = plan_for(thin_python, "llama")
-    words = [TRAIN, str(tmp_path), "llama", "plain"]
+    plan = plan_for(thin_python, "normed")
+    words = [TRAIN, str(tmp_path), "normed", "plain"]
     split = ullage.run(words, gpu="rtx-4090", python=thin_python, plan=plan, world_size=2)
     whole = ullage.run(words, gpu="rtx-4090", python=thin_python)
     assert split.exit_code == 0, split.text()
