@@ -14,7 +14,8 @@ def test_every_option_is_in_a_section(verb: str) -> None:
     shown = CliRunner().invoke(cli, [verb, "--help"], terminal_width=80)
     assert shown.exit_code == 0, shown.output
     before, _, other = shown.output.partition("\nOther:\n")
-    assert [line.split()[0] for line in other.splitlines()] == ["-h,"]
+    (line,) = other.splitlines()
+    assert "--help" in line
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None
     options = [one for one in command.params if isinstance(one, click.Option)]
