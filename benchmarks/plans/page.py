@@ -70,7 +70,8 @@ weights (benchmarks/plans/programs, plain loops), at budgets of
 are those of the model of costs, not measured on a GPU.
 
 ullage {ullages}, torch {torches}, {dates}, on {machines},
-beside other work: how long searches took is told as it was.
+beside other work: how long searches took is told as it was. Each result stays until its program is
+searched again: they may be of several revisions.
 """
     missing = [name for name in WORKLOADS if name not in {one.name for one in found}]
     if missing:
