@@ -308,8 +308,7 @@ class Ladder:
         if looks:
             # Of two that are as like, that with the lower slack: what it is too low for is run.
             looks = sorted(looks, key=lambda one: one.slack)
-            unlike = np.stack([(choices != one.choice).sum(axis=1) for one in looks])
-            nearest = unlike.argmin(axis=0)
+            nearest = np.stack([self._unlike(choices, one.choice) for one in looks]).argmin(axis=0)
             more = np.stack([one.more_bytes for one in looks])[nearest]
             slack = np.array([one.slack for one in looks])[nearest]
         else:
@@ -317,6 +316,15 @@ class Ladder:
             slack = setting.slack * np.array([self._slack_of(one) for one in choices])
         peaks = (levels + more).max(axis=1)
         return peaks, (peaks * (1.0 + slack)).astype(np.int64)
+
+    def _unlike(self, choices: Int64Array, seen: Int64Array) -> Int64Array:
+        """How unlike choices, (C, N), are to one that was seen: by how many blocks get each
+        treatment, and then by which; else each place of the same few would be tried in turn.
+        """
+        kinds = range(self._problem.num_treatments)
+        counts = [(choices == kind).sum(axis=1) - (seen == kind).sum() for kind in kinds]
+        found: Int64Array = np.abs(counts).sum(axis=0) * len(seen) + (choices != seen).sum(axis=1)
+        return found
 
     def _climb(self) -> list[Rung]:
         """Of each choice under each setting, those that no other beats."""
