@@ -119,7 +119,7 @@ def execute(
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the runs of this session are, of all its processes under pytest-xdist."""
+    """Where the runs of one call of pytest are, of all its processes under pytest-xdist."""
     own = tmp_path_factory.getbasetemp()
     directory = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "runs"
     directory.mkdir(exist_ok=True)

@@ -282,21 +282,19 @@ class Ladder:
         """What was seen under a setting; else, under one that takes as long, what is to be expected
         of this one by it.
         """
-        own = self._settings[number]
         if number in self._looks:
             return self._looks[number]
-        for place in self._looks:
-            other = self._settings[place]
-            if round(other.extra_s, _DIGITS) == round(own.extra_s, _DIGITS):
-                more, factor = (
-                    own.more_bytes - other.more_bytes,
-                    own.slack / max(other.slack, _LEAST_SLACK),
-                )
-                return [
-                    _Look(one.choice, one.more_bytes + more, one.slack * factor)
-                    for one in self._looks[place]
-                ]
-        return []
+        alike = self._alike(number)
+        place = next((one for one in self._looks if one in alike), None)
+        if place is None:
+            return []
+        own, other = self._settings[number], self._settings[place]
+        more = own.more_bytes - other.more_bytes
+        factor = own.slack / max(other.slack, _LEAST_SLACK)
+        return [
+            _Look(one.choice, one.more_bytes + more, one.slack * factor)
+            for one in self._looks[place]
+        ]
 
     def _expect(
         self, number: int, choices: Int64Array, levels: Int64Array
