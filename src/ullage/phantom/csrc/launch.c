@@ -1,9 +1,9 @@
 /* Kernels: registered, looked up, launched into nothing.
  *
  * A launch makes the blocks that its arguments point into unknown. The number and the sizes of a kernel's arguments are
- * not at hand, so the guess is generous. The arguments of a compiled launch lie together on the caller's stack, and every
- * word there, up to the largest size that arguments can have, counts as one. A block taken for an argument by chance
- * becomes unknown too early, which is safe.
+ * not at hand, so the guess is generous: the arguments of a compiled launch lie together on the caller's stack, and every
+ * word there counts as one, from the first argument to the end of the frame that holds the last. A block taken for an
+ * argument by chance becomes unknown too early, and is said to be used for too long, which is safe.
  *
  * A GPU that the program holds no code for is refused as the real driver does (no kernel image): the architectures are
  * read from the headers of the fat binaries.
@@ -13,18 +13,34 @@
 #include "cuda.h"
 #include "transfers.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#include <unwind.h>
 
-enum { MAX_ARGUMENTS = 256 };
+enum { MAX_ARGUMENTS = 256, MAX_FRAMES = 16 };
 static const uintptr_t MAX_ARGUMENT_BYTES = 32764; /* CUDA 12.1 and later, compute capability 7.0 and up */
 
 /* ---- Arguments --------------------------------------------------------------------------------------------------- */
 
 static _Thread_local uintptr_t stack_low, stack_high;
+
+/* The unwinder that the C++ library uses, which torch needs. */
+static struct {
+  pthread_once_t once;
+  _Unwind_Reason_Code (*walk)(_Unwind_Trace_Fn, void *);
+  uintptr_t (*end_below)(struct _Unwind_Context *);
+} walker = {.once = PTHREAD_ONCE_INIT};
+
+static void find_walker(void) {
+  void *library = dlopen("libgcc_s.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (!library) return;
+  walker.walk = dlsym(library, "_Unwind_Backtrace");
+  walker.end_below = dlsym(library, "_Unwind_GetCFA");
+}
 
 static void find_stack(void) {
   pthread_attr_t attributes;
@@ -50,6 +66,28 @@ static bool forget_far_argument(uintptr_t p) {
   return got > 0;
 }
 
+struct frame_search {
+  uintptr_t inside, end; /* end: 0 until found */
+  int num_frames;
+};
+
+/* What the unwinder says of a frame is where the one below it ends. */
+static _Unwind_Reason_Code visit_frame(struct _Unwind_Context *context, void *asked) {
+  struct frame_search *search = asked;
+  uintptr_t end = walker.end_below(context);
+  if (end > search->inside) search->end = end;
+  return search->end || ++search->num_frames == MAX_FRAMES ? _URC_END_OF_STACK : _URC_NO_REASON;
+}
+
+/* Where the frame that an address of the stack lies in ends; farther, where the unwinder does not know. */
+static uintptr_t end_of_frame(uintptr_t p) {
+  pthread_once(&walker.once, find_walker);
+  struct frame_search search = {p, 0, 0};
+  if (walker.walk && walker.end_below) walker.walk(visit_frame, &search);
+  uintptr_t farthest = p > stack_high - MAX_ARGUMENT_BYTES ? stack_high : p + MAX_ARGUMENT_BYTES;
+  return search.end && search.end < farthest ? search.end : farthest;
+}
+
 void forget_launch(void *const *params) {
   note_launch();
   if (!params) return;
@@ -69,8 +107,7 @@ void forget_launch(void *const *params) {
   }
   if (!high) return;
   low &= ~(uintptr_t)7;
-  high = high > stack_high - MAX_ARGUMENT_BYTES ? stack_high : high + MAX_ARGUMENT_BYTES;
-  forget_words((const uintptr_t *)low, (high - low) / sizeof(uintptr_t));
+  forget_words((const uintptr_t *)low, (end_of_frame(high) - low) / sizeof(uintptr_t));
 }
 
 /* Of cudaLaunchConfig_t and CUlaunchConfig alike: after two sizes of three numbers each and that of shared memory. */
