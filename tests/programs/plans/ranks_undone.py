@@ -129,8 +129,8 @@ def main():
         if RANK == 0:
             print(json.dumps(found), flush=True)
     distributed.destroy_process_group()
-    # A thread of gloo may still be dropping the last tensor it sent. Up to Python 3.13 a thread that
-    # wants Python's lock while the interpreter ends aborts the process (cpython issue 87135).
+    # A thread of gloo may still be dropping the last tensor it sent, and up to Python 3.13 a thread
+    # that wants Python's lock while the interpreter ends aborts the process (cpython issue 87135).
     os._exit(0)
 
 
