@@ -6,7 +6,8 @@ fit_document(report)                what json.dumps takes, schema "ullage.fit/1"
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console, RenderableType
@@ -122,12 +123,18 @@ def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
         )
     for warning in report.warnings:
         yield Text(f"warning: {warning}", style="yellow")
-    for name, why in report.left_out.items():
-        yield Text(f"left out: {name}: {why}", style="dim")
+    yield from left_out_lines(report.left_out)
     yield Text(
         "\nBasis: memory as it was seen on the phantom; times by a model of costs (roofline and "
         f"host link, rates {_rates(report.gpu)})"
     )
+
+
+def left_out_lines(left_out: Mapping[str, str]) -> Iterator[Text]:
+    """Which techniques were not used, and why; many a reason names its technique itself."""
+    for name, why in left_out.items():
+        told = why if why.startswith(repr(name)) else f"{name}: {why}"
+        yield Text(f"left out: {told}", style="dim")
 
 
 def _host_lines(best: Candidate) -> Iterator[Text]:
@@ -171,23 +178,55 @@ def _smallest(smallest: Smallest) -> dict[str, Any]:
 
 
 def _table(report: FitReport, bar: str) -> Table:
-    """The plans, fastest first, each with a bar as long as the budget and why it was not chosen."""
+    """The plans, each with a bar as long as the budget and why it was not chosen: first the Pareto
+    front of what was run, then the others; fastest first.
+    """
     table = make_grid("left", "right", "right", "left", "left")
-    table.add_row("", "step", "device", "of the budget", "plan", style="dim")
-    for one in report.candidates:
-        is_best = report.best is not None and _tell(one) == _tell(report.best)
-        ran = one.seen is None or one.seen.fits or one.used_bytes > report.budget_bytes
-        drawn = draw_bar(USED_LOOK, one.used_bytes, report.budget_bytes, bar, _BAR_WIDTH)
-        told = Text(one.name, style="bold" if is_best else "")
-        why = _merit(report, one) if is_best else one.why
-        table.add_row(
-            ">" if is_best else "",
-            _ms(one.step_s),
-            format_bytes(one.used_bytes, 2) if ran else "",
-            drawn if ran else "",
-            told.append(f": {why}", style="" if is_best else "dim") if why else told,
-        )
+    table.add_row("", "step", "device", "of the budget", "plan, Pareto front", style="dim")
+    front = _front(report)
+    rest = [one for one in report.candidates if one not in front]
+    names = Counter([report.best.name] if report.best else [])
+    for one in front:
+        _add_row(table, report, one, bar, names)
+    if rest:
+        table.add_row("", "", "", "", "others", style="dim")
+    for one in rest:
+        _add_row(table, report, one, bar, names)
     return table
+
+
+def _front(report: FitReport) -> list[Candidate]:
+    """Those than which nothing that was run takes less memory and no more time."""
+    front: list[Candidate] = []
+    for one in sorted(report.candidates, key=lambda one: (one.step_s, one.used_bytes)):
+        if _is_size_known(report, one) and (not front or one.used_bytes < front[-1].used_bytes):
+            front.append(one)
+    return front
+
+
+def _is_size_known(report: FitReport, one: Candidate) -> bool:
+    """Of a run that broke off within the budget, it is not."""
+    return one.seen is None or one.seen.fits or one.used_bytes > report.budget_bytes
+
+
+def _add_row(
+    table: Table, report: FitReport, one: Candidate, bar: str, names: Counter[str]
+) -> None:
+    """One plan; names: of that chosen and of those that were told before."""
+    is_best = report.best is not None and _tell(one) == _tell(report.best)
+    ran = _is_size_known(report, one)
+    drawn = draw_bar(USED_LOOK, one.used_bytes, report.budget_bytes, bar, _BAR_WIDTH)
+    name = f"{one.name} (other blocks)" if names[one.name] and not is_best else one.name
+    names[one.name] += 1
+    told = Text(name, style="bold" if is_best else "")
+    why = _merit(report, one) if is_best else one.why
+    table.add_row(
+        ">" if is_best else "",
+        _ms(one.step_s),
+        format_bytes(one.used_bytes, 2) if ran else "",
+        drawn if ran else "",
+        told.append(f": {why}", style="" if is_best else "dim") if why else told,
+    )
 
 
 def _tell(one: Candidate) -> tuple[object, ...]:

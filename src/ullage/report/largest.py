@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ullage.plan.largest import Answer, LargestReport
-from ullage.report.fit import describe_actions
+from ullage.report.fit import describe_actions, left_out_lines
 from ullage.report.palette import USED_LOOK
 from ullage.report.semantics import name_kind, say_changes, semantics_of
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
@@ -97,8 +97,7 @@ def _parts(report: LargestReport, bar: str) -> Iterator[RenderableType]:
         )
     for warning in report.warnings:
         yield Text(f"warning: {warning}", style="yellow")
-    for name, why in report.left_out.items():
-        yield Text(f"left out: {name}: {why}", style="dim")
+    yield from left_out_lines(report.left_out)
     if report.answers:
         yield Text(
             "\nBasis: each size was seen to fit on the phantom, and the next one not to; times by "

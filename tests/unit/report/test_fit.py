@@ -100,6 +100,19 @@ def test_what_was_chosen_says_by_what(report: FitReport) -> None:
     assert "the least memory" in render_fit(by_memory, 120)
 
 
+def test_what_no_other_beats_comes_first(report: FitReport) -> None:
+    """A run that broke off within the budget shows no size, and is not on the front."""
+    beaten = candidate("beaten", 21.0, 9.5, why="1.5 GiB too much")
+    broken = candidate("broken off", 20.5, 1.0, why="does not fit: much is missing")
+    told = replace(report, candidates=(report.as_it_is, broken, beaten, *report.candidates[1:]))
+    lines = [line.split() for line in render_fit(told, 120).splitlines()]
+    others = lines.index(["others"])
+    names = ["as it is", "checkpoint 3 of 4 Layer", "<offload>", "broken off", "beaten"]
+    places = [[name in " ".join(line) for line in lines[1:]].index(True) + 1 for name in names]
+    assert places == sorted(places)
+    assert places[2] < others < places[3]
+
+
 def test_of_two_plans_of_one_name_that_is_marked_which_fits(report: FitReport) -> None:
     """As many modules, and others."""
     assert report.best is not None
@@ -108,6 +121,7 @@ def test_of_two_plans_of_one_name_that_is_marked_which_fits(report: FitReport) -
     told = replace(report, candidates=(twin, *report.candidates))
     lines = [line for line in render_fit(told, 120).splitlines() if line.startswith(">")]
     assert len(lines) == 1 and "the fastest that fits" in lines[0]
+    assert render_fit(told, 120).count("Layer (other blocks)") == 1
 
 
 def test_nothing_that_fits_is_said_first(report: FitReport) -> None:
