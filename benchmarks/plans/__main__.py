@@ -29,7 +29,7 @@ from benchmarks.plans import page, results
 from benchmarks.plans.brute import Contest, contest
 from benchmarks.plans.results import Answer, Result
 from benchmarks.plans.workloads import WORKLOADS, Workload
-from benchmarks.speed.run import machine
+from benchmarks.provenance import machine
 from ullage.fits import STEPS, make_runner
 from ullage.jobs import make_job, make_options
 from ullage.phantom.device import choose_device

@@ -11,7 +11,6 @@ lightning (benchmarks/stacks.txt).
 from __future__ import annotations
 
 import argparse
-import datetime
 import itertools
 import json
 import tempfile
@@ -21,9 +20,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import ullage
-from benchmarks.speed.run import machine
+from benchmarks.provenance import made_by
 from ullage.jobs import make_job, make_options
 from ullage.phantom.device import choose_device
+from ullage.phantom.torch_build import find_torch
 from ullage.plan.cost import step_seconds
 from ullage.trials import Trials
 from ullage.units import format_bytes
@@ -121,14 +121,15 @@ def ask_ullage(model: str, gpu: str, python: str, allow: str) -> list[Row]:
     ]
 
 
-def render(kept: Mapping[str, Sequence[Row]]) -> str:
+def render(kept: Mapping[str, Sequence[Row]], torch: str) -> str:
     """The page."""
-    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     parts = [_table(name, rows) for name, rows in kept.items()]
     return f"""# Batch finders
 
 The largest batch, as accelerate's and Lightning's finders settle on it, and as `ullage fit
---max-batch` says it. Made by `python -m benchmarks.plans.finders`, {today}, on {machine()}.
+--max-batch` says it.
+
+{made_by("benchmarks.plans.finders", torch=torch)}
 
 The finders run on the phantom, whose out-of-memory they catch as they do on a GPU; on a GPU each of
 their trials is a model that is made and trained for {STEPS} steps there. ullage's runs are all on
@@ -178,6 +179,7 @@ def main() -> None:
     parser.add_argument("--python", required=True)
     parser.add_argument("--allow", default="same", help="none: without plans, in a few runs")
     args = parser.parse_args()
+    torch = find_torch(args.python).version
     kept = {}
     if KEPT.exists():
         told = json.loads(KEPT.read_text(encoding="utf-8"))
@@ -189,18 +191,18 @@ def main() -> None:
             continue
         if not any(not one.allow for one in rows):
             rows = [ask_finder(model, gpu, finder, args.python) for finder in FINDERS]
-            _keep({**kept, name: rows})
+            _keep({**kept, name: rows}, torch)
         rows = [one for one in rows if not one.allow]
         kept[name] = [*rows, *ask_ullage(model, gpu, args.python, args.allow)]
         print(_table(name, kept[name]), flush=True)
-        _keep(kept)
+        _keep(kept, torch)
 
 
-def _keep(kept: Mapping[str, Sequence[Row]]) -> None:
+def _keep(kept: Mapping[str, Sequence[Row]], torch: str) -> None:
     """Writes what was measured, and the page."""
     text = json.dumps({key: [asdict(one) for one in value] for key, value in kept.items()})
     KEPT.write_text(text + "\n", encoding="utf-8")
-    PAGE.write_text(render(kept), encoding="utf-8")
+    PAGE.write_text(render(kept, torch), encoding="utf-8")
 
 
 if __name__ == "__main__":

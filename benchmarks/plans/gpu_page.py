@@ -54,7 +54,7 @@ def page_lines(found: Mapping[str, Any]) -> Iterator[str]:
         f"{found['date']}: as it is, under plans of `ullage fit` as `ullage exec` applies them, "
         "and with what else there is to save memory. A step is the median of those after the first "
         f"{WARM_UP}. What is foreseen was found on the phantom with torch {found['plans']}, times "
-        "with the rates that makers state. Made by `benchmarks/plans/gpu.py`."
+        "with the rates that makers state. Made by `python -m benchmarks.plans.gpu`."
     )
     yield from (
         "# Plans on a real GPU",

@@ -53,7 +53,12 @@ def is_wasteful(one: Answer, result: Result) -> bool:
 
 def write(found: Sequence[Result]) -> None:
     """Writes the page."""
-    PAGE.write_text("\n".join(_lines(found)) + "\n", encoding="utf-8")
+    PAGE.write_text(render(found), encoding="utf-8")
+
+
+def render(found: Sequence[Result]) -> str:
+    """The page."""
+    return "\n".join(_lines(found)) + "\n"
 
 
 def _lines(found: Sequence[Result]) -> Iterator[str]:
@@ -64,14 +69,13 @@ def _lines(found: Sequence[Result]) -> Iterator[str]:
     )
     yield f"""# Plans that were found
 
-Made by `python -m benchmarks.plans --brute`: `ullage fit` on {len(found)} programs with random
-weights (benchmarks/plans/programs, plain loops), at budgets of
-{shares} of what each takes as it is. Memory is that of the phantom; times of steps
-are those of the model of costs, not measured on a GPU.
+Made by `python -m benchmarks.plans --brute` on {dates} with torch {torches} and ullage {ullages},
+on {machines}, beside other work: how long searches took is told as it was. Each result stays until
+its program is searched again: they may be of several revisions.
 
-ullage {ullages}, torch {torches}, {dates}, on {machines},
-beside other work: how long searches took is told as it was. Each result stays until its program is
-searched again: they may be of several revisions.
+`ullage fit` on {len(found)} programs with random weights (benchmarks/plans/programs, plain loops),
+at budgets of {shares} of what each takes as it is. Memory is that of the phantom; times of steps
+are those of the model of costs, not measured on a GPU.
 """
     missing = [name for name in WORKLOADS if name not in {one.name for one in found}]
     if missing:

@@ -33,6 +33,7 @@ from ullage.api import Run, run_job
 from ullage.gpus.catalog import Gpu
 from ullage.jobs import make_job, make_options
 from ullage.phantom.device import choose_device
+from ullage.phantom.torch_build import find_torch
 from ullage.plan.blocks import Block
 from ullage.plan.cost import operation_seconds
 from ullage.plan.problem import Problem, make_problem
@@ -284,7 +285,8 @@ def main() -> None:
         found = measure(name, options.python, is_whole=options.whole)
         text = json.dumps(asdict(found), indent=1)
         (options.results / f"{name}.json").write_text(text, encoding="utf-8")
-    PAGE.write_text(render(list(read_results(options.results))), encoding="utf-8")
+    torch = find_torch(options.python).version if options.python else None
+    PAGE.write_text(render(list(read_results(options.results)), torch), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.provenance import made_by
 from ullage.units import format_bytes
 
 GPU = "h100-80gb"
@@ -135,12 +135,11 @@ def gain(pair: Pair, result: Result) -> float | None:
     return 1 - result.share(pair.ours) / again
 
 
-def render(results: Sequence[Result]) -> str:
+def render(results: Sequence[Result], torch: str | None) -> str:
     """The page."""
-    today = datetime.datetime.now(tz=datetime.UTC)
     lines = [
         _ABOUT,
-        f"Made by `python -m benchmarks.plans.partitioner`, {today:%Y-%m-%d}.",
+        made_by("benchmarks.plans.partitioner", torch=torch),
         "",
         "## What comes out",
         "",

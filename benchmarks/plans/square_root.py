@@ -7,7 +7,6 @@ docs/square-root.md.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import subprocess
 import sys
@@ -17,11 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ullage
+from benchmarks.provenance import made_by
 from ullage.estimate.checkpointing import (
     best_num_segments,
     checkpointed_peak,
     least_checkpointed_peak,
 )
+from ullage.phantom.torch_build import find_torch
 from ullage.report.plot import plot_segments
 from ullage.techniques.checkpoint_segments import even_lengths
 
@@ -89,9 +90,8 @@ def measure(layers: int, python: str) -> list[Row]:
     ]
 
 
-def render(tables: dict[int, list[Row]]) -> str:
+def render(tables: dict[int, list[Row]], torch: str) -> str:
     """The page."""
-    today = datetime.datetime.now(tz=datetime.UTC)
     lines = [
         "# Segments of a chain",
         "",
@@ -99,8 +99,9 @@ def render(tables: dict[int, list[Row]]) -> str:
         "peak in units of a layer's output, two gradients among them, by the formulas of",
         "`ullage.estimate.checkpointing` and as the phantom shows it, and how many layers run",
         "again. *Uniform* and *square root* are even segments (Chen et al. 2016); *optimal* ones",
-        "shrink towards the end, as fewer checkpoints are left when they are made again. Made by",
-        f"`python -m benchmarks.plans.square_root`, {today:%Y-%m-%d}.",
+        "shrink towards the end, as fewer checkpoints are left when they are made again.",
+        "",
+        made_by("benchmarks.plans.square_root", torch=torch),
         "",
     ]
     for layers, found in tables.items():
@@ -126,7 +127,7 @@ def of_a_model(python: str) -> str:
     found = ullage.compare_segments([str(IMAGES), *MODEL], gpu="h100-80gb", python=python)
     plot_segments(replace(found.report, program=(IMAGES.name, *MODEL)), PLOT)
     words = f"benchmarks/plans/programs/{IMAGES.name} {' '.join(MODEL)}"
-    text = found.text(100).replace(str(IMAGES), f"benchmarks/plans/programs/{IMAGES.name}")
+    text = found.text(80).replace(str(IMAGES), f"benchmarks/plans/programs/{IMAGES.name}")
     return "\n".join(
         [
             "## A model",
@@ -135,9 +136,13 @@ def of_a_model(python: str) -> str:
             "program. Modules that are not alike want other lengths, and what is outside the chain",
             "holds all checkpoints: *optimal* counts both, by what each module was seen to keep.",
             "",
+            "<!-- nightly: 16 runs of a ResNet-152 -->",
+            "",
             "```console",
             f"$ ullage segments --gpu h100-80gb --plot segments.svg -o plan.json -- {words}",
             text.rstrip(),
+            "Wrote plan.json",
+            "Wrote segments.svg",
             "```",
             "",
             "![Memory against operations done again](segments.svg)",
@@ -151,7 +156,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", required=True)
     python = parser.parse_args().python
-    chains = render({layers: measure(layers, python) for layers in LAYERS})
+    torch = find_torch(python).version
+    chains = render({layers: measure(layers, python) for layers in LAYERS}, torch)
     PAGE.write_text(f"{chains}\n{of_a_model(python)}", "utf-8")
 
 

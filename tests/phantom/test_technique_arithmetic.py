@@ -166,12 +166,12 @@ REFUSED: Mapping[str, tuple[str, dict[str, Any]]] = {
     "second steps": ("add up", {"technique": "free_gradients", "never_zero": True}),
     "LBFGS": ("LBFGS", {"technique": "optimizer_offload", "optimizer": "LBFGS"}),
     "LBFGS has one step": ("one step", {"technique": "optimizer_kernel", "optimizer": "LBFGS"}),
-    "dropout in tiles": ("drops", {"technique": "tiled_mlp", "modules": ["blocks.0"]}),
+    "dropout in tiles": ("meet in 'bmm'", {"technique": "tiled_mlp", "modules": ["blocks.0"]}),
     "statistics in tiles": (
-        "statistics", {"technique": "tiled_mlp", "modules": ["features"], "model": "image"},
+        "aten::convolution", {"technique": "tiled_mlp", "modules": ["features"], "model": "image"},
     ),
     "attention in tiles": (
-        "beside it", {"technique": "tiled_mlp", "modules": ["blocks.0"], "dropout": 0.0},
+        "meet in 'bmm'", {"technique": "tiled_mlp", "modules": ["blocks.0"], "dropout": 0.0},
     ),
     "segments of another length": (
         "whose sum is 12", {"technique": "checkpoint_segments", "model": "image",

@@ -12,7 +12,8 @@ from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.blocks import Block
 from ullage.plan.smallest import Smallest
-from ullage.techniques.plan import Foreseen, Plan
+from ullage.techniques.plan import Foreseen, MadeFor, Plan
+from ullage.techniques.replayed import Replayed
 from ullage.techniques.technique import Action, Value
 
 
@@ -112,6 +113,9 @@ class FitReport:
         num_runs: how many were made.
         wall_s: how long it took.
         exit_code: what the command line exits with.
+        replayed: what came of the best plan's replay with real numbers; None: it was not replayed.
+        made_for: the program, as plans have to name it; None: it trains nothing.
+        ended: why the search did not go on to its end; empty: it did.
         num_gpus: that share the training; of each, the device and the budget.
         worst_rank: of several, that which takes the most memory under the best plan; what is said
             of candidates is rank 0.
@@ -135,16 +139,23 @@ class FitReport:
     num_runs: int
     wall_s: float
     exit_code: ExitCode
+    replayed: Replayed | None = None
+    made_for: MadeFor | None = None
+    ended: str = ""
     num_gpus: int = 1
     worst_rank: WorstRank | None = None
 
     @property
     def gap(self) -> float:
         """How much faster than the best one another mixture may be, as a share of the step."""
-        return 0.0 if self.best is None else max(0.0, 1 - self.bound_s / self.best.step_s)
+        if self.best is None or not self.best.step_s:
+            return 0.0
+        return max(0.0, 1 - self.bound_s / self.best.step_s)
 
 
 AS_IT_IS = "as it is"
+LATE = "the time limit was reached"
+INTERRUPTED = "it was interrupted"
 
 
 def failed(first: RunReport, gpu: Gpu, budget_bytes: int, trains_none: str) -> FitReport:

@@ -18,10 +18,10 @@ from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.cost import step_seconds
 from ullage.plan.findings import Seen, foreseen, key_of, name_plan
+from ullage.plan.judging import judge
 from ullage.plan.ladder import Ladder
 from ullage.plan.measure import Measurements, Runner, Wanted
 from ullage.plan.menu import Actions
-from ullage.plan.search import judge
 from ullage.plan.sizes import FIRST, Sizes, from_line
 from ullage.plan.trying import Rung
 from ullage.techniques.plan import Plan

@@ -23,11 +23,19 @@ from ullage.techniques.technique import Action, Semantics
 # A watched run whose peak is off by more than this share is not taken for the memory.
 _DISTURBANCE = 0.005
 _WORTH = 0.001
+# Techniques that are run together, and those that come first: where each run takes long, a search
+# may be ended before all were tried.
+_AT_ONCE = 4
+_PROMISING = (
+    "checkpoint", "chunked_loss", "selective_checkpoint", "allocator", "free_gradients",
+    "optimizer_offload", "offload_activations",
+)  # fmt: skip
 
 
 class Wanted(NamedTuple):
     """A run that is wanted: under which plan, on which GPU (None: with memory without end), what is
-    to be recorded, and whether it has to be from the program's first line in a process of its own.
+    to be recorded, whether it has to be from the program's first line in a process of its own, and
+    whether the plan is replayed with real numbers in place of the training.
     """
 
     plan: Plan | None = None
@@ -35,6 +43,7 @@ class Wanted(NamedTuple):
     has_work: bool = False
     describes: bool = False
     is_fresh: bool = False
+    replays: bool = False
 
 
 Runner = Callable[[Sequence[Wanted]], list[RunReport]]
@@ -68,6 +77,7 @@ class Measurements:
 
     Attributes:
         first: of the program as it is.
+        base: what it takes; None: it did not run, or not yet.
         made_for: the program, as plans have to name it; None where it trains no model.
         blocks: the modules that are treated one by one.
         treatments: techniques for modules, each on all blocks.
@@ -81,6 +91,7 @@ class Measurements:
         self._under = under
         self.first: RunReport
         self.made_for: MadeFor | None = None
+        self.base: Measured | None = None
         self.blocks: tuple[Block, ...] = ()
         self.treatments: list[Measured] = []
         self.moves: list[Measured] = []
@@ -105,19 +116,35 @@ class Measurements:
         worked = with_work.processes[0].record
         blocks = find_blocks(worked, kept_by_module(worked))
         self.blocks = tuple(one for one in blocks if found.modules.get(one.path) == one.kind)
-        return self._read((), self.first, with_work)
+        self.base = self._read((), self.first, with_work)
+        return self.base
 
-    def measure_techniques(self, allowed: Semantics, base: Measured) -> None:
-        """Runs each technique that may be used by itself; those that help are kept."""
+    def measure_techniques(
+        self,
+        allowed: Semantics,
+        base: Measured,
+        is_late: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Runs each technique that may be used by itself; those that help are kept.
+
+        is_late: whether no time is left to begin another run.
+        """
         paths = [block.path for block in self.blocks]
-        # Moves first: one that sets the allocator up has a process of its own started.
-        for one in self._measure([*moves(allowed), *(treatments(allowed, paths) if paths else ())]):
-            if not helps(one, base):
-                self.left_out[_name(one.actions)] = "makes nothing less or faster here"
-            elif one.actions[0].modules:
-                self.treatments.append(one)
-            else:
-                self.moves.append(one)
+        every = [*moves(allowed), *(treatments(allowed, paths) if paths else ())]
+        waiting = sorted(every, key=_promise)
+        while waiting:
+            some, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
+            if is_late():
+                late = dict.fromkeys(map(_name, [*some, *waiting]), "no time was left to try it")
+                self.left_out |= late
+                break
+            for one in self._measure(some):
+                if not helps(one, base):
+                    self.left_out[_name(one.actions)] = "makes nothing less or faster here"
+                else:
+                    (self.treatments if one.actions[0].modules else self.moves).append(one)
+        for measured in (self.treatments, self.moves):
+            measured.sort(key=lambda one: every.index(one.actions))
 
     def plan(self, actions: Sequence[Action]) -> Plan:
         """A plan of these actions for the program, with those that all runs are under.
@@ -189,6 +216,13 @@ def helps(one: Measured, base: Measured) -> bool:
 
 def _ran(report: RunReport) -> bool:
     return report.verdict is Verdict.FITS and bool(report.processes) and bool(report.devices)
+
+
+def _promise(actions: Actions) -> tuple[int, bool]:
+    """What comes first: techniques that help most programs, in the way that is usual."""
+    first = actions[0]
+    place = _PROMISING.index(first.technique) if first.technique in _PROMISING else len(_PROMISING)
+    return (place if not first.settings else len(_PROMISING) + place), len(actions) > 1
 
 
 def _name(actions: Actions) -> str:

@@ -8,7 +8,8 @@ It starts no process itself: a `Runner` does, and gives back what each run said.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ullage.explain.run import RunReport
@@ -16,6 +17,8 @@ from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.blocks import Block
 from ullage.plan.findings import (
+    INTERRUPTED,
+    LATE,
     Candidate,
     FitReport,
     Key,
@@ -25,20 +28,24 @@ from ullage.plan.findings import (
     key_of,
     name_plan,
 )
+from ullage.plan.judging import as_seen, fastest_fitting, is_smooth, judge, with_reason
 from ullage.plan.ladder import Ladder
 from ullage.plan.measure import Measured, Measurements, Runner, Wanted
 from ullage.plan.menu import Actions
+from ullage.plan.replays import Replays
 from ullage.plan.smallest import Smallest, find_smallest
 from ullage.plan.trying import Rung, next_rungs
 from ullage.techniques.plan import Plan
+from ullage.techniques.replayed import Replayed
 from ullage.techniques.technique import Semantics
-from ullage.units import format_bytes
 
 _AT_ONCE = 2
 # A search does not go on for ever where what is seen is far from what was expected.
 _MAX_ROUNDS = 24
 # Plans that are run though they are expected not to fit, where none that is faster is left.
 _RIVALS = 8
+# Of the time for a search, what may be spent on techniques by themselves.
+_SHARE_OF_MEASURING = 0.5
 
 
 class Search:
@@ -49,45 +56,79 @@ class Search:
         gpu: the device.
         allowed: what techniques may change.
         under: a plan that all runs are under; see `Measurements`.
+        is_late: whether the time for the search is over; given 0.5, whether half of it is.
     """
 
     def __init__(
-        self, run: Runner, gpu: Gpu, allowed: Semantics, under: Plan | None = None
+        self,
+        run: Runner,
+        gpu: Gpu,
+        allowed: Semantics,
+        under: Plan | None = None,
+        *,
+        is_late: Callable[[float], bool] = lambda _share: False,
     ) -> None:
         self._run = run
         self._gpu = gpu
+        self._allowed = allowed
+        self._is_late = is_late
         self._known = Measurements(run, gpu, under)
+        self._replays = Replays(run, self._known)
         self._reports: dict[Key, RunReport] = {}
         self._tried: dict[tuple[int, int], Rung] = {}
         self._learned: set[Key] = set()
         self._confirmed: set[Key] = set()
-        self._base = self._known.measure_program()
+        self._base: Measured | None = None
         self._ladder: Ladder | None = None
+        self._is_begun = False
+
+    def begin(self) -> None:
+        """Makes the runs that come before any plan's; a second call makes none."""
+        if self._is_begun:
+            return
+        self._base = self._known.measure_program()
         if self._base is not None:
-            self._known.measure_techniques(allowed, self._base)
+            late = functools.partial(self._is_late, _SHARE_OF_MEASURING)
+            self._known.measure_techniques(self._allowed, self._base, late)
             self._ladder = Ladder(self._known, self._base)
+        self._is_begun = True
 
     def fastest(self, budget_bytes: int) -> FitReport:
         """The first rung of the ladder that is seen to fit."""
+        self.begin()
         if self._ladder is None or self._base is None:
             return self._failed(budget_bytes)
         # Where the allocator has to give back its cache to go on, steps take longer than is told.
         found = self._first(self._ladder, budget_bytes, most_retries=0)
         if found is None:
             found = self._first(self._ladder, budget_bytes, most_retries=None)
+        if found is None and self._is_late(1.0):
+            return self._late(budget_bytes)
         return self._told(self._ladder, self._base, found, budget_bytes)
 
     def _first(self, ladder: Ladder, budget_bytes: int, *, most_retries: int | None) -> Rung | None:
         """The fastest rung that is seen to fit, with so many retries of the allocator at most; seen
-        in a run from the program's first line too.
+        in a run from the program's first line too, and trained alike when it was replayed.
         """
+        left = _MAX_ROUNDS
+        while True:
+            rung, left = self._first_seen(ladder, budget_bytes, most_retries, left)
+            actions = () if rung is None else ladder.actions(rung)
+            if self._is_alike(ladder, actions):
+                return rung
+
+    def _first_seen(
+        self, ladder: Ladder, budget_bytes: int, most_retries: int | None, num_rounds: int
+    ) -> tuple[Rung | None, int]:
+        """That rung before it is replayed, after so many rounds at most; and the rounds left."""
         fits = {
-            rung.place: seen.fits and _is_smooth(seen, most_retries)
+            rung.place: seen.fits and is_smooth(seen, most_retries)
             for rung in self._tried.values()
             if (seen := self._seen(ladder.actions(rung), budget_bytes)) is not None
         }
         room, rivals_left = budget_bytes - self._outside_bytes, _RIVALS
-        for _ in range(_MAX_ROUNDS):
+        while num_rounds and not self._is_late(1.0):
+            num_rounds -= 1
             rungs = next_rungs(ladder.rungs, fits, room, _AT_ONCE)
             if not rungs:
                 fastest = min((self._tried[one] for one in fits if fits[one]), default=None)
@@ -100,26 +141,41 @@ class Search:
             for rung, actions, seen in zip(
                 rungs, plans, self._see(plans, budget_bytes), strict=True
             ):
-                fits[rung.place] = seen.fits and _is_smooth(seen, most_retries)
+                fits[rung.place] = seen.fits and is_smooth(seen, most_retries)
                 self._tried[rung.place] = rung
                 self._learn(ladder, rung, actions)
         fitting = sorted(self._tried[place] for place, is_fitting in fits.items() if is_fitting)
         whole = (one for one in fitting if self._confirm(ladder.actions(one), budget_bytes))
-        return next(whole, None)
+        return next(whole, None), num_rounds
 
     def leanest(self, budget_bytes: int) -> FitReport:
         """That of the last rungs which is seen to take the least memory."""
-        if self._ladder is None or self._base is None:
+        self.begin()
+        ladder = self._ladder
+        if ladder is None or self._base is None:
             return self._failed(budget_bytes)
-        rungs = self._ladder.rungs[-2 * _AT_ONCE :]
-        self._tried |= {one.place: one for one in rungs}
-        seen = self._see([self._ladder.actions(one) for one in rungs], budget_bytes)
-        used = {rung: one.used_bytes for rung, one in zip(rungs, seen, strict=True) if one.fits}
-        least = min(used, key=used.__getitem__, default=None)
-        return self._told(self._ladder, self._base, least, budget_bytes)
+        while True:
+            rungs = ladder.rungs[-2 * _AT_ONCE :]
+            self._tried |= {one.place: one for one in rungs}
+            seen = self._see([ladder.actions(one) for one in rungs], budget_bytes)
+            used = {rung: one.used_bytes for rung, one in zip(rungs, seen, strict=True) if one.fits}
+            least = min(used, key=used.__getitem__, default=None)
+            actions = () if least is None else ladder.actions(least)
+            if self._is_alike(ladder, actions):
+                return self._told(ladder, self._base, least, budget_bytes)
+
+    def _is_alike(self, ladder: Ladder, actions: Actions) -> bool:
+        """Whether a plan trains alike when it is replayed; what differs is left out from now on."""
+        if not actions or self._replays.of(actions).is_same:
+            return True
+        fewest = self._replays.note_different(actions)
+        self._known.left_out[name_plan(fewest, ())] = self._replays.difference(fewest)
+        ladder.leave_out(key_of([replace(one, modules=()) for one in fewest]))
+        return False
 
     def smallest_gpu(self, catalogued: Sequence[Gpu]) -> Smallest | None:
         """The smallest GPU on which one of the plans that take the least memory is seen to fit."""
+        self.begin()
         if self._ladder is None:
             return None
         lean = [self._ladder.actions(one) for one in reversed(self._ladder.rungs[-_AT_ONCE:])]
@@ -129,20 +185,24 @@ class Search:
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The modules that are treated one by one."""
+        self.begin()
         return self._known.blocks
 
     @property
     def treatments(self) -> tuple[Actions, ...]:
         """What can be done with blocks, each as it was done to all of them."""
+        self.begin()
         return tuple(one.actions for one in self._known.treatments)
 
     @property
     def moves(self) -> tuple[Actions, ...]:
         """What can be done with the optimizer or the whole program, each by itself."""
+        self.begin()
         return tuple(one.actions for one in self._known.moves)
 
     def look_at(self, plans: Sequence[Actions]) -> list[Candidate]:
         """Any plans of these treatments and moves, each run on the device."""
+        self.begin()
         self._see(plans, self._gpu.total_bytes)
         return [self.foresee(one) for one in plans]
 
@@ -220,27 +280,37 @@ class Search:
         self, ladder: Ladder, base: Measured, rung: Rung | None, budget_bytes: int
     ) -> FitReport:
         known = self._known
-        measured = [
-            self._alone(one, budget_bytes) for one in (base, *known.treatments, *known.moves)
-        ]
-        tried = [self._candidate(ladder, one, budget_bytes) for one in self._tried.values()]
+        listed = [self._alone(one, budget_bytes) for one in (base, *known.treatments, *known.moves)]
+        listed += [self._candidate(ladder, one, budget_bytes) for one in self._tried.values()]
         best = None if rung is None else self._candidate(ladder, rung, budget_bytes)
-        told = {key_of(one.actions): one for one in measured}
-        told |= {key_of(one.actions): one for one in tried}
-        listed = sorted(told.values(), key=lambda one: (one.step_s, one.name))
         return replace(
-            self._failed(budget_bytes),
-            as_it_is=measured[0],
-            best=best,
-            plan=self._plan(best, budget_bytes),
-            candidates=tuple(_with_reason(one, best, budget_bytes) for one in listed),
+            self._report(listed, best, budget_bytes),
             front=tuple(
                 (ladder.step_s + one.time_s, one.reserved_bytes + self._outside_bytes)
                 for one in ladder.rungs
             ),
             bound_s=0.0 if rung is None else ladder.bound_s(rung),
-            failure="",
+            ended=LATE if self._is_late(1.0) else "",
             exit_code=ExitCode.ANSWER_IS_NO if best is None else ExitCode.FINE,
+        )
+
+    def _report(
+        self, listed: list[Candidate], best: Candidate | None, budget_bytes: int
+    ) -> FitReport:
+        """The report of these plans, the program as it is first; the later of two alike counts."""
+        plans = {key_of(one.actions): one for one in listed}.values()
+        return replace(
+            self._failed(budget_bytes),
+            as_it_is=listed[0],
+            best=best,
+            plan=self._plan(best, budget_bytes),
+            candidates=tuple(
+                with_reason(one, best, budget_bytes)
+                for one in sorted(plans, key=lambda one: (one.step_s, one.name))
+            ),
+            failure="",
+            replayed=self._replayed(best),
+            made_for=self._known.made_for,
         )
 
     def _failed(self, budget_bytes: int) -> FitReport:
@@ -275,52 +345,49 @@ class Search:
         )
 
     def _seen(self, actions: Actions, budget_bytes: int) -> Seen | None:
-        report = self._reports.get(key_of(actions))
-        return None if report is None else judge(report, budget_bytes)
+        if (report := self._reports.get(key_of(actions))) is None:
+            return None
+        seen, difference = judge(report, budget_bytes), self._replays.difference(actions)
+        return replace(seen, fits=False, reason=f"replayed, {difference}") if difference else seen
 
     def _plan(self, best: Candidate | None, budget_bytes: int) -> Plan | None:
         if best is None or best.seen is None:
             return None
-        plan = self._known.plan_to_run(best.actions)
-        if plan is None:
+        if (plan := self._known.plan_to_run(best.actions)) is None:
             return None
-        return replace(plan, foreseen=foreseen(best.seen, best.step_s, self._gpu, budget_bytes))
+        told = foreseen(best.seen, best.step_s, self._gpu, budget_bytes)
+        replayed = self._replayed(best)
+        return replace(plan, foreseen=replace(told, replayed=replayed.text if replayed else ""))
 
+    def _replayed(self, best: Candidate | None) -> Replayed | None:
+        if best is None or not best.actions or not self._replays.is_made(best.actions):
+            return None
+        return self._replays.of(best.actions)
 
-def judge(report: RunReport, budget_bytes: int) -> Seen:
-    """Whether a run fits a budget."""
-    used = max((one.peak_used_bytes for one in report.devices), default=0)
-    allocated = max((one.totals.peak_allocated_bytes for one in report.devices), default=0)
-    fits, reason = report.verdict is Verdict.FITS, report.reason
-    if fits and used > budget_bytes:
-        fits, reason = False, _too_much(used, budget_bytes)
-    return Seen(
-        fits,
-        "" if fits else reason,
-        used,
-        allocated,
-        max((one.totals.num_alloc_retries for one in report.devices), default=0),
-        report.host.pinned_peak_bytes,
-        report.verdict is Verdict.FAILED,
-    )
+    def _late(self, budget_bytes: int) -> FitReport:
+        """What was found where the time was over before a plan was looked for on the device: the
+        fastest technique by itself that trained alike when it was replayed.
+        """
+        while True:
+            report = self.so_far(budget_bytes) or self._failed(budget_bytes)
+            actions = () if (best := report.best) is None else best.actions
+            if not actions or self._replays.of(actions).is_same:
+                break
+            self._replays.note_different(actions)
+        code = ExitCode.ANSWER_IS_NO if best is None else ExitCode.FINE
+        plan, replayed = self._plan(best, budget_bytes), self._replayed(best)
+        return replace(report, plan=plan, replayed=replayed, ended=LATE, exit_code=code)
 
-
-def _is_smooth(seen: Seen, most_retries: int | None) -> bool:
-    return most_retries is None or seen.num_retries <= most_retries
-
-
-def _too_much(used_bytes: int, budget_bytes: int) -> str:
-    return f"{format_bytes(used_bytes - budget_bytes)} too much"
-
-
-def _with_reason(one: Candidate, best: Candidate | None, budget_bytes: int) -> Candidate:
-    """A candidate with why it is not the one chosen."""
-    if best is not None and key_of(one.actions) == key_of(best.actions):
-        return one
-    if one.seen is not None and not one.seen.fits:
-        return replace(one, why=one.seen.reason)
-    if one.used_bytes > budget_bytes:
-        return replace(one, why=_too_much(one.used_bytes, budget_bytes))
-    if best is not None and one.step_s > best.step_s:
-        return replace(one, why=f"{100 * (one.step_s / best.step_s - 1):.1f} % slower")
-    return replace(one, why="takes more memory" if one.seen is not None else "not tried")
+    def so_far(self, budget_bytes: int) -> FitReport | None:
+        """What is known by now, of a search that was ended; no run is made. None: nothing is."""
+        base, known = self._base or self._known.base, self._known
+        if base is None:
+            return None
+        alone = [self._alone(one, budget_bytes) for one in (base, *known.treatments, *known.moves)]
+        ladder, rungs = self._ladder, self._tried.values()
+        tried = [self._candidate(ladder, one, budget_bytes) for one in rungs if ladder is not None]
+        # What stayed within the budget where memory is without end does so on the device.
+        listed = [as_seen(one, budget_bytes) for one in alone] + tried
+        best = fastest_fitting([x for x in listed if not self._replays.difference(x.actions)])
+        report = self._report(listed, best, budget_bytes)
+        return replace(report, ended=INTERRUPTED, exit_code=ExitCode.INTERRUPTED)

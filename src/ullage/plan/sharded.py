@@ -23,8 +23,8 @@ from ullage.gpus.catalog import Gpu
 from ullage.plan.blocks import Block, find_blocks
 from ullage.plan.cost import step_seconds
 from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, Seen, failed, foreseen
+from ullage.plan.judging import judge
 from ullage.plan.profile import kept_by_module
-from ullage.plan.search import judge
 from ullage.plan.shardings import Engine, OnHost, Sharding
 from ullage.techniques.plan import MadeFor, Plan
 from ullage.techniques.technique import Action

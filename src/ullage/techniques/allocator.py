@@ -43,6 +43,8 @@ def _refuse_conflicts(chosen: dict[str, bool | int | float | str]) -> None:
 ALLOCATOR = Technique(
     name="allocator",
     does="sets how PyTorch's allocator rounds, splits and gives back memory",
+    precondition="none: values do not depend on where they lie",
+    proof="nothing to prove",
     semantics=Semantics.SAME,
     place=Place.PROGRAM,
     reference="https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf",

@@ -66,6 +66,8 @@ def widened(outputs: Any) -> Any:
 AUTOCAST = Technique(
     name="autocast",
     does="computes in bfloat16 where that is safe (autocast), with parameters in float32",
+    precondition="parameters are float32, and the program uses no autocast",
+    proof="types of parameters, and autocast at each call, are looked at",
     semantics=Semantics.ROUNDING,
     place=Place.PROGRAM,
     reference="https://docs.pytorch.org/docs/stable/amp.html",

@@ -135,6 +135,8 @@ def _leaves(roots: list[Any]) -> Iterator[Any]:
 AUTOCAST_FLOAT16 = Technique(
     name="autocast_float16",
     does="computes in float16 where that is safe (autocast), with gradients scaled",
+    precondition="as for autocast; each backward goes to parameters of its optimizers alone",
+    proof="as autocast; the graph of each backward is walked",
     semantics=Semantics.ROUNDING,
     place=Place.PROGRAM,
     reference="https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",

@@ -181,6 +181,8 @@ def _run(model: Any, forward: Any, *arguments: Any, **named: Any) -> Any:
 BF16_PARAMETERS = Technique(
     name=_NAME,
     does="keeps parameters and gradients in bfloat16, with stochastic rounding or float32 masters",
+    precondition="the optimizer updates each parameter by itself; one process trains",
+    proof="it is one of torch.optim but LBFGS; ranks and sharded parameters are refused",
     semantics=Semantics.ROUNDING,
     place=Place.OPTIMIZER,
     reference="https://arxiv.org/abs/2010.06192",

@@ -75,6 +75,8 @@ class _RoundedStore:
 BF16_STATES = Technique(
     name="bf16_states",
     does="keeps the optimizer's states in bfloat16 between steps, and computes in float32",
+    precondition="the optimizer updates each parameter by itself",
+    proof="it is one of torch.optim but LBFGS",
     semantics=Semantics.ROUNDING,
     place=Place.OPTIMIZER,
     reference="https://arxiv.org/abs/2412.19437",

@@ -42,6 +42,8 @@ def _apply(target: Target, _: Action) -> None:
 BUCKET_VIEW = Technique(
     name="bucket_view",
     does="has gradients be views of the buckets of a script's own DistributedDataParallel",
+    precondition="the program wraps its model in DistributedDataParallel",
+    proof="looked for in the model; torch refuses what detaches a gradient in place",
     semantics=Semantics.SAME,
     place=Place.PROGRAM,
     reference="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.techniques.rerun import Rerun
+from ullage.techniques.rerun import Rerun, checkpointed
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
@@ -23,14 +23,20 @@ def _run_checkpointed(forward: Any, *arguments: Any, **named: Any) -> Any:
 
     if not torch.is_grad_enabled():
         return forward(*arguments, **named)
-    # A compiled graph has its effects once: it computes again without them.
-    run = forward if torch.compiler.is_compiling() else Rerun(forward)
-    return checkpoint(run, *arguments, use_reentrant=False, **named)
+    if torch.compiler.is_compiling():
+        # A compiled graph has its effects once: it computes again without them.
+        return checkpoint(forward, *arguments, use_reentrant=False, **named)
+    return checkpointed(Rerun(forward), arguments, named)
 
 
 CHECKPOINT = Technique(
     name="checkpoint",
     does="keeps only the inputs of modules, and runs them again in backward",
+    precondition="a second run of a module computes what the first did, and leaves nothing behind",
+    proof=(
+        "versions of inputs, parameters, buffers and tensors that it keeps are compared; "
+        "attributes and random numbers are put back for the second run"
+    ),
     semantics=Semantics.SAME,
     place=Place.MODULES,
     reference="https://docs.pytorch.org/docs/stable/checkpoint.html",

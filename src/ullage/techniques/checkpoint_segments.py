@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.errors import PlanError
-from ullage.techniques.rerun import Rerun
+from ullage.techniques.rerun import Rerun, checkpointed
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ def _apply(target: Target, action: Action) -> None:
         chain = target.module(path)
         if type(chain).forward is not torch.nn.Sequential.forward:
             _refuse(f"{path!r} is a {type(chain).__name__} and no torch.nn.Sequential, whose parts")
+        if "forward" in vars(chain):
+            _refuse(f"{path!r} has a forward of its own, set by another, and no parts")
         lengths = read_lengths(
             str(CHECKPOINT_SEGMENTS.value_of(action, "lengths")), path, len(chain)
         )
@@ -58,7 +60,6 @@ def even_lengths(count: int, num_segments: int) -> tuple[int, ...]:
 
 def _run(lengths: tuple[int, ...], is_last_run_once: bool, forward: Any, value: Any) -> Any:  # noqa: FBT001 - bound once
     import torch
-    from torch.utils.checkpoint import checkpoint
 
     if not torch.is_grad_enabled():
         return forward(value)
@@ -70,7 +71,7 @@ def _run(lengths: tuple[int, ...], is_last_run_once: bool, forward: Any, value: 
         # A segment has its modules in common with the chain, and is called past its own hooks.
         segment = torch.nn.Sequential(*itertools.islice(parts, length))
         segment.training = chain.training
-        value = checkpoint(Rerun(segment.forward), value, use_reentrant=False)
+        value = checkpointed(Rerun(segment.forward), (value,), {})
     for part in parts:
         value = part(value)
     return value
@@ -83,6 +84,8 @@ def _refuse(what: str) -> NoReturn:
 CHECKPOINT_SEGMENTS = Technique(
     name="checkpoint_segments",
     does="cuts a chain of modules into segments that keep their inputs and run again in backward",
+    precondition="the modules are torch.nn.Sequential with its own forward; else as for checkpoint",
+    proof="its class and forward are looked at; then as checkpoint",
     semantics=Semantics.SAME,
     place=Place.MODULES,
     reference="https://docs.pytorch.org/docs/stable/checkpoint.html#torch.utils.checkpoint.checkpoint_sequential",

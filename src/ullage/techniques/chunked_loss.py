@@ -111,6 +111,13 @@ class _ChunkedLoss:
 CHUNKED_LOSS = Technique(
     name="chunked_loss",
     does="takes the cross-entropy of a model's head from some rows' logits at a time",
+    precondition=(
+        "the logits go into cross_entropy as they are, and nowhere else that has a gradient"
+    ),
+    proof=(
+        "logits that are not there see every operation that they are given to; gradients of "
+        "gradients are refused"
+    ),
     semantics=Semantics.SAME,
     place=Place.PROGRAM,
     reference="https://arxiv.org/abs/2410.10989",

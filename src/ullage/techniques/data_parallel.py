@@ -76,6 +76,8 @@ def check_is_eager(target: Target, technique: str) -> None:
 DATA_PARALLEL = Technique(
     name=_NAME,
     does="has every rank train on its own batch, and averages the gradients",
+    precondition="the program trains in one process",
+    proof="wrappers and sharded parameters are refused",
     semantics=Semantics.TRAINING,
     place=Place.RANKS,
     reference="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",

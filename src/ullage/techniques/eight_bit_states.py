@@ -110,6 +110,8 @@ def _counted(optimizer: Any, step: Any) -> Any:
 EIGHT_BIT_STATES = Technique(
     name="eight_bit_states",
     does="keeps the states of Adam or AdamW in eight bits, quantised in blocks (bitsandbytes)",
+    precondition="the optimizer is Adam or AdamW",
+    proof="by its class and settings",
     semantics=Semantics.ROUNDING,
     place=Place.OPTIMIZER,
     reference="https://huggingface.co/docs/bitsandbytes/optimizers",

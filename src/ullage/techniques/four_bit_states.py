@@ -124,6 +124,8 @@ def _widened(state: Any) -> Any:
 FOUR_BIT_STATES = Technique(
     name="four_bit_states",
     does="keeps the states of Adam or AdamW in four bits, quantised in blocks (torchao)",
+    precondition="the optimizer is Adam or AdamW",
+    proof="by its class and settings",
     semantics=Semantics.ROUNDING,
     place=Place.OPTIMIZER,
     reference="https://arxiv.org/abs/2309.01507",

@@ -34,6 +34,12 @@ def _function() -> Any:
 
         @staticmethod
         def backward(context: Any, factor: Any) -> Any:
+            if torch.is_grad_enabled():
+                raise PlanError(
+                    "backward is asked for gradients of gradients (create_graph=True) of a loss "
+                    "whose gradients the plan has computed with it; take 'micro_batches' and "
+                    "'chunked_loss' out of the plan"
+                )
             gradients, context.gradients = context.gradients, None
             if gradients is None:
                 raise PlanError(

@@ -139,6 +139,8 @@ def _put(model: Any, name: str, module: Any) -> None:
 LORA = Technique(
     name="lora",
     does="trains low-rank adapters beside frozen linear layers, which may be in four bits (QLoRA)",
+    precondition="the model has linear layers that peft can adapt",
+    proof="by peft",
     semantics=Semantics.TRAINING,
     place=Place.PROGRAM,
     reference="https://arxiv.org/abs/2305.14314",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.techniques.batch_rows import join_rows, num_rows, split_rows
 from ullage.techniques.known_gradients import with_gradients
-from ullage.techniques.rerun import Rerun
+from ullage.techniques.rerun import Rerun, checkpointed
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
@@ -57,11 +57,7 @@ def _run(
 
 def _run_rows(forward: Any, parts: list[Any]) -> Any:
     """For models that return something for each row."""
-    from torch.utils.checkpoint import checkpoint
-
-    found = [
-        checkpoint(Rerun(forward), *some, use_reentrant=False, **others) for some, others in parts
-    ]
+    found = [checkpointed(Rerun(forward), some, others) for some, others in parts]
     joined = join_rows(found, [num_rows(part) for part in parts])
     if joined is None:
         MICRO_BATCHES.refuse(
@@ -139,6 +135,11 @@ def _sum(one: Any, more: Any) -> Any:
 MICRO_BATCHES = Technique(
     name="micro_batches",
     does="runs a batch in parts, forward and backward",
+    precondition="rows do not meet, but in the loss",
+    proof=(
+        "batch statistics are refused, and outputs that are neither a loss nor a value a row; "
+        "other meetings of rows are not seen"
+    ),
     semantics=Semantics.TRAINING,
     place=Place.PROGRAM,
     reference="https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",

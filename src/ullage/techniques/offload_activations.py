@@ -85,6 +85,8 @@ def _check_apart(paths: tuple[str, ...]) -> None:
 OFFLOAD_ACTIVATIONS = Technique(
     name="offload_activations",
     does="moves what modules save for backward to pinned host memory, and back ahead of backward",
+    precondition="what is saved for backward is not changed in place",
+    proof="versions are compared before memory is freed",
     semantics=Semantics.SAME,
     place=Place.MODULES,
     reference="https://docs.pytorch.org/docs/stable/autograd.html#saved-tensors-hooks-default-hooks",

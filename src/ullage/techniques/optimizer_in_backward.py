@@ -1,14 +1,17 @@
 """The optimizer's step inside backward: each gradient is used as soon as it is whole, and freed.
 
 After backward no gradient is left, so that the optimizer's own `step` finds nothing to do. What
-needs all gradients at once, or gradients of several backward passes, is refused when it is tried.
+needs all gradients at once, or gradients of several backward passes, is refused when it is tried,
+and so is whatever comes between backward and the step: reading gradients, running the model,
+changing parameters or the learning rate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ullage.techniques.gradient_use import GradientUse
 from ullage.techniques.optimizer_parts import check_steps_in_parts, step_some
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
@@ -24,31 +27,96 @@ def _apply(target: Target, _: Action) -> None:
         check_steps_in_parts(optimizer, _NAME)
         _refuse_unreduced(optimizer)
     _refuse_what_needs_all_gradients(target.changes)
-    for optimizer in target.optimizers:
-        _step_in_backward(optimizer, target.changes)
+    use = GradientUse(target, OPTIMIZER_IN_BACKWARD.refuse)
+    stepping = [_Stepping(optimizer, use) for optimizer in target.optimizers]
+    for one in stepping:
+        one.apply(target.changes)
+    use.watch_steps(target)
+
+    def check_and_run(forward: Any, *arguments: Any, **named: Any) -> Any:
+        for one in stepping:
+            one.check_ended("the model runs")
+        return forward(*arguments, **named)
+
+    target.wrap_forward("", check_and_run)
 
 
-def _step_in_backward(optimizer: Any, changes: Changes) -> None:
-    stepped: set[Any] = set()
-    group_of = {
-        parameter: group
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if parameter.requires_grad
-    }
+class _Stepping:
+    """An optimizer whose parameters are stepped in backward.
 
-    def step(parameter: Any) -> None:
-        if parameter in stepped:
+    What the program does between backward and the optimizer's step would have come before the step,
+    and comes after it now: it is refused where it could have to do with it.
+    """
+
+    def __init__(self, optimizer: Any, use: GradientUse) -> None:
+        self._optimizer = optimizer
+        self._use = use
+        # How often each was changed when it had been stepped; and by which settings.
+        self._stepped: dict[Any, int] = {}
+        self._settings: dict[int, Any] = {}
+        self._group_of = {
+            parameter: group
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.requires_grad
+        }
+
+    def apply(self, changes: Changes) -> None:
+        """Steps in backward until the changes are undone."""
+        for parameter in self._group_of:
+            changes.hook(parameter.register_post_accumulate_grad_hook(self._step))
+        changes.hook(self._optimizer.register_step_pre_hook(self._check_unchanged))
+        changes.hook(self._optimizer.register_step_post_hook(self._end))
+        self._use.on_zero(lambda: self.check_ended("gradients are zeroed"))
+
+    def check_ended(self, what: str) -> None:
+        """Raises PlanError where the optimizer's own step has not come yet."""
+        if self._stepped:
+            OPTIMIZER_IN_BACKWARD.refuse(
+                f"{what} after backward and before the optimizer's step, as where gradients "
+                "accumulate or a step is left out"
+            )
+
+    def _step(self, parameter: Any) -> None:
+        if parameter in self._stepped:
             OPTIMIZER_IN_BACKWARD.refuse(
                 "a second backward came before the optimizer's step: gradients accumulate"
             )
-        stepped.add(parameter)
-        step_some(optimizer, group_of[parameter], (parameter,), optimizer.state)
-        parameter.grad = None
+        if self._use.is_used(parameter):
+            return  # which is refused by whoever watches that
+        group = self._group_of[parameter]
+        self._settings[id(group)] = _settings(group)
+        step_some(self._optimizer, group, (parameter,), self._optimizer.state)
+        self._use.free(parameter)
+        self._stepped[parameter] = parameter._version
 
-    for parameter in group_of:
-        changes.hook(parameter.register_post_accumulate_grad_hook(step))
-    changes.hook(optimizer.register_step_post_hook(lambda *_: stepped.clear()))
+    def _check_unchanged(self, *_: Any) -> None:
+        """Before the optimizer's own step."""
+        for group in self._optimizer.param_groups:
+            if self._settings.get(id(group), _settings(group)) != _settings(group):
+                OPTIMIZER_IN_BACKWARD.refuse(
+                    "settings of the optimizer are changed between backward and its step"
+                )
+        if any(one._version != version for one, version in self._stepped.items()):
+            OPTIMIZER_IN_BACKWARD.refuse(
+                "parameters are changed between backward and the optimizer's step"
+            )
+
+    def _end(self, *_: Any) -> None:
+        for parameter in self._group_of:
+            if parameter.grad is not None:  # zeros, by which it was stepped
+                self._use.free(parameter)
+        self._stepped.clear()
+        self._settings.clear()
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a group; a tensor counts as changed when it was written to."""
+    return {
+        name: (id(value), value._version) if hasattr(value, "_version") else value
+        for name, value in group.items()
+        if name != "params"
+    }
 
 
 def _refuse_unreduced(optimizer: Any) -> None:
@@ -88,6 +156,15 @@ def _refuse_what_needs_all_gradients(changes: Changes) -> None:
 OPTIMIZER_IN_BACKWARD = Technique(
     name=_NAME,
     does="updates each parameter inside backward as soon as its gradient is whole, and frees it",
+    precondition=(
+        "between backward and step nothing uses gradients or parameters, and one backward comes "
+        "for a step"
+    ),
+    proof=(
+        "reads, changes of parameters and settings, calls of the model, clipping and scaling "
+        "are watched at every step; the optimizer is one of torch.optim that steps each "
+        "parameter by itself"
+    ),
     semantics=Semantics.SAME,
     place=Place.OPTIMIZER,
     reference="https://docs.pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html",

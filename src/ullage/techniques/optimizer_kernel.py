@@ -35,6 +35,12 @@ def _apply(target: Target, action: Action) -> None:
 
 
 def _check(optimizer: Any, kernel: str) -> None:
+    kind = type(optimizer)
+    if not kind.__module__.startswith("torch.optim."):
+        raise PlanError(
+            f"'optimizer_kernel': the steps of {kind.__module__}.{kind.__qualname__} are not known "
+            "to be alike; expected an optimizer of torch.optim"
+        )
     has = [key for key in ("fused", "foreach") if key in optimizer.defaults]
     if "foreach" not in has or (kernel == "fused" and "fused" not in has):
         raise PlanError(
@@ -59,6 +65,8 @@ def _place_steps(optimizer: Any) -> None:
 OPTIMIZER_KERNEL = Technique(
     name="optimizer_kernel",
     does="steps by a fused kernel, or one tensor at a time, without temporaries of all parameters",
+    precondition="the optimizer's kernels compute the same",
+    proof="it is one of torch.optim that has that kernel",
     semantics=Semantics.SAME,
     place=Place.OPTIMIZER,
     reference="https://docs.pytorch.org/docs/stable/optim.html#algorithms",

@@ -156,6 +156,8 @@ class _HostStore:
 OPTIMIZER_OFFLOAD = Technique(
     name="optimizer_offload",
     does="keeps the optimizer's states in pinned host memory, and has few at a time on the GPU",
+    precondition="the optimizer updates each parameter by itself",
+    proof="it is one of torch.optim but LBFGS",
     semantics=Semantics.SAME,
     place=Place.OPTIMIZER,
     reference="https://github.com/PrimeIntellect-ai/prime-rl/pull/1694",

@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.replayed import Replayed, read_replayed
 
 _PREFIX = "plan-"
 NEVER = "a plan never silently does less than it says"
@@ -40,6 +41,7 @@ class Outcome:
             was asked for.
         is_refused: whether a process has found that the plan is not for it.
         is_broken: whether it found that only after the plan had been applied.
+        replayed: what came of its replay with real numbers; None: there was none.
     """
 
     plan: Plan | None
@@ -48,10 +50,13 @@ class Outcome:
     found: MadeFor | None = None
     is_refused: bool = False
     is_broken: bool = False
+    replayed: Replayed | None = None
 
     @property
     def failure(self) -> str:
         """What to say where a plan was not applied, or not to the end."""
+        if self.plan is None:
+            return f"no plan can be made for it: {self.reason}"
         return f"the plan was not {'kept' if self.is_broken else 'applied'}: {self.reason}"
 
 
@@ -67,6 +72,8 @@ def note(directory: Path, state: State, reason: str = "", found: MadeFor | None 
 
 def read_outcome(directory: Path, plan: Plan | None) -> Outcome:
     """What the processes of a run have said of their plan."""
+    if plan is not None and not plan.actions:
+        return Outcome(plan, is_applied=True)
     said = [
         json.loads(path.read_text(encoding="utf-8"))
         for path in sorted(directory.glob(f"{_PREFIX}*.json"))
@@ -76,7 +83,7 @@ def read_outcome(directory: Path, plan: Plan | None) -> Outcome:
     refused = next((one["reason"] for one in said if one["state"] == State.REFUSED), broken)
     is_applied = refused is None and any(one["state"] == State.APPLIED for one in said)
     reason = ""
-    if not is_applied and plan is not None:
+    if not is_applied:
         reason = refused or (
             "no module with parameters of an optimizer was called with gradients"
             if said
@@ -89,4 +96,5 @@ def read_outcome(directory: Path, plan: Plan | None) -> Outcome:
         described,
         is_refused=refused is not None,
         is_broken=broken is not None,
+        replayed=read_replayed(directory),
     )

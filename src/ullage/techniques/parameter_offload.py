@@ -338,6 +338,8 @@ def _storage_of(tensor: Any) -> int:
 PARAMETER_OFFLOAD = Technique(
     name=_NAME,
     does="keeps parameters of modules in pinned host memory, and has those of few on the GPU",
+    precondition="only the optimizer's step changes parameters, and each belongs to one block",
+    proof="versions, owners and storages are compared; the optimizer is one of torch.optim",
     semantics=Semantics.SAME,
     place=Place.MODULES,
     reference="https://arxiv.org/abs/2101.06840",

@@ -21,6 +21,7 @@ from typing import Any
 from ullage import __version__
 from ullage.errors import PlanError
 from ullage.files import check_writable, write_text
+from ullage.parsing import parse_json, show_value
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Action, Place
 
@@ -103,6 +104,8 @@ class Foreseen:
         step_s: seconds of a step by the cost model.
         host_bytes: of pinned host memory that it needs.
         num_gpus: GPUs of one machine, a rank on each, that share the training.
+        replayed: what was replayed with real numbers, and what was not, for people; empty where
+            nothing was.
     """
 
     gpu: str
@@ -112,6 +115,7 @@ class Foreseen:
     step_s: float
     host_bytes: int = 0
     num_gpus: int = 1
+    replayed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +171,7 @@ class Plan:
         """
         try:
             text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise PlanError(f"the plan {str(path)!r} cannot be read: {error}") from None
         return cls.parse(text, str(path))
 
@@ -175,8 +179,8 @@ class Plan:
     def parse(cls, text: str, name: str = "the plan") -> Plan:
         """The plan in a text; `name` is what errors call it, which are those of `load`."""
         try:
-            document = json.loads(text)
-        except json.JSONDecodeError as error:
+            document = parse_json(text)
+        except ValueError as error:
             raise PlanError(f"{name} is not JSON: {error}; make it with `ullage fit`") from None
         try:
             return _read(document)
@@ -305,7 +309,7 @@ def _check_kind(value: Any, annotation: str, what: str) -> None:
     kinds = _KINDS[annotation]
     is_of_kind = isinstance(value, kinds) and not isinstance(value, bool)
     if not is_of_kind or (isinstance(value, dict) and not _are_texts(value.values())):
-        raise PlanError(f"{what} is {value!r}; expected {annotation}")
+        raise PlanError(f"{what} is {show_value(value)}; expected {annotation}")
 
 
 def _are_texts(values: Iterable[Any]) -> bool:
@@ -314,7 +318,7 @@ def _are_texts(values: Iterable[Any]) -> bool:
 
 def _expect(value: Any, kind: type[Any], what: str) -> Any:
     if not isinstance(value, kind):
-        raise PlanError(f"{what} is {value!r}; expected {kind.__name__}")
+        raise PlanError(f"{what} is {show_value(value)}; expected {kind.__name__}")
     return value
 
 

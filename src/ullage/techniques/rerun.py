@@ -1,12 +1,14 @@
 """A forward that runs twice, once for its result and again in backward, and has the effects of one.
 
 What torch's checkpoint leaves to its users is taken care of here: batch norm counts a batch once,
-and caches of transformers get keys and values of neither run. A module whose second run would not
-be as its first is refused, where a gradient would be wrong and nobody told. Random numbers are the
-business of the checkpoint, which plays them again.
+caches of transformers get keys and values of neither run, and the second run starts from the
+attributes and the random numbers of Python and NumPy that the first one found, and writes to none
+(python_state.py). A module whose second run would not be as its first is refused, where a gradient
+would be wrong and nobody told. torch's random numbers are the business of the checkpoint, which
+plays them again.
 
     run = Rerun(module.forward)         # for one call of the module
-    checkpoint(run, inputs, use_reentrant=False)
+    checkpointed(run, (inputs,), {})
 """
 
 from __future__ import annotations
@@ -19,11 +21,34 @@ from typing import Any
 
 from ullage.errors import PlanError
 from ullage.techniques.nested import tensors
+from ullage.techniques.python_state import PythonState
 
 _WITHIN = ContextVar("a run whose operations' results are kept is on", default=False)
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 # What transformers hands its layers to keep keys and values in: it would get them twice.
 _CACHES = "transformers.cache_utils"
+
+
+def checkpointed(
+    run: Any, arguments: tuple[Any, ...], named: dict[str, Any], **settings: Any
+) -> Any:
+    """What a forward makes of its arguments, whose activations are computed again in backward.
+
+    torch's checkpoint keeps the random numbers of the devices of positional tensors, and of no
+    others; so it is given one of each device.
+
+    Args:
+        settings: of torch's checkpoint.
+    """
+    from torch.utils.checkpoint import checkpoint
+
+    devices = {one.device: one for one in tensors((arguments, named))}
+
+    def call(_: Any, *arguments: Any, **named: Any) -> Any:
+        return run(*arguments, **named)
+
+    shown = tuple(devices.values())
+    return checkpoint(call, shown, *arguments, use_reentrant=False, **settings, **named)
 
 
 class Rerun:
@@ -41,22 +66,29 @@ class Rerun:
         if _WITHIN.get():
             self._refuse("is within one that is checkpointed selectively")
         self._seen: tuple[Any, ...] | None = None
-        self._was_training = self._module.training
+        self._training = _flags(self._module)
+        self._state: PythonState
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         given = list(tensors((arguments, named)))
         if self._seen is not None:
             self._check_unchanged(given)
-            with _apart(self._module):
+            with self._state.again(), _apart(self._module):
                 return self._run(arguments, named)
         before = _versions(given)
+        self._state = PythonState(self._module)
+        attributes = _versions(self._state.tensors())
         buffers = dict(self._module.named_buffers())
         versions = _versions(buffers.values())
         with _apart(self._module):
             pass  # both runs copy: selective checkpointing wants the same operations of them
         result = self._run(arguments, named)
         self._check_repeatable(given, before, buffers, versions)
-        self._seen = before, _versions(self._module.parameters())
+        if self._state.parts_added():
+            self._refuse(f"makes or drops its part {self._state.parts_added()[0]!r}")
+        if _versions(self._state.tensors()) != attributes:
+            self._refuse("changes a tensor that it keeps in place")
+        self._seen = before, _versions(self._module.parameters()), attributes
         return result
 
     def _run(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -85,9 +117,10 @@ class Rerun:
 
     def _check_unchanged(self, given: list[Any]) -> None:
         """Raises PlanError where something was changed between the two runs."""
-        if (_versions(given), _versions(self._module.parameters())) != self._seen:
+        parameters = _versions(self._module.parameters())
+        if (_versions(given), parameters, _versions(self._state.tensors())) != self._seen:
             self._refuse("has inputs or parameters that were changed before backward")
-        if self._module.training != self._was_training:
+        if _flags(self._module) != self._training:
             self._refuse("was switched between training and evaluation before backward")
 
     def _refuse(self, why: str) -> None:
@@ -112,6 +145,11 @@ def with_own_caches(value: Any) -> Any:
     for name, one in vars(made).items():
         setattr(made, name, with_own_caches(one))
     return made
+
+
+def _flags(module: Any) -> list[bool]:
+    """Whether each part is in training."""
+    return [part.training for part in module.modules()]
 
 
 def _versions(counted: Any) -> list[int | None]:

@@ -28,6 +28,7 @@ from ullage.techniques.changes import Changes
 from ullage.techniques.moves import start_techniques, watch_moves
 from ullage.techniques.outcome import NEVER, State, note
 from ullage.techniques.plan import Plan
+from ullage.techniques.replaying.process import replay_and_end
 from ullage.techniques.technique import Place
 
 
@@ -38,11 +39,13 @@ class Asked(NamedTuple):
         plan: to be applied to the first model that it trains; None applies nothing.
         directory: where it is noted what became of the plan.
         describes: whether the model is described there, with all its modules.
+        replays: whether the plan is replayed with real numbers in place of the training.
     """
 
     plan: Plan | None
     directory: Path
     describes: bool
+    replays: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Asked:
@@ -52,19 +55,24 @@ class Asked(NamedTuple):
             Plan.load(path) if path else None,
             Path(environment.get("ULLAGE_PLAN_NOTES") or environment.get("ULLAGE_RUN_DIR", "")),
             environment.get("ULLAGE_DESCRIBE") == "1",
+            environment.get("ULLAGE_REPLAY") == "1",
         )
 
 
 def install_from(
-    environment: Mapping[str, str], torch: ModuleType, wait: Callable[[], Asked] | None = None
+    environment: Mapping[str, str],
+    torch: ModuleType,
+    wait: Callable[[], Asked] | None = None,
+    step_aside: Callable[[], None] | None = None,
 ) -> None:
     """Installs the plan that the environment names, if any, or a description.
 
     wait: called when the model is first called; what it gives back is done then.
+    step_aside: called before a replay: has what watches the process let it alone.
     """
     asked = Asked.from_environment(environment)
     if asked.plan is not None or asked.describes or wait is not None:
-        Watch(*asked, torch=torch, wait=wait).install()
+        Watch(asked, torch=torch, wait=wait, step_aside=step_aside).install()
 
 
 def start() -> None:
@@ -87,18 +95,16 @@ class Watch:
 
     def __init__(
         self,
-        plan: Plan | None,
-        directory: Path,
-        describes: bool,  # noqa: FBT001 - one of what is asked
+        asked: Asked,
         *,
         torch: ModuleType,
         wait: Callable[[], Asked] | None = None,
+        step_aside: Callable[[], None] | None = None,
     ) -> None:
-        self._plan = plan
+        self._plan, self._directory, self._describes, self._replays = asked
         self._torch = torch
-        self._directory = directory
-        self._describes = describes
         self._wait_for_order = wait
+        self._step_aside = step_aside
         self._is_applied = False
         self._is_broken = False
         self._waiting: Changes | None = None
@@ -169,7 +175,7 @@ class Watch:
             if self._waiting is not None and self._is_trained(module):
                 with self._lock:
                     if self._waiting is not None:
-                        self._meet(module)
+                        self._meet(module, arguments, named)
             return call(module, *arguments, **named)
 
         # The compiler sees the call as it is without this.
@@ -198,11 +204,11 @@ class Watch:
                     found.append(optimizer)
         return found
 
-    def _meet(self, module: Any) -> None:
+    def _meet(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """A module is trained: what holds it gets the plan, or another one is waited for."""
         if self._wait_for_order is not None:
             wait, self._wait_for_order = self._wait_for_order, None
-            self._plan, self._directory, self._describes = wait()
+            self._plan, self._directory, self._describes, self._replays = wait()
         modules, _ = live_owners(self._torch)
         top = outermost(module, modules)
         optimizers = self._optimizers_of(top)
@@ -210,12 +216,18 @@ class Watch:
         if not is_it and (self._is_applied or self._is_another_there(modules)):
             self._settle(top)
             return
+        if self._replays and self._plan is not None:
+            self._stop_waiting()
+            replay_and_end(
+                self._plan, self._directory, (top, optimizers, module, (arguments, named)),
+                self._step_aside,
+            )  # fmt: skip
         try:
             found = describe_program(top, optimizers) if self._describes else None
             if self._plan is not None:
                 apply_plan(self._plan, top, optimizers)
         except BaseException as error:
-            self._refuse(str(error), error)
+            self._refuse(str(error) or type(error).__name__, error)
         if not self._is_applied:
             self._note_later_errors()
         self._is_applied = True

@@ -13,10 +13,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.errors import PlanError
-from ullage.techniques.rerun import Rerun
+from ullage.techniques.nested import tensors
+from ullage.techniques.rerun import Rerun, checkpointed
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class _Policy:
         self._saves = saves
         self._numbers = read_numbers(saves)
         self._met: Counter[tuple[bool, bool]] = Counter()
+        self.is_saved = False  # what was asked about last
 
     def __call__(self, context: Any, operation: Any, *arguments: Any, **named: Any) -> Any:
         from torch.utils.checkpoint import CheckpointPolicy
@@ -54,6 +56,7 @@ class _Policy:
         if not is_saved:
             return CheckpointPolicy.PREFER_RECOMPUTE
         if not _draws(operation, arguments, named):
+            self.is_saved = True
             return CheckpointPolicy.MUST_SAVE
         if self._numbers:
             raise PlanError(
@@ -129,7 +132,7 @@ def _apply(target: Target, action: Action) -> None:
 
     saves = str(SELECTIVE_CHECKPOINT.value_of(action, "saves"))
     # Made once: the compiler takes another object for another program, and compiles it anew.
-    how = {"use_reentrant": False, "context_fn": functools.partial(_contexts, saves)}
+    how: dict[str, Any] = {"context_fn": functools.partial(_contexts, saves)}
     how |= _offloaded_too(checkpoint)
     for path in action.modules:
         target.wrap_forward(path, functools.partial(_run, how))
@@ -141,10 +144,9 @@ def _run(how: dict[str, Any], forward: Any, *arguments: Any, **named: Any) -> An
 
     if not torch.is_grad_enabled():
         return forward(*arguments, **named)
-    run = (
-        forward if torch.compiler.is_compiling() else _Explained(Rerun(forward, keeps_results=True))
-    )
-    return checkpoint(run, *arguments, **how, **named)
+    if torch.compiler.is_compiling():
+        return checkpoint(forward, *arguments, use_reentrant=False, **how, **named)
+    return checkpointed(_Explained(Rerun(forward, keeps_results=True)), arguments, named, **how)
 
 
 def _contexts(saves: str) -> Any:
@@ -153,25 +155,109 @@ def _contexts(saves: str) -> Any:
 
     policy = _Policy(saves)
     first, again = create_selective_checkpoint_contexts(policy)
-    kind: Any = type(first)
-    first.__class__ = _checking(kind)  # torch knows it by its class: nothing can stand around it
-    first.policy = policy
+    # torch knows them by their classes: nothing can stand around them.
+    kinds: Any = type(first), type(again)
+    first_kind, again_kind = _checking(*kinds)
+    first.__class__, again.__class__ = first_kind, again_kind
+    first.look = again.look = _Look(policy)
     return first, again
 
 
-@functools.cache
-def _checking(kind: Any) -> Any:
-    """The context of a first run that ends with a look at what its policy met."""
+class _Look:
+    """What becomes of the results that the first run of a call keeps.
 
-    class Checking(kind):  # type: ignore[misc]
-        policy: _Policy
+    torch sees by their versions where they are changed in place. A result of `_unsafe_view`, as
+    products have it, shares the memory of what was kept, and no version: that is watched here.
+    """
+
+    def __init__(self, policy: _Policy) -> None:
+        self._policy = policy
+        self._kept: set[int] = set()
+        self._aliases: list[tuple[Any, int]] = []
+
+    def run(self, call: Any, operation: Any, arguments: Any, named: Any) -> Any:
+        """Runs an operation of the first run."""
+        schema = operation._schema
+        if schema.is_mutable:
+            for one, argument in zip(arguments, schema.arguments, strict=False):
+                is_written = argument.alias_info is not None and argument.alias_info.is_write
+                if is_written and not self._kept.isdisjoint(_storages(one)):
+                    _refuse_changes()
+        self._policy.is_saved = False
+        result = call()
+        if self._policy.is_saved:
+            self._kept.update(_storages(result))
+        elif schema.name == "aten::_unsafe_view" and not self._kept.isdisjoint(_storages(result)):
+            self._aliases.append((alias := _same_version(result), alias._version))
+        return result
+
+    def check_first(self) -> None:
+        """At the end of the first run."""
+        self._policy.check()
+
+    def check_again(self) -> None:
+        """Before the second run."""
+        if any(alias._version != version for alias, version in self._aliases):
+            _refuse_changes()
+
+
+@functools.cache
+def _checking(first: Any, again: Any) -> tuple[Any, Any]:
+    """The contexts of a first and a second run, with a look at what they meet."""
+
+    class First(first):  # type: ignore[misc]
+        look: _Look
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            call = functools.partial(super().__torch_dispatch__, func, types, args, kwargs)
+            return self.look.run(call, func, args, kwargs)
 
         def __exit__(self, error: Any, *told: Any) -> None:
             super().__exit__(error, *told)
             if error is None:
-                self.policy.check()
+                self.look.check_first()
 
-    return Checking
+    class Again(again):  # type: ignore[misc]
+        look: _Look
+
+        def __enter__(self) -> Any:
+            self.look.check_again()
+            return super().__enter__()
+
+    return First, Again
+
+
+def _storages(value: Any) -> list[int]:
+    return [
+        one.untyped_storage()._cdata
+        for one in tensors(value)
+        if one.layout is _strided() and not hasattr(one, "device_mesh")
+    ]
+
+
+@functools.cache
+def _strided() -> Any:
+    import torch
+
+    return torch.strided
+
+
+def _same_version(tensor: Any) -> Any:
+    """A tensor that is counted with another, and holds nothing of its graph."""
+    import torch
+
+    key = torch._C.DispatchKey.ADInplaceOrView
+    with torch._C._SetExcludeDispatchKeyGuard(key, False):  # noqa: FBT003 - its own interface
+        return tensor.detach()
+
+
+def _refuse_changes() -> NoReturn:
+    raise PlanError(
+        "'selective_checkpoint' does not go with a module of this program, which changes in place "
+        "what is saved; use 'checkpoint' for it"
+    ) from None
 
 
 def _offloaded_too(checkpoint: Any) -> dict[str, bool]:
@@ -192,16 +278,15 @@ class _Explained:
         except RuntimeError as error:
             if "has been mutated" not in str(error):  # torch has no class of its own for it
                 raise
-            raise PlanError(
-                "'selective_checkpoint' does not go with a module of this program, which changes "
-                "in place what is saved; use 'checkpoint' for it"
-            ) from None
+            _refuse_changes()
 
 
 SELECTIVE_CHECKPOINT = Technique(
     name="selective_checkpoint",
     does="keeps the inputs of modules and what their dear operations give, and computes the rest "
     "again in backward",
+    precondition="as for checkpoint, and nothing changes in place what is kept",
+    proof="as checkpoint; each operator of the first run is watched for what it writes to",
     semantics=Semantics.SAME,
     place=Place.MODULES,
     reference="https://docs.pytorch.org/docs/stable/checkpoint.html#torch.utils.checkpoint.create_selective_checkpoint_contexts",

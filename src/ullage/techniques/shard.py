@@ -97,6 +97,8 @@ def _refuse_shared() -> None:
 SHARD = Technique(
     name=_NAME,
     does="splits parameters, gradients and optimizer states among the ranks (FSDP2)",
+    precondition="no parameter belongs to two blocks that are sharded one by one",
+    proof="parameters of blocks are compared",
     semantics=Semantics.TRAINING,
     place=Place.RANKS,
     reference="https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",

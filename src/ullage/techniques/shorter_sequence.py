@@ -59,6 +59,8 @@ def _cut(length: int, kept: int, one: Any) -> Any:
 SHORTER_SEQUENCE = Technique(
     name="shorter_sequence",
     does="cuts the sequences that a model is given, with their labels and masks",
+    precondition="the model is given token ids",
+    proof="looked for in its arguments",
     semantics=Semantics.TRAINING,
     place=Place.PROGRAM,
     reference="https://huggingface.co/docs/transformers/pad_truncation",

@@ -79,6 +79,9 @@ class Technique:
     Attributes:
         name: as plans have it, such as "checkpoint".
         does: what it does, in a sentence for people.
+        precondition: what must hold of a program for it to be what it says, by its semantics.
+        proof: how that is established on the program at hand. What is not is refused, by `apply`
+            or while the program runs, with a PlanError; `ullage fit` leaves it out then.
         semantics: what it changes of what is computed.
         place: what it is applied to.
         reference: where it is described: an address.
@@ -111,6 +114,8 @@ class Technique:
     on_move: Callable[[Target, Action], None] | None = None
     settings: Mapping[str, Setting] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
+    precondition: str = ""
+    proof: str = ""
     excludes: tuple[str, ...] = ()
     variants: tuple[Mapping[str, Value], ...] = ()
     reorders: bool = False

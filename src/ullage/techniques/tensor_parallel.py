@@ -239,6 +239,8 @@ def _check_same(given: Any) -> None:
 TENSOR_PARALLEL = Technique(
     name=_NAME,
     does="splits the matrices of a transformers model among ranks that see one batch",
+    precondition="transformers knows how the model's matrices are split",
+    proof="by the model's own plan; heads must divide by the ranks",
     semantics=Semantics.SAME,
     place=Place.RANKS,
     reference="https://arxiv.org/abs/1909.08053",

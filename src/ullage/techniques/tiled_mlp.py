@@ -1,77 +1,91 @@
 """Modules that treat each position by itself, run on some positions at a time.
 
 Each tile is checkpointed, so that of what lies inside the module only one tile's share exists at a
-time, in forward and in backward. That the modules treat positions apart is the word of who names
-them: it is tried on two positions at the first call, and shapes are compared at each.
+time, in forward and in backward. That a module treats positions by themselves is proved by its
+operators, for each shape of its inputs (positionwise.py); where it is not, it is refused.
 """
 
 from __future__ import annotations
 
-import functools
-import os
+from types import MethodType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.errors import PlanError
-from ullage.techniques.rerun import Rerun
+from ullage.techniques.checkpoint_segments import even_lengths
+from ullage.techniques.positionwise import POSITIONS, hooked, laid_out, why_not
+from ullage.techniques.python_state import PythonState
+from ullage.techniques.rerun import Rerun, checkpointed
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
     from ullage.techniques.target import Target
 
-# (batch, ..., positions, features)
-_POSITIONS = -2
-# In 16 bits another kernel may be off by 2^-8 of a value.
-_TOLERANCE = 2e-2
+# One position by itself could not be told from a dimension of one.
+_LEAST_POSITIONS = 2
 
 
 def _apply(target: Target, action: Action) -> None:
     num_tiles = int(TILED_MLP.value_of(action, "num_tiles"))
     for path in action.modules:
-        for part in target.module(path).modules():
-            if getattr(part, "p", 0) and "Dropout" in type(part).__name__:
-                _refuse(path, "drops elements, and would draw others in tiles")
-            if getattr(part, "track_running_stats", False):
-                _refuse(path, "has statistics of its batches")
-        target.wrap_forward(path, functools.partial(_run, path, num_tiles, []))
+        target.wrap_forward(path, _Tiles(path, num_tiles).run)
 
 
-def _run(
-    path: str, num_tiles: int, tried: list[bool], forward: Any, *arguments: Any, **named: Any
-) -> Any:
-    import torch
-    from torch.utils.checkpoint import checkpoint
+class _Tiles:
+    """The tiles of a module, and for which inputs it is proved that they may be."""
 
-    if len(arguments) != 1 or named:
-        _refuse(path, "is given more than its inputs")
-    (inputs,) = arguments
-    if not torch.is_grad_enabled() or inputs.dim() < -_POSITIONS:
-        return forward(inputs)
-    if not tried:
-        _try_two(path, forward, inputs)
-        tried.append(True)
-    length = -(-inputs.shape[_POSITIONS] // num_tiles)
-    outputs = []
-    for tile in inputs.split(length, dim=_POSITIONS):
-        run = forward if torch.compiler.is_compiling() else Rerun(forward)
-        output = checkpoint(run, tile, use_reentrant=False)
-        if output.shape[:-1] != tile.shape[:-1]:
-            _refuse(path, f"makes {tuple(output.shape)} of {tuple(tile.shape)}")
-        outputs.append(output)
-    return torch.cat(outputs, dim=_POSITIONS)
+    def __init__(self, path: str, num_tiles: int) -> None:
+        self._path = path
+        self._num_tiles = num_tiles
+        self._proved: dict[Any, PythonState] = {}
 
+    def run(self, forward: Any, *arguments: Any, **named: Any) -> Any:
+        """The module's forward, tile by tile."""
+        import torch
 
-def _try_two(path: str, forward: Any, inputs: Any) -> None:
-    """Compares what comes of a position by itself and beside another."""
-    import torch
+        if not torch.is_grad_enabled():
+            return forward(*arguments, **named)
+        if len(arguments) != 1 or named or not isinstance(arguments[0], torch.Tensor):
+            _refuse(self._path, "is given more than its inputs")
+        (inputs,) = arguments
+        if torch.compiler.is_compiling():
+            _refuse(self._path, "is compiled, so that its operators are not seen")
+        if inputs.dim() < -POSITIONS:
+            _refuse(self._path, f"is given {inputs.dim()} dimensions, without positions")
+        lengths = self._lengths(inputs.shape[POSITIONS])
+        if len(lengths) < 2:
+            return forward(inputs)
+        self._prove(forward, inputs, lengths)
 
-    # On the phantom there are no values to compare.
-    if inputs.shape[_POSITIONS] < 2 or "ULLAGE_PHANTOM" in os.environ:
-        return
-    with torch.no_grad():
-        alone = forward(inputs.narrow(_POSITIONS, 1, 1))
-        beside = forward(inputs.narrow(_POSITIONS, 0, 2)).narrow(_POSITIONS, 1, 1)
-    if (alone - beside).norm() > _TOLERANCE * beside.norm():
-        _refuse(path, "makes of a position something else where there is another beside it")
+        are_contiguous = inputs.is_contiguous()
+
+        def run(_: Any, tile: Any) -> Any:
+            return forward(laid_out(tile, are_contiguous=are_contiguous))
+
+        outputs = [
+            checkpointed(Rerun(MethodType(run, forward.__self__)), (tile,), {})
+            for tile in inputs.split(lengths, dim=POSITIONS)
+        ]
+        return torch.cat(outputs, dim=POSITIONS)
+
+    def _lengths(self, total: int) -> tuple[int, ...]:
+        """Of as many tiles as are asked for, of two positions at least, as even as can be."""
+        return even_lengths(total, max(1, min(self._num_tiles, total // _LEAST_POSITIONS)))
+
+    def _prove(self, forward: Any, inputs: Any, lengths: tuple[int, ...]) -> None:
+        """Raises PlanError where the module is not proved to treat positions by themselves."""
+        import torch
+
+        device, module = inputs.device.type, forward.__self__
+        casts = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
+        flags = tuple(part.training for part in module.modules())
+        case = (inputs.shape, inputs.stride(), inputs.dtype, inputs.device, casts, flags)
+        state = self._proved.get(case)
+        if state is not None and not (state.changes() or state.parts_added() or hooked(module)):
+            return
+        reason = why_not(forward, inputs, lengths)
+        if reason:
+            _refuse(self._path, reason)
+        self._proved[case] = PythonState(module)
 
 
 def _refuse(path: str, why: str) -> NoReturn:
@@ -81,6 +95,11 @@ def _refuse(path: str, why: str) -> NoReturn:
 TILED_MLP = Technique(
     name="tiled_mlp",
     does="runs modules that treat each position by itself on some positions at a time",
+    precondition="each position is computed from itself alone, forward and backward",
+    proof=(
+        "every operator of the forward is followed on fake tensors, for each shape of the "
+        "inputs, by rules for those that keep positions apart; all others are refused"
+    ),
     semantics=Semantics.SAME,
     place=Place.MODULES,
     reference="https://arxiv.org/abs/2506.13996",

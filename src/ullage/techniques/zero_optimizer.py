@@ -119,6 +119,13 @@ def _parameters(optimizer: Any) -> list[Any]:
 ZERO_OPTIMIZER = Technique(
     name=_NAME,
     does="keeps a share of the optimizer's states on each rank (ZeRO-1)",
+    precondition=(
+        "the optimizer updates each parameter by itself, and gradients are those of all ranks"
+    ),
+    proof=(
+        "it is one of torch.optim, without closures; the program must not share its training "
+        "out itself"
+    ),
     semantics=Semantics.SAME,
     place=Place.OPTIMIZER,
     reference="https://docs.pytorch.org/docs/stable/distributed.optim.html",

@@ -3,6 +3,7 @@ MODE.
 
 plain: draws the size of a tensor with `random`. directory: makes a temporary directory before it
 first calls its model, and uses it after. thread, file: has a thread, or a file open, by then.
+workers: its data come from worker processes, which are there by then.
 """
 
 import random
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 WIDTH, DEPTH, STEPS = 1024, 4, 3
 
@@ -36,9 +38,12 @@ def main():
     if mode == "thread":
         threading.Thread(target=threading.Event().wait, daemon=True).start()
     file = Path(__file__).open() if mode == "file" else None  # noqa: SIM115 - stays open
+    data = TensorDataset(torch.arange(64))
+    workers = iter(DataLoader(data, batch_size=2, num_workers=2 * (mode == "workers")))
     model = nn.Sequential(*[Block() for _ in range(DEPTH)]).cuda()
     optimizer = torch.optim.Adam(model.parameters())
     for step in range(STEPS):
+        next(workers)
         x = torch.randn(8192, WIDTH, device="cuda")
         drawn = torch.empty(random.randrange(1, 64) * 2**20, dtype=torch.uint8, device="cuda")
         model(x).sum().backward()

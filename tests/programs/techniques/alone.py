@@ -178,7 +178,10 @@ def step(model, optimizer, batch, case):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     if case.get("clip") == "value":
         nn.utils.clip_grad_value_(model.parameters(), 1.0)
-    gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    # Read past techniques that refuse programs which read gradients.
+    held = [torch.Tensor.grad.__get__(parameter) for parameter in model.parameters()]
+    gradients = [one.clone() for one in held if one is not None]
+    del held
     if case.get("closure") or case.get("optimizer") == "LBFGS":
         optimizer.step(lambda: loss)
     else:

@@ -10,9 +10,11 @@ import pytest
 
 from ullage.techniques.outcome import Outcome, State, note, read_outcome
 from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.replayed import Replayed, write_replayed
+from ullage.techniques.technique import Action
 
 MADE_FOR = MadeFor("2.15.0", "GPT", 1_000)
-PLAN = Plan((), MADE_FOR)
+PLAN = Plan((Action("free_gradients"),), MADE_FOR)
 
 
 def notes(directory: Path, *states: tuple[State, str]) -> Outcome:
@@ -62,3 +64,27 @@ def test_the_last_word_of_a_process_counts_and_a_description_comes_back(tmp_path
 def test_a_process_that_outlives_its_run_is_not_disturbed(tmp_path: Path) -> None:
     note(tmp_path / "gone", State.APPLIED)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_that_was_only_described_and_trains_nothing_is_told_why(tmp_path: Path) -> None:
+    note(tmp_path, State.WAITING)
+    outcome = read_outcome(tmp_path, None)
+    assert not outcome.is_applied
+    assert outcome.failure == (
+        "no plan can be made for it: no module with parameters of an optimizer was called with "
+        "gradients"
+    )
+
+
+def test_a_plan_of_no_actions_needs_nobody_to_apply_it(tmp_path: Path) -> None:
+    assert read_outcome(tmp_path, Plan((), MADE_FOR)).is_applied
+
+
+def test_what_a_replay_found_comes_back_and_a_difference_counts_most(tmp_path: Path) -> None:
+    write_replayed(tmp_path, Replayed(done=("checkpoint on 2 of 2 Block",), precision="float64"))
+    assert read_outcome(tmp_path, PLAN).replayed == Replayed(
+        done=("checkpoint on 2 of 2 Block",), precision="float64"
+    )
+    (tmp_path / "replayed-1.json").write_text(json.dumps({"done": [], "difference": "the loss"}))
+    replayed = read_outcome(tmp_path, PLAN).replayed
+    assert replayed is not None and not replayed.is_same

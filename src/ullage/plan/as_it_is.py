@@ -1,0 +1,32 @@
+"""Whether a program needs a plan at all: one run on its device says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ullage.explain.verdict import ExitCode
+from ullage.gpus.catalog import Gpu
+from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, failed
+from ullage.plan.judging import judge
+from ullage.plan.measure import Runner, Wanted
+
+
+def fits_as_it_is(run: Runner, gpu: Gpu, budget_bytes: int) -> FitReport | None:
+    """The report of a program that fits as it is. None: it does not, or only while the allocator
+    gives back its cache, which takes time.
+    """
+    (report,) = run([Wanted(None, gpu, describes=True, is_fresh=True)])
+    seen = judge(report, budget_bytes)
+    if not seen.fits or seen.num_retries or not report.devices:
+        return None
+    outcome = report.program.plan
+    candidate = Candidate(AS_IT_IS, (), 0.0, seen.allocated_bytes, seen.used_bytes, seen)
+    return replace(
+        failed(report, gpu, budget_bytes, ""),
+        as_it_is=candidate,
+        best=candidate,
+        candidates=(candidate,),
+        failure="",
+        made_for=None if outcome is None else outcome.found,
+        exit_code=ExitCode.FINE,
+    )

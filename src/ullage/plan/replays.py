@@ -1,0 +1,69 @@
+"""Plans replayed with real numbers, before anybody is handed one: what training becomes under each.
+
+replays = Replays(run, measurements)
+replays.of(actions).is_same
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ullage.plan.findings import Key, key_of
+from ullage.plan.measure import Measurements, Runner, Wanted
+from ullage.plan.menu import Actions
+from ullage.techniques.replayed import Replayed
+
+
+class Replays:
+    """The replays of a search; each is made once.
+
+    Attributes:
+        different: what is in no plan any more, as it trains otherwise: techniques that were found
+            out together, whichever modules they are on, and how.
+    """
+
+    def __init__(self, run: Runner, known: Measurements) -> None:
+        self._run = run
+        self._known = known
+        self._found: dict[Key, Replayed] = {}
+        self.different: dict[Key, str] = {}
+
+    def of(self, actions: Actions) -> Replayed:
+        """What came of the replay of a plan."""
+        key = key_of(actions)
+        if key not in self._found:
+            self._found[key] = self._replay(actions)
+        return self._found[key]
+
+    def is_made(self, actions: Actions) -> bool:
+        """Whether a plan was replayed."""
+        return key_of(actions) in self._found
+
+    def difference(self, actions: Actions) -> str:
+        """How a plan is known to train otherwise; empty: it is not."""
+        own = set(_kinds(actions))
+        return next((why for kinds, why in self.different.items() if own.issuperset(kinds)), "")
+
+    def note_different(self, actions: Actions) -> Actions:
+        """Finds as few actions of a plan that differs as differ by themselves, and notes these."""
+        why = self.of(actions).difference
+        for one in actions if len(actions) > 1 else ():
+            alone = self.of((one,))
+            if not alone.is_same:
+                actions, why = (one,), alone.difference
+                break
+        self.different[_kinds(actions)] = why
+        return actions
+
+    def _replay(self, actions: Actions) -> Replayed:
+        (report,) = self._run([Wanted(self._known.plan(actions), replays=True)])
+        outcome = report.program.plan
+        if outcome is not None and outcome.replayed is not None:
+            return outcome.replayed
+        names = (one.technique for one in actions)
+        return Replayed(not_done=dict.fromkeys(names, f"it was not come to: {report.reason}"))
+
+
+def _kinds(actions: Actions) -> Key:
+    """What is done, whichever modules it is done to."""
+    return key_of([replace(one, modules=()) for one in actions])

@@ -1,0 +1,145 @@
+"""The arguments of a call as they were on the device, on the CPU and smaller: fewer rows of the
+batch, fewer positions.
+
+    small = Smaller.of(arguments, num_rows=2, length=16)
+    arguments, named = small.draw(arguments, dtype, seed)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ullage.techniques.replaying.twin import CannotReplayError, known_values
+
+# Names of arguments that say where something is, or what counts.
+_MASKS = ("mask",)
+_TOKENS = ("input_ids", "labels", "idx", "token", "target", "x")
+_IMAGE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Smaller:
+    """Which sizes become which.
+
+    Attributes:
+        rows: of the batch, before and after.
+        length: positions, before and after.
+        side: of images, before and after.
+        num_tokens: a token number below it is in range of every embedding.
+    """
+
+    rows: tuple[int, int]
+    length: tuple[int, int]
+    side: tuple[int, int]
+    num_tokens: int
+
+    @classmethod
+    def of(cls, call: Any, *, num_rows: int, length: int | None, num_tokens: int) -> Smaller:
+        """What a call can be made smaller to.
+
+        length: of sequences; None: as they are.
+        """
+        found = list(tensors(call))
+        rows = next((one.shape[0] for one in found if one.dim()), 1)
+        lengths = [
+            one.shape[1]
+            for one in found
+            if (one.dim() == 2 and not one.is_floating_point()) or one.dim() == 3
+        ]
+        sides = [one.shape[-1] for one in found if one.dim() == 4]
+        positions, side = next(iter(lengths), 0), next(iter(sides), 0)
+        to = positions if length is None else min(positions, length)
+        to_side = side if length is None else min(side, _IMAGE)
+        return cls((rows, min(rows, num_rows)), (positions, to), (side, to_side), num_tokens)
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        said = [f"batch {self.rows[1]}"]
+        if self.length[0]:
+            said.append(f"length {self.length[1]}")
+        if self.side[0]:
+            said.append(f"images of {self.side[1]}")
+        return ", ".join(said)
+
+    def shape(self, tensor: Any) -> tuple[int, ...]:
+        """What a tensor's shape becomes."""
+        sizes = list(tensor.shape)
+        if sizes and sizes[0] == self.rows[0]:
+            sizes[0] = self.rows[1]
+        is_image = tensor.dim() == 4 and self.side[0]
+        before, after = self.side if is_image else self.length
+        last = len(sizes)
+        if tensor.is_floating_point() and not is_image and last > 2 and sizes[-2] != before:
+            last -= 1  # features that happen to be as many
+        for place in range(1, last):
+            if before and sizes[place] == before:
+                sizes[place] = after
+        return tuple(sizes)
+
+    def draw(self, call: Any, dtype: Any, seed: int) -> Any:
+        """The arguments with numbers."""
+        import torch
+
+        generator = torch.Generator().manual_seed(seed)
+        return mapped(call, lambda tensor, name: self._drawn(tensor, name, dtype, generator))
+
+    def _drawn(self, tensor: Any, name: str, dtype: Any, generator: Any) -> Any:
+        import torch
+
+        shape = self.shape(tensor)
+        known = known_values(tensor, dtype)[tuple(slice(size) for size in shape)].clone()
+        is_mask = any(word in name for word in _MASKS) or tensor.dtype is torch.bool
+        if tensor.is_floating_point():
+            if (is_mask and known.any()) or not bool(known.isfinite().all()):
+                return known
+            made = torch.empty(shape, dtype=dtype, device="cpu").normal_(generator=generator)
+            return made.requires_grad_(tensor.requires_grad and tensor.is_leaf)
+        if is_mask:
+            return known if known.any() else torch.ones_like(known)
+        is_token = not name or any(word in name for word in _TOKENS)
+        if (not known.any() and is_token) or bool((known >= self.num_tokens).any()):
+            return torch.randint(
+                0, max(self.num_tokens, 1), shape, generator=generator, dtype=tensor.dtype
+            )
+        return known
+
+
+def tensors(value: Any) -> Iterator[Any]:
+    """All tensors in arguments."""
+    found: list[Any] = []
+    mapped(value, lambda tensor, _: found.append(tensor))
+    return iter(found)
+
+
+def mapped(value: Any, change: Any, name: str = "") -> Any:
+    """Arguments of the same structure with other tensors.
+
+    Raises:
+        CannotReplayError: there is an object among them that is not known.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return change(value, name)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(one, change, name) for one in value))
+    if isinstance(value, list | tuple):
+        return type(value)(mapped(one, change, name) for one in value)
+    if isinstance(value, dict):
+        made = {key: mapped(one, change, str(key)) for key, one in value.items()}
+        return made if type(value) is dict else _like(value, made)
+    if value is None or isinstance(value, bool | int | float | str | torch.dtype | torch.device):
+        return value
+    if hasattr(value, "data") and isinstance(value.data, dict):  # transformers' BatchEncoding
+        return mapped(dict(value.data), change, name)
+    raise CannotReplayError(f"it is called with a {type(value).__name__}, which is not copied")
+
+
+def _like(mapping: Any, made: dict[Any, Any]) -> Any:
+    try:
+        return type(mapping)(made)
+    except TypeError:
+        return made

@@ -1,0 +1,283 @@
+"""Replays a plan on twins of a model, small enough for seconds.
+
+The ways to make a model small are tried one after another, the smallest first, until a twin trains
+without the plan; then twins that are the same to the bit train under it. What the plan does to
+modules that no twin has called, or what it changes on purpose, is said to be not replayed.
+
+    replay(plan, model, optimizers, called, (arguments, named))
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ullage.errors import PlanError
+from ullage.record.module_trees import class_name, paths, unwrapped
+from ullage.techniques.applied import describe_program
+from ullage.techniques.catalog import TECHNIQUES
+from ullage.techniques.plan import Plan
+from ullage.techniques.replayed import Replayed
+from ullage.techniques.replaying.calls import Smaller
+from ullage.techniques.replaying.thinning import Thin, thinned
+from ullage.techniques.replaying.training import (
+    NUM_STEPS,
+    Script,
+    Training,
+    compare,
+    train,
+)
+from ullage.techniques.replaying.twin import CannotReplayError, Rows, make_twin, num_elements
+from ullage.techniques.technique import Action, Place, Semantics
+
+_ROWS, _LENGTH = 2, 16
+_MOST_BYTES = 3 << 30
+# Of each number: the weight, its gradient and states, and what the untreated training came to.
+_COPIES = 6
+# Of each kind of module, two take part where the model has no more parameters then.
+_TWO, _MANY = 2, 20_000_000
+_CHUNKED = "chunked_loss"
+_NOTHING_FITS = "no way to make it small was tried"
+
+
+class _Way(NamedTuple):
+    """A way to make a model small: how many modules stay of those that are alike (None: all),
+    whether rows of embeddings are left out, the length of sequences (None: the program's).
+    """
+
+    num_alike: int | None
+    leaves_rows_out: bool
+    length: int | None
+    is_double: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What is to be replayed.
+
+    Attributes:
+        root: the model, wrappers left out.
+        optimizers: of it.
+        path: of the module that the program called.
+        call: the arguments of that call: those by order, and those by name.
+        kinds: the class of each module, by its path.
+    """
+
+    root: Any
+    optimizers: list[Any]
+    path: str
+    call: tuple[tuple[Any, ...], dict[str, Any]]
+    kinds: Mapping[str, str]
+
+
+def replay(plan: Plan, top: Any, optimizers: list[Any], called: Any, call: Any) -> Replayed:
+    """What comes of a plan's replay; whatever goes wrong, it is said."""
+    started_s = time.monotonic()
+    actions, not_done = _split(plan)
+    root = unwrapped(top)
+    found = Replayed(not_done=not_done)
+    if actions:
+        path = next((path for path, one in paths(root) if one is unwrapped(called)), "")
+        kinds = {path: class_name(one) for path, one in paths(root)}
+        found = _replay(Model(root, optimizers, path, call, kinds), actions, not_done)
+    return replace(found, seconds=round(time.monotonic() - started_s, 3))
+
+
+def _split(plan: Plan) -> tuple[tuple[Action, ...], dict[str, str]]:
+    """The actions that are to compute the same, and why others are not replayed."""
+    actions, not_done = [], dict[str, str]()
+    for action in plan.actions:
+        technique = TECHNIQUES[action.technique]
+        if technique.apply is None:
+            continue  # a setting of the allocator computes nothing
+        if technique.place is Place.RANKS or technique.needs_ranks:
+            not_done[action.technique] = "it needs several ranks"
+        elif technique.semantics is Semantics.ROUNDING:
+            not_done[action.technique] = "it rounds otherwise on purpose"
+        elif technique.semantics is Semantics.TRAINING:
+            not_done[action.technique] = "it changes the training on purpose"
+        else:
+            actions.append(action)
+    return tuple(actions), not_done
+
+
+def _replay(model: Model, actions: tuple[Action, ...], not_done: dict[str, str]) -> Replayed:
+    first_reason = ""
+    for way in _ways():
+        try:
+            found = _try(model, actions, way)
+        except CannotReplayError as error:
+            reason = str(error)
+        except Exception as error:  # the program's own code may do anything
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+        else:
+            return replace(found, not_done={**not_done, **found.not_done})
+        first_reason = first_reason or reason
+    names = {one.technique: first_reason or _NOTHING_FITS for one in actions}
+    return Replayed(not_done={**not_done, **names})
+
+
+def _ways() -> Iterator[_Way]:
+    for length, is_double, (num_alike, leaves_rows_out) in product(
+        (_LENGTH, None), (True, False), ((2, True), (1, True), (None, True), (None, False))
+    ):
+        yield _Way(num_alike, leaves_rows_out, length, is_double)
+
+
+def _try(model: Model, actions: tuple[Action, ...], way: _Way) -> Replayed:
+    """A replay of twins that are made small in one way.
+
+    Raises:
+        Exception: the twin does not train without the plan either.
+    """
+    import torch
+
+    dtype = torch.float64 if way.is_double else torch.float32
+    rows = Rows.of(model.root) if way.leaves_rows_out else Rows.none()
+    with thinned(model.root, actions, way.num_alike) as thin:
+        _check_size(model.root, rows, dtype)
+        if way.num_alike == _TWO and num_elements(model.root, rows) > _MANY and thin.num_left_out:
+            raise CannotReplayError("one module of a kind is enough of a large model")
+        smaller = Smaller.of(
+            model.call, num_rows=_ROWS, length=way.length, num_tokens=_num_tokens(model.root, rows)
+        )
+        script = Script(
+            model.path,
+            lambda step: smaller.draw(model.call, dtype, step),
+            any(one.technique == _CHUNKED for one in actions),
+            dtype,
+        )
+
+        def make() -> tuple[Any, list[Any]]:
+            return make_twin(model.root, model.optimizers, dtype, rows)
+
+        untreated = train(make, script, lambda *_: None)
+        if not all(torch.isfinite(torch.tensor(untreated.losses))):
+            raise CannotReplayError("its loss of random numbers is no number")
+        said = _in_words(thin, rows, smaller)
+        found = _judge(model, thin, actions, lambda some: _treat(make, script, some), untreated)
+        return replace(found, reduced=said, precision=str(dtype).removeprefix("torch."))
+
+
+def _treat(make: Any, script: Script, actions: Sequence[Action]) -> Training:
+    def plan_for(model: Any, optimizers: list[Any]) -> Plan:
+        named = [path for one in actions for path in one.modules]
+        return Plan(tuple(actions), describe_program(model, optimizers, named))
+
+    return train(make, script, plan_for)
+
+
+def _judge(
+    model: Model, thin: Thin, actions: tuple[Action, ...], treat: Any, untreated: Training
+) -> Replayed:
+    """Trains under the plan; what only the twin refuses is left out, and said."""
+    import torch
+
+    not_done: dict[str, str] = {}
+    wanted = [one for one in thin.actions if one.modules or not _is_for_modules(one)]
+    dtype = next(iter(untreated.values.values())).dtype if untreated.values else torch.float64
+    while wanted:
+        try:
+            treated = treat(wanted)
+        except PlanError as error:
+            refuser = next((one for one in wanted if repr(one.technique) in str(error)), None)
+            if refuser is None or _is_for_modules(refuser):
+                return Replayed(not_done=not_done, difference=f"refused: {error}")
+            # What it refuses may be what stands for the program's loop.
+            not_done[refuser.technique] = f"the twin is refused: {error}"
+            wanted.remove(refuser)
+            continue
+        except Exception as error:
+            text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            return Replayed(not_done=not_done, difference=f"it fails with {text}")
+        found = compare(treated, untreated, dtype)
+        done, more = _covered(model.kinds, thin, actions, wanted, untreated.called)
+        return Replayed(
+            done=done,
+            not_done={**not_done, **more},
+            difference=found.text,
+            loss_diff=found.loss,
+            gradient_diff=found.gradient,
+            parameter_diff=found.parameter,
+            num_steps=NUM_STEPS,
+        )
+    return Replayed(not_done=not_done)
+
+
+def _covered(
+    kinds: Mapping[str, str],
+    thin: Thin,
+    actions: Sequence[Action],
+    replayed: Sequence[Action],
+    called: Set[str],
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """What was replayed, and the modules that were not, for people.
+
+    called: the paths of the modules that the untreated twin calls.
+    """
+    done, not_done = [], dict[str, str]()
+    names = {one.technique for one in replayed}
+    for action in actions:
+        if action.technique not in names:
+            continue
+        if not action.modules:
+            done.append(action.technique)
+            continue
+        count = Counter[str]()
+        total = Counter(kinds[path] for path in action.modules)
+        for path in action.modules:
+            if thin.stands_for.get(path) in called:
+                count[kinds[path]] += 1
+        for kind, num in total.items():
+            if count[kind]:
+                done.append(f"{action.technique} on {count[kind]} of {num} {kind}")
+            if count[kind] < num:
+                not_done[f"{action.technique} on {num - count[kind]} of {num} {kind}"] = (
+                    "the first call of the model does not call them"
+                )
+    return tuple(done), not_done
+
+
+def _is_for_modules(action: Action) -> bool:
+    return TECHNIQUES[action.technique].place is Place.MODULES
+
+
+def _num_tokens(root: Any, rows: Rows) -> int:
+    from torch import nn
+
+    tables = [one for one in root.modules() if isinstance(one, nn.Embedding)]
+    return max((rows.shape(one.weight)[0] for one in tables), default=2)
+
+
+def _check_size(root: Any, rows: Rows, dtype: Any) -> None:
+    num_bytes = num_elements(root, rows) * dtype.itemsize * _COPIES
+    most = min(_MOST_BYTES, _available_bytes() // 2)
+    if num_bytes > most:
+        raise CannotReplayError(
+            f"its training takes {num_bytes / 2**30:.1f} GiB of host memory, and "
+            f"{most / 2**30:.1f} GiB are allowed"
+        )
+
+
+def _available_bytes() -> int:
+    """What the machine could still give, by its own account."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return _MOST_BYTES
+
+
+def _in_words(thin: Thin, rows: Rows, smaller: Smaller) -> str:
+    said = [smaller.text]
+    if thin.num_left_out:
+        said.append(f"{thin.num_left_out} modules that are like others left out")
+    if rows.sizes:
+        said.append(f"{', '.join(map(str, sorted(rows.sizes)))} rows of embeddings made 1024")
+    return ", ".join(said)

@@ -1,0 +1,263 @@
+"""Some steps of a twin on the CPU, under a plan or without, and where two of these differ.
+
+untreated = train(make, arguments, None)
+treated = train(make, arguments, plan)
+compare(treated, untreated)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ullage.record.module_trees import paths
+from ullage.techniques.nested import tensors as nested_tensors
+from ullage.techniques.plan import Plan
+
+NUM_STEPS = 3
+_RATE = 1e-3
+_SEED = 7
+
+Make = Callable[[], tuple[Any, list[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What some steps came to.
+
+    Attributes:
+        losses: of each step.
+        gradients: of the last step, by parameter; those that nobody has freed.
+        values: parameters and buffers after it, by name.
+        called: the paths of the modules that were called.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    gradients: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    called: set[str] = field(default_factory=set)  # modules; of an untreated twin alone
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What stands for the program's training loop.
+
+    Attributes:
+        path: of the module that it calls.
+        draw: the arguments of the call of a step.
+        has_classes: what the model returns are logits, of which the program takes cross-entropy.
+        dtype: of floating-point numbers.
+    """
+
+    path: str
+    draw: Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]]
+    has_classes: bool
+    dtype: Any
+
+
+def train(
+    make: Make, script: Script, plan_for: Callable[[Any, list[Any]], Plan | None]
+) -> Training:
+    """Trains a twin for some steps.
+
+    plan_for: the plan for the twin and its optimizers; None of none.
+    """
+    import torch
+
+    done = Training()
+    model, optimizers = make()
+    plan = plan_for(model, optimizers)
+    context = contextlib.nullcontext() if plan is None else plan.applied(model, optimizers)
+    # A plan may be refused for hooks that it finds.
+    noting = _noting_calls(model, done.called) if plan is None else contextlib.nullcontext()
+    with on_the_cpu(script.dtype), noting, context:
+        torch.manual_seed(_SEED)
+        random.seed(_SEED)
+        called = dict(paths(model))[script.path]
+        for step in range(NUM_STEPS):
+            _clear(model, optimizers)
+            arguments, named = script.draw(step)
+            loss = loss_of(called(*arguments, **named), has_classes=script.has_classes, seed=step)
+            loss.backward()
+            done.losses.append(float(loss.detach()))
+            if step == NUM_STEPS - 1:
+                done.gradients.update(_gradients(model))
+            _step(model, optimizers)
+        done.values.update({name: one.detach().clone() for name, one in _values(model)})
+    return done
+
+
+def _values(model: Any) -> Iterator[tuple[str, Any]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _clear(model: Any, optimizers: Sequence[Any]) -> None:
+    for one in optimizers:
+        one.zero_grad()
+    if not optimizers:
+        model.zero_grad()
+
+
+def _gradients(model: Any) -> dict[str, Any]:
+    return {
+        name: one.grad.detach().clone()
+        for name, one in model.named_parameters()
+        if one.grad is not None
+    }
+
+
+def _step(model: Any, optimizers: Sequence[Any]) -> None:
+    import torch
+
+    for one in optimizers:
+        one.step()
+    if not optimizers:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=_RATE)
+
+
+def loss_of(output: Any, *, has_classes: bool, seed: int) -> Any:
+    """The loss that the model returns; else, of what it returns, cross-entropy of drawn classes, or
+    how far it is from drawn numbers.
+    """
+    import torch
+
+    own = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own.sum()
+    values = output.to_tuple() if hasattr(output, "to_tuple") else output
+    found = [one for one in nested_tensors(values) if one.requires_grad]
+    scalars = [one for one in found if not one.dim()]
+    if scalars:
+        return torch.stack(scalars).sum()
+    generator = torch.Generator().manual_seed(seed)
+    if has_classes and found and found[0].dim() > 1:
+        rows = found[0].reshape(-1, found[0].shape[-1])
+        classes = torch.randint(0, rows.shape[1], (rows.shape[0],), generator=generator)
+        return torch.nn.functional.cross_entropy(rows, classes)
+    losses = []
+    for one in found:
+        aim = torch.empty(one.shape, dtype=one.dtype, device="cpu").normal_(generator=generator)
+        losses.append((one - aim).square().mean())
+    return torch.stack(losses).sum()
+
+
+@contextlib.contextmanager
+def _noting_calls(model: Any, called: set[str]) -> Iterator[None]:
+    """Notes which modules are called."""
+    handles = [
+        module.register_forward_pre_hook(lambda _, __, path=path: called.add(path))
+        for path, module in paths(model)
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def on_the_cpu(dtype: Any) -> Iterator[None]:
+    """While this lasts, a device or a floating-point type that is named is that of the twin."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    tensor = torch.Tensor
+    floats = {torch.float32, torch.float16, torch.bfloat16, torch.float64}
+    to_types = {tensor.float, tensor.half, tensor.bfloat16, tensor.double}
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, torch.device) and value.type == "cuda":
+            return torch.device("cpu")
+        if isinstance(value, str) and value.partition(":")[0] == "cuda":
+            return "cpu"
+        return dtype if isinstance(value, torch.dtype) and value in floats else value
+
+    class OnTheCpu(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            named = {key: changed(value) for key, value in (kwargs or {}).items()}
+            if function is tensor.cuda:
+                return args[0]
+            if function in to_types:
+                return args[0].to(dtype)
+            return function(*map(changed, args), **named)
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    is_compiled = "torch._dynamo" in sys.modules
+    eagerly = torch.compiler.set_stance("force_eager") if is_compiled else contextlib.nullcontext()
+    try:
+        with eagerly, OnTheCpu(), torch.enable_grad():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far two trainings are apart: relative to the loss, and to the largest number of a tensor;
+    and what is too far, for people.
+    """
+
+    loss: float
+    gradient: float
+    parameter: float
+    text: str
+
+
+def compare(treated: Training, untreated: Training, dtype: Any) -> Difference:
+    """Where two trainings differ by more than the order of sums can."""
+    import torch
+
+    is_double = dtype is torch.float64
+    close = 1e-8 if is_double else 2e-3
+    # An optimizer that divides by the root of squares makes a whole step of a gradient that is zero
+    # but for its rounding.
+    least = 0.0 if is_double else 2 * _RATE * NUM_STEPS
+    pairs = zip(treated.losses, untreated.losses, strict=True)
+    losses = [abs(one - other) / max(abs(other), 1.0) for one, other in pairs]
+    largest = max((float(one.abs().max()) for one in untreated.gradients.values() if one.numel()),
+                  default=0.0)  # fmt: skip
+    gradients = _apart(treated.gradients, untreated.gradients, 1e-3 * largest)
+    values = _apart(treated.values, untreated.values, 0.0, least)
+    text = ""
+    for number, off in enumerate(losses):
+        if not off <= close:  # so is what is no number
+            text = f"the loss of step {number + 1} is {treated.losses[number]:.10g} under it, and "
+            text += f"{untreated.losses[number]:.10g} without"
+            break
+    for what, found in (("gradient", gradients), ("value", values)):
+        name = max(found, key=found.__getitem__, default="")
+        if not text and any(not off <= close for off in found.values()):
+            text = f"the {what} of {name} is off by {found[name]:.2g} of it"
+    return Difference(
+        max(losses, default=0.0),
+        max(gradients.values(), default=0.0),
+        max(values.values(), default=0.0),
+        text,
+    )
+
+
+def _apart(
+    found: dict[str, Any], expected: dict[str, Any], floor: float, least: float = 0.0
+) -> dict[str, float]:
+    """By name, how far tensors are apart; of those that are in both."""
+    apart = {}
+    for name in found.keys() & expected.keys():
+        one, other = found[name], expected[name]
+        if one.shape != other.shape:
+            apart[name] = float("inf")
+        elif one.numel():
+            off = float((one.double() - other.double()).abs().max()) - least
+            scale = max(float(other.double().abs().max()), floor)
+            apart[name] = max(off, 0.0) / scale if scale else float(off > 0)
+    return dict(sorted(apart.items()))

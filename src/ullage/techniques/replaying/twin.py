@@ -1,0 +1,230 @@
+"""A copy of a model on the CPU, with random numbers of double precision for weights.
+
+The model itself is on a device that computes nothing. Its twin has the same objects, code and
+shapes, except where it is made smaller: rows of large embeddings are left out (`Rows`), as are
+modules of a list beyond two that are alike (thinning.py).
+
+    model, optimizers = make_twin(root, optimizers, dtype, Rows.of(root))
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from ullage.record.module_trees import class_name
+
+# Embeddings of more rows have this many in the twin.
+_MANY_ROWS = 4096
+NUM_ROWS = 1024
+# Random numbers that are drawn; a larger tensor repeats them.
+_DRAWN = 1_000_003
+_NOISE = 0.1
+_RATE = 1e-3
+
+
+class CannotReplayError(Exception):
+    """Why there can be no twin."""
+
+
+class Rows(NamedTuple):
+    """The rows that are left out of embeddings, and of the layers that make logits for them.
+
+    Attributes:
+        sizes: the numbers of rows that become `NUM_ROWS`.
+        parameters: those whose rows are left out, by identity.
+    """
+
+    sizes: frozenset[int]
+    parameters: frozenset[int]
+
+    @classmethod
+    def of(cls, root: Any) -> Rows:
+        """All that can be left out of a model."""
+        from torch import nn
+
+        tables = [one for one in root.modules() if isinstance(one, nn.Embedding)]
+        sizes = frozenset(one.num_embeddings for one in tables if one.num_embeddings > _MANY_ROWS)
+        parameters = {id(one.weight) for one in tables if one.num_embeddings in sizes}
+        for one in root.modules():
+            if isinstance(one, nn.Linear) and one.out_features in sizes:
+                parameters |= {id(one.weight), id(one.bias)} - {id(None)}
+        return cls(sizes, frozenset(parameters))
+
+    @classmethod
+    def none(cls) -> Rows:
+        """Nothing is left out."""
+        return cls(frozenset(), frozenset())
+
+    def shape(self, parameter: Any) -> tuple[int, ...]:
+        """What a parameter's shape becomes."""
+        shape = tuple(parameter.shape)
+        return (NUM_ROWS, *shape[1:]) if id(parameter) in self.parameters else shape
+
+    def tell(self, model: Any) -> None:
+        """Has the modules of the twin, and their configurations, say how many rows there are."""
+        if not self.sizes:
+            return
+        configs = {id(one): one for m in model.modules() if (one := getattr(m, "config", None))}
+        for owner in (*model.modules(), *configs.values()):
+            for name, value in list(getattr(owner, "__dict__", {}).items()):
+                if type(value) is int and value in self.sizes:
+                    setattr(owner, name, NUM_ROWS)
+                elif name == "padding_idx" and type(value) is int and value >= NUM_ROWS:
+                    owner.padding_idx = NUM_ROWS - 1
+
+
+def num_elements(root: Any, rows: Rows) -> int:
+    """Of all parameters of a twin."""
+    import math
+
+    return sum(math.prod(rows.shape(one)) for one in root.parameters())
+
+
+def make_twin(root: Any, optimizers: list[Any], dtype: Any, rows: Rows) -> tuple[Any, list[Any]]:
+    """The twin of a model and its optimizers; the same numbers each time.
+
+    Raises:
+        CannotReplayError: something of it cannot be copied.
+    """
+    memo: dict[int, Any] = {}
+    try:
+        with _tensors_become_twins(dtype, rows):
+            model = copy.deepcopy(root, memo)
+    except CannotReplayError:
+        raise
+    except Exception as error:
+        raise CannotReplayError(
+            f"{class_name(root)} cannot be copied ({type(error).__name__}: {_first_line(error)})"
+        ) from None
+    for name, one in model.named_parameters():
+        if not one.is_cpu:
+            raise CannotReplayError(f"{name} is a {type(one).__name__}, which is not copied")
+    rows.tell(model)
+    twins = {id(old): memo[id(old)] for old in root.parameters() if id(old) in memo}
+    return model, [_twin_of_optimizer(one, twins) for one in optimizers]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0][:200]
+
+
+@contextmanager
+def _tensors_become_twins(dtype: Any, rows: Rows) -> Iterator[None]:
+    """While this lasts, a deep copy of a tensor is its twin."""
+    import torch
+
+    drawn = _Drawn(dtype)
+
+    def twin(tensor: Any, memo: dict[int, Any]) -> Any:
+        if id(tensor) not in memo:
+            memo[id(tensor)] = _twin_of_tensor(tensor, drawn, rows)
+        return memo[id(tensor)]
+
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    before = [kind.__dict__["__deepcopy__"] for kind in kinds]
+    try:
+        for kind in kinds:
+            kind.__deepcopy__ = twin
+        yield
+    finally:
+        for kind, method in zip(kinds, before, strict=True):
+            kind.__deepcopy__ = method
+
+
+class _Drawn:
+    """Random numbers, the same for each twin of a model."""
+
+    def __init__(self, dtype: Any) -> None:
+        import torch
+
+        self.dtype = dtype
+        self._torch = torch
+        self._generator = torch.Generator().manual_seed(1)
+
+    def normal(self, shape: tuple[int, ...]) -> Any:
+        torch, size = self._torch, self._torch.Size(shape).numel()
+        drawn = torch.empty(min(size, _DRAWN), dtype=self.dtype, device="cpu")
+        drawn.normal_(generator=self._generator)
+        if size > _DRAWN:
+            drawn = drawn.repeat(-(-size // _DRAWN))[:size]
+        return drawn.reshape(shape)
+
+
+def _twin_of_tensor(tensor: Any, drawn: _Drawn, rows: Rows) -> Any:
+    import torch
+
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    is_lazy = isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+    kind = type(tensor)
+    if is_lazy or getattr(kind, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__:
+        raise CannotReplayError(f"it has a {kind.__name__}, which is not copied")
+    if not is_parameter or not tensor.is_floating_point():
+        made = known_values(tensor, drawn.dtype)
+        return torch.nn.Parameter(made, tensor.requires_grad) if is_parameter else made
+    shape = rows.shape(tensor)
+    made = drawn.normal(shape).mul_(_deviation(shape))
+    if len(shape) < 2:  # of a norm or a bias: around what it is
+        known = known_values(tensor, drawn.dtype).nan_to_num_().clamp_(-2, 2)
+        made += known[: shape[0]] if shape else known
+    return torch.nn.Parameter(made, tensor.requires_grad)
+
+
+def _deviation(shape: tuple[int, ...]) -> float:
+    """Of weights with which a sum over their inputs is about as large as an input."""
+    import math
+
+    if len(shape) < 2 or shape[0] == 1:
+        return _NOISE
+    inputs = max(shape[1:]) if len(shape) == 3 else math.prod(shape[1:])
+    return 1 / math.sqrt(max(inputs, 1))
+
+
+def known_values(tensor: Any, dtype: Any) -> Any:
+    """A tensor on the CPU with the values that are known of it; floating point in the twin's
+    precision. A square of zeros is taken for a causal mask whose values the device has not kept.
+    """
+    import torch
+
+    made = tensor.detach().to("cpu", copy=True)
+    if made.dim() >= 2 and made.shape[-1] == made.shape[-2] > 1 and not made.any():
+        made = torch.ones_like(made).tril_()
+    return made.to(dtype) if made.is_floating_point() else made
+
+
+def _twin_of_optimizer(optimizer: Any, twins: Mapping[int, Any]) -> Any:
+    """An optimizer of the same class and settings for the parameters of the twin, before its first
+    step.
+    """
+    kind: Any = type(optimizer)
+    made = kind.__new__(kind)
+    groups = []
+    for group in optimizer.param_groups:
+        told = {name: _plain(value) for name, value in group.items() if name != "params"}
+        if "lr" in told:
+            told["lr"] = float(told["lr"]) or _RATE  # a schedule may begin at 0
+        if told.get("capturable"):
+            told["capturable"] = False
+        held = [twins[id(one)] for one in group["params"] if id(one) in twins]
+        groups.append({"params": held, **told})
+    own = {
+        name: value
+        for name, value in vars(optimizer).items()
+        if value is None or isinstance(value, bool | int | float | str | tuple)
+    }
+    defaults = {name: _plain(value) for name, value in optimizer.defaults.items()}
+    made.__setstate__({**own, "defaults": defaults, "state": _states(), "param_groups": groups})
+    return made
+
+
+def _states() -> Any:
+    from collections import defaultdict
+
+    return defaultdict(dict)
+
+
+def _plain(value: Any) -> Any:
+    """A setting of a group; one that is a tensor as its number."""
+    return value.detach().cpu().item() if hasattr(value, "detach") else copy.copy(value)

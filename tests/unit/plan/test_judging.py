@@ -1,0 +1,34 @@
+"""Why a plan is not the one chosen."""
+
+from __future__ import annotations
+
+from ullage.plan.findings import Candidate, Seen
+from ullage.plan.judging import with_reason
+from ullage.techniques.technique import Action
+
+GIB = 1 << 30
+
+
+def candidate(technique: str, step_s: float, used_gib: int, num_retries: int = 0) -> Candidate:
+    seen = Seen(True, "", used_gib * GIB, used_gib * GIB, num_retries, 0)  # noqa: FBT003
+    return Candidate(technique, (Action(technique),), step_s, 0, used_gib * GIB, seen)
+
+
+BEST = candidate("chunked_loss", 2.0, 5)
+
+
+def test_a_faster_plan_that_lives_by_retries_is_not_said_to_take_too_much() -> None:
+    for used_gib in (4, 6):
+        rival = candidate("free_gradients", 1.0, used_gib, num_retries=3)
+        assert "gives back its cache" in with_reason(rival, BEST, 8 * GIB).why
+
+
+def test_a_plan_that_is_faster_and_takes_more_says_so() -> None:
+    rival = candidate("free_gradients", 1.0, 6)
+    assert with_reason(rival, BEST, 8 * GIB).why == "takes more memory"
+    assert with_reason(rival, BEST, 5 * GIB).why == "1.0 GiB too much"
+
+
+def test_a_slower_plan_is_slower_and_the_chosen_one_has_no_reason() -> None:
+    assert with_reason(candidate("free_gradients", 3.0, 4), BEST, 8 * GIB).why == "50.0 % slower"
+    assert with_reason(BEST, BEST, 8 * GIB).why == ""
