@@ -13,12 +13,14 @@ import functools
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.record.arrivals import Load, around_import
+from ullage.record.frameworks import note_framework
 from ullage.record.tracebacks import clean_tracebacks
 
 if TYPE_CHECKING:
@@ -88,6 +90,8 @@ def start(wait: Callable[[Any], Asked] | None = None) -> None:
     if any(_COMPILE_WORKER in word for word in sys.orig_argv):
         return  # it asks what the device is, and takes nothing of it
     environment = dict(os.environ)
+    if "ULLAGE_RUN_DIR" in environment:
+        note_framework(Path(environment["ULLAGE_RUN_DIR"]))
 
     def load_and_watch(torch: ModuleType, load: Load) -> None:
         changed = _changed_variables(environment)
@@ -95,7 +99,7 @@ def start(wait: Callable[[Any], Asked] | None = None) -> None:
             load(torch)
         session = watch(torch, changed, environment)
         held = None if wait is None or session is None else functools.partial(wait, session)
-        install_plan(torch, environment, held)
+        install_plan(torch, environment, held, session)
 
     around_import("torch", load_and_watch)
 
@@ -104,12 +108,13 @@ def install_plan(
     torch: ModuleType,
     environment: Mapping[str, str] = os.environ,
     wait: Callable[[], Asked] | None = None,
+    session: Session | None = None,
 ) -> None:
     """Has the plan of the run applied, where it has one."""
     if "ULLAGE_PLAN_NOTES" in environment or wait is not None:
         from ullage.techniques.script import install_from
 
-        install_from(environment, torch, wait)
+        install_from(environment, torch, wait, None if session is None else session.step_aside)
 
 
 def watch(
@@ -135,6 +140,7 @@ def watch(
     session.install()
     atexit.register(session.finish)
     _watch_exceptions(session)
+    _watch_parts(session)
     _watch_exit(session)
     for number in (signal.SIGTERM, signal.SIGHUP):
         _watch_signal(session, number)
@@ -159,6 +165,29 @@ def _watch_exceptions(session: Any) -> None:
 
     sys.excepthook = note_and_show
     atexit.register(note_unseen)  # runs before what was registered earlier
+
+
+def _watch_parts(session: Any) -> None:
+    """Exceptions that end a part of the program and not all of it: a thread, a callback."""
+    show_of_thread, show_unraisable = threading.excepthook, sys.unraisablehook
+
+    def note_thread(lost: threading.ExceptHookArgs) -> None:
+        name = "" if lost.thread is None else f" {lost.thread.name!r}"
+        session.ooms.note_end_of(f"thread{name}", lost.exc_value)
+        error = lost.exc_value
+        if error is not None:
+            clean_tracebacks(error)
+            shown = (lost.exc_type, error, error.__traceback__, lost.thread)
+            lost = threading.ExceptHookArgs(shown)
+        show_of_thread(lost)
+
+    def note_callback(lost: sys.UnraisableHookArgs) -> None:
+        what = getattr(lost.object, "__qualname__", None) or "a callback"
+        kind = "atexit callback " if "atexit" in (lost.err_msg or "") else ""
+        session.ooms.note_end_of(f"{kind}{what}", lost.exc_value)
+        show_unraisable(lost)
+
+    threading.excepthook, sys.unraisablehook = note_thread, note_callback
 
 
 def _watch_exit(session: Any) -> None:

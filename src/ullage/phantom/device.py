@@ -23,10 +23,21 @@ _LOWEST_CAPABILITY = (5, 0)
 
 @dataclass(frozen=True, slots=True)
 class PhantomDevice:
-    """A device that is data: a GPU's figures, and whether it can run out of memory."""
+    """A device that is data: a GPU's figures, and whether it can run out of memory; beyond
+    `budget_bytes` it does, as if others held the rest. None: all of it may be used.
+    """
 
     gpu: Gpu
     is_unlimited: bool
+    budget_bytes: int | None = None
+
+    @property
+    def usable(self) -> Gpu:
+        """The GPU with the memory that may be used of it, which a verdict is about."""
+        if self.budget_bytes is None:
+            return self.gpu
+        named = f"{self.gpu.slug} within {format_bytes(self.budget_bytes)}"
+        return _with_total(self.gpu, named, self.budget_bytes)
 
     def environment_text(self) -> str:
         """What the native library reads in ULLAGE_DEVICE."""
@@ -38,6 +49,7 @@ class PhantomDevice:
             # The verdict goes by the upper end, and a program that adapts to what is free must
             # meet the same device that it is judged by.
             "context_bytes": gpu.context_high_bytes,
+            "budget_bytes": self.budget_bytes,
             "unlimited": int(self.is_unlimited),
             "peer_access": int(has_peer_access(gpu)),
             "multiprocessors": gpu.num_multiprocessors,
@@ -68,7 +80,11 @@ def has_peer_access(gpu: Gpu) -> bool:
 
 
 def choose_device(
-    gpu: str | None = None, *, memory: str | int | None = None, capability: str | None = None
+    gpu: str | None = None,
+    *,
+    memory: str | int | None = None,
+    capability: str | None = None,
+    budget: str | int | None = None,
 ) -> PhantomDevice:
     """The device for a run.
 
@@ -77,20 +93,47 @@ def choose_device(
         memory: total bytes as CUDA reports them, or a text such as "24GiB"; None leaves them as
             they are.
         capability: compute capability such as "8.9"; None leaves it as it is.
+        budget: what may be used of it, such as "20GiB"; None: all of it.
 
     Without any of them the device never runs out.
 
     Raises:
-        SpecError: an unknown GPU, one without CUDA, or a malformed size or capability.
+        SpecError: an unknown GPU, one without CUDA, a malformed size or capability, or a budget
+            that is more than the device has.
     """
-    is_unlimited = gpu is None and memory is None and capability is None
-    entry = find_gpu(DEFAULT_GPU if gpu is None else gpu)
+    is_unlimited = all(one is None for one in (gpu, memory, capability, budget))
+    try:
+        entry = find_gpu(DEFAULT_GPU if gpu is None else gpu)
+    except SpecError as error:
+        raise SpecError(f"{error}; for another GPU give --memory 24GiB --capability 8.9") from None
     if memory is not None:
         entry = _with_memory(entry, parse_bytes(memory))
     if capability is not None:
         numbers = _parse_capability(capability)
         entry = replace(entry, slug=f"{entry.slug} as {capability}", compute_capability=numbers)
-    return PhantomDevice(entry, is_unlimited)
+    return PhantomDevice(
+        entry, is_unlimited, None if budget is None else parse_budget(entry, budget)
+    )
+
+
+def parse_budget(gpu: Gpu, budget: str | int) -> int:
+    """What may be used of a GPU, the driver's context included.
+
+    Raises:
+        SpecError: it is more than the GPU has, or no more than the context takes.
+    """
+    size = parse_bytes(budget)
+    if size > gpu.total_bytes:
+        raise SpecError(
+            f"a budget of {format_bytes(size)} is more than {gpu.slug} has, "
+            f"{format_bytes(gpu.total_bytes)}; give less, or another --gpu"
+        )
+    if size <= gpu.context_high_bytes:
+        raise SpecError(
+            f"a budget of {format_bytes(size)} is not more than the driver's own context takes "
+            f"({format_bytes(gpu.context_high_bytes)} on {gpu.slug})"
+        )
+    return size
 
 
 def _with_memory(gpu: Gpu, total_bytes: int) -> Gpu:
@@ -106,9 +149,13 @@ def _with_memory(gpu: Gpu, total_bytes: int) -> Gpu:
             f"a memory of {format_bytes(total_bytes)} is more than the largest that can be played, "
             f"{format_bytes(PIB)}; without --gpu and --memory the device never runs out"
         )
+    return _with_total(gpu, f"{gpu.slug} with {format_bytes(total_bytes)}", total_bytes)
+
+
+def _with_total(gpu: Gpu, slug: str, total_bytes: int) -> Gpu:
     return replace(
         gpu,
-        slug=f"{gpu.slug} with {format_bytes(total_bytes)}",
+        slug=slug,
         total_bytes=total_bytes,
         total_low_bytes=total_bytes,
         total_high_bytes=total_bytes,

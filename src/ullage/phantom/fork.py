@@ -47,8 +47,8 @@ def become_a_run() -> None:
     signal.signal(signal.SIGINT, interrupt)
     end_with(warm)
     take_on(order)
-    watch(torch)
-    install_plan(torch)
+    session = watch(torch)
+    install_plan(torch, session=session)
 
 
 class Orders:

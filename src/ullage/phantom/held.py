@@ -9,12 +9,17 @@ processes by then, or holds files open, ends here, and its runs are started afre
 
 A copy that fails proves nothing, as one run may have taken something from another, such as a
 temporary directory; whoever gives the orders tries again.
+
+Workers of a DataLoader are processes: here it loads its batches itself, which changes nothing of
+what the device is given. The plan that a search hands out was run from the start, with them.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
+import inspect
 import os
 import signal
 import socket
@@ -33,6 +38,9 @@ if TYPE_CHECKING:
     from ullage.record.session import Session
     from ullage.techniques.script import Asked
 
+_OF_WORKERS = frozenset(
+    ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
+)
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 """What has libraries start no threads, which would not be in a copy."""
 
@@ -53,6 +61,7 @@ def start_held() -> None:
     leaving: list[Session] = []
     atexit.register(_leave, leaving)  # the first to be registered is the last to be called
     on_import("tqdm.std", _start_no_monitor)
+    on_import("torch.utils.data.dataloader", _start_no_workers)
     start(wait)
 
 
@@ -109,6 +118,27 @@ def _start_no_monitor(tqdm: ModuleType) -> None:
     """Bars have a thread that draws them now and then where nothing else does."""
     with suppress(AttributeError):
         tqdm.tqdm.monitor_interval = 0
+
+
+def _start_no_workers(dataloader: ModuleType) -> None:
+    """DataLoaders load their batches in this process."""
+    kind = dataloader.DataLoader
+    make = kind.__init__
+    signature = inspect.signature(make)
+
+    @functools.wraps(make)
+    def make_without(loader: object, *arguments: object, **named: object) -> None:
+        try:
+            told = signature.bind(loader, *arguments, **named)
+        except TypeError:  # a wrong call fails as it would
+            make(loader, *arguments, **named)
+            return
+        if told.arguments.get("num_workers"):
+            for name in _OF_WORKERS & told.arguments.keys():
+                told.arguments[name] = signature.parameters[name].default
+        make(*told.args, **told.kwargs)
+
+    kind.__init__ = make_without
 
 
 def _leave(leaving: list[Session]) -> None:

@@ -29,10 +29,12 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ullage.errors import EnvironmentProblem, SpecError
+from ullage.phantom import nvidia_smi
 from ullage.phantom.caches import compiler_variables
 from ullage.phantom.device import PhantomDevice
 from ullage.phantom.program import UserProgram
 from ullage.phantom.rank import Rank
+from ullage.phantom.signals import handling, held_back, is_in_foreground
 from ullage.phantom.strays import end_strays
 from ullage.phantom.torch_build import TorchBuild
 from ullage.record.assume import WORST_CASE, Assumed
@@ -47,7 +49,6 @@ PLAN_FILE = "plan.json"
 _POLL_S = 0.1
 # A program that hangs in its own handler of Ctrl-C, or ignores SIGTERM, is ended by the third.
 _MAX_SIGNALS = 3
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class RunOptions:
         plan: what is applied to the model that the program trains; None: nothing.
         describes: whether that model is described, so that a plan can be made for it.
         has_work: whether the work of a step is recorded; what is allocated is a little different.
+        replays: whether the plan is replayed with real numbers on the CPU in place of the training.
+        timeout_s: how long the program may run before it is ended; None: as long as it takes.
     """
 
     alloc_conf: str | None = None
@@ -88,13 +91,16 @@ class RunOptions:
     plan: Plan | None = None
     describes: bool = False
     has_work: bool = False
+    replays: bool = False
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How the child ended: its exit code (128 + the signal that ended it), how long it ran,
-    whether the user interrupted it, the processes that it left running, which were ended, and
-    whether it was a server that was stopped when all was done.
+    whether the run was asked to stop (Ctrl-C, SIGTERM, SIGHUP), the processes that it left running,
+    which were ended, whether it was a server that was stopped when all was done, and the time that
+    it was given where it took longer and was ended for that.
     """
 
     exit_code: int
@@ -102,6 +108,7 @@ class Ended:
     was_interrupted: bool
     left_running: tuple[tuple[int, str], ...] = ()
     was_stopped: bool = False
+    timed_out_after_s: float | None = None
 
 
 def check_platform() -> None:
@@ -136,6 +143,7 @@ def make_environment(
     put_before(environment, "LD_PRELOAD", ":".join(map(str, preloaded)))
     put_before(environment, "LD_LIBRARY_PATH", str(LIBRARY_DIR))
     put_before(environment, "PYTHONPATH", str(SITE_DIR))
+    put_before(environment, "PATH", str(nvidia_smi.install(run_dir, sys.executable)))
     environment |= {
         "ULLAGE_PHANTOM": "1",
         "ULLAGE_RUN_DIR": str(run_dir),
@@ -172,6 +180,7 @@ def _optional_variables(run_dir: Path, options: RunOptions) -> dict[str, str | N
         "ULLAGE_MAIL": str(options.mail or run_dir) if rank else None,
         "ULLAGE_INPUTS": None if options.inputs is None else str(options.inputs),
         "ULLAGE_WORK": "1" if options.has_work else None,
+        "ULLAGE_REPLAY": "1" if options.replays else None,
         **plan_variables(run_dir, options.plan, describes=options.describes),
     }
 
@@ -183,6 +192,8 @@ def plan_variables(
 
     None: a variable that is not to be there.
     """
+    if plan is not None and not plan.actions:
+        plan = None  # the program as it is
     if plan is not None:
         run_dir.mkdir(exist_ok=True)
         (run_dir / PLAN_FILE).write_text(plan.text(), encoding="utf-8")
@@ -203,6 +214,7 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = time.monotonic()
         self._signals: list[int] = []
+        self._timed_out_after_s: float | None = None
 
     def start(self, process: subprocess.Popen[bytes]) -> None:
         """The process is there: it gets the signals that came before it."""
@@ -224,7 +236,8 @@ class Child:
         return Ended(
             exit_code=128 - code if code < 0 else code,
             wall_s=time.monotonic() - self._started_s,
-            was_interrupted=signal.SIGINT in self._signals,
+            was_interrupted=bool(self._signals),
+            timed_out_after_s=self._timed_out_after_s,
             left_running=end_strays(self._run_dir) if self._run_dir is not None else (),
         )
 
@@ -236,7 +249,7 @@ class Child:
             return
         if len(self._signals) >= _MAX_SIGNALS:
             self._process.kill()
-        if number == signal.SIGINT and _is_in_foreground():
+        if number == signal.SIGINT and is_in_foreground():
             return  # the terminal has sent it to the child too
         self._process.send_signal(number)
 
@@ -267,6 +280,26 @@ class Child:
                 self._process.kill()
                 break
         return True
+
+    @contextmanager
+    def limited(self, timeout_s: float | None) -> Iterator[None]:
+        """While this lasts, the child is ended where it runs longer than that; None: it may."""
+        if timeout_s is None:
+            yield
+            return
+
+        def end() -> None:
+            if self.is_running:
+                self._timed_out_after_s = timeout_s
+                self.stop()
+
+        timer = threading.Timer(timeout_s, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def stop(self) -> None:
         """Ends the child and what it started, if they still run."""
@@ -302,7 +335,7 @@ def start(
     sys.stdout.flush()
     run_dir = environment.get("ULLAGE_RUN_DIR")
     child = Child(None if run_dir is None else Path(run_dir))
-    with _handling(child.forward):  # from before there is a process: no signal finds it unattended
+    with handling(child.forward):  # from before there is a process: no signal finds it unattended
         try:
             with ExitStack() as stack:
                 file = None if output is None else stack.enter_context(output.open("ab"))
@@ -342,51 +375,8 @@ def run_directory() -> Iterator[Path]:
     try:
         yield Path(directory)
     finally:
-        with _held():
+        with held_back():
             shutil.rmtree(directory, ignore_errors=True)
-
-
-@contextmanager
-def _held() -> Iterator[None]:
-    """Signals wait until this is done."""
-    came: list[int] = []
-    with _handling(lambda number, _frame: came.append(number)):
-        yield
-    for number in came:
-        signal.raise_signal(number)
-
-
-@contextmanager
-def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Signals that end a process go to the handler; only a main thread can do that."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {
-        number: signal.signal(number, handler)
-        for number in _SIGNALS
-        # What is ignored already, as under nohup, stays so, in the child as well.
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
-
-
-def _is_in_foreground() -> bool:
-    """Whether Ctrl-C at the terminal reaches this process's whole group."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
 
 
 def put_before(environment: dict[str, str], name: str, value: str) -> None:

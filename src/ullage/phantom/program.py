@@ -2,7 +2,8 @@
 
 train.py --batch-size 16      a file, run as __main__
 -m package.train              a module
-torchrun train.py             a Python entry point, of the chosen interpreter or on PATH
+torchrun train.py             a Python entry point, of the chosen interpreter or on PATH; it beats a
+                              directory of that name that is a package or no program
 python train.py               the same as a file, under that python
 """
 
@@ -27,13 +28,15 @@ _LONG_SHEBANG = re.compile(rb"'''exec' (?P<python>\"[^\"]+\"|\S+)")
 @dataclass(frozen=True, slots=True)
 class UserProgram:
     """A program to run: its interpreter, the interpreter's arguments, the words it was asked for
-    with, and the directory it runs in; None is the current one.
+    with, and the directory it runs in; None is the current one. `remarks` say what was chosen where
+    the words may mean several programs.
     """
 
     python: str
     arguments: tuple[str, ...]
     argv: tuple[str, ...]
     directory: Path | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -76,8 +79,16 @@ def resolve_program(
         raise SpecError(
             f"{words[0]!r} is not a program; only -m MODULE, a file or a command can follow --"
         )
+    return _resolve_words(words, interpreter, directory, is_chosen=python is not None)
+
+
+def _resolve_words(
+    words: tuple[str, ...], interpreter: str, directory: Path | None, *, is_chosen: bool
+) -> UserProgram:
+    """A file, a directory or a command; `is_chosen`: the interpreter was named by the user."""
     path = (directory or Path()) / words[0]
-    if path.exists():
+    command = _command_beside(path, words[0], interpreter)
+    if command is None and path.exists():
         _check_script(path)
         return UserProgram(interpreter, words, words, directory)
     if path.is_symlink():
@@ -90,9 +101,31 @@ def resolve_program(
             f"there is no file {words[0]!r} (in {str(directory or Path.cwd())!r}); check its name "
             f"and the {'current ' if directory is None else ''}directory"
         )
-    script = _find_entry_point(words[0], interpreter)
-    own = interpreter if python else _interpreter_of(script)
-    return UserProgram(own, (str(script), *words[1:]), words, directory)
+    script = command or _find_entry_point(words[0], interpreter)
+    if is_chosen:
+        _check_is_python(script)
+    own = interpreter if is_chosen else _interpreter_of(script)
+    remarks = () if command is None else (_remark_on(words[0], command),)
+    return UserProgram(own, (str(script), *words[1:]), words, directory, remarks)
+
+
+def _command_beside(path: Path, word: str, interpreter: str) -> Path | None:
+    """The command that a word names where a directory of that name, which is no program, lies here:
+    `litgpt` or `yolo`, typed in the project's own clone. None: there is no such directory, or no
+    such command.
+    """
+    is_program = (path / "__main__.py").exists() and not (path / "__init__.py").exists()
+    if os.sep in word or not path.is_dir() or is_program:
+        return None
+    script = _which_entry_point(word, interpreter)
+    return None if script is None else Path(script)
+
+
+def _remark_on(word: str, command: Path) -> str:
+    return (
+        f"{word!r} is a command ({command}) and a directory here: the command was run; write "
+        f"{word + os.sep!r} for the directory"
+    )
 
 
 def _find_interpreter(python: str) -> str:
@@ -109,7 +142,8 @@ def _check_script(path: Path) -> None:
     file = path / "__main__.py" if path.is_dir() else path
     if not file.exists():
         raise SpecError(
-            f"{str(path)!r} is a directory without __main__.py; give a file, or -m MODULE"
+            f"{str(path)!r} is a directory without __main__.py, and there is no command of that "
+            "name beside the interpreter or on PATH; give a file, a command, or -m MODULE"
         )
     if not os.access(file, os.R_OK):
         raise SpecError(f"{str(file)!r} cannot be read; check its permissions")
@@ -141,14 +175,18 @@ def _check_is_python(file: Path) -> None:
 
 def _find_entry_point(name: str, interpreter: str) -> Path:
     """The script of that name beside the interpreter, else on PATH."""
-    directories = f"{Path(interpreter).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    found = shutil.which(name, path=directories)
+    found = _which_entry_point(name, interpreter)
     if found is None:
         raise SpecError(
             f"{name!r} is neither a file here nor a command beside {interpreter} or on PATH; "
             "give a Python file, -m MODULE, or a Python entry point such as torchrun"
         )
     return Path(found)
+
+
+def _which_entry_point(name: str, interpreter: str) -> str | None:
+    directories = f"{Path(interpreter).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return shutil.which(name, path=directories)
 
 
 def _interpreter_of(script: Path) -> str:

@@ -59,14 +59,21 @@ class WarmChild:
             raise EnvironmentProblem("the process that runs were to be forked from has ended")
         return self._answers.said["pid"]
 
-    def wait(self) -> Ended:
-        """Waits for the end; a run whose end nobody saw counts as killed."""
-        self._answers.end.wait()
+    def wait(self, timeout_s: float | None = None) -> Ended:
+        """Waits for the end; a run whose end nobody saw counts as killed, and one that takes longer
+        than `timeout_s` is.
+        """
+        timed_out_after_s = None
+        if not self._answers.end.wait(timeout_s):
+            self.stop()
+            self._answers.end.wait()
+            timed_out_after_s = timeout_s
         status = self._answers.said.get("status", -signal.SIGKILL)
         return Ended(
             exit_code=128 - status if status < 0 else status,
             wall_s=time.monotonic() - self._started_s,
             was_interrupted=False,
+            timed_out_after_s=timed_out_after_s,
         )
 
     def stop(self) -> None:

@@ -30,6 +30,16 @@ def around_import(name: str, arrive: Callable[[ModuleType, Load], None]) -> None
     sys.meta_path.insert(0, _Finder(name, arrive))
 
 
+def find_after(
+    finder: object, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+) -> importlib.machinery.ModuleSpec | None:
+    """What the finders that Python asks after `finder` say of a module."""
+    finders = list(sys.meta_path)
+    first = finders.index(finder) + 1 if finder in finders else 0
+    specs = (other.find_spec(name, path, target) for other in finders[first:])
+    return next((spec for spec in specs if spec is not None), None)
+
+
 class _Finder:
     """Finds one module as Python would, until it has been loaded."""
 
@@ -44,7 +54,7 @@ class _Finder:
         if name != self._name:
             return None
         # Many ask whether a module is there (importlib.util.find_spec) long before they import it.
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        spec = find_after(self, name, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]
         return spec

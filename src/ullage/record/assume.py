@@ -1,4 +1,4 @@
-"""What is assumed of values that kernels would have computed, where a shape hangs on them.
+"""What is assumed of values that kernels would have computed.
 
 Assumed.parse(["nonzero=half", "experts=balanced"])
 """
@@ -21,6 +21,13 @@ class Experts(enum.Enum):
     BALANCED = "balanced"
 
 
+class Plausibility(enum.Enum):
+    """What unknown values read as: PLAUSIBLE, as record/policy.py has it; ZEROS, all zeros."""
+
+    PLAUSIBLE = "plausible"
+    ZEROS = "zeros"
+
+
 @dataclass(frozen=True, slots=True)
 class Assumed:
     """The assumptions of a run.
@@ -29,10 +36,12 @@ class Assumed:
         found_frac: of the elements that nonzero, masked_select, unique or a boolean index look at,
             the fraction that they find.
         experts: whom routers of experts send tokens to.
+        values: what unknown values read as.
     """
 
     found_frac: float = 1.0
     experts: Experts = Experts.WORST
+    values: Plausibility = Plausibility.PLAUSIBLE
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Assumed:
@@ -44,10 +53,10 @@ class Assumed:
         given: dict[str, str] = {}
         for text in texts:
             name, equals, value = text.partition("=")
-            if name not in {"nonzero", "experts"} or not equals:
+            if name not in {"nonzero", "experts", "values"} or not equals:
                 raise SpecError(
                     f"--assume {text!r} is no assumption; expected nonzero=all, half, none or a "
-                    "fraction, or experts=worst or balanced"
+                    "fraction, experts=worst or balanced, or values=plausible or zeros"
                 )
             if name in given:
                 raise SpecError(f"--assume names {name!r} twice; give it once")
@@ -55,11 +64,16 @@ class Assumed:
         experts = given.get("experts", Experts.WORST.value)
         if experts not in {one.value for one in Experts}:
             raise SpecError(f"--assume experts={experts!r}; expected worst or balanced")
-        return cls(_fraction(given.get("nonzero", "all")), Experts(experts))
+        values = given.get("values", Plausibility.PLAUSIBLE.value)
+        if values not in {one.value for one in Plausibility}:
+            raise SpecError(f"--assume values={values!r}; expected plausible or zeros")
+        fraction = _fraction(given.get("nonzero", "all"))
+        return cls(fraction, Experts(experts), Plausibility(values))
 
     def text(self) -> str:
         """What `parse` reads, its parts separated by commas."""
-        return f"nonzero={self.found_frac!r},experts={self.experts.value}"
+        experts, values = self.experts.value, self.values.value
+        return f"nonzero={self.found_frac!r},experts={experts},values={values}"
 
     def found(self, most: int) -> int:
         """How many of so many elements are found; never less than the fraction."""

@@ -34,11 +34,13 @@ class Compiled:
         self._phases = phases
         self._values = values
         self._weights = weights
+        self._dynamo: Any = None  # torch._dynamo, once it is loaded
         self._num_traces = self._num_hiding = 0
         self._hidden: list[tuple[dict[int, Any], int, Any]] = []
 
     def install(self, dynamo: ModuleType) -> None:
         """Begins, when torch._dynamo has been loaded."""
+        self._dynamo = dynamo
         modules = self._torch.nn.modules.module
         has_any = getattr(modules, "_has_any_global_hook", None)
         if has_any is not None:  # torch warns of global hooks: of those of the program alone
@@ -145,17 +147,26 @@ class Compiled:
 
     def _watched(self, function: Any, compiled: Any) -> Any:
         run, hidden = self._runner(function), self._without_hooks(compiled)
+        is_step = self._optimizer_of(function) is not None
 
         @functools.wraps(compiled)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._num_traces:
+            if self._num_traces or (self._is_eager() and not is_step):
                 return compiled(*args, **kwargs)
+            if self._is_eager():
+                return run(compiled, args, kwargs)
             self._weights.settle(is_reading=False)
             return run(hidden, args, kwargs)
 
         if hasattr(compiled, "_torchdynamo_wrapper_id"):  # by it torch finds what it has wrapped
             call._torchdynamo_wrapper_id = id(call)  # type: ignore[attr-defined]
         return call
+
+    def _is_eager(self) -> bool:
+        """Whether the compiler is switched off, so that functions run as they were written."""
+        stance = getattr(self._dynamo.eval_frame, "_stance", None)
+        is_forced = getattr(stance, "stance", None) == "force_eager"
+        return bool(self._dynamo.config.disable) or is_forced
 
     def _runner(self, function: Any) -> Callable[[Callable[..., Any], Any, Any], Any]:
         """What calls a compiled function, so that it is known where it begins and ends."""

@@ -16,6 +16,10 @@ _CHECKED_BYTES = 256 << 20
 """Before so much is filled it is looked whether this machine has the memory."""
 
 
+class TooLargeToReadError(RuntimeError):
+    """The program reads what was put off, and this machine has not the memory for it."""
+
+
 class PutOff:
     """What was put off of one storage; the reference does not keep the storage."""
 
@@ -148,12 +152,12 @@ class Held:
 
 
 def _check_room(num_bytes: int) -> None:
-    """Raises RuntimeError where filling so many bytes would have the kernel end the process."""
+    """Raises an error where filling so many bytes would have the kernel end the process."""
     if num_bytes < _CHECKED_BYTES:
         return
     room = host.available_bytes()
     if room is not None and num_bytes > room:
-        raise RuntimeError(
+        raise TooLargeToReadError(
             f"ullage: the program reads {format_bytes(num_bytes)} of weights on the CPU, which "
             "were not initialised until now, and this machine has "
             f"{format_bytes(room)} of memory left; move them to the device unread, or run this "

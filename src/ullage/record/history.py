@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -55,6 +56,7 @@ class History:
         self._c = torch._C
         self._memory = torch.cuda.memory
         self._is_ours = False
+        self.can_have_stacks = _are_texts([*_directory(), *sys.argv[:1], *sys.path])
         self._view: View | None = None
         self._windows: list[Window] = []
         self._record: Callable[..., None] = self._c._cuda_record_memory_history
@@ -72,11 +74,13 @@ class History:
 
         By way of torch's Python function, which knows the arguments that its version of the C
         function takes. Stacks are taken where memory is allocated, not where it is freed: torch
-        2.11 loses an exception that is on its way while it takes the stack of a free.
+        2.11 loses an exception that is on its way while it takes the stack of a free. None are
+        taken where the names of files are no texts: torch could not write the snapshot then.
         """
+        context = "alloc" if self.can_have_stacks else None
         with self._ours():
             self._memory._record_memory_history(
-                "all", context="alloc", stacks="python", max_entries=MAX_ENTRIES
+                "all", context=context, stacks="python", max_entries=MAX_ENTRIES
             )
 
     def snapshot(self) -> Snapshot:
@@ -210,6 +214,25 @@ def without_ours(snapshot: Snapshot) -> Snapshot:
                 kept.append(frame)
         stack[:] = kept
     return snapshot
+
+
+def _directory() -> list[str]:
+    try:
+        return [str(Path.cwd())]
+    except OSError:  # it is gone
+        return []
+
+
+def _are_texts(paths: Sequence[str]) -> bool:
+    """Whether paths can be written: bytes that the locale has no letters for are read as halves of
+    surrogate pairs.
+    """
+    try:
+        for path in paths:
+            path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _index(indices: tuple[int, ...], device: int) -> int:

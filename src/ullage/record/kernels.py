@@ -177,7 +177,7 @@ def _write(region: Any) -> None:
     edges = [at for at in range(len(known) - 1) if known[at] != known[at + 1]]
     for first, end in zip(edges[::2], edges[1::2], strict=True):
         at = region.data.ctypes.data + first
-        library.write_bytes(region.start + first, at, end - first)
+        library.write_bytes(region.start + first, at, end - first, library.TRUE_VALUE)
 
 
 __all__ = ["Kernels"]

@@ -7,8 +7,19 @@ from __future__ import annotations
 
 import array
 import ctypes
+import enum
 from collections.abc import Callable
-from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    byref,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int64,
+    c_size_t,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any, cast
 
 _HOST_READ = ctypes.CFUNCTYPE(None, c_uint64)
@@ -21,7 +32,12 @@ is_present = hasattr(_library, "ullage_position")
 def _bind(name: str, result: type | None, *arguments: type) -> Callable[..., Any]:
     if not is_present:
         return _absent
-    function: Any = getattr(_library, name)
+    function: Any = getattr(_library, name, None)
+    if function is None:
+        raise RuntimeError(
+            f"the phantom in this environment is of another version of ullage (it has no {name}); "
+            "make the environment again: ullage env DIR --force"
+        )
     function.restype, function.argtypes = result, arguments
     return cast("Callable[..., Any]", function)
 
@@ -37,10 +53,18 @@ share_levels = _bind("ullage_share_levels", c_int, c_char_p, c_uint64)
 never_runs_out = _bind("ullage_never_runs_out", None, c_int)
 """Whether devices have memory without end from now on."""
 read_bytes = _bind("ullage_read", c_int, c_void_p, c_void_p, c_size_t)
+"""(address, data, size): 0, or the mark of what is there, TRUE_VALUE or ASSUMED."""
 look = _bind("ullage_look", None, c_void_p, c_void_p, c_void_p, c_size_t)
 """(address, data, known, size): copies what is known, and a flag for each byte of it."""
 is_device_address = _bind("ullage_is_device_address", c_int, c_void_p)
-write_bytes = _bind("ullage_write", None, c_void_p, c_void_p, c_size_t)
+write_bytes = _bind("ullage_write", None, c_void_p, c_void_p, c_size_t, c_int)
+"""(address, data, size, mark)"""
+set_number = _bind("ullage_set_number", None, c_void_p, c_double, c_int)
+"""(address, number, uniformity): all elements of the block are that number."""
+_number = _bind("ullage_number", c_int, c_void_p, POINTER(c_double))
+expect_element = _bind("ullage_expect_element", None, c_char_p, c_size_t, c_int)
+"""(element, its size, whether it is true): what this thread's unknown bytes read as."""
+expect_zeros = _bind("ullage_expect_zeros", None)
 forget = _bind("ullage_forget", None, c_void_p)
 follow_thread = _bind("ullage_follow_thread", None, c_int)
 know_nodes = _bind("ullage_know_nodes", c_int, c_void_p, c_uint64)
@@ -73,7 +97,26 @@ _refused = _bind("ullage_refused", c_char_p, c_uint64, POINTER(c_uint64))
 _assumed = _bind("ullage_assumed", c_char_p, c_uint64, POINTER(c_uint64))
 _outside = _bind("ullage_outside", c_char_p, c_uint64, POINTER(c_uint64))
 _on_host_read = _bind("ullage_on_host_read", None, _HOST_READ)
+_num_uniform = c_int.in_dll(_library, "ullage_num_uniform") if is_present else c_int()
 _callbacks: list[object] = []  # ctypes callbacks must outlive the library's use of them
+
+TRUE_VALUE, ASSUMED = 1, 2
+"""Marks of bytes, as csrc/values.c has them."""
+
+
+class Uniformity(enum.IntEnum):
+    """Why all elements of a block are one number.
+
+    TRUE: a kernel that is known wrote it. ASSUMED: it follows from assumptions, but nothing has
+    read it yet: what counts elements first may still decide otherwise. DECIDED: a decision was made
+    by it. READ: the host has read the elements.
+    """
+
+    TRUE = 1
+    ASSUMED = 2
+    DECIDED = 3
+    READ = 4
+
 
 LIBRARIES = ("cuBLAS", "cuBLASLt", "cuDNN", "cuSOLVER", "cuSPARSE", "cuFFT", "other", "NCCL")
 """Names of enum library in phantom.h."""
@@ -84,6 +127,18 @@ def on_host_read(callback: Callable[[int], None]) -> None:
     wrapped = _HOST_READ(callback)
     _callbacks.append(wrapped)
     _on_host_read(wrapped)
+
+
+def has_numbers() -> bool:
+    """Whether the number of any block is known."""
+    return bool(_num_uniform.value)
+
+
+def number_at(address: int) -> tuple[float, Uniformity] | None:
+    """The number that all elements of a block are; None: it is not known to be uniform."""
+    number = c_double()
+    uniformity = _number(address, byref(number))
+    return (number.value, Uniformity(uniformity)) if uniformity else None
 
 
 def events() -> dict[str, bytes]:
@@ -171,15 +226,21 @@ def _text(value: object) -> str:
 
 
 __all__ = [
+    "ASSUMED",
     "LIBRARIES",
+    "TRUE_VALUE",
+    "Uniformity",
     "assumed",
     "current_scope",
     "enter_scope",
     "events",
     "expect_count",
+    "expect_element",
     "expect_nothing",
+    "expect_zeros",
     "follow_thread",
     "forget",
+    "has_numbers",
     "host_filled",
     "host_is_untouched",
     "host_needed_bytes",
@@ -193,12 +254,14 @@ __all__ = [
     "never_runs_out",
     "non_torch_peak_bytes",
     "num_not_yet",
+    "number_at",
     "on_host_read",
     "outside",
     "pinned_peak_bytes",
     "position",
     "read_bytes",
     "refused",
+    "set_number",
     "share_levels",
     "skip_random",
     "usage",

@@ -30,7 +30,7 @@ _POINTER = b"version https://git-lfs"
 _SHARD_BYTES = 4 << 30
 """Of a file: Linux refuses to map one that is larger than the machine's memory."""
 _HUB = ("cache_dir", "revision", "token", "local_files_only", "subfolder", "trust_remote_code")
-_TYPES = {
+TYPES = {
     "float64": "F64",
     "float32": "F32",
     "float16": "F16",
@@ -61,6 +61,11 @@ class MadeUpWeights:
     def install(self) -> None:
         """Begins, when transformers is imported."""
         on_import("transformers.modeling_utils", self._cover)
+
+    @property
+    def num_made(self) -> int:
+        """How many models have made-up weights."""
+        return len(self._made)
 
     def holds(self, address: int) -> bool:
         """Whether an address is in a file that was made up."""
@@ -100,12 +105,12 @@ class MadeUpWeights:
         if name is None or kwargs.get("state_dict") is not None or kwargs.get("gguf_file"):
             return None
         hub = {key: kwargs[key] for key in _HUB if key in kwargs}
-        source = _source(str(name), hub)
+        source = find_source(str(name), hub)
         given = kwargs.get("config")
         kind = type(given) if hasattr(given, "to_dict") else cls.config_class
         if source is None and not Path(str(name)).exists():
             kind.from_pretrained(name, **hub)  # it is in the cache then
-            source = _source(str(name), hub)
+            source = find_source(str(name), hub)
         if source is None or _has_weights(source):
             return None
         config = kind.from_pretrained(str(source))  # the checkpoint's, whatever the program changes
@@ -132,14 +137,14 @@ class MadeUpWeights:
             if (source / file).exists() and not _is_pointer(source / file):
                 (made / file).symlink_to((source / file).resolve())
             else:
-                _write_hole(made / file, {key: tensors[key] for key in names})
+                write_hole(made / file, {key: tensors[key] for key in names})
         if set(shards) != {_WEIGHTS[0]}:
             places = {key: file for file, names in shards.items() for key in names}
-            index = {"metadata": {"total_size": _size(tensors)}, "weight_map": places}
+            index = {"metadata": {"total_size": total_bytes(tensors)}, "weight_map": places}
             (made / _INDEXES[0]).write_text(json.dumps(index))
         self._warn(
             f"the weights of {name} are not there and were made up from its config: "
-            f"{len(tensors)} tensors, {_size(tensors):,} bytes of zeros"
+            f"{len(tensors)} tensors, {total_bytes(tensors):,} bytes of zeros"
         )
         return made
 
@@ -157,7 +162,7 @@ class MadeUpWeights:
                 found[name] = tensor.detach()
         return {
             name: (
-                _TYPES[str(dtype if value.is_floating_point() else value.dtype)[6:]],
+                TYPES[str(dtype if value.is_floating_point() else value.dtype)[6:]],
                 tuple(value.shape),
             )
             for name, value in _as_saved(model, found).items()
@@ -184,7 +189,7 @@ class MadeUpWeights:
             torch.set_rng_state(state)
 
 
-def _source(name: str, hub: Mapping[str, Any]) -> Path | None:
+def find_source(name: str, hub: Mapping[str, Any]) -> Path | None:
     """The directory that has the config of a model; of one on the hub, in the cache."""
     folder = hub.get("subfolder") or ""
     if Path(name).is_dir():
@@ -241,7 +246,8 @@ def _as_saved(model: Any, tensors: dict[str, Any]) -> dict[str, Any]:
     return saved
 
 
-def _size(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> int:
+def total_bytes(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> int:
+    """What tensors take in a file, of their types and shapes."""
     return sum(_bytes_of(*tensor) for tensor in tensors.values())
 
 
@@ -275,7 +281,7 @@ def _shards(
     return {f"model-{i:05}-of-{len(groups):05}.safetensors": g for i, g in enumerate(groups, 1)}
 
 
-def _write_hole(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+def write_hole(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
     """A safetensors file whose numbers take no room: its end lies far behind its header."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0

@@ -55,10 +55,12 @@ class Modules:
         pointer = ctypes.c_void_p.from_address(id(node) + _NODE_OFFSET).value
         return bool(pointer and library.know_nodes(pointer, number()))
 
-    def enter(self, module: Any) -> None:
-        """A module's forward begins."""
-        number = self._numbers.get(id(module))
-        library.enter_scope(self._meet(module) if number is None else number)
+    def enter(self, module: Any) -> int:
+        """A module's forward begins; the number of its scope."""
+        known = self._numbers.get(id(module))
+        number = self._meet(module) if known is None else known
+        library.enter_scope(number)
+        return number
 
     def note_call(self, module: Any) -> None:
         """A module that has a scope was called while no other was."""

@@ -1,8 +1,7 @@
 """Phases: where forward, backward and optimizer begin and end in the event sequence.
 
 A root module is one that is called while no other is; the replicas that DataParallel calls, each in
-a thread of its own, are parts of the one that calls them. A step ends with optimizer.step(); a
-program without an optimizer steps with its root module's forward.
+a thread of its own, are parts of the one that calls them. What ends a step: steps.py.
 """
 
 from __future__ import annotations
@@ -14,17 +13,15 @@ from types import ModuleType
 from typing import Any
 
 from ullage.record import library, users
+from ullage.record.input_shapes import find_shapes
 from ullage.record.modules import Modules, is_replica
 from ullage.record.ownership import Claims
+from ullage.record.steps import Mark, StepKind, Steps
 from ullage.record.values import Values
+from ullage.record.weight_copies import WeightCopies
 
-Mark = tuple[int, str, Any]
 _CLAIMED_STEP = 1
 """The step after which every module and optimizer is looked for, which takes about 0.1 s."""
-
-
-class StepsReached(SystemExit):
-    """Ends the program after the number of steps that was asked for, as sys.exit(0) would."""
 
 
 class _Depth(threading.local):
@@ -43,15 +40,17 @@ class Phases:
         *,
         max_steps: int | None,
         on_step: Callable[[int], None],
+        on_stop: Callable[[int, StepKind], None],
         values: Values,
     ) -> None:
         self.marks: list[Mark] = []
-        self.num_steps = 0
-        self.has_optimizer = False
+        self.steps = Steps(
+            torch, self.marks, max_steps=max_steps, on_step=self._after_step, on_stop=on_stop
+        )
         self._torch = torch
         self._claims = claims
+        self._copies = WeightCopies(torch, claims)
         self._modules = modules
-        self._max_steps = max_steps
         self._on_step = on_step
         self._values = values
         self._depth = _Depth()
@@ -59,7 +58,6 @@ class Phases:
         self._num_optimizer = 0
         self._num_failed = 0
         self._is_updating = False
-        self._stepped: set[int] = set()  # the optimizers that have ended the last step
         self.is_tracing = False  # the compiler runs a backward of its own
         self.hooks: tuple[Any, ...] = ()
 
@@ -74,23 +72,22 @@ class Phases:
             ),
         )
         optimizer = torch.optim.Optimizer
+        optimizer.__init__ = self._around_construction(optimizer.__init__)
         optimizer.profile_hook_step = staticmethod(self._around_step(optimizer.profile_hook_step))
         run_backward = getattr(torch.autograd, "_engine_run_backward", None)
         if run_backward is not None:
             torch.autograd._engine_run_backward = self._around_backward(run_backward)
 
+    def stop(self) -> None:
+        """Ends the program after no step from here on, and has modules called without hooks."""
+        self.steps.count_without_end()
+        self._on_step = lambda _num_steps: None
+        for handle in self.hooks:
+            handle.remove()
+
     def whole_marks(self) -> list[Mark]:
         """The marks; where nothing ended a step, each whole forward of a root module did."""
-        if self.num_steps or self._num_failed:
-            return self.marks
-        marks: list[Mark] = []
-        num_steps = 0
-        for mark in self.marks:
-            marks.append(mark)
-            if mark[1] == "forward_end":
-                marks.append((mark[0], "step", num_steps))
-                num_steps += 1
-        return marks
+        return self.steps.whole_marks(has_failed=self._num_failed > 0)
 
     def call_module(self, module: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Calls what stands for a module's call, and runs no hooks."""
@@ -118,6 +115,7 @@ class Phases:
             return call()
         self._depth.modules += 1
         self._depth.is_in_function = True
+        self.steps.begin_forward()
         self._mark("forward_begin", {"grad": True})
         try:
             return call()
@@ -146,28 +144,35 @@ class Phases:
         self.marks.append((library.position(), kind, payload))
 
     def _before_module(self, module: Any, _arguments: Any) -> None:
-        self._modules.enter(module)
+        scope = self._modules.enter(module)
         self._depth.modules += 1
         if self._depth.modules == 1 and not self.is_busy:
             self._claims.claim_module(module)
             if not is_replica(module):
-                self._mark("forward_begin", {"grad": self._torch.is_grad_enabled()})
+                self.steps.begin_forward()
+                is_recorded = self._torch.is_grad_enabled()
+                about = {"grad": is_recorded, "training": module.training, "module": scope}
+                self._mark("forward_begin", about)
 
-    def _after_module(self, module: Any, _arguments: Any, *named_and_output: Any) -> None:
-        self._leave_module(module, named_and_output)
+    def _after_module(self, module: Any, arguments: Any, *named_and_output: Any) -> None:
+        self._leave_module(module, arguments, named_and_output)
         users.pass_on()
 
-    def _leave_module(self, module: Any, named_and_output: Sequence[Any]) -> None:
+    def _leave_module(
+        self, module: Any, arguments: Sequence[Any], named_and_output: Sequence[Any]
+    ) -> None:
         library.leave_scope()
         self._depth.modules -= 1
         if self._depth.modules == 0 and not self.is_busy and not is_replica(module):
-            self._mark("forward_end")
             if len(named_and_output) != 2:  # after an exception torch leaves out the named ones
+                self._mark("forward_end")
                 self._num_failed += 1
                 return
-            self._claims.claim_cache(*named_and_output)
-            if not self.has_optimizer and not self._torch.is_grad_enabled():
-                self._end_step()
+            named, output = named_and_output
+            shapes = find_shapes(self._torch.Tensor, arguments, named)
+            self._mark("forward_end", {"inputs": shapes})
+            self._claims.claim_cache(named, output)
+            self.steps.end_forward()
 
     def _around_backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def run_backward(*arguments: Any, **named: Any) -> Any:
@@ -194,14 +199,24 @@ class Phases:
                 self._depth.modules = 0
                 library.leave_scopes()
             self._values.begin_backward()
+            self.steps.see_backward()
             self._mark("backward_begin")
 
     def _end_backward(self) -> None:
         self._num_backward -= 1
         if self._num_backward == 0:
             self._mark("backward_end")
+            self.steps.end_backward()
             self._claims.claim_gradients()
             self._values.end_backward()
+
+    def _around_construction(self, construct: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(construct)
+        def construct_and_note(optimizer: Any, *arguments: Any, **named: Any) -> None:
+            construct(optimizer, *arguments, **named)
+            self.steps.see_optimizer()
+
+        return construct_and_note
 
     def _around_step(self, hook_step: Callable[..., Any]) -> Callable[..., Any]:
         """torch wraps the step of each class of optimizers, to call hooks; here it is wrapped once
@@ -230,7 +245,7 @@ class Phases:
         if self._num_optimizer > 1:
             return None
         self._leave_function()
-        self.has_optimizer = True
+        self.steps.see_optimizer()
         self._claims.claim_optimizer(optimizer)
         self._values.forget_optimizer(optimizer)
         if len(arguments) > 1 and callable(arguments[1]):
@@ -273,31 +288,14 @@ class Phases:
             return
         self._end_update()
         self._claims.claim_optimizer(optimizer)
-        self._go_on_with_step(optimizer)
-        self._end_step()
+        self.steps.end_optimizer(optimizer)
 
-    def _go_on_with_step(self, optimizer: Any) -> None:
-        """An optimizer right after another ends the same step: one has the matrices, say, and one
-        the rest.
-        """
-        ends = (number for number in reversed(range(len(self.marks))) if self._is_step(number))
-        last = next(ends, None)
-        since = {kind for _, kind, _ in self.marks[last:]} if last is not None else set()
-        if last is None or since & {"forward_begin", "backward_begin"}:
-            self._stepped.clear()
-        elif id(optimizer) not in self._stepped:
-            del self.marks[last]
-            self.num_steps -= 1
-        self._stepped.add(id(optimizer))
-
-    def _is_step(self, number: int) -> bool:
-        return self.marks[number][1] == "step"
-
-    def _end_step(self) -> None:
-        self._mark("step", self.num_steps)
-        self.num_steps += 1
-        if self.num_steps == _CLAIMED_STEP:
+    def _after_step(self, count: int) -> None:
+        is_training = self.steps.kind is StepKind.TRAINING
+        if count == _CLAIMED_STEP:
             self._claims.claim_everything()
-        self._on_step(self.num_steps)
-        if self._max_steps is not None and self.num_steps >= self._max_steps:
-            raise StepsReached(0)
+            if is_training:
+                self._copies.look()
+        elif is_training and count == _CLAIMED_STEP + 1:
+            self._copies.claim()
+        self._on_step(count)

@@ -86,12 +86,17 @@ class HostReads:
 
     def __init__(self) -> None:
         self.rows: dict[str | None, list[int]] = {}
+        self.answers: dict[str | None, str] = {}
         self._last: str | None = None
         self._in_a_row = 0
 
-    def note(self, num_bytes: int) -> str | None:
-        """One more such read, here in the user's code; a warning, once it looks like waiting."""
+    def note(self, num_bytes: int, answer: str = "") -> str | None:
+        """One more such read, here in the user's code, and the number that it got, if it was one; a
+        warning, once it looks like waiting.
+        """
         where = here()
+        self.answers.pop(where, None)  # the latest comes last
+        self.answers[where] = answer
         row = self.rows.setdefault(where, [0, 0])
         row[0] += 1
         row[1] += num_bytes
@@ -101,8 +106,8 @@ class HostReads:
             return None
         return (
             f"{where or 'the program'} has read {self.MANY:,} times in a row a value that no "
-            "kernel has computed, and got zeros; if it waits there for the value to change, it "
-            "waits for ever"
+            f"kernel has computed, and got {answer or 'zeros'}; if it waits there for the value to "
+            "change, it waits for ever"
         )
 
     def end_step(self) -> None:

@@ -1,6 +1,7 @@
 """Routers of experts: whom tokens are sent to, where no kernel has computed it.
 
-The choice is a topk over the experts' scores. It gets values, as the assumption has them, that are
+The choice is a topk over the experts' scores, in the forward of a module that has as many experts
+(experts.py). It gets values, as the assumption has them, that are
 followed like any other small values: counts, masks and indices made of it fit one another. Where
 the tokens are too many to be followed, or some are dropped, what is counted of them follows the
 same assumption, and is known by its shape.
@@ -16,6 +17,7 @@ from typing import Any
 
 from ullage.record.assume import Assumed, Experts
 from ullage.record.beside import Beside
+from ullage.record.experts import is_routing
 
 _MAX_EXPERTS = 1024
 _WORDS = {
@@ -75,21 +77,24 @@ class Routers:
         self._most: dict[tuple[int, int], int] = {}
         self._last: dict[int, Routing] = {}  # by the number of experts
 
-    def choose(self, args: Any, result: Any) -> None:
-        """After topk(scores, k, dim): gives its indices values, if they are of experts."""
+    def choose(self, args: Any, result: Any) -> bool:
+        """After topk(scores, k, dim): gives its indices values, if they are of experts; False: they
+        are not.
+        """
         scores, k = args[0], int(args[1])
         dim = args[2] if len(args) > 2 else -1
         num_experts = scores.size(-1) if scores.dim() > 1 else 0
         if dim == 0 and scores.dim() == 2:
-            self._limit(*scores.size(), capacity=k)
-            return
+            return self._limit(*scores.size(), capacity=k, indices=result[1])
         is_last = dim in (-1, scores.dim() - 1)
         if not (1 <= k < num_experts <= _MAX_EXPERTS and is_last and scores.is_floating_point()):
-            return
+            return False
         tokens = math.prod(scores.size()[:-1])
         indices = result[1]
         if tokens < 2 or not self._beside.has_address(indices):
-            return
+            return False
+        if not is_routing(self._torch, num_experts):
+            return False
         routing = Routing(tokens, num_experts, k, tokens, self._is_balanced)
         self._last[num_experts] = routing
         self._most[2, tokens * num_experts] = sum(routing.counts())
@@ -99,9 +104,14 @@ class Routers:
             self._most[1, number] = num_experts if self._is_balanced else k
         self._note("experts that a router chooses", 8 * tokens * k, self.words)
         if self._beside.is_small(indices):
-            numbers = self._torch.arange(tokens * k if self._is_balanced else k, device="cpu")
-            chosen = (numbers % num_experts).reshape(-1, k).expand(tokens, k)
-            self._beside.store(indices, chosen.reshape(indices.size()))
+            self._beside.store(indices, self._chosen(routing).reshape(indices.size()))
+        return True
+
+    def _chosen(self, routing: Routing) -> Any:
+        """The experts of each token: (tokens, chosen)."""
+        tokens, k = routing.num_tokens, routing.num_chosen
+        numbers = self._torch.arange(tokens * k if self._is_balanced else k, device="cpu")
+        return (numbers % routing.num_experts).reshape(-1, k).expand(tokens, k)
 
     def most(self, mask: Any) -> int | None:
         """How many tokens one expert gets by a mask of (k, tokens) choices, or how many experts get
@@ -109,12 +119,21 @@ class Routers:
         """
         return self._most.get((mask.dim(), mask.numel()))
 
-    def _limit(self, num_tokens: int, num_experts: int, *, capacity: int) -> None:
-        """Each expert keeps so many of the tokens that chose it."""
+    def _limit(self, num_tokens: int, num_experts: int, *, capacity: int, indices: Any) -> bool:
+        """Each expert keeps so many of the tokens that chose it: its indices are theirs, before
+        those of other tokens. False: it is no choice of a router.
+        """
         last = self._last.get(num_experts)
-        if last is not None and last.num_tokens == num_tokens:
-            self._last[num_experts] = limited = replace(last, capacity=capacity)
-            self._most[2, num_tokens * num_experts] = sum(limited.counts())
+        if last is None or last.num_tokens != num_tokens:
+            return False
+        self._last[num_experts] = limited = replace(last, capacity=capacity)
+        self._most[2, num_tokens * num_experts] = sum(limited.counts())
+        if self._beside.is_small(indices):
+            goes = self._torch.zeros(num_tokens, num_experts, dtype=self._torch.int8, device="cpu")
+            goes.scatter_(1, self._chosen(last), 1)
+            order = goes.sort(dim=0, descending=True, stable=True).indices
+            self._beside.store(indices, order[:capacity])
+        return True
 
     def count(self, args: Any, result: Any) -> None:
         """After a sum or histogram of what is not known: if it counts each expert's tokens, it gets

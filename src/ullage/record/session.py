@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ullage import __version__
 from ullage.record import alone, host, levels, library, place, requests, tuned
@@ -21,14 +21,21 @@ from ullage.record.history import History
 from ullage.record.holders import Holders
 from ullage.record.kernels import Kernels
 from ullage.record.modules import Modules
+from ullage.record.ooms import OutOfMemories
 from ullage.record.ownership import Claims
 from ullage.record.peaks import Peaks
 from ullage.record.phases import Phases
 from ullage.record.settings import Settings
+from ullage.record.steps import StepKind
+from ullage.record.suspects import suspicions
 from ullage.record.values import Values
 from ullage.record.weights import SkippedWeights
 from ullage.record.work import Work
 from ullage.record.written import lift_limits, undisturbed, write_whole
+
+if TYPE_CHECKING:
+    from ullage.record.made_up import MadeUpWeights
+    from ullage.record.made_up_vision import MadeUpVision
 
 # Address space, no memory: given back for the record of a program that has used up all it may have.
 _RESERVE_BYTES = 64 << 20
@@ -44,12 +51,8 @@ class Session:
         self, torch: ModuleType, settings: Settings, changed_variables: Sequence[str] = ()
     ) -> None:
         self.exit: dict[str, Any] = {
-            "kind": "returned",
-            "exception": None,
-            "message": None,
-            "where": None,
-            "code": 0,
-        }
+            "kind": "returned", "exception": None, "message": None, "where": None, "code": 0,
+        }  # fmt: skip
         self._torch = torch
         self._settings = settings
         self._changed_variables = tuple(changed_variables)
@@ -60,7 +63,6 @@ class Session:
         self._reserve: mmap.mmap | None = None
         self._mark: Path | None = None
         self._reads = place.HostReads()
-        self._ooms: list[dict[str, Any]] = []
         self._warnings: list[str] = []
         self._groups: list[list[int]] = []
         self._weights = SkippedWeights(torch, is_on=not settings.has_real_init)
@@ -68,7 +70,9 @@ class Session:
         self._peaks = Peaks(torch)
         self._modules = Modules(torch)
         self._claims = Claims(torch, self._modules)
+        self._made_up: tuple[MadeUpWeights | MadeUpVision, ...] = ()
         self._holders = Holders(torch, is_on=settings.has_snapshot)
+        self.ooms = OutOfMemories(torch, self._look_at_holders)
         self._values = Values(torch, self._weights, settings.assumed)
         self._phases = Phases(
             torch,
@@ -76,6 +80,7 @@ class Session:
             self._modules,
             max_steps=settings.max_steps,
             on_step=self._note_step,
+            on_stop=self._note_stop,
             values=self._values,
         )
         self._work = Work(torch, self._modules, self._phases) if settings.has_work else None
@@ -111,11 +116,24 @@ class Session:
 
     def _make_weights_up(self) -> None:
         from ullage.record.made_up import MadeUpWeights
+        from ullage.record.made_up_vision import MadeUpVision
 
         directory = self._settings.run_dir / "weights"
         made_up = MadeUpWeights(self._torch, directory, self._warnings.append)
+        vision = MadeUpVision(self._torch, directory, self._warnings.append)
         self._weights.is_made_up = made_up.holds
-        made_up.install()
+        self._made_up = (made_up, vision)
+        for weights in self._made_up:
+            weights.install()
+
+    def _note_unused_options(self) -> None:
+        """An option that did nothing, as the program does not do what it is about."""
+        if self._made_up and not any(weights.num_made for weights in self._made_up):
+            self._warnings.append(
+                "--dummy-weights made nothing up: it is about missing weights that transformers' "
+                "or diffusers' from_pretrained or timm's pretrained=True ask for, and there were "
+                "none"
+            )
 
     def _begin(self) -> None:
         if os.getpid() != self._pid:
@@ -136,6 +154,11 @@ class Session:
             try:
                 self._history.begin()
                 self._has_history = True
+                if not self._history.can_have_stacks:
+                    self._warnings.append(
+                        "the snapshot has no stacks: the locale has no letters for the names of "
+                        "files here; set PYTHONUTF8=1, or a locale of UTF-8"
+                    )
             except (TypeError, RuntimeError) as error:
                 self._warnings.append(
                     f"torch {self._torch.__version__} records memory history in a way not known "
@@ -143,7 +166,7 @@ class Session:
                 )
         observe = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
         if backend == "native" and observe is not None:
-            observe(self._note_oom)
+            observe(self.ooms.note)
         library.on_host_read(self._note_read)
 
     def _leave(self) -> None:
@@ -167,31 +190,30 @@ class Session:
             self._work = Work(self._torch, self._modules, self._phases)
             self._work.install()
 
+    def step_aside(self) -> None:
+        """What follows is not the program's, and this process leaves no record of it: nothing is
+        watched, put off or counted any more.
+        """
+        self._is_written = True
+        self._values.pause()
+        self._weights.is_over = True
+        self._phases.stop()
+
     def _note_read(self, num_bytes: int) -> None:
-        warning = self._reads.note(num_bytes)
+        warning = self._reads.note(num_bytes, self._values.reads.answer)
         if warning is not None and warning not in self._warnings:
             self._warnings.append(warning)
             print(f"ullage: {warning}", file=sys.stderr)
 
-    def _note_oom(self, device: int, requested: int, _device_total: int, _device_free: int) -> None:
+    def _look_at_holders(self) -> None:
         self._claims.claim_everything()
         self._holders.look()
-        self._ooms.append(
-            {
-                "position": library.position(),
-                "device": device,
-                "requested_bytes": requested,
-                "message": None,
-                "where": place.here(),
-            }
-        )
 
     def _note_step(self, num_steps: int) -> None:
         self._reads.end_step()
+        self._values.policy.num_steps = num_steps
         if self._work is not None:
             self._work.end_step()
-        if self._settings.max_steps is not None and num_steps >= self._settings.max_steps:
-            self.exit["kind"] = "steps_reached"
         if num_steps in _LOOKED_AT:
             self._holders.look()
         if self._settings.progress is not None:
@@ -199,6 +221,11 @@ class Session:
             # A disk that is full, or no file allowed any more, is not to end the program.
             with contextlib.suppress(OSError), self._settings.progress.open("a") as progress:
                 progress.write(f"step {num_steps} allocated {allocated}\n")
+
+    def _note_stop(self, num_steps: int, kind: StepKind) -> None:
+        """The program is ended after so many steps."""
+        steps = {"count": num_steps, "kind": kind.value}
+        self.exit = self.exit | {"kind": "steps_reached", "steps": steps}
 
     def note_exception(self, error: BaseException) -> None:
         """An exception that ends the program."""
@@ -210,9 +237,10 @@ class Session:
             "where": place.of_traceback(error.__traceback__),
             "code": 1,
         }
-        if self._ooms and isinstance(error, self._torch.OutOfMemoryError):
-            self._ooms[-1]["message"] = str(error)
-            self._ooms[-1]["where"] = self.exit["where"] or self._ooms[-1]["where"]
+        if not isinstance(error, self._torch.OutOfMemoryError):
+            assumed = self._settings.assumed if self._settings.has_values else None
+            self._warnings += suspicions(error, self._reads, self._values.shapes, assumed)
+        self.ooms.note_exception(error, self.exit["where"])
 
     def note_signal(self, number: int) -> None:
         """A signal that ends the program."""
@@ -251,6 +279,7 @@ class Session:
         return self._has_device
 
     def _write(self) -> None:
+        self._note_unused_options()
         record, stem = self._look(), self._settings.run_dir / str(self._pid)
         write_whole(stem.with_suffix(".record"), record)
         if self._settings.has_snapshot:
@@ -258,8 +287,7 @@ class Session:
 
     def _look(self) -> dict[str, Any]:
         self._values.pause()
-        self._claims.claim_everything()
-        self._holders.look()
+        self._look_at_holders()
         return self._record()
 
     def _in_snapshot(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -269,6 +297,9 @@ class Session:
         torch = self._torch
         rank = os.environ.get("RANK")
         events = self._events()
+        remark = self._phases.steps.remark
+        if remark is not None and remark not in self._warnings:
+            self._warnings.append(remark)
         answered = requests.answered_by(self._pid, self._settings.run_dir)
         return {
             "schema": "ullage.record/1",
@@ -293,7 +324,7 @@ class Session:
             **library.usage(len(events["device"])),
             **self._holders.columns(),
             **self._basis(),
-            "ooms": self._ooms,
+            "ooms": self.ooms.rows,
             "host_peak_bytes": host.peak_bytes(),
             "host_needed_bytes": host.needed_bytes(),
             "pinned_peak_bytes": library.pinned_peak_bytes(),
@@ -316,9 +347,17 @@ class Session:
 
     def _basis(self) -> dict[str, Any]:
         """What was not known, and what was assumed in its stead."""
+        has_values = self._settings.has_values
+        answer = self._values.policy.words if has_values else "answered as zeros"
         return {
             "reads": [
-                {"what": "host read", "where": where, "count": count, "bytes": num_bytes}
+                {
+                    "what": "host read",
+                    "where": where,
+                    "count": count,
+                    "bytes": num_bytes,
+                    "answer": answer,
+                }
                 for where, (count, num_bytes) in self._reads.rows.items()
             ],
             "shapes": [

@@ -34,6 +34,8 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
         if not was_ours:
             kept.append(traceback)
         traceback = traceback.tb_next
+    if not kept:
+        return None
     for one, following in zip(kept, [*kept[1:], None], strict=True):
         one.tb_next = following
-    return kept[0] if kept else None
+    return kept[0]

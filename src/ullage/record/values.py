@@ -6,7 +6,10 @@ and its result is written to the device's block: whatever reads it later (item, 
 the true value. All else stays unknown.
 
 An operation whose output *shape* hangs on an unknown value (nonzero, unique, a boolean index) is
-told the worst case, and noted with its place.
+told the worst case, and noted with its place; what it looks at is that case from then on, whoever
+reads it. What else is unknown is what the policy has it be (record/policy.py, docs/values.md).
+
+Nothing of this raises into the program: an operation that is not understood is left unknown.
 
 Operations are seen at a dispatch key that torch keeps free for tests and puts before all others. A
 TorchDispatchMode would not do: autograd and composite operations ask whether one is active, and
@@ -18,18 +21,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from ullage.record import library
 from ullage.record.arrivals import on_import
 from ullage.record.assume import Assumed
-from ullage.record.beside import Beside, Known
+from ullage.record.beside import Beside
+from ullage.record.choices import NAMES, Choices
+from ullage.record.counted import Counted
+from ullage.record.guard import Guard
+from ullage.record.known import Known
 from ullage.record.place import ShapeReads
+from ullage.record.policy import Policy
+from ullage.record.reads import Reads
 from ullage.record.routers import Routers
+from ullage.record.uniform import base_name
 from ullage.record.weights import SkippedWeights
 
 _KEY = "TESTING_ONLY_GenericMode"
@@ -47,9 +57,22 @@ index_select masked_fill masked_fill_ masked_select masked_scatter masked_scatte
 masked_scatter_backward _index_put_impl_ tril triu repeat repeat_interleave flip roll clone sort
 topk bincount histc nonzero _unique2 unique_dim unique_consecutive constant_pad_nd searchsorted
 bucketize embedding copy_ _to_copy fill_ zero_ normal_ uniform_ _amp_update_scale_ _foreach_norm
-_foreach_mul_ _foreach_add_ _foreach_copy_ _foreach_zero_
+_foreach_mul_ _foreach_add_ _foreach_copy_ _foreach_zero_ _local_scalar_dense logical_xor_ isposinf
+isneginf exp exp2 expm1 log log10 log2 log1p sqrt rsqrt tanh sigmoid reciprocal _softmax
+_log_softmax _sample_dirichlet xlogy lgamma digamma erf sin cos bernoulli bernoulli_ poisson
+multinomial randperm randint random_ median mode _amp_foreach_non_finite_check_and_unscale_
 """
 """Operations with kernels of their own that make, hand on, or read what programs decide by."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What was known of an operation's inputs before it ran; None: nothing of interest."""
+
+    inputs: Known | None
+
+
+_NOTHING, _LOST = _Prepared(None), _Prepared(None)
 
 
 class Values:
@@ -60,17 +83,19 @@ class Values:
         self.is_tracing = False  # the compiler's tensors have no bytes
         self._torch = torch
         self._weights = weights
-        self._beside = Beside(torch)
-        self._assumed = assumed
+        self.policy = Policy(torch, assumed)
+        self.guard = Guard(self.shapes.note)
+        self._beside = Beside(torch, self.policy)
+        self.reads = Reads(torch, self._beside, self.policy)
+        self._choices = Choices(torch, self._beside)
         self._routers = Routers(torch, self._beside, assumed, self.shapes.note)
+        self._counted = Counted(torch, self._beside, assumed, self._routers, self.shapes.note)
         self._include = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
         self._is_installed = self._is_active = self._is_following = False
         self._is_backward = False
         self._num_sparing = 0
         self._awaited: Any = None
         aten = torch.ops.aten
-        self._scattered = aten.masked_scatter_backward.default
-        self._places = {aten.index_put_.default, aten._index_put_impl_.default, self._scattered}
         self._copies = {aten._to_copy.default, aten.copy_.default}
         self._topk = aten.topk.default
         self._histogram = aten.histc.default  # the CPU has none of integers
@@ -78,19 +103,9 @@ class Values:
             *(aten.sum.dim_IntList, aten.bincount.default, self._histogram),
             *(aten.scatter_add.default, aten.scatter_add_.default),
         }
-        self._equal, self._repeat = aten.equal.default, aten.repeat_interleave.Tensor
-        self._finds = {
-            aten.nonzero.default: None,
-            aten._unique2.default: None,
-            aten.unique_dim.default: None,
-            aten.unique_consecutive.default: None,
-            aten.repeat_interleave.Tensor: None,
-            aten.masked_select.default: torch.bool,
-            aten.index.Tensor: torch.bool,
-            aten.index_put_.default: torch.bool,
-            aten._index_put_impl_.default: torch.bool,
-            aten.masked_scatter_backward.default: torch.bool,
-        }
+        self._equal = aten.equal.default
+        self._finds = self._counted.ops
+        self._chooses: set[Any] = set()
 
     def install(self, *, is_following: bool) -> bool:
         """Starts; False: this torch has no such key, and small values stay unknown.
@@ -105,7 +120,9 @@ class Values:
         self._rest = library_type("_", "IMPL")
         fallback(self._rest, self._torch.library.fallthrough_kernel, _KEY)
         self._seen = library_type("aten", "IMPL")
-        for op in self._weights.ops | (self._followed() if is_following else self._finds.keys()):
+        followed = self._followed() if is_following else self._finds.keys()
+        self._chooses = {op for op in followed if base_name(op) in NAMES}
+        for op in self._weights.ops | followed:
             self._seen.impl(op, functools.partial(self._follow, op), _KEY)
         _let_pass(self._torch._ops, self._torch._C)
         self._is_installed = True
@@ -190,44 +207,68 @@ class Values:
     def _follow(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         if self.is_tracing or (self._is_backward and not self._steers_backward(op)):
             return self._pass_on(op, args, kwargs)
-        made = self._weights.put_off(op, args, kwargs) if op in self._weights.ops else None
+        is_put_off = op in self._weights.ops
+        made = self.guard.run(op, self._weights.put_off, op, args, kwargs) if is_put_off else None
         if made is not None:
             return made
         if not self._is_following and op not in self._finds:
             return self._pass_on(op, args, kwargs)
-        if op is self._equal and self._beside.are_comparable(*args):
+        if op is self._equal and self.guard.run(op, self._beside.are_comparable, *args):
             # What it does on a GPU, step by step, so that each step is seen.
             return bool(args[0].eq(args[1]).all().item())
         if self._awaited in map(type, args):
             args = tuple(map(self._await, args))
         if op in self._copies and self._is_following:
-            args = self._beside.packed(op, args, kwargs)
+            args = self.guard.run(op, self.reads.packed, op, args, kwargs) or args
         self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
         library.follow_thread(1)
         try:
-            may_matter = op in self._finds or self._beside.may_matter(op, args)
-            matters = self._is_following and may_matter
-            known = self._beside.read_inputs(op, args) if matters else None
-            self._beside.forget_written(op, args, kwargs)
-            finds = op in self._finds and self._expect_count(op, args, known)
+            known = self.guard.run(op, self._prepare, op, args, kwargs) or _LOST
+            if known is _LOST:
+                library.follow_thread(0)  # whatever it is given may be written
             try:
                 result = op(*args, **kwargs)
             finally:
-                if finds:
-                    library.expect_nothing()
-            is_unknown = known is None or not known.is_complete
-            if known is not None:
-                self._beside.follow(op, args, kwargs, known, result)
-            if op in self._copies:
-                self._beside.take_over(result)
-            elif op is self._topk and is_unknown:
-                self._routers.choose(args, result)
-            elif op in self._counts and (is_unknown or op is self._histogram):
-                self._routers.count(args, result)
+                library.expect_nothing()
+                library.expect_zeros()
+            if known is not _LOST:
+                self.guard.run(op, self._conclude, op, args, kwargs, known.inputs, result)
             return result
         finally:
             library.follow_thread(self._thread_state())
             self._include(_KEY, self._is_active)  # type: ignore[misc]
+
+    def _prepare(self, op: Any, args: Any, kwargs: Any) -> _Prepared:
+        """Before an operation: reads what is known of its inputs, and says what it will find."""
+        beside, finds = self._beside, op in self._finds
+        if not (finds or beside.may_matter(op, args)):
+            beside.forget_written(op, args, kwargs)
+            if self._is_following and op in self.reads.ops:
+                self.reads.expect(op, args, kwargs)
+            return _NOTHING
+        known = beside.read_inputs(op, args) if self._is_following else None
+        beside.forget_written(op, args, kwargs)
+        if finds:
+            is_found = self._counted.expect(op, args, known, is_following=self._is_following)
+            if is_found and self._is_following and (known is None or not known.is_complete):
+                known = beside.read_inputs(op, args)  # with what was assumed now
+        if self._is_following and op in self.reads.ops:
+            self.reads.expect(op, args, kwargs)
+        return _Prepared(known)
+
+    def _conclude(self, op: Any, args: Any, kwargs: Any, known: Known | None, result: Any) -> None:
+        """After an operation: writes what its result is, where that is known or assumed."""
+        if known is not None:
+            self._beside.follow(op, args, kwargs, known, result)
+        is_unknown = known is None or bool(known.missing)
+        if op in self._copies:
+            self._beside.take_over(result)
+        elif op in self._chooses:
+            is_routed = op is self._topk and is_unknown and self._routers.choose(args, result)
+            if not is_routed:
+                self._choices.choose(op, args, kwargs, known, result)
+        elif op in self._counts and (is_unknown or op is self._histogram):
+            self._routers.count(args, result)
 
     def _expect_awaited(self, module: ModuleType) -> None:
         self._awaited = getattr(module, "AsyncCollectiveTensor", None)
@@ -253,48 +294,6 @@ class Values:
             return op(*args, **kwargs)
         finally:
             self._include(_KEY, self._is_active)  # type: ignore[misc]
-
-    def _expect_count(self, op: Any, args: Any, known: Known | None) -> bool:
-        """Tells the phantom how many elements will be found; False: no value decides."""
-        dtype = self._finds[op]
-        # Of an index or a mask what it is, not what it is applied to.
-        deciding = args if dtype is None else args[1:2]
-        flags = [
-            tensor
-            for tensor in self._beside.tensors(deciding)
-            if tensor.is_cuda and (dtype is None or tensor.dtype is dtype)
-        ]
-        if not flags:
-            return False
-        true = [known.inputs.get(id(flag)) for flag in flags] if known is not None else []
-        if true and all(found is not None for found in true):
-            library.expect_count(self._beside.count(op, true))
-            return True
-        placed = self._count_placed(op, args) if op in self._places else None
-        if placed is not None:
-            library.expect_count(placed)
-            return True
-        most = max(flag.numel() for flag in flags)
-        count, words = self._assumed.found(most), self._assumed.found_in_words
-        if op is self._repeat:
-            count, words = most, "once each"
-        elif len(flags) == 1 and (routed := self._routers.most(flags[0])) is not None:
-            count, words = routed, self._routers.words
-        library.expect_count(count)
-        what = str(op).removeprefix("aten.").split(".")[0].strip("_")
-        self.shapes.note(what, 8 * count, words)
-        return True
-
-    def _count_placed(self, op: Any, args: Any) -> int | None:
-        """How many values are put where a single mask says; None: their shape does not tell."""
-        if op is self._scattered:
-            return int(math.prod(args[2]))
-        whole, indices, values = args[:3]
-        masks = [index for index in indices if index is not None]
-        if len(masks) != 1 or values.dim() != whole.dim() - masks[0].dim() + 1:
-            return None
-        count = int(values.size(next(i for i, index in enumerate(indices) if index is not None)))
-        return count if count > 1 else None  # one may stand for all
 
 
 def _let_pass(ops: Any, c: Any) -> None:

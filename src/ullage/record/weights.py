@@ -46,6 +46,7 @@ class SkippedWeights:
         held: what is put off.
         ops: the operations that may be put off, whoever sees them.
         is_made_up: whether an address is in a file of nothing but holes.
+        is_over: whether nothing more is put off.
     """
 
     def __init__(self, torch: ModuleType, *, is_on: bool) -> None:
@@ -67,7 +68,7 @@ class SkippedWeights:
         self._copied = {*self._floats, *filter(None, narrow)}
         self._storage_of = torch._C.TensorBase.untyped_storage
         self._address_of = torch._C.TensorBase.data_ptr
-        self._num_calls = 0
+        self.is_over, self._num_calls = False, 0
 
     def _name_operations(self, aten: Any) -> None:
         self._changes = frozenset(
@@ -118,8 +119,9 @@ class SkippedWeights:
         self._cover.settle()
 
     def put_off(self, op: Any, args: Any, kwargs: Any) -> Any:
-        """Puts an operation of `ops` off, if it can be; its result, or None: it is to be done."""
-        return None if self.held.recipes.is_busy else self._starts[op](op, args, kwargs)
+        """Puts an operation off, if it can be; its result, or None: it is to be done."""
+        starts = {} if self.is_over or self.held.recipes.is_busy else self._starts
+        return starts[op](op, args, kwargs) if op in starts else None
 
     def _fill_random(self, op: Any, args: Any, kwargs: Any) -> Any:
         tensor, recipes, torch = args[0], self.held.recipes, self._torch
@@ -296,12 +298,10 @@ class SkippedWeights:
         self._num_calls += 1
         if self._num_calls % _CALLS_PER_SWEEP == 0:
             self.held.sweep()
-        if self.held.recipes.is_busy:
-            return None
-        made = self._starts[op](op, args, kwargs) if op in self._starts else None
-        if made is not None:
+        if (made := self.put_off(op, args, kwargs)) is not None:
             return made
-        held = list(self._held_among((*args, *kwargs.values())))
+        is_busy = self.held.recipes.is_busy
+        held = [] if is_busy else list(self._held_among((*args, *kwargs.values())))
         return self._follow_held(op, args, kwargs, held) if held else None
 
     def _held_among(self, args: Any) -> Iterator[Any]:

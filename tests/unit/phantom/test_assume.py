@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ullage.errors import SpecError
-from ullage.record.assume import WORST_CASE, Assumed, Experts
+from ullage.record.assume import WORST_CASE, Assumed, Experts, Plausibility
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,13 @@ def test_assumptions_are_what_they_say(
     assert Assumed.parse(assumed.text().split(",")) == assumed
 
 
+def test_values_are_plausible_unless_zeros_are_asked_for() -> None:
+    assert Assumed.parse([]).values is Plausibility.PLAUSIBLE
+    zeros = Assumed.parse(["values=zeros"])
+    assert zeros.values is Plausibility.ZEROS
+    assert Assumed.parse(zeros.text().split(",")) == zeros
+
+
 def test_a_fraction_is_rounded_up() -> None:
     assert Assumed.parse(["nonzero=0.3"]).found(11) == 4
 
@@ -45,6 +52,7 @@ def test_without_any_it_is_the_worst_case() -> None:
         (["nonzero=nan"], "is no part of the elements"),
         (["nonzero=some"], "expected all, half, none or a fraction"),
         (["experts=even"], "expected worst or balanced"),
+        (["values=ones"], "expected plausible or zeros"),
         (["nonzero=half", "nonzero=all"], "twice"),
     ],
 )

@@ -75,3 +75,18 @@ def test_a_gpu_without_cuda_is_refused_in_one_sentence(gpu: str) -> None:
 def test_an_unknown_gpu_is_refused() -> None:
     with pytest.raises(SpecError, match="h100"):
         choose_device("h1000")
+
+
+def test_a_budget_is_part_of_the_device_and_the_verdict_is_about_it() -> None:
+    device = choose_device("rtx-4090", budget="12GiB")
+    fields = fields_of(device.environment_text())
+    assert fields["budget_bytes"] == str(12 << 30)
+    assert int(fields["total_bytes"]) == find_gpu("rtx-4090").total_bytes
+    assert (device.usable.slug, device.usable.total_bytes) == ("rtx-4090 within 12.0 GiB", 12 << 30)
+    assert not choose_device(budget="12GiB").is_unlimited, "of an H100"
+
+
+@pytest.mark.parametrize(("budget", "why"), [("30GiB", "is more than"), ("1MiB", "context takes")])
+def test_a_budget_that_a_device_cannot_have_is_refused(budget: str, why: str) -> None:
+    with pytest.raises(SpecError, match=why):
+        choose_device("rtx-4090", budget=budget)

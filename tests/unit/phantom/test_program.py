@@ -97,3 +97,60 @@ def test_an_unreadable_file_is_refused(here: Path) -> None:
 def test_an_unknown_interpreter_is_refused(here: Path) -> None:
     with pytest.raises(SpecError, match="there is no interpreter"):
         resolve_program(["train.py"], python="/no/such/python")
+
+
+@pytest.fixture
+def clone(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clone of a project whose command, directory and package have one name."""
+    (here / "bin").mkdir()
+    make_command(here / "bin", "yolo", f"#!{sys.executable}")
+    monkeypatch.setenv("PATH", str(here / "bin"))
+    (here / "yolo").mkdir()
+    return here
+
+
+@pytest.mark.parametrize("files", [(), ("__init__.py",), ("__init__.py", "__main__.py")])
+def test_a_command_beats_a_directory_that_is_no_program(
+    clone: Path, files: tuple[str, ...]
+) -> None:
+    for name in files:
+        (clone / "yolo" / name).touch()
+    program = resolve_program(["yolo", "train"])
+    assert program.arguments == (str(clone / "bin" / "yolo"), "train")
+    (remark,) = program.remarks
+    assert "the command was run" in remark and str(clone / "bin" / "yolo") in remark
+
+
+def test_a_command_beats_a_directory_under_another_interpreter(clone: Path) -> None:
+    program = resolve_program(["yolo"], python=sys.executable)
+    assert program.arguments == (str(clone / "bin" / "yolo"),)
+
+
+def test_a_directory_that_is_a_program_beats_a_command(clone: Path) -> None:
+    (clone / "yolo" / "__main__.py").touch()
+    program = resolve_program(["yolo"])
+    assert (program.arguments, program.remarks) == (("yolo",), ())
+
+
+def test_a_directory_named_as_one_is_not_a_command(clone: Path) -> None:
+    (clone / "yolo" / "__init__.py").touch()
+    (clone / "yolo" / "__main__.py").touch()
+    assert resolve_program(["yolo/"]).arguments == ("yolo/",)
+
+
+def test_a_package_without_a_command_runs_as_the_directory_it_is(here: Path) -> None:
+    (here / "package").mkdir()
+    for name in ("__init__.py", "__main__.py"):
+        (here / "package" / name).touch()
+    assert resolve_program(["package"]).arguments == ("package",)
+
+
+def test_a_command_of_a_shell_is_refused_under_another_interpreter_too(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_command(here, "tool", "#!/bin/bash")
+    (here / "bin").mkdir()
+    (here / "tool").rename(here / "bin" / "tool")
+    monkeypatch.setenv("PATH", str(here / "bin"))
+    with pytest.raises(SpecError, match="a script for /bin/bash"):
+        resolve_program(["tool"], python=sys.executable)

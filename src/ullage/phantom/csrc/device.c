@@ -48,6 +48,7 @@ static void read_device(const char *text) {
     the_device.minor = 0;
   }
   the_device.total_bytes = (uint64_t)find_number(text, "total_bytes", 85028896768);
+  the_device.usable_bytes = (uint64_t)find_number(text, "budget_bytes", (long long)the_device.total_bytes);
   the_device.context_bytes = (uint64_t)find_number(text, "context_bytes", 0);
   the_device.unlimited = find_number(text, "unlimited", 0) != 0;
   the_device.peer_access = find_number(text, "peer_access", 1) != 0;

@@ -159,7 +159,8 @@ static void return_range(struct books *b, uintptr_t start, size_t bytes) {
 }
 
 static bool has_room(int index, size_t bytes) {
-  return device(index)->unlimited || (bytes <= device(index)->total_bytes && books[index].used <= device(index)->total_bytes - bytes);
+  uint64_t usable = device(index)->usable_bytes;
+  return device(index)->unlimited || (bytes <= usable && books[index].used <= usable - bytes);
 }
 
 static struct allocation *remember(uintptr_t start, size_t bytes, size_t charged, int index) {
@@ -280,6 +281,9 @@ void discharge(int index, size_t bytes) {
 
 uint64_t total_bytes(int index) { return device(index)->total_bytes; }
 
+/* As if others held them. */
+uint64_t withheld_bytes(int index) { return device(index)->total_bytes - device(index)->usable_bytes; }
+
 uint64_t used_bytes(int index) {
   ready();
   pthread_mutex_lock(&lock);
@@ -289,8 +293,8 @@ uint64_t used_bytes(int index) {
 }
 
 uint64_t free_bytes(int index) {
-  uint64_t used = used_bytes(index), total = total_bytes(index);
-  return used < total ? total - used : 0;
+  uint64_t used = used_bytes(index), usable = device(index)->usable_bytes;
+  return used < usable ? usable - used : 0;
 }
 
 /* ---- Pinned host memory ------------------------------------------------------------------------------------------ */

@@ -53,7 +53,7 @@ static int find(const void *handle, const void *out, int *index) {
   return *index < 0 || !out ? INVALID_ARGUMENT : SUCCESS;
 }
 
-static uint64_t free_at(int place) { return device_at(place) < 0 ? total_bytes(place) : free_bytes(device_at(place)); }
+static uint64_t free_at(int place) { return device_at(place) < 0 ? device(place)->usable_bytes : free_bytes(device_at(place)); }
 static uint64_t used_at(int place) { return device_at(place) < 0 ? 0 : used_bytes(device_at(place)); }
 
 /* ---- The system -------------------------------------------------------------------------------------------------- */
@@ -220,7 +220,7 @@ enum { MEMORY_V2 = sizeof(struct memory_v2) | 2 << 24 };
 
 API int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory) {
   int index, status = find(handle, memory, &index);
-  if (!status) *memory = (struct memory){total_bytes(index), free_at(index), used_at(index)};
+  if (!status) *memory = (struct memory){total_bytes(index), free_at(index), used_at(index) + withheld_bytes(index)};
   return status;
 }
 
@@ -228,7 +228,7 @@ API int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory_v2 *memory) {
   int index, status = find(handle, memory, &index);
   if (status) return status;
   if (memory->version != MEMORY_V2) return ARGUMENT_VERSION_MISMATCH;
-  *memory = (struct memory_v2){MEMORY_V2, total_bytes(index), 0, free_at(index), used_at(index)};
+  *memory = (struct memory_v2){MEMORY_V2, total_bytes(index), 0, free_at(index), used_at(index) + withheld_bytes(index)};
   return SUCCESS;
 }
 

@@ -56,6 +56,7 @@ struct device {
   char name[256];
   int major, minor;                /* compute capability */
   uint64_t total_bytes;            /* as CUDA reports them */
+  uint64_t usable_bytes;           /* of them; the rest is as if others held it */
   uint64_t context_bytes;          /* what the driver takes before the first allocation */
   bool unlimited;                  /* never runs out */
   bool peer_access;                /* to the memory of the others */
@@ -94,6 +95,7 @@ bool deallocate(void *p);                           /* false: not ours */
 uint64_t used_bytes(int device_index);              /* context included */
 uint64_t free_bytes(int device_index);
 uint64_t total_bytes(int device_index);
+uint64_t withheld_bytes(int device_index);
 
 /* ---- Values (values.c) -------------------------------------------------------------------------------------------
  * What was copied to the device (blocks of up to 1 MiB) is kept until something may have written to the block. */

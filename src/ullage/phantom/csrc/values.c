@@ -1,8 +1,11 @@
 /* Values: kernels do not run, small copies do.
  *
  * What was copied to a block of up to 1 MiB is kept, byte by byte, until something may have written to the block: then
- * all of the block is unknown. Unknown bytes read as zeros, and each host read of them is reported with the place in
- * the user's code (the callback walks the Python stack).
+ * all of the block is unknown. Unknown bytes read as zeros, or as the number that the recorder expects a read to give,
+ * and each host read of them is reported with the place in the user's code (the callback walks the Python stack).
+ *
+ * The recorder's policy (docs/values.md) assumes values that no kernel computed. Assumed bytes are kept like known ones
+ * and marked ASSUMED; of a block whose elements are all assumed to be equal, that number alone is kept.
  *
  * A call that is known to write says so: `forget`. Of a launch only words are known that may point at what it writes:
  * `forget_words`. In an operation that the recorder sees, and in backward and optimizer, such words spare the blocks that
@@ -10,6 +13,7 @@
  */
 #include "blocks.h"
 #include "capture.h"
+#include "expected.h"
 #include "host.h"
 #include "phantom.h"
 #include "uses.h"
@@ -22,11 +26,16 @@
 static const size_t KEPT_PER_BLOCK = 1 << 20;
 static const size_t KEPT_ALTOGETHER = 256 << 20;
 
+/* What is known of a byte. */
+enum { UNKNOWN, TRUE_VALUE, ASSUMED };
+
 struct block {
   uintptr_t start;
   size_t bytes;
   unsigned char *data;  /* NULL: nothing is known */
-  unsigned char *known; /* one byte a byte: 1 where data holds what the device would */
+  unsigned char *known; /* one byte a byte: TRUE_VALUE where data holds what the device would, or ASSUMED */
+  double number;        /* of all elements, where uniformity is not 0 */
+  int uniformity;       /* as the recorder has set it; see record/library.py */
   uint64_t birth, used; /* positions of the event that brought it and of its last use */
   bool is_workspace;
   bool is_followed;     /* the recorder answers for its values */
@@ -37,8 +46,10 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void *blocks; /* tsearch tree; overlapping ranges compare as equal */
 static size_t kept;
 static void (*host_read)(uint64_t bytes);
-static _Thread_local int64_t expected_count;
-static _Thread_local bool is_count_expected, is_thread_unseen, is_thread_spared;
+static _Thread_local bool is_thread_unseen, is_thread_spared;
+/* Blocks with a number. */
+API int ullage_num_uniform;
+int ullage_num_uniform;
 
 static int by_address(const void *a, const void *b) {
   const struct block *x = a, *y = b;
@@ -77,8 +88,18 @@ static void use_listed(const struct block *list) {
   }
 }
 
+static void set_number(struct block *b, double number, int uniformity) {
+  ullage_num_uniform += (uniformity != 0) - (b->uniformity != 0);
+  b->number = number;
+  b->uniformity = uniformity;
+}
+
 static void drop_values(struct block *b) {
-  if (!b->data) return;
+  set_number(b, 0, 0);
+  if (!b->data) {
+    b->is_followed = false;
+    return;
+  }
   unsigned char *data = b->data;
   b->data = NULL;
   b->is_followed = false;
@@ -121,6 +142,7 @@ static void remove_block(struct block *b) {
   if (b->birth != NO_BIRTH) note_last_use(b->birth, b->used);
   tdelete(b, &blocks, by_address);
   if (b->data) kept -= b->bytes;
+  set_number(b, 0, 0);
   free(b->data);
   free(b->known);
   free(b);
@@ -197,13 +219,14 @@ static struct block *block_for_values(uintptr_t p, size_t bytes, bool create) {
   return b;
 }
 
-static void write_values(uintptr_t p, const void *src, size_t bytes) {
+static void write_values(uintptr_t p, const void *src, size_t bytes, int mark) {
   pthread_mutex_lock(&lock);
   bool is_now = !is_write_captured(p); /* else whenever the graph runs */
   struct block *b = is_now && bytes <= KEPT_PER_BLOCK ? block_for_values(p, bytes, true) : NULL;
   if (b) {
+    set_number(b, 0, 0);
     memcpy(b->data + (p - b->start), src, bytes);
-    memset(b->known + (p - b->start), 1, bytes);
+    memset(b->known + (p - b->start), mark, bytes);
     size_t word = (p - b->start) / sizeof(uintptr_t), end = (p - b->start + bytes) / sizeof(uintptr_t);
     for (; word < end && !b->holds_addresses; word++)
       b->holds_addresses = is_device_address(((const void *const *)b->data)[word]);
@@ -213,40 +236,43 @@ static void write_values(uintptr_t p, const void *src, size_t bytes) {
   pthread_mutex_unlock(&lock);
 }
 
-/* Fills dst with what is known, zeros elsewhere; true: all of it was known. */
-static bool read_values(uintptr_t p, void *dst, size_t bytes) {
-  bool is_known = false;
+/* Fills dst with what is known or assumed, what is expected elsewhere; the worst mark among the bytes. */
+static int read_values(uintptr_t p, void *dst, size_t bytes) {
+  int mark = UNKNOWN;
   pthread_mutex_lock(&lock);
   struct block *b = block_for_values(p, bytes, false);
   if (b) {
     const unsigned char *known = b->known + (p - b->start), *data = b->data + (p - b->start);
-    is_known = !memchr(known, 0, bytes);
-    if (is_known) memcpy(dst, data, bytes);
-    else for (size_t i = 0; i < bytes; i++) ((unsigned char *)dst)[i] = known[i] ? data[i] : 0;
+    if (!memchr(known, UNKNOWN, bytes)) {
+      mark = memchr(known, ASSUMED, bytes) ? ASSUMED : TRUE_VALUE;
+      memcpy(dst, data, bytes);
+    } else {
+      for (size_t i = 0; i < bytes; i++) ((unsigned char *)dst)[i] = known[i] ? data[i] : expected_byte(i);
+    }
+  } else {
+    fill_expected(dst, bytes);
   }
   pthread_mutex_unlock(&lock);
-  return is_known;
+  return mark;
 }
 
 static void read_to_host(void *dst, uintptr_t src, size_t bytes) {
-  if (bytes <= KEPT_PER_BLOCK ? read_values(src, dst, bytes) : false) return;
-  if (is_count_expected && (bytes == 4 || bytes == 8)) {
-    int32_t narrow = (int32_t)expected_count;
-    memcpy(dst, bytes == 8 ? (void *)&expected_count : (void *)&narrow, bytes);
+  int mark = bytes <= KEPT_PER_BLOCK ? read_values(src, dst, bytes) : UNKNOWN;
+  if (mark == TRUE_VALUE) return;
+  if (mark == ASSUMED) {
+    if (host_read) host_read(bytes);
     return;
   }
-  if (is_count_expected && bytes == 1) {
-    *(char *)dst = 1; /* "are the counts in order?" */
-    return;
-  }
-  if (bytes > KEPT_PER_BLOCK) fill_zeros(dst, bytes);
-  else if (!bytes) return;
-  if (host_read) host_read(bytes);
+  if (answer_count(dst, bytes)) return;
+  if (!bytes) return;
+  if (bytes > KEPT_PER_BLOCK && !fill_expected(dst, bytes)) fill_zeros(dst, bytes);
+  if (host_read && !is_expectation_true()) host_read(bytes);
 }
 
 static void copy_on_device(uintptr_t dst, uintptr_t src, size_t bytes) {
   unsigned char *copy = bytes <= KEPT_PER_BLOCK ? malloc(bytes) : NULL;
-  if (copy && read_values(src, copy, bytes)) write_values(dst, copy, bytes);
+  int mark = copy ? read_values(src, copy, bytes) : UNKNOWN;
+  if (mark) write_values(dst, copy, bytes, mark);
   else forget((void *)dst);
   free(copy);
 }
@@ -257,7 +283,7 @@ void copy_values(void *dst, const void *src, size_t bytes) {
   note_use(dst);
   note_use(src);
   if (to_device && from_device) copy_on_device((uintptr_t)dst, (uintptr_t)src, bytes);
-  else if (to_device) write_values((uintptr_t)dst, src, bytes);
+  else if (to_device) write_values((uintptr_t)dst, src, bytes, TRUE_VALUE);
   else if (from_device) {
     if (bytes <= KEPT_PER_BLOCK) memset(dst, 0, bytes);
     read_to_host(dst, (uintptr_t)src, bytes);
@@ -268,7 +294,7 @@ void copy_values(void *dst, const void *src, size_t bytes) {
 static void follow_block(uintptr_t p) {
   pthread_mutex_lock(&lock);
   struct block *b = block_at(p);
-  if (b && b->data) b->is_followed = true;
+  if (b && (b->data || b->uniformity)) b->is_followed = true;
   pthread_mutex_unlock(&lock);
 }
 
@@ -295,7 +321,7 @@ void fill_values(void *dst, int value, size_t bytes) {
   unsigned char *filled = bytes <= KEPT_PER_BLOCK ? malloc(bytes) : NULL;
   if (filled) {
     memset(filled, value, bytes);
-    write_values((uintptr_t)dst, filled, bytes);
+    write_values((uintptr_t)dst, filled, bytes, TRUE_VALUE);
   } else {
     forget(dst);
   }
@@ -306,27 +332,42 @@ void fill_values(void *dst, int value, size_t bytes) {
 
 API void ullage_on_host_read(void (*callback)(uint64_t bytes)) { host_read = callback; }
 
-/* Until cleared, this thread's reads of an unknown 4- or 8-byte count are answered with this number. */
-API void ullage_expect_count(int64_t count) {
-  expected_count = count;
-  is_count_expected = true;
-}
-
-API void ullage_expect_nothing(void) { is_count_expected = false; }
-
+/* 0: not all is known; 1: all of it is true; 2: some of it is assumed. */
 API int ullage_read(uintptr_t p, void *dst, size_t bytes) {
-  if (bytes > KEPT_PER_BLOCK || !read_values(p, dst, bytes)) return 0;
-  follow_block(p);
-  return 1;
+  int mark = bytes <= KEPT_PER_BLOCK ? read_values(p, dst, bytes) : UNKNOWN;
+  if (mark) follow_block(p);
+  return mark;
 }
 
-/* What is known of a block's bytes, and a flag for each of them; both as they are where nothing is. */
+/* All elements of the block are this number from now on, until something writes to it; unless bytes of it are known. */
+API void ullage_set_number(uintptr_t p, double number, int uniformity) {
+  pthread_mutex_lock(&lock);
+  struct block *b = block_at(p);
+  if (b && !b->data && !is_write_captured(p)) {
+    set_number(b, number, uniformity);
+    b->is_followed = true;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+/* The uniformity of a block, 0 where no number is known. */
+API int ullage_number(uintptr_t p, double *number) {
+  if (!ullage_num_uniform) return 0;
+  pthread_mutex_lock(&lock);
+  struct block *b = block_at(p);
+  int uniformity = b ? b->uniformity : 0;
+  if (uniformity) *number = b->number;
+  pthread_mutex_unlock(&lock);
+  return uniformity;
+}
+
+/* What is truly known of a block's bytes, and a flag for each of them; both as they are where nothing is. */
 API void ullage_look(uintptr_t p, void *dst, void *known, size_t bytes) {
   pthread_mutex_lock(&lock);
   struct block *b = block_for_values(p, bytes, false);
   if (b) {
     memcpy(dst, b->data + (p - b->start), bytes);
-    memcpy(known, b->known + (p - b->start), bytes);
+    for (size_t i = 0; i < bytes; i++) ((unsigned char *)known)[i] = b->known[p - b->start + i] == TRUE_VALUE;
   }
   pthread_mutex_unlock(&lock);
 }
@@ -336,14 +377,15 @@ API int ullage_is_device_address(const void *p) { return is_device_address(p); }
 static bool holds(uintptr_t p, const void *src, size_t bytes) {
   pthread_mutex_lock(&lock);
   struct block *b = block_for_values(p, bytes, false);
-  bool is_same = b && !memchr(b->known + (p - b->start), 0, bytes) && !memcmp(b->data + (p - b->start), src, bytes);
+  bool is_same =
+      b && !memchr(b->known + (p - b->start), UNKNOWN, bytes) && !memcmp(b->data + (p - b->start), src, bytes);
   pthread_mutex_unlock(&lock);
   return is_same;
 }
 
-API void ullage_write(uintptr_t p, const void *src, size_t bytes) {
+API void ullage_write(uintptr_t p, const void *src, size_t bytes, int mark) {
   /* What was only read is written back; within a capture that is no write. */
-  if (!is_any_capture_open() || !holds(p, src, bytes)) write_values(p, src, bytes);
+  if (!is_any_capture_open() || !holds(p, src, bytes)) write_values(p, src, bytes, mark);
   follow_block(p);
 }
 

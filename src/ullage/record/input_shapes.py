@@ -1,0 +1,34 @@
+"""The shapes of what a root module was called with: steps whose batches differ are told apart by
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+_MAX_TENSORS = 16
+_DEPTH = 3
+
+
+def find_shapes(
+    tensor_type: type, positional: Sequence[Any], named: Mapping[str, Any]
+) -> list[list[int]]:
+    """The shapes of the first tensors among a call's arguments, in nested containers too."""
+    shapes: list[list[int]] = []
+    for tensor in _tensors(tensor_type, [*positional, *named.values()], _DEPTH):
+        with suppress(RuntimeError, TypeError, ValueError):  # a nested tensor has no one shape
+            shapes.append([int(size) for size in tensor.shape])
+        if len(shapes) == _MAX_TENSORS:
+            break
+    return shapes
+
+
+def _tensors(tensor_type: type, holder: Any, depth: int) -> Iterator[Any]:
+    if isinstance(holder, tensor_type):
+        yield holder
+    elif depth and isinstance(holder, (Mapping, list, tuple)):
+        parts = holder.values() if isinstance(holder, Mapping) else holder
+        for part in parts:
+            yield from _tensors(tensor_type, part, depth - 1)

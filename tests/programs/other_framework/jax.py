@@ -1,0 +1,1 @@
+"""In the place of JAX: a module of its name."""
