@@ -96,7 +96,7 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
     for totals in record.devices:
         yield from _completion(find_completion(record, totals))
     for read in record.reads:
-        yield Assumption(f"{read.what}, answered as zeros", read.where, read.count, read.size_bytes)
+        yield Assumption(f"{read.what}, {read.answer}", read.where, read.count, read.size_bytes)
     for name, count in record.refused:
         yield Assumption(f"{name} answered with 'not supported'", "", count, 0)
     if record.num_not_initialised:

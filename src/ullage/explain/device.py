@@ -14,13 +14,13 @@ from ullage.explain.modules import (
     share_by_module,
 )
 from ullage.explain.ownership import attribute_record
-from ullage.explain.peak import Ownership, own_at, peak_position, peak_reserved_position
+from ullage.explain.peak import Ownership, own_at, peak_position
 from ullage.explain.phases import Regions, find_regions
-from ullage.explain.steps import StepPeak, peak_per_step
+from ullage.explain.steps import EvaluationPeak, StepPeak, peak_per_step
 from ullage.explain.verdict import Headroom, find_headroom
 from ullage.trace.lifetime import Lifetimes, find_lifetimes, live_at
 from ullage.trace.model import DeviceTotals, OutOfMemory, Record, UInt8Array
-from ullage.trace.timeline import level_at, trace_levels
+from ullage.trace.timeline import Level, Timeline, level_at, trace_levels
 
 if TYPE_CHECKING:
     from ullage.gpus.catalog import Gpu
@@ -28,10 +28,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """One device as one process used it; `oom` ended the process there, and is then the moment of
-    the ledger.
+    """One device as one process used it.
+
+    Attributes:
+        pid: of the process.
+        rank: of the process; None where it has none.
+        at_peak: who owned what was allocated when that was most.
+        modules_at_peak: the same by module.
+        oom: what ended the process there; None where nothing did.
+        ledger: of the same moment as `at_peak`, or of `oom`.
+        modules: what is allocated at the moment of the ledger, by module.
+        evaluations: the peaks of evaluations between steps.
     """
 
+    pid: int
     rank: int | None
     gpu: Gpu
     is_unlimited: bool
@@ -42,7 +52,15 @@ class DeviceReport:
     modules_at_peak: tuple[ModuleShare, ...]
     oom: OutOfMemory | None
     ledger: Ledger
+    modules: tuple[ModuleShare, ...]
     steps: tuple[StepPeak, ...]
+    evaluations: tuple[EvaluationPeak, ...]
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """What may be used of the device, where that is less than it has; None: all of it."""
+        has_less = self.gpu.total_bytes < self.totals.total_bytes
+        return self.gpu.total_bytes if has_less and not self.is_unlimited else None
 
     @property
     def headroom_bytes(self) -> int:
@@ -83,9 +101,15 @@ def explain_devices(
     for totals in touched or record.devices[:1]:
         own_oom = oom if oom is not None and oom.device == totals.index else None
         completion = find_completion(record, totals)
-        at_peak, ledger, steps = _explain_memory(record, totals, own_oom, allocations, gpu)
+        timeline = _trace(record, totals, lifetimes)
+        highest = _highest(timeline, totals)
+        moment = highest if own_oom is None else level_at(timeline, own_oom.position)
+        at_peak = _owners_at(highest, totals, allocations)
+        owners = at_peak if own_oom is None else _owners_at(moment, totals, allocations)
+        steps, evaluations = peak_per_step(timeline, record.marks, regions)
         reports.append(
             DeviceReport(
+                pid=record.pid,
                 rank=record.rank,
                 gpu=gpu,
                 is_unlimited=is_unlimited,
@@ -95,8 +119,12 @@ def explain_devices(
                 at_peak=at_peak,
                 modules_at_peak=_share_by_module(allocations, totals.index, at_peak.position),
                 oom=own_oom,
-                ledger=ledger,
+                ledger=_find_ledger(
+                    owners, moment.reserved_bytes, totals, gpu, is_out_of_memory=own_oom is not None
+                ),
+                modules=_share_by_module(allocations, totals.index, owners.position),
                 steps=steps,
+                evaluations=evaluations,
             )
         )
     return tuple(reports)
@@ -110,29 +138,46 @@ def _share_by_module(
     return share_by_module(allocations.modules, live, lives.size_bytes)
 
 
-def _explain_memory(
-    record: Record,
+def _trace(record: Record, totals: DeviceTotals, lifetimes: Lifetimes) -> Timeline:
+    """The levels of one device, as the log has them."""
+    was_there = (lifetimes.birth == record.first_position) & (lifetimes.device == totals.index)
+    base = int(lifetimes.size_bytes[was_there].sum())
+    return trace_levels(record.events, totals.index, record.first_position, base)
+
+
+def _find_ledger(
+    owners: Ownership,
+    reserved_bytes: int,
     totals: DeviceTotals,
-    oom: OutOfMemory | None,
-    allocations: _Allocations,
     gpu: Gpu,
-) -> tuple[Ownership, Ledger, tuple[StepPeak, ...]]:
-    """What the log says about one device."""
-    lives, categories, device = allocations.lifetimes, allocations.categories, totals.index
-    was_there = (lives.birth == record.first_position) & (lives.device == device)
-    base = int(lives.size_bytes[was_there].sum())
-    timeline = trace_levels(record.events, device, record.first_position, base)
-    moment = level_at(timeline, peak_reserved_position(timeline) if oom is None else oom.position)
-    at_peak = own_at(
-        lives, categories, device, peak_position(timeline), totals.peak_allocated_bytes
-    )
-    ledger = balance(
-        own_at(lives, categories, device, moment.position, moment.allocated_bytes),
-        # The log of a capped record may have missed the highest moment; the counters have not.
-        reserved_bytes=totals.peak_reserved_bytes if oom is None else moment.reserved_bytes,
+    *,
+    is_out_of_memory: bool,
+) -> Ledger:
+    """The ledger of the moment when the most was allocated, or when memory ran out."""
+    return balance(
+        owners,
+        reserved_bytes=reserved_bytes,
         # What ran out had the phantom's own context; what might run out has the largest.
-        context_bytes=gpu.context_high_bytes if oom is None else totals.context_bytes,
+        context_bytes=totals.context_bytes if is_out_of_memory else gpu.context_high_bytes,
         non_torch_bytes=totals.non_torch_bytes,
         total_bytes=gpu.total_bytes,
     )
-    return at_peak, ledger, peak_per_step(timeline, record.marks, allocations.regions)
+
+
+def _highest(timeline: Timeline, totals: DeviceTotals) -> Level:
+    """The levels when the most was allocated. The log of a capped record may have missed that
+    moment, the counters have not: no less was reserved then than was allocated.
+    """
+    level = level_at(timeline, peak_position(timeline))
+    allocated_bytes = totals.peak_allocated_bytes
+    return Level(level.position, allocated_bytes, max(level.reserved_bytes, allocated_bytes))
+
+
+def _owners_at(level: Level, totals: DeviceTotals, allocations: _Allocations) -> Ownership:
+    return own_at(
+        allocations.lifetimes,
+        allocations.categories,
+        totals.index,
+        level.position,
+        level.allocated_bytes,
+    )

@@ -113,13 +113,15 @@ def find_fragmentation(
     holes, hole_owner = _find_holes(begins, sizes, addresses, lengths, owner)
     largest = np.zeros(len(begins), dtype=np.int64)
     np.maximum.at(largest, hole_owner, holes)
+    ranked = numbers[np.lexsort((-lengths, owner))]  # by owner, those of each the largest first
+    cuts = np.searchsorted(owner, np.arange(len(begins) + 1))
     pinned = [
         Pinned(
             address=int(begins[i]),
             size_bytes=int(sizes[i]),
             live_bytes=int(live[i]),
             largest_free_bytes=int(largest[i]),
-            blocks=_largest_first(numbers[owner == i], replay),
+            blocks=tuple(ranked[cuts[i] : cuts[i + 1]].tolist()),
         )
         for i in np.flatnonzero((live > 0) & (live < sizes) & ~is_private)
     ]
@@ -176,8 +178,3 @@ def _find_holes(
     stops = np.minimum(next_block, (begins + sizes)[segment]) if len(begins) else starts
     found = stops - starts
     return found[found > 0], segment[found > 0]
-
-
-def _largest_first(numbers: Int64Array, replay: Replay) -> tuple[int, ...]:
-    order = np.argsort(-replay.blocks.size_bytes[numbers], kind="stable")
-    return tuple(int(number) for number in numbers[order])

@@ -1,5 +1,7 @@
-"""Where a device's memory was at one moment: when the allocator held the most of it, or when it ran
-out.
+"""Where a device's memory was at one moment: when the most of it was allocated, or when it ran out.
+
+The highest *reserved* is another moment: a small segment that comes late, in the optimizer's step
+or in a validation, raises it while next to nothing is allocated.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from ullage.explain.program import Program
 from ullage.trace.model import ExitKind, ProgramExit, Record
 
 _MAX_SIGNAL = 64
+_MINUTE_S = 60
 
 
 def find_losses(program: Program) -> tuple[str, ...]:
@@ -54,8 +55,12 @@ def _has_allocated(record: Record) -> bool:
     return any(device.peak_allocated_bytes for device in record.devices)
 
 
-def describe_end(program: Program, *, has_record: bool) -> str:
-    """How a program that raised nothing failed, and whether what it used is known."""
+def describe_end(program: Program, *, has_record: bool, is_child_recorded: bool = False) -> str:
+    """How a program that raised nothing failed, and whether what it used is known.
+
+    has_record: whether it left a record itself.
+    is_child_recorded: whether a process that it started did.
+    """
     number = program.exit_code - 128
     if 0 < number <= _MAX_SIGNAL:
         how = f"was ended by signal {number}{_name(number)}"
@@ -67,7 +72,18 @@ def describe_end(program: Program, *, has_record: bool) -> str:
     if program.pid in unrecorded:
         why = _because(unrecorded[program.pid])
         return f"the program {how}; it left no record of its use of the GPU{why}"
+    if is_child_recorded:
+        return f"the program {how}; the processes that it started used the GPU"
     return f"the program {how} before it used the GPU"
+
+
+def describe_timeout(timeout_s: float) -> str:
+    """That a program was ended for the time it took, and what to do."""
+    minutes = f" ({timeout_s / 60:g} min)" if timeout_s >= _MINUTE_S else ""
+    return (
+        f"the program was ended: it had not come to its end after {timeout_s:g} s{minutes}; give "
+        "it a larger timeout, or fewer steps"
+    )
 
 
 def settle_exit(record: Record, program: Program) -> Record:

@@ -42,11 +42,3 @@ def own_at(
 def peak_position(timeline: Timeline) -> int:
     """The first position at which the most bytes were allocated."""
     return int(timeline.position[np.argmax(timeline.allocated_bytes)])
-
-
-def peak_reserved_position(timeline: Timeline) -> int:
-    """The position at which the most bytes were reserved; among equals, the one with the most
-    allocated.
-    """
-    highest = np.flatnonzero(timeline.reserved_bytes == timeline.reserved_bytes.max())
-    return int(timeline.position[highest[np.argmax(timeline.allocated_bytes[highest])]])

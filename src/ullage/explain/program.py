@@ -20,13 +20,15 @@ class Program:
         pid: of the process that was started.
         exit_code: of that process; 128 + the number of the signal that ended it.
         wall_s: from its start to its end.
-        was_interrupted: the user asked the run to stop.
+        was_interrupted: the run was asked to stop: Ctrl-C, SIGTERM or SIGHUP.
         unrecorded: the processes that used a device and left no record of it, each with the reason
             where it gave one.
         left_running: the processes that had to be ended after the program, with their commands.
         not_kept: what of the run could not be written, and why.
         plan: what became of the plan that it ran under; None where it ran under none.
         failed_request: the first of the requests replayed against it that was not answered.
+        remarks: what the reader is to know of how it was found, or of what it used.
+        timed_out_after_s: the time that it was given, where it took longer and was ended for that.
     """
 
     argv: tuple[str, ...]
@@ -39,3 +41,5 @@ class Program:
     not_kept: tuple[str, ...] = ()
     failed_request: Noted | None = None
     plan: Outcome | None = None
+    remarks: tuple[str, ...] = ()
+    timed_out_after_s: float | None = None

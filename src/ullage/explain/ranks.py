@@ -20,6 +20,7 @@ from typing import NamedTuple
 from ullage.explain.basis import Assumption, Basis, BasisKind, allocator_basis
 from ullage.explain.host import host_memory
 from ullage.explain.run import RunReport
+from ullage.explain.stops import find_stop
 from ullage.explain.verdict import Verdict
 
 _GRAVITY = (Verdict.FITS, Verdict.OUT_OF_MEMORY, Verdict.FAILED)
@@ -115,6 +116,7 @@ def join_ranks(
         fits_on=tuple(fits_on),
         warnings=tuple(warnings),
         covers=tuple((rank, tuple(ranks)) for rank, ranks in sorted(covers.items())),
+        stop=find_stop(record.exit for record in records),
     )
 
 

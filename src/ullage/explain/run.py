@@ -15,8 +15,15 @@ from ullage import __version__
 from ullage.explain.basis import Basis, allocator_basis, device_basis
 from ullage.explain.device import DeviceReport, explain_devices
 from ullage.explain.host import HostMemory, host_memory
-from ullage.explain.losses import describe_end, find_gap, find_losses, settle_exit
+from ullage.explain.losses import (
+    describe_end,
+    describe_timeout,
+    find_gap,
+    find_losses,
+    settle_exit,
+)
 from ullage.explain.program import Program
+from ullage.explain.stops import find_stop
 from ullage.explain.verdict import (
     ExitCode,
     Verdict,
@@ -26,10 +33,11 @@ from ullage.explain.verdict import (
 )
 from ullage.explain.warnings import find_warnings
 from ullage.record.requests import Noted
-from ullage.trace.model import OutOfMemory, ProgramExit, Record
+from ullage.trace.model import OutOfMemory, ProgramExit, Record, Stop
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
+    from ullage.explain.rules.rule import Finding
     from ullage.gpus.catalog import Gpu
 
 
@@ -38,20 +46,21 @@ _OURS = "ullage.errors."
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One watched process: its record, its snapshot file, and the out-of-memory that ended it, if
-    one did.
+    """One watched process: its record, its snapshot file, the out-of-memory that ended it, if one
+    did, and what is found in its snapshot then.
     """
 
     record: Record
     snapshot: str | None
     oom: OutOfMemory | None
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
     """What a run says; `reason` is the verdict in words, `fits_on` the catalogued GPUs that the
     highest peak of a whole run fits on. `covers` has for each rank that was played alone the ranks
-    that it stands for.
+    that it stands for. `stop` is where `--steps` ended the program; None: it ran to its end.
     """
 
     verdict: Verdict
@@ -71,6 +80,7 @@ class RunReport:
     fits_on: tuple[str, ...]
     warnings: tuple[str, ...]
     covers: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    stop: Stop | None = None
 
 
 def explain_run(
@@ -104,6 +114,7 @@ def explain_run(
     own = next((p.record.exit for p in processes if p.record.pid == program.pid), None)
     verdict, reason, exit_code = _judge(program, own, processes, devices)
     all_records = [process.record for process in processes]
+    headrooms = [one.headroom.low_bytes for one in devices if not one.is_unlimited]
     return RunReport(
         verdict=verdict,
         reason=reason,
@@ -122,14 +133,14 @@ def explain_run(
         # The peak of a program that was cut short is not what it needs.
         fits_on=_find_fitting(devices, catalogued) if verdict is Verdict.FITS else (),
         warnings=find_losses(program)
+        + program.remarks
         + find_warnings(
             all_records,
             [(_on_device(d.totals.index, devices), d.steps) for d in devices],
-            lowest_headroom_bytes=min(
-                (d.headroom.low_bytes for d in devices if not d.is_unlimited), default=None
-            ),
+            lowest_headroom_bytes=min(headrooms, default=None),
             fits=verdict is Verdict.FITS,
         ),
+        stop=find_stop(record.exit for record in all_records),
     )
 
 
@@ -152,11 +163,14 @@ def _find_fitting(devices: Sequence[DeviceReport], catalogued: Sequence[Gpu]) ->
 
 
 def _fatal_oom(record: Record, program: Program) -> OutOfMemory | None:
-    """The out-of-memory that ended a process, or for which a server did not answer."""
+    """The out-of-memory that ended a process or a part of it, or for which a server did not
+    answer.
+    """
     failed = program.failed_request
     is_unanswered = failed is not None and failed.is_out_of_memory and bool(record.ooms)
     if not ended_out_of_memory(record.exit, had_ooms=bool(record.ooms)) and not is_unanswered:
-        return None
+        # One that ended a thread or a callback: its work is missing, whatever became of the rest.
+        return next((one for one in record.ooms if one.ended), None)
     if record.ooms:
         last = record.ooms[-1]
         return OutOfMemory(
@@ -186,16 +200,16 @@ def _judge(
     stopped = own is not None and was_interrupted(own)
     if program.was_interrupted or stopped or program.exit_code == ExitCode.INTERRUPTED:
         return Verdict.FAILED, "interrupted", ExitCode.INTERRUPTED
+    if program.timed_out_after_s is not None:
+        return Verdict.FAILED, describe_timeout(program.timed_out_after_s), ExitCode.PROGRAM_FAILED
     failed = program.failed_request
     request = f", in request {failed.where}" if failed is not None and failed.where else ""
-    if oom is not None and (program.exit_code != 0 or failed is not None):
-        asked = f" for {format_bytes(oom.requested_bytes)}" if oom.requested_bytes else ""
-        which = _on_device(oom.device, devices)
-        where = f" at {oom.where}" if oom.where else ""
-        reason = f"no room{asked}{which}{where}{request}"
+    if oom is not None and (program.exit_code != 0 or failed is not None or oom.ended):
+        reason = _no_room(oom, devices) + request
         return Verdict.OUT_OF_MEMORY, reason, ExitCode.ANSWER_IS_NO
     if program.exit_code != 0:
-        return Verdict.FAILED, _failure(program, own) + request, ExitCode.PROGRAM_FAILED
+        reason = _failure(program, own, processes) + request
+        return Verdict.FAILED, reason, ExitCode.PROGRAM_FAILED
     if failed is not None:
         return _judge_unanswered(failed, request)
     if program.plan is not None and not program.plan.is_applied:
@@ -219,6 +233,15 @@ def _judge(
     return Verdict.FITS, "fits", ExitCode.FINE
 
 
+def _no_room(oom: OutOfMemory, devices: Sequence[DeviceReport]) -> str:
+    """What was asked for, where, and what of the program that ended."""
+    asked = f" for {format_bytes(oom.requested_bytes)}" if oom.requested_bytes else ""
+    which = _on_device(oom.device, devices)
+    where = f" at {oom.where}" if oom.where else ""
+    ended = f"; it ended {oom.ended}, and the program went on without it" if oom.ended else ""
+    return f"no room{asked}{which}{where}{ended}"
+
+
 def _judge_unanswered(failed: Noted, request: str) -> tuple[Verdict, str, ExitCode]:
     """The verdict on a server that went on after a request that it did not answer."""
     if failed.is_out_of_memory:
@@ -232,10 +255,17 @@ def _on_device(index: int, devices: Sequence[DeviceReport]) -> str:
     return f" on device {index}" if several else ""
 
 
-def _failure(program: Program, own: ProgramExit | None) -> str:
-    """Why a program failed, in one line."""
+def _failure(program: Program, own: ProgramExit | None, processes: Sequence[Process]) -> str:
+    """Why a program failed, in one line; what started others, such as a launcher, as the first of
+    them that raised something.
+    """
+    if own is None:
+        exits = (process.record.exit for process in processes)
+        raised = next((one for one in exits if one.exception is not None), None)
+        if raised is not None:
+            return f"a process that it started: {_failure(program, raised, ())}"
     if own is None or own.exception is None:
-        return describe_end(program, has_record=own is not None)
+        return describe_end(program, has_record=own is not None, is_child_recorded=bool(processes))
     message = (own.message or "").partition("\n")[0]
     where = f" at {own.where}" if own.where else ""
     if own.exception.startswith(_OURS):  # its text is fit to be shown as it is

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # A peak is the highest of several moments, and each grows at its own rate: a line is taken through
 # as many of the largest values as lie on one within this share of the peak.
 _MAX_DEVIATION = Fraction(1, 100)
+_MAX_EXTRAPOLATION = 2
+"""Beyond this many times the largest value that was run, another moment may be the peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,9 @@ class Line:
         num_points: through how many runs it goes.
         deviation_bytes: how far the farthest of them is from it.
         forecast: the largest whole value that would fit by the whole device's own line, below the
-            smallest that was tried and does not; None where that says nothing new.
+            smallest that was tried and does not, and no more than twice the largest that was seen
+            to fit; None where that says nothing new.
+        is_forecast_capped: whether by that line still more would fit.
     """
 
     variable: str
@@ -93,6 +97,7 @@ class Line:
     num_points: int
     deviation_bytes: int
     forecast: int | None
+    is_forecast_capped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +249,8 @@ def _find_line(
         return None
     if len(names) > 1 and (allocated.start > 0 or len(fitting) < 3):
         return None
+    forecast = _forecast(used, fitting, [_x_of(p, names) for p in points if not p.fits])
+    farthest = math.floor(_MAX_EXTRAPOLATION * fitting[-1][0])
     return Line(
         variable="*".join(names),
         held=held,
@@ -253,7 +260,8 @@ def _find_line(
         from_value=float(fitting[allocated.start][0]),
         num_points=len(fitting) - allocated.start,
         deviation_bytes=round(allocated.deviation),
-        forecast=_forecast(used, fitting, [_x_of(p, names) for p in points if not p.fits]),
+        forecast=None if forecast is None else min(forecast, farthest),
+        is_forecast_capped=forecast is not None and forecast > farthest,
     )
 
 

@@ -56,18 +56,43 @@ def _survived_ooms(records: Sequence[Record], *, fits: bool) -> list[str]:
 
 
 def _unsettled_steps(steps: Sequence[StepPeak], which: str) -> list[str]:
+    """That the peak may still grow; not where the last step differs for a known reason, which is an
+    evaluation that has left its segments, or a smaller batch.
+    """
     complete = [step for step in steps if step.is_complete]
     if len(complete) < 2:
         return []
     last, before = complete[-1].peak, complete[-2].peak
-    if all(abs(new - old) <= _SETTLED_FRAC * old for old, new in zip(before, last, strict=True)):
+    if _is_settled(before.allocated_bytes, last.allocated_bytes) and (
+        complete[-1].follows_evaluation or _is_settled(before.reserved_bytes, last.reserved_bytes)
+    ):
         return []
+    if complete[-1].inputs != complete[-2].inputs:
+        return _larger_inputs(complete, which)
     changes = ", ".join(
         f"{name} {'+' if new >= old else ''}{format_bytes(new - old)}"
         for name, old, new in zip(("allocated", "reserved"), before, last, strict=True)
         if new != old
     )
     return [f"the peaks of the last two steps still differ{which} ({changes}); run more steps"]
+
+
+def _is_settled(old: int, new: int) -> bool:
+    return abs(new - old) <= _SETTLED_FRAC * old
+
+
+def _larger_inputs(steps: Sequence[StepPeak], which: str) -> list[str]:
+    """That the last step's inputs made it the highest; nothing where another step was higher."""
+    last = steps[-1].peak.allocated_bytes
+    earlier = max(step.peak.allocated_bytes for step in steps[:-1])
+    if last <= earlier or _is_settled(earlier, last):
+        return []
+    more = format_bytes(last - earlier)
+    text = (
+        f"the inputs of the last step had other shapes and made its peak {more} higher than "
+        f"before{which}; a larger batch still would take more"
+    )
+    return [text]
 
 
 def _is_first_optimizer_step_only(record: Record) -> bool:

@@ -38,7 +38,7 @@ _MAX_GPUS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Trace:
+class Trace:
     """One device of a snapshot, and what is known of its recording."""
 
     snapshot: Snapshot
@@ -84,7 +84,7 @@ def what_if(
         EnvironmentProblem: there is no torch for CUDA, it cannot be started, or it refuses the
             recorded settings.
     """
-    trace = _read(snapshot)
+    trace = read_trace(snapshot)
     interpreter = resolve_program((str(REPLAYER),), python).python
     build = check_torch(find_torch(interpreter), LIBRARY_DIR)
     tried = list_settings(trace.settings, is_limited=not device.is_unlimited)
@@ -106,7 +106,7 @@ def what_if(
     return _report(trace, list(zip(replays, outcomes, strict=True)), packing, (build, device))
 
 
-def _read(snapshot: Snapshot) -> _Trace:
+def read_trace(snapshot: Snapshot) -> Trace:
     """The device whose segments are the most."""
     devices = sorted(
         {*snapshot.segments.device.tolist()}
@@ -128,7 +128,7 @@ def _read(snapshot: Snapshot) -> _Trace:
     device = max(filled, key=lambda number: _peak_reserved(filled[number]))
     requests = find_requests(snapshot, filled[device], device)
     spans = _spans(snapshot, device, filled[device])
-    return _Trace(snapshot, device, filled[device], requests, settings, spans, lower_bound(spans))
+    return Trace(snapshot, device, filled[device], requests, settings, spans, lower_bound(spans))
 
 
 def _peak_reserved(one: Replay) -> int:
@@ -158,7 +158,7 @@ class _Planned:
         }
 
 
-def _plan(trace: _Trace, tried: Sequence[Setting], device: PhantomDevice) -> list[_Planned]:
+def _plan(trace: Trace, tried: Sequence[Setting], device: PhantomDevice) -> list[_Planned]:
     """The replays to make. The check is where memory never ends, as the recorded GPU's size is not
     known.
     """
@@ -175,7 +175,7 @@ def _plan(trace: _Trace, tried: Sequence[Setting], device: PhantomDevice) -> lis
     return plan
 
 
-def _gpus_between(trace: _Trace) -> list[Gpu]:
+def _gpus_between(trace: Trace) -> list[Gpu]:
     """The catalogued GPUs on which it hangs on the settings: they have more than the lower bound
     and less than was reserved. One of each size, the smallest first.
     """
@@ -201,7 +201,7 @@ def _spans(snapshot: Snapshot, device: int, one: Replay) -> Spans:
 
 
 def _report(
-    trace: _Trace,
+    trace: Trace,
     answers: Sequence[tuple[_Planned, Mapping[str, Any]]],
     packing: Packing,
     where: tuple[TorchBuild, PhantomDevice],
@@ -236,7 +236,7 @@ def _report(
 
 
 def _tried(
-    trace: _Trace,
+    trace: Trace,
     setting: Setting,
     answer: Mapping[str, Any],
     conflicts: Mapping[Family, tuple[str, ...]],
@@ -247,10 +247,11 @@ def _tried(
         against = ()
     if "error" in answer or not answer:
         return Tried(setting, None, answer.get("error", "the replay was killed"), against)
-    return Tried(setting, _outcome(trace, answer), conflicts=against)
+    return Tried(setting, outcome_of(trace, answer), conflicts=against)
 
 
-def _outcome(trace: _Trace, answer: Mapping[str, Any]) -> Outcome:
+def outcome_of(trace: Trace, answer: Mapping[str, Any]) -> Outcome:
+    """What a replay answered."""
     stopped = answer["stopped_at"]
     if stopped is not None:
         stopped = int(trace.requests.event[stopped]) if stopped >= 0 else -1
@@ -267,7 +268,7 @@ def _outcome(trace: _Trace, answer: Mapping[str, Any]) -> Outcome:
     )
 
 
-def _check(trace: _Trace, answer: Mapping[str, Any]) -> Check:
+def _check(trace: Trace, answer: Mapping[str, Any]) -> Check:
     """The replay under the recorded settings, from the recorded state."""
     if "error" in answer:
         raise EnvironmentProblem(
@@ -287,7 +288,7 @@ def _check(trace: _Trace, answer: Mapping[str, Any]) -> Check:
     return found if found.is_exact else replace(found, reasons=tuple(_reasons(trace)))
 
 
-def _reasons(trace: _Trace) -> list[str]:
+def _reasons(trace: Trace) -> list[str]:
     """Why a replay may come to something else."""
     found = []
     if not trace.is_whole:
@@ -308,7 +309,7 @@ def _reasons(trace: _Trace) -> list[str]:
     return found
 
 
-def _notes(trace: _Trace, tried: Sequence[Tried]) -> list[str]:
+def _notes(trace: Trace, tried: Sequence[Tried]) -> list[str]:
     notes = []
     if not trace.is_whole:
         notes.append(

@@ -19,14 +19,16 @@ from ullage.gpus.catalog import Gpu
 from ullage.trace.model import Record
 from ullage.trace.snapshot import Snapshot
 from ullage.trace.snapshot_reader import read_snapshot
-from ullage.units import MIB
+from ullage.units import KIB, MIB
 
 _MARKS = {
     "F": ("forward_begin", {"grad": True}), "N": ("forward_begin", {"grad": False}),
     "f": ("forward_end", None), "B": ("backward_begin", None), "b": ("backward_end", None),
     "O": ("optimizer_begin", None), "o": ("optimizer_end", None),
 }  # fmt: skip
-_ALLOC = re.compile(r"(?P<name>\w+)\+(?P<size>\d+)(@(?P<stack>[\w:>./]+))?(=(?P<owner>\w+))?")
+_ALLOC = re.compile(
+    r"(?P<name>\w+)\+(?P<size>\d+)(?P<unit>k?)(@(?P<stack>[\w:>./-]+))?(=(?P<owner>\w+))?"
+)
 _BASE = 1 << 36
 
 
@@ -50,7 +52,8 @@ class SnapshotBuilder:
         self.num_steps = 0
 
     def add(self, script: str) -> None:
-        """Words: [64 a segment of 64 MiB; {64 one of a private pool; a+4 block a of 4 MiB,
+        """Words: [64 a segment of 64 MiB; {64 one of a private pool; a+4 block a of 4 MiB
+        (a+4k of 4 KiB),
         a+4@main:3>layer:7 from line 7 of layer, called from line 3 of main, =parameter claimed;
         a- it goes; F f N B b O o marks of ullage's record, S a step ends; !16:2 a request of 16 MiB
         fails with 2 MiB free. Only of the record: a~ block a is used; a< it is copied to, from
@@ -109,7 +112,8 @@ class SnapshotBuilder:
     def _allocate(self, word: str) -> None:
         match = _ALLOC.fullmatch(word)
         assert match is not None, f"{word!r} is no word of a script"
-        size, frames = int(match["size"]) * MIB, _frames(match["stack"] or "")
+        unit = KIB if match["unit"] else MIB
+        size, frames = int(match["size"]) * unit, _frames(match["stack"] or "")
         address = self._place(size)
         self.live[match["name"]] = {"address": address, "size": size, "frames": frames,
                                     "row": len(self.rows)}  # fmt: skip

@@ -99,3 +99,20 @@ def test_a_program_that_ctrl_c_ended_before_its_record_was_interrupted(
 ) -> None:
     report = explain(exit_code=130)
     assert (report.reason, report.exit_code) == ("interrupted", ExitCode.INTERRUPTED)
+
+
+def test_a_launcher_whose_processes_used_the_gpu_did_not_fail_before_that(
+    explain: Callable[..., RunReport], make_record: Make
+) -> None:
+    child = make_record("+4", pid=5, exit={"kind": "signal", "code": 143})
+    reason = explain(child, exit_code=1).reason
+    assert reason == "the program exited with code 1; the processes that it started used the GPU"
+
+
+def test_a_launcher_fails_for_the_reason_of_its_process(
+    explain: Callable[..., RunReport], make_record: Make
+) -> None:
+    raised = {"kind": "exception", "exception": "builtins.ValueError", "message": "no data",
+              "where": "train.py:9 in main", "code": 1}  # fmt: skip
+    reason = explain(make_record("+4", pid=5, exit=raised), exit_code=1).reason
+    assert reason == "a process that it started: ValueError: no data at train.py:9 in main"

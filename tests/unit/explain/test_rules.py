@@ -74,7 +74,7 @@ CASES = {
         repeat("N x#+9@main:5>forward:1 y#+9@main:5>forward:2 f x#- y#- S", 6),
     ),
     "UL113": (
-        repeat("F a#+50@forward:5 f F b#+50@forward:5 f B a#- b#- b O o S", 4),
+        repeat("F a#+50@forward:5 f l#+1k F b#+50@forward:5 f B a#- b#- b l#- O o S", 4),
         repeat("F a#+50@forward:5 f B a#- b F b#+50@forward:5 f B b#- b O o S", 4),
     ),
     "UL114": (
@@ -125,8 +125,8 @@ CASES = {
         repeat("N x#+4@cat:9 f x#- S", 8, "c+90@cat:9"),
     ),
     "UL132": (
-        repeat(STEP, 3, " ".join(f"m{n}+40@main:2=buffer" for n in range(5))),
-        repeat(STEP, 3, "m+40@main:2=buffer n+41@main:2=buffer o+42@main:2=buffer"),
+        repeat(STEP, 3, " ".join(f"mask{n}+40@main:2=buffer" for n in range(5))),
+        repeat(STEP, 3, "mask+40@main:2=buffer mask1+41@main:2=buffer mask2+42@main:2=buffer"),
     ),
     "UL133": (
         repeat(STEP, 3, WEIGHTS + " d+300@main:2"),

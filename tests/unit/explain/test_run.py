@@ -15,6 +15,7 @@ from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
+from ullage.report.text import render_run
 from ullage.trace.model import Category, Record
 
 Make = Callable[..., Record]
@@ -93,12 +94,41 @@ def test_the_peak_is_the_highest_moment_and_names_its_owners(
     assert device.headroom_bytes == 1000 - 43 - 120
 
 
-def test_the_ledger_is_of_the_moment_with_the_most_reserved(
+def with_late_segment(record: Record, size_bytes: int) -> Record:
+    """The record with one more segment from its last event on."""
+    reserved = record.events.reserved_bytes.copy()
+    reserved[-1] += size_bytes
+    totals = replace(record.devices[0], peak_reserved_bytes=int(reserved.max()))
+    events = replace(record.events, reserved_bytes=reserved)
+    return replace(record, events=events, devices=(totals,))
+
+
+def test_the_ledger_is_of_the_moment_with_the_most_allocated(
     make_record: Make, program: Program, small_gpu: Gpu
 ) -> None:
-    ledger = explain(make_record("+30 -30 +12"), program, small_gpu).devices[0].ledger
-    assert (ledger.owners.allocated_bytes, ledger.cache_bytes) == (30, 0)
-    assert ledger.free_bytes == 1000 - 30 - 120
+    # A small segment that comes late makes the most reserved, with next to nothing allocated.
+    record = with_late_segment(make_record("+10 =parameter F +30 f -30 +2"), 2)
+    report = explain(record, program, small_gpu)
+    (device,) = report.devices
+    assert device.ledger.owners == device.at_peak
+    assert (device.ledger.owners.allocated_bytes, device.ledger.cache_bytes) == (40, 0)
+    assert device.ledger.free_bytes == 1000 - 40 - 120
+    assert device.headroom_bytes == 1000 - 42 - 120, "the verdict is about the most reserved"
+    assert "at another moment 2 B more was reserved" in render_run(report)
+
+
+def test_all_tables_of_a_report_are_of_one_moment(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    record = with_late_segment(make_record("F >a +30 < f -30 F >b +7 < f +2"), 2)
+    (device,) = explain(record, program, small_gpu).devices
+    assert [(one.path, one.size_bytes) for one in device.modules] == [("a", 30)]
+    assert device.modules == device.modules_at_peak
+    # Where it ran out of memory, that is the moment of all.
+    failed = make_record("F >a +30 < f -30 F >b +7 !990", exit=OOM_EXIT)
+    (device,) = explain(failed, program, small_gpu, exit_code=1).devices
+    assert [(one.path, one.size_bytes) for one in device.modules] == [("b", 7)]
+    assert device.ledger.owners.allocated_bytes == 7
 
 
 def test_what_a_capped_log_does_not_show_is_unattributed(
@@ -181,6 +211,41 @@ def test_two_last_steps_that_differ_are_a_warning(
     assert explain(make_record(settled * 3), program, small_gpu).warnings == ()
     growing = explain(make_record(settled + "F +9 f B -9 b S"), program, small_gpu)
     assert "last two steps still differ" in growing.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("script", "warnings"),
+    [
+        ("F +4 f:4x8 B -4 b S F +4 f:4x8 B -4 b S F +2 f:2x8 B -2 b S", 0),  # a partial batch
+        ("F +4 f:4x8 B -4 b S F +9 f:9x8 B -9 b S", 1),
+        ("F +4 f:4x8 B -4 b S F +9 f:4x8 B -9 b S", 1),
+        ("F +9 f:9x8 B -9 b S F +4 f:4x8 B -4 b S F +7 f:7x8 B -7 b S", 0),  # not the highest
+        ("F +4 f B -4 b S F +4 f B -4 b S N +9 f -9 F +4 f B -4 b S", 0),  # an evaluation
+    ],
+)
+def test_a_last_step_that_differs_for_a_known_reason_is_no_warning(
+    make_record: Make, program: Program, small_gpu: Gpu, script: str, warnings: int
+) -> None:
+    assert len(explain(make_record(script), program, small_gpu).warnings) == warnings
+
+
+def test_a_larger_batch_in_the_last_step_is_named(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    record = make_record("F +4 f:4x8 B -4 b S F +9 f:9x8 B -9 b S")
+    (warning,) = explain(record, program, small_gpu).warnings
+    assert "other shapes and made its peak 5 B higher" in warning
+
+
+def test_two_processes_on_one_device_have_rows_of_different_names(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    report = explain_run(
+        [(make_record("+4"), "a"), (replace(make_record("+8"), pid=1), "b")],
+        program=program, torch="2", gpu=small_gpu, is_unlimited=False,
+    )  # fmt: skip
+    text = render_run(report)
+    assert "process 4711, device 0" in text and "process 1, device 0" in text
 
 
 def test_nothing_assumed_is_exact_and_what_was_assumed_is_listed(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ullage.explain.sweep import Line, SweepReport
 from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import Gpu
+from ullage.report.sweep import render_sweep
 
 SweepOf = Callable[..., SweepReport]
 OOM = {"kind": "exception", "exception": "torch.OutOfMemoryError", "message": "CUDA out of memory.",
@@ -66,7 +67,7 @@ def test_runs_that_do_not_fit_are_not_on_the_line_and_bound_the_forecast(sweep_o
 
 def test_the_forecast_is_what_fits_and_one_more_does_not(sweep_of: SweepOf) -> None:
     # Of 1000 bytes the context takes 120: 100 + 100 x <= 880 up to 7.8.
-    report = sweep_of({"batch": ["1", "2", "3"]}, lambda x: int(100 + 100 * x))
+    report = sweep_of({"batch": ["1", "2", "4"]}, lambda x: int(100 + 100 * x))
     assert only_line(report).forecast == 7
     tried = sweep_of({"batch": ["1", "2", "7"]}, lambda x: int(100 + 100 * x))
     assert only_line(tried).forecast is None, "it says nothing that was not tried"
@@ -123,3 +124,10 @@ def test_the_smallest_gpu_is_that_on_which_everything_fits(
 def test_a_program_that_fails_is_not_an_answer(sweep_of: SweepOf) -> None:
     report = sweep_of({"batch": ["1", "2"]}, lambda x: 100 if x < 2 else FAILED)
     assert report.exit_code is ExitCode.PROGRAM_FAILED
+
+
+def test_the_forecast_goes_no_farther_than_twice_what_was_run(sweep_of: SweepOf) -> None:
+    line = only_line(sweep_of({"batch": ("1", "2", "4")}, lambda batch: int(10 + batch)))
+    assert (line.forecast, line.is_forecast_capped) == (8, True)
+    text = render_sweep(sweep_of({"batch": ("1", "2", "4")}, lambda batch: int(10 + batch)))
+    assert text.startswith("largest that fits: batch=4 of those tried; by the line, not run, 8 or ")

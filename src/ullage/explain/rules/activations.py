@@ -48,6 +48,7 @@ def _find_logits(case: Case) -> Iterator[Found]:
         ),
         gain_bytes=case.gain(same) * (_CHUNKS - 1) // _CHUNKS,
         blocks=numbers,
+        relief=case.relief(same, left_frac=1 / _CHUNKS, is_whole=False),
         is_guess=not case.is_known,
     )
 
@@ -57,6 +58,7 @@ def _find_spike(case: Case) -> Iterator[Found]:
     # Gradients of activations come and go in every backward.
     brief = find_brief(case.device.replay) & ~case.is_of(Category.WORKSPACE)
     brief &= ~case.born_in(Phase.BACKWARD) & ~case.is_of(Category.GRADIENT)
+    brief &= ~case.calls_backward()
     # Without gradients all is brief, and a layer's inner width is four times what goes in: what
     # stands out is much larger than the next smaller tensors of the pass.
     largest = int(case.size_bytes[brief & case.is_live].max(initial=0))
@@ -75,6 +77,7 @@ def _find_spike(case: Case) -> Iterator[Found]:
         gain_bytes=gain,
         blocks=numbers,
         is_guess=not case.is_known,
+        relief=case.relief(brief, is_whole=False),
     )
 
 
@@ -95,6 +98,7 @@ def _find_saved(case: Case) -> Iterator[Found]:
         evidence=case.list_sites(numbers),
         gain_bytes=size * (layers - 1) // layers,
         blocks=numbers,
+        relief=case.relief(saved, left_frac=1 / layers, is_whole=False),
         is_guess=not case.is_known,
     )
 
@@ -110,7 +114,7 @@ def _count_layers(call: Int64Array, size_bytes: Int64Array) -> int:
 def _find_first_step(case: Case) -> Iterator[Found]:
     """The first step needs more than any later one."""
     course, levels = case.device.course, case.device.levels.allocated_bytes
-    if course.num_steps < 3:
+    if course.num_steps < 3 or case.is_given_up:
         return
     ends = course.step_ends
     first = int(levels[: ends[0] + 1].max())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -16,6 +16,10 @@ _MIN_LOST_BYTES = 512 * MIB
 _UNUSED_FRAC = 0.25
 _PRIVATE_FRAC = 0.1
 _ROUNDING_FRAC = 0.06
+_UNCUT = (
+    "PYTORCH_ALLOC_CONF=expandable_segments:True (torch 2.9 and earlier: PYTORCH_CUDA_ALLOC_CONF): "
+    "without it, up to 1 MiB of a segment that is left over is not cut off a block"
+)
 # Segments of 20 MiB leave so much free in any program.
 _MIN_FREE_BYTES = 192 * MIB
 
@@ -124,9 +128,11 @@ def _free_by_stream(case: Case) -> dict[int, int]:
         stream = int(events.stream[birth]) if birth >= 0 else at_end.get(address, 0)
         found[stream] = found.get(stream, 0) + int(lives.size_bytes[number])
     live = blocks.is_live(event)
-    for stream in np.unique(blocks.stream[live]).tolist():
-        used = int(blocks.size_bytes[live & (blocks.stream == stream)].sum())
-        found[stream] = found.get(stream, 0) - used
+    streams, place = np.unique(blocks.stream[live], return_inverse=True)
+    used = np.zeros(len(streams), dtype=np.int64)
+    np.add.at(used, place, blocks.size_bytes[live])
+    for stream, size in zip(streams.tolist(), used.tolist(), strict=True):
+        found[stream] = found.get(stream, 0) - size
     return {stream: size for stream, size in found.items() if size > 0}
 
 
@@ -184,7 +190,18 @@ def _find_rounding(case: Case) -> Iterator[Found]:
         evidence=((f"{int(live.sum())} live blocks, {format_bytes(case.sum(live))} for "
                   f"{format_bytes(case.sum(live) - lost)} that were asked for"),),
         gain_bytes=lost,
+        change="" if _has_roundup(case) else _UNCUT,
     )  # fmt: skip
+
+
+def _has_roundup(case: Case) -> bool:
+    """Whether the file says that sizes are rounded up to parts of powers of two; True where it
+    says nothing.
+    """
+    settings = case.report.snapshot.settings
+    divisions = settings.get("roundup_power2_divisions")
+    are_set = isinstance(divisions, Mapping) and any(divisions.values())
+    return not settings or are_set
 
 
 RULES = (

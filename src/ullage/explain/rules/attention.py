@@ -7,14 +7,28 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ullage.explain.rules.attention_path import (
+    UNKNOWN_CHANGE,
+    WEIGHTS_CHANGE,
+    AttentionPath,
+    explain_math,
+    find_path,
+)
 from ullage.explain.rules.case import MIN_BYTES, Case
 from ullage.explain.rules.rule import Found, Kind, Rule
 from ullage.trace.model import Category
+from ullage.trace.snapshot import Int64Array
 from ullage.units import format_bytes
 
 _ATTENTION = re.compile(r"(^|_)(att|attn|attention|attend|self_attn|sdpa)($|_)|dot_product",
                         re.IGNORECASE)  # fmt: skip
-_MASK = re.compile(r"(^|_)(mask|masks|masking|causal|alibi|position_bias)($|_)", re.IGNORECASE)
+# Who makes a mask of attention; predict_masks, random_masking and apply_mask are of other masks.
+_MASK = re.compile(
+    r"(^|_)(causal|alibi|position_bias|subsequent|look_ahead)($|_)|^masks?$|"
+    r"(^|_)(make|create|build|generate|gen|get|prepare|expand|update|compute|attn|attention|sdpa|"
+    r"eager|std|pad|padding|extended)_(\w+_)?masks?($|_)",
+    re.IGNORECASE,
+)
 _MATRIX_FRAC = 0.2
 _MASK_FRAC = 0.08
 # Queries, keys and values are as large as the hidden states; a matrix of scores is much larger.
@@ -34,6 +48,7 @@ def _find_matrix(case: Case) -> Iterator[Found]:
         return
     numbers = np.flatnonzero(matrix & case.is_live)
     largest = int(case.size_bytes[numbers].max())
+    why, change = _explain_path(case, numbers)
     yield Found(
         what=f"attention scores are written out: {case.share(size)}",
         evidence=(
@@ -41,12 +56,26 @@ def _find_matrix(case: Case) -> Iterator[Found]:
                 f"{len(numbers)} tensors of up to {format_bytes(largest)} "
                 f"in attention, others of the pass have {format_bytes(int(usual))}"
             ),
+            *why,
             *case.list_sites(numbers),
         ),
         gain_bytes=case.gain(matrix),
+        change=change,
+        relief=case.relief(matrix, is_whole=False),
         blocks=numbers,
         is_guess=not case.is_known,
     )
+
+
+def _explain_path(case: Case, numbers: Int64Array) -> tuple[tuple[str, ...], str]:
+    """Why scores are written out, and the change where it is not that of the rule."""
+    path = find_path(case, numbers)
+    if path is AttentionPath.MATH:
+        why, change = explain_math(case)
+        return (why,), change
+    if path is AttentionPath.WEIGHTS:
+        return ("nn.MultiheadAttention writes them out to give the weights back",), WEIGHTS_CHANGE
+    return (), UNKNOWN_CHANGE if path is AttentionPath.UNKNOWN else ""
 
 
 def _find_mask(case: Case) -> Iterator[Found]:
@@ -60,6 +89,7 @@ def _find_mask(case: Case) -> Iterator[Found]:
         what=f"attention masks are materialised: {case.share(size)}",
         evidence=case.list_sites(numbers),
         gain_bytes=case.gain(mask),
+        relief=case.relief(mask, is_whole=False),
         blocks=numbers,
         is_guess=not case.is_known,
     )
@@ -71,7 +101,8 @@ RULES = (
         title="attention scores are written out",
         kind=Kind.CHOICE,
         meaning="softmax(q @ k.T) makes tensors of batch x heads x length x length, and backward "
-        "keeps several of them. Fused attention never makes them.",
+        "keeps several of them. Fused attention never makes them, where one of its kernels takes "
+        "the call; else scaled_dot_product_attention writes them out itself.",
         evidence="Tensors made in functions named after attention are three times as large as "
         "others of the pass, and 20 % of the peak or more.",
         cost="nothing; it is faster, too",

@@ -12,15 +12,17 @@ from ullage.explain.phases import Phase
 from ullage.explain.sites import OPERATOR, has_python_file
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
 from ullage.explain.spikes import peak_without
+from ullage.explain.trial import Relief
 from ullage.trace.model import Category
 from ullage.trace.replay import BoolArray
-from ullage.trace.snapshot import Int64Array
+from ullage.trace.snapshot import Action, Int64Array
 from ullage.units import MIB, format_bytes
 
 # What is less of the peak than this, or fewer bytes, is not worth a reader's time.
 MIN_FRAC = 0.03
 MIN_BYTES = MIB
 _LISTED = 3
+_NODE = re.compile(r"\btorch::autograd::(generated::\w+Backward|Engine::)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,20 @@ class Case:
         """
         return self.device.course.grad[self.region]
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the peak is of a try that ran out of memory, which the program caught: it did
+        without what it had made, as one that looks for the largest batch does.
+        """
+        device = self.device
+        if device.shortage is None or not device.shortage.was_survived:
+            return False
+        events = self.report.snapshot.events_of(device.index)
+        failed = np.flatnonzero(events.action == Action.OOM)
+        later = failed[failed >= device.peak_event]
+        steps = device.course.step_at(np.append(later[:1], device.peak_event))
+        return len(steps) == 2 and bool(steps[0] == steps[1])
+
     def is_of(self, *categories: Category) -> BoolArray:
         """Which blocks belong to any of the categories."""
         return np.isin(self.device.owners.category, [code_of(one) for one in categories])
@@ -78,6 +94,22 @@ class Case:
     def gain(self, gone: BoolArray, death: Int64Array | None = None) -> int:
         """By how much the peak were lower without some blocks, or had they died at `death`."""
         return self.peak_bytes - peak_without(self.device.replay, self.device.levels, gone, death)
+
+    def relief(
+        self,
+        mask: BoolArray,
+        death: Int64Array | None = None,
+        *,
+        left_frac: float = 0.0,
+        is_whole: bool = True,
+    ) -> Relief:
+        """What a change does that takes some blocks away, ends each at `death`, or leaves a part.
+
+        is_whole: whether the change does nothing else to memory.
+        """
+        numbers = np.flatnonzero(mask)
+        ends = None if death is None else death[numbers]
+        return Relief(numbers, ends, left_frac, is_whole)
 
     def is_worth(self, num_bytes: int, frac: float = MIN_FRAC) -> bool:
         """Whether so many bytes are worth telling."""
@@ -125,6 +157,17 @@ class Case:
         recorded = self.device.recorded
         name = None if recorded is None else recorded.holders.name(blocks.tolist())
         return () if name is None else (f"held by {name}",)
+
+    def calls_backward(self) -> BoolArray:
+        """(num_blocks,) which blocks' stacks hold a node of autograd's graph: where phases are not
+        known, that alone says that backward made them.
+        """
+        stacks = self.report.snapshot.stacks
+        hits = np.array([_NODE.search(name) is not None for name in stacks.frames.function])
+        inside = np.append(0, np.cumsum(hits[stacks.frame]))
+        of_stack = inside[stacks.start[1:]] > inside[stacks.start[:-1]]
+        found: BoolArray = of_stack[self.device.replay.blocks.stack]
+        return found
 
     def calls(self, pattern: re.Pattern[str]) -> BoolArray:
         """(num_blocks,) which blocks' stacks hold a Python function whose name matches, or an

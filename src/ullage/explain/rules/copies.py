@@ -21,6 +21,8 @@ _MIN_TENSORS = 4
 # Smaller tensors are too many and too alike to be told apart by their sizes.
 _MIN_TENSOR_BYTES = 64 * KIB
 _UPCAST_FRAC = 0.12
+# What is cast is one of so many blocks before its copy.
+_NEAR = 8
 _ORDINARY = (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.BUFFER)
 
 
@@ -40,6 +42,7 @@ def _find_second_weights(case: Case) -> Iterator[Found]:
         ),
         gain_bytes=case.gain(copies),
         blocks=blocks,
+        relief=case.relief(copies),
     )
 
 
@@ -102,6 +105,8 @@ def _find_upcasts(case: Case) -> Iterator[Found]:
             size = int(sizes[first])
             if size < _MIN_TENSOR_BYTES or not is_saved[births[first]]:
                 continue
+            if not _has_half(case, int(births[first]), size):
+                continue
             after = sizes[first + 1 : first + 8]
             back = np.flatnonzero(after * 2 == size)
             again = np.flatnonzero(after == size)
@@ -124,7 +129,18 @@ def _find_upcasts(case: Case) -> Iterator[Found]:
         ),
         gain_bytes=size // 2,
         blocks=numbers,
+        relief=case.relief(wide, left_frac=0.5, is_whole=False),
     )
+
+
+def _has_half(case: Case, block: int, size: int) -> bool:
+    """Whether what is half as large was there when a block came: what it is a wider copy of. A
+    stage that halves its channels begins with a tensor of its own size.
+    """
+    blocks = case.device.replay.blocks
+    before = slice(max(block - _NEAR, 0), block)
+    is_live = blocks.death[before] > blocks.birth[block]
+    return bool((is_live & (blocks.requested_bytes[before] * 2 == size)).any())
 
 
 def _births_by_function(case: Case) -> Iterator[Int64Array]:
@@ -183,8 +199,9 @@ RULES = (
         kind=Kind.CHOICE,
         meaning="x.float() in a norm, a softmax or a loss makes a copy of twice the size, and "
         "backward keeps it.",
-        evidence="In one function a tensor is followed by others of its size and then by one of "
-        "half of it, and the large ones are live at the peak; 12 % of it or more.",
+        evidence="In one function, after a tensor of half its size, a tensor is followed by "
+        "others of its size and then by one of half of it, and the large ones are live at the "
+        "peak; 12 % of it or more.",
         cost="a fused operation works in fp32 inside and saves what is half as large: nothing is "
         "lost. Working in bf16 throughout loses precision.",
         change="use the fused operation (F.rms_norm, F.layer_norm, F.softmax(x, dtype=...), "

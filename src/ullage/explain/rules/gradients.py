@@ -36,7 +36,9 @@ def _calls_zero_grad(case: Case) -> bool:
 def _find_stale(case: Case, why: str) -> Iterator[Found]:
     """Gradients of one step that are still live when the backward of the next begins."""
     course = case.device.course
-    if not case.is_known or course.num_steps < _MIN_STEPS:
+    # Without an optimizer, gradients may be what the program is for, as in a saliency map.
+    has_optimizer = bool((course.phase == Phase.OPTIMIZER).any())
+    if not case.is_known or course.num_steps < _MIN_STEPS or not has_optimizer:
         return
     is_gradient = case.is_of(Category.GRADIENT)
     backwards = _backward_of_steps(case)
@@ -105,7 +107,7 @@ RULES = (
         meaning="Without optimizer.zero_grad() gradients of all steps are added up, which is also "
         "wrong; and they take memory while the forward pass fills the rest of it.",
         evidence="Gradients of one step are live when the backward pass of the next begins, and "
-        "the snapshot has no call of an optimizer's zero_grad().",
+        "an optimizer steps, and the snapshot has no call of its zero_grad().",
         cost="nothing",
         change="call optimizer.zero_grad() after each optimizer.step()",
         find=_find_missing,

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ullage.explain.course import StepSource
 from ullage.explain.growth import Growth, find_step_levels
-from ullage.explain.phases import Phase
 from ullage.explain.rules.case import Case, category_of
 from ullage.explain.rules.rule import Found, Kind, Rule
-from ullage.explain.spikes import birth_after
+from ullage.explain.trial import Relief
 from ullage.trace.model import Category
 from ullage.trace.replay import BoolArray
-from ullage.trace.snapshot import Action, Int64Array
+from ullage.trace.snapshot import Int64Array
 from ullage.units import format_bytes
 
 # A graph saves tensors of many calls; what is kept of one call alone is a list of tensors.
 _MIN_GRAPH_CALLS = 3
 _LEAK_FRAC = 0.01
+# They come when a parameter, such as an expert's, is first used: there is an end to them.
+_BOUNDED = (
+    Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.BUFFER,
+    Category.WORKSPACE,
+)  # fmt: skip
 _MIN_SAWTOOTH_STEPS, _MIN_RISES, _MIN_DROPS, _DROP = 6, 3, 2, 2.5
-_PASS_FRAC = 0.08
 
 
 def _split_growth(case: Case) -> tuple[list[Growth], list[Growth], list[Growth]]:
@@ -31,6 +34,8 @@ def _split_growth(case: Case) -> tuple[list[Growth], list[Growth], list[Growth]]
         newest = growth.blocks[-1] if growth.blocks else None
         category = None if newest is None else category_of(case, newest)
         if growth.is_replaced and category is Category.INPUT:  # batches that become larger
+            continue
+        if case.is_known and category in _BOUNDED:
             continue
         if growth.is_replaced or category is Category.KV_CACHE:
             grown.append(growth)
@@ -71,19 +76,33 @@ def _growth_found(
         *case.list_sites(blocks),
         *(held or case.list_holders(blocks)),
     )
-    # The last step's own blocks would be there in any case.
-    last_end = case.device.course.step_ends[np.minimum(case.step, len(
-        case.device.course.step_ends) - 1)]  # fmt: skip
-    mask = np.zeros(len(case.size_bytes), dtype=np.bool_)
-    sites = case.report.sites.of_stack[case.device.replay.blocks.stack]
-    mask[np.isin(sites, [growth.site for growth in grown])] = True
+    mask, last_end = _at_step_ends(case, grown)
     yield Found(
         what=what.format(size=format_bytes(size), rate=format_bytes(int(rate))),
         evidence=evidence,
         gain_bytes=max(case.gain(mask, last_end), 0) + left_bytes,
         blocks=blocks,
         is_guess=not case.is_known,
+        relief=None if left_bytes else growth_relief(case, grown),
     )
+
+
+def _at_step_ends(case: Case, grown: Sequence[Growth]) -> tuple[BoolArray, Int64Array]:
+    """The blocks of the lines that grow, and the end of each block's step.
+
+    The last step's own blocks would be there in any case.
+    """
+    ends = case.device.course.step_ends
+    sites = case.report.sites.of_stack[case.device.replay.blocks.stack]
+    mask: BoolArray = np.isin(sites, [growth.site for growth in grown])
+    return mask, ends[np.minimum(case.step, len(ends) - 1)]
+
+
+def growth_relief(case: Case, grown: Sequence[Growth]) -> Relief:
+    """Each step's blocks of the lines that grow go with it."""
+    mask, ends = _at_step_ends(case, grown)
+    is_old = case.step < case.device.course.num_steps
+    return case.relief(mask & is_old, ends)
 
 
 def _find_kept_graph(case: Case) -> Iterator[Found]:
@@ -121,137 +140,15 @@ def _find_grown(case: Case) -> Iterator[Found]:
     )
 
 
-def _growing_blocks(case: Case) -> Int64Array:
+def growing_blocks(case: Case) -> Int64Array:
+    """What grows from step to step."""
     return np.array([block for growth in case.device.growth for block in growth.blocks], dtype=int)
-
-
-def _find_second_graph(case: Case) -> Iterator[Found]:
-    """Activations of several passes are live at the peak."""
-    if not case.is_known:
-        return
-    saved = case.is_of(Category.ACTIVATION) & case.grad
-    saved[_growing_blocks(case)] = False
-    sites = case.report.sites.of_stack[case.device.replay.blocks.stack]
-    saved &= ~np.isin(sites, _irregular_sites(case))  # UL115 says more
-    death = _next_pass(case)
-    late = saved & (case.device.replay.blocks.death > death) & _comes_again(case, saved)
-    peak = case.device.peak_event
-    old = np.flatnonzero(late & case.is_live & (death <= peak))
-    size, gain = int(case.size_bytes[old].sum()), case.gain(late, death)
-    if not case.is_worth(size, _PASS_FRAC) or not case.is_worth(gain):
-        return
-    yield Found(
-        what=f"activations of an earlier pass are live at the peak: {case.share(size)}",
-        evidence=(
-            (
-                f"{len(old)} blocks are of passes before the one under way "
-                f"({case.device.course.describe(peak)})"
-            ),
-            *case.list_sites(old),
-        ),
-        gain_bytes=gain,
-        blocks=old,
-    )
-
-
-def _comes_again(case: Case, saved: BoolArray) -> BoolArray:
-    """Which blocks have a twin, of the same line and size, in the next pass or the one after it:
-    of parts of a model that are called one after the other each is needed.
-    """
-    blocks = case.device.replay.blocks
-    numbers = np.flatnonzero(saved)
-    site = case.report.sites.of_stack[blocks.stack[numbers]].tolist()
-    passes = _pass_of(case, case.region[numbers]).tolist()
-    keys = list(zip(site, blocks.size_bytes[numbers].tolist(), passes, strict=True))
-    known = set(keys)
-    found = np.zeros(len(saved), dtype=np.bool_)
-    found[numbers] = [
-        (one, size, number + 1) in known or (one, size, number + 2) in known
-        for one, size, number in keys
-    ]
-    return found
-
-
-def _pass_of(case: Case, region: Int64Array) -> Int64Array:
-    """The number of the forward pass that a stretch belongs to, or follows."""
-    begins = case.device.course.phase == Phase.FORWARD
-    return np.cumsum(begins)[region]
-
-
-def _next_pass(case: Case) -> Int64Array:
-    """For each block the event at which the forward pass after its own begins."""
-    course = case.device.course
-    begins = np.flatnonzero(course.phase == Phase.FORWARD)
-    starts = np.append(course.begin[begins], case.device.replay.num_events)
-    number = _pass_of(case, case.region)
-    return starts[np.minimum(number, len(starts) - 1)]
-
-
-def _find_unused_graph(case: Case) -> Iterator[Found]:
-    """Forward passes with gradients that no backward follows."""
-    if not case.is_known:
-        return
-    course = case.device.course
-    unused = _unused_passes(case)
-    if not unused.any():
-        return
-    saved = case.is_of(Category.ACTIVATION) & case.grad & unused[_pass_of(case, case.region)]
-    saved[_growing_blocks(case)] = False
-    # Without a graph a tensor goes when the operation that reads it has made the next.
-    death = birth_after(case.device.replay, 2)
-    saved &= case.device.replay.blocks.death > death
-    numbers = np.flatnonzero(saved)
-    if not len(numbers):
-        return
-    each = np.bincount(_pass_of(case, case.region[numbers]), weights=case.size_bytes[numbers])
-    size = int(each.max())
-    gain = case.gain(saved, death)
-    if not case.is_worth(size, _PASS_FRAC):
-        return
-    largest = numbers[_pass_of(case, case.region[numbers]) == int(each.argmax())]
-    num_passes = int((course.phase == Phase.FORWARD).sum())
-    has_backward = bool((course.phase == Phase.BACKWARD).any())
-    yield Found(
-        what=f"forward passes record a graph that nothing uses: {format_bytes(size)} in one pass",
-        evidence=(
-            (
-                f"{int((each > 0).sum())} of {num_passes} passes with "
-                f"gradients are not followed by a backward{'' if has_backward else ' (none is)'}"
-            ),
-            *case.list_sites(largest),
-        ),
-        gain_bytes=max(gain, 0),
-        blocks=largest,
-    )
-
-
-def _unused_passes(case: Case) -> np.ndarray:
-    """By the number of a forward pass: whether its activations are gone before any backward."""
-    course, blocks = case.device.course, case.device.replay.blocks
-    forward = np.flatnonzero(course.phase == Phase.FORWARD)
-    result = np.zeros(len(forward) + 1, dtype=np.bool_)
-    backwards = course.begin[course.phase == Phase.BACKWARD]
-    failed = np.flatnonzero(case.report.snapshot.events_of(case.device.index).action == Action.OOM)
-    cut = set(_pass_of(case, course.region_at(failed)).tolist())
-    saved = case.is_of(Category.ACTIVATION) & case.grad
-    of_pass = _pass_of(case, case.region)
-    for number, region in enumerate(forward.tolist(), start=1):
-        if not course.grad[region]:
-            continue
-        begin = course.begin[region]
-        place = np.searchsorted(backwards, begin)
-        # What is there when the trace ends may yet be used.
-        following = np.append(backwards, case.device.replay.num_events - 1)[place]
-        mine = saved & (of_pass == number)
-        used = case.sum(mine & (blocks.death > following))
-        result[number] = 2 * used < case.sum(mine) and number not in cut
-    return result
 
 
 def _find_irregular(case: Case) -> Iterator[Found]:
     """Sites whose blocks pile up over steps and go all at once, again and again."""
     course, sizes = case.device.course, case.device.step_levels.size_bytes[1:]
-    sites = _irregular_sites(case)
+    sites = irregular_sites(case)
     blocks = case.device.replay.blocks
     lasts = case.step < course.num_steps
     own = np.isin(case.report.sites.of_stack[blocks.stack], sites) & lasts & (blocks.birth >= 0)
@@ -274,10 +171,11 @@ def _find_irregular(case: Case) -> Iterator[Found]:
         gain_bytes=gain,
         blocks=numbers,
         is_guess=not case.is_known,
+        relief=case.relief(own, death),
     )
 
 
-def _irregular_sites(case: Case) -> Int64Array:
+def irregular_sites(case: Case) -> Int64Array:
     """The sites with more and more blocks over several steps, then suddenly fewer."""
     device, course = case.device, case.device.course
     if course.source is StepSource.STACKS or course.num_steps < _MIN_SAWTOOTH_STEPS:
@@ -326,30 +224,6 @@ RULES = (
         find=_find_piles,
     ),
     Rule(
-        code="UL113",
-        title="the activations of an earlier pass are still live",
-        kind=Kind.FAULT,
-        meaning="A name such as `output` or `loss` keeps the last iteration's tensors while the "
-        "next forward pass runs; or two losses are made before either backward.",
-        evidence="At the peak activations of an earlier forward pass are live, whose lines ran "
-        "again in the pass after it: 8 % of the peak or more.",
-        cost="nothing",
-        change="del output, loss at the end of an iteration (or put it into a function); call "
-        "backward() on each loss before making the next",
-        find=_find_second_graph,
-    ),
-    Rule(
-        code="UL114",
-        title="forward passes record a graph that nothing uses",
-        kind=Kind.FAULT,
-        meaning="Evaluation or inference without torch.no_grad(): every activation is kept until "
-        "the output goes, for a backward that never comes.",
-        evidence="Forward passes with gradients whose activations are gone before any backward.",
-        cost="nothing; it is faster, too",
-        change="put evaluation under torch.inference_mode() or torch.no_grad()",
-        find=_find_unused_graph,
-    ),
-    Rule(
         code="UL115",
         title="memory is freed late and at irregular times",
         kind=Kind.FAULT,
@@ -359,7 +233,8 @@ RULES = (
         "the peak would be lower had each step's blocks gone with it.",
         cost="nothing",
         change="break the cycle (weakref, del the attribute, no `self` in a hook's closure); "
-        "torch.utils.viz._cycles finds it",
+        "torch.utils.viz._cycles finds it. A list that the program itself empties every few steps "
+        "is no cycle: empty it sooner, or keep it on the CPU",
         find=_find_irregular,
     ),
     Rule(

@@ -8,6 +8,7 @@ import numpy as np
 
 from ullage.explain.rules.case import MIN_BYTES, Case
 from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.explain.trial import Relief
 from ullage.trace.model import Category, Int64Array
 from ullage.units import format_bytes
 
@@ -19,7 +20,7 @@ _LISTED = 3
 def _find_dead(case: Case) -> Iterator[Found]:
     recorded = case.device.recorded
     dead = None if recorded is None else recorded.dead
-    if dead is None:
+    if dead is None or case.is_given_up:
         return
     gain = case.peak_bytes - dead.lower_peak_bytes
     if not case.is_worth(gain, _DEAD_FRAC):
@@ -32,6 +33,7 @@ def _find_dead(case: Case) -> Iterator[Found]:
         ),
         gain_bytes=gain,
         blocks=dead.blocks,
+        relief=Relief(dead.blocks, dead.last_use[dead.blocks]),
     )
 
 
@@ -79,6 +81,7 @@ def _find_cache(case: Case) -> Iterator[Found]:
         evidence=(*filter(None, (rate,)), *case.list_sites(numbers)),
         gain_bytes=size // 2,
         blocks=numbers,
+        relief=case.relief(case.is_of(Category.KV_CACHE), left_frac=0.5, is_whole=False),
     )
 
 

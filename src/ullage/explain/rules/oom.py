@@ -8,6 +8,7 @@ import numpy as np
 
 from ullage.explain.oom import Cause, Shortage
 from ullage.explain.rules.case import Case
+from ullage.explain.rules.graphs import growth_relief
 from ullage.explain.rules.rule import Found, Kind, Rule
 from ullage.units import format_bytes
 
@@ -24,6 +25,7 @@ def _finder(cause: Cause) -> Callable[[Case], Iterator[Found]]:
                 evidence=describe_shortage(shortage),
                 gain_bytes=max(shortage.missing_bytes, 0),
                 blocks=_blocks(case, cause),
+                relief=growth_relief(case, case.device.growth) if cause is Cause.LEAKED else None,
             )
 
     return find

@@ -13,6 +13,8 @@ from ullage.trace.model import Category
 from ullage.units import format_bytes
 
 _STATES_FRAC = 0.3
+# Momentum alone, or two states of 8 bits beside weights in 16, are as large as the weights.
+_LARGE_STATES = 1.5
 _TEMPORARIES_FRAC = 0.1
 # Of two fp32 states an 8-bit optimizer keeps a quarter, and its scales.
 _EIGHT_BIT_GAIN = 0.74
@@ -22,7 +24,8 @@ def _find_states(case: Case) -> Iterator[Found]:
     states = bytes_of(case, Category.OPTIMIZER_STATE)
     is_largest = states == max(case.device.owners_at_peak.values(), default=0)
     parameters = bytes_of(case, Category.PARAMETER)
-    if not is_largest or states == parameters or not case.is_worth(states, _STATES_FRAC):
+    is_small = case.is_known and states < _LARGE_STATES * parameters
+    if not is_largest or is_small or not case.is_worth(states, _STATES_FRAC):
         return
     evidence = [f"optimizer states {format_bytes(states)}, parameters {format_bytes(parameters)}"]
     if case.is_known and parameters:
@@ -34,6 +37,9 @@ def _find_states(case: Case) -> Iterator[Found]:
         gain_bytes=int(states * _EIGHT_BIT_GAIN),
         blocks=blocks,
         is_guess=not case.is_known,
+        relief=case.relief(
+            case.is_of(Category.OPTIMIZER_STATE), left_frac=1 - _EIGHT_BIT_GAIN, is_whole=False
+        ),
     )
 
 
@@ -54,6 +60,7 @@ def _find_step_temporaries(case: Case) -> Iterator[Found]:
         evidence=case.list_sites(blocks),
         gain_bytes=gain,
         blocks=blocks,
+        relief=case.relief(mask, is_whole=False),
     )
 
 
@@ -64,8 +71,8 @@ RULES = (
         kind=Kind.CHOICE,
         meaning="Adam keeps two tensors for each parameter. In fp32 that is 8 bytes a parameter, "
         "four times as much as its weight in bf16.",
-        evidence="The bytes of optimizer states at the peak are 30 % of it or more, and the "
-        "largest part of it. The gain is "
+        evidence="The bytes of optimizer states at the peak are 30 % of it or more, the "
+        "largest part of it, and one and a half times those of the parameters. The gain is "
         "what two 8-bit states would save if these are fp32.",
         cost="8-bit states: a little time for each step and a little noise in the update. Sharding "
         "(FSDP2, ZeRO-1): communication. SGD or Adafactor: another optimizer.",

@@ -22,6 +22,7 @@ from ullage.explain.rules import (
     lives,
     oom,
     optimizer,
+    passes,
     pipeline,
     residents,
 )
@@ -30,8 +31,9 @@ from ullage.explain.rules.rule import Finding, Kind, Rule
 from ullage.explain.snapshot import SnapshotReport
 
 _ALL = (
-    *optimizer.RULES, *gradients.RULES, *copies.RULES, *graphs.RULES, *activations.RULES,
-    *attention.RULES, *residents.RULES, *lives.RULES, *allocator.RULES, *oom.RULES, *pipeline.RULES,
+    *optimizer.RULES, *gradients.RULES, *copies.RULES, *graphs.RULES, *passes.RULES,
+    *activations.RULES, *attention.RULES, *residents.RULES, *lives.RULES, *allocator.RULES,
+    *oom.RULES, *pipeline.RULES,
 )  # fmt: skip
 RULES = MappingProxyType({rule.code: rule for rule in sorted(_ALL, key=lambda rule: rule.code)})
 _ORDER = (Kind.FAULT, Kind.CHOICE, Kind.TIME)
@@ -66,7 +68,7 @@ def find_findings(report: SnapshotReport) -> tuple[Finding, ...]:
                 Finding(
                     rule=rule, device=device.index, what=one.what, evidence=one.evidence,
                     gain_bytes=one.gain_bytes, change=one.change or rule.change,
-                    is_guess=one.is_guess, blocks=one.blocks,
+                    is_guess=one.is_guess, blocks=one.blocks, relief=one.relief,
                     is_fatal=is_fatal and rule.code.startswith(oom.FAMILY),
                 )
                 for one in rule.find(case)

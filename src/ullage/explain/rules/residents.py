@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,10 +10,16 @@ import numpy as np
 from ullage.explain.phases import Phase
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.explain.trial import Relief
 from ullage.trace.model import Category
 from ullage.units import format_bytes
 
 _SAME_FRAC = 0.1
+# Quantised weights, caches of keys and values and running statistics are buffers, too, and differ.
+_TABLE = re.compile(
+    r"mask|causal|tril|triu|^bias$|alibi|position|rope|rotary|^cos|^sin|cos_|sin_|freqs|^pe$|index",
+    re.IGNORECASE,
+)
 _DATA_FRAC = 0.25
 _WORKSPACE_FRAC = 0.15
 _MIN_SAME = 3
@@ -23,7 +30,8 @@ _SECOND_FRAC = 0.1
 def _find_same_buffers(case: Case) -> Iterator[Found]:
     if not case.is_known:
         return
-    numbers = np.flatnonzero(case.is_live & case.is_of(Category.BUFFER))
+    is_shared = np.isin(case.device.replay.blocks.address, _addresses_of_tables(case))
+    numbers = np.flatnonzero(case.is_live & case.is_of(Category.BUFFER) & is_shared)
     requested = case.device.replay.blocks.requested_bytes[numbers]
     for size in np.unique(requested):
         same = numbers[requested == size]
@@ -35,7 +43,23 @@ def _find_same_buffers(case: Case) -> Iterator[Found]:
                 evidence=case.list_sites(same),
                 gain_bytes=int(extra),
                 blocks=same,
+                relief=Relief(same[1:]),
             )
+
+
+def _addresses_of_tables(case: Case) -> list[int]:
+    """Where the buffers are that are named as what does not depend on the layer."""
+    record = case.report.record
+    if record is None:
+        return []
+    claims = record.claims
+    return [
+        address
+        for address, category, name in zip(
+            claims.address.tolist(), claims.category, claims.name, strict=True
+        )
+        if category is Category.BUFFER and _TABLE.search(name.rpartition(".")[2])
+    ]
 
 
 def _find_data(case: Case) -> Iterator[Found]:
@@ -61,6 +85,7 @@ def _find_data(case: Case) -> Iterator[Found]:
         evidence=case.list_sites(numbers),
         gain_bytes=size * (course.num_steps - 1) // course.num_steps,
         blocks=numbers,
+        relief=Relief(numbers, left_frac=1 / course.num_steps, is_whole=False),
     )
 
 
@@ -102,8 +127,8 @@ RULES = (
         kind=Kind.FAULT,
         meaning="Each layer registers its own mask, table of positions or the like, though all are "
         "equal.",
-        evidence="Three buffers or more have the same size, and all but one are 10 % of the peak "
-        "or more.",
+        evidence="Three buffers or more that are named as masks, positions or tables have the same "
+        "size, and all but one are 10 % of the peak or more.",
         cost="nothing",
         change="register it once in the model and hand it to the layers (or make it where it is "
         "used, persistent=False)",
@@ -114,11 +139,12 @@ RULES = (
         title="data stays on the GPU all along",
         kind=Kind.CHOICE,
         meaning="A whole data set, a replay buffer or a table that is used a part at a time has "
-        "been moved to the GPU.",
+        "been moved to the GPU. A trace does not show how much of it a step reads: one batch that "
+        "every step uses whole looks the same.",
         evidence="Tensors that are no part of the model are there before the first forward pass "
         "and until the last step, few of them 25 % of the peak or more.",
         cost="copying each batch, which pinned memory and non_blocking=True hide",
-        change="keep it on the CPU (pinned) and move each batch",
+        change="where a step uses a part of it, keep it on the CPU (pinned) and move each batch",
         find=_find_data,
     ),
     Rule(

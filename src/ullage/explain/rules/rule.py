@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ullage.explain.rules.case import Case
+from ullage.explain.trial import Relief, Trial
 from ullage.trace.snapshot import Int64Array
 
 
@@ -29,6 +30,7 @@ class Found:
         change: the exact change, where the data says more than the rule's own text.
         blocks: numbers in `Replay.blocks` of what it is about.
         is_guess: whether owners were guessed, or sizes alone speak for it.
+        relief: what the change does to the trace; None where a trace cannot show it.
     """
 
     what: str
@@ -37,6 +39,7 @@ class Found:
     change: str = ""
     blocks: Int64Array | None = None
     is_guess: bool = False
+    relief: Relief | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,9 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a rule found on a device."""
+    """What a rule found on a device; `trial` is whether its change makes the program fit, None
+    where that was not asked.
+    """
 
     rule: Rule
     device: int
@@ -78,3 +83,5 @@ class Finding:
     is_guess: bool
     is_fatal: bool = False  # it ended the program
     blocks: Int64Array | None = field(default=None, repr=False)
+    relief: Relief | None = field(default=None, repr=False)
+    trial: Trial | None = None

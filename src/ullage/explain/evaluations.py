@@ -1,0 +1,150 @@
+"""Evaluations of a training program: the forwards without gradients that are no part of a step.
+
+Some forwards without gradients belong to the step itself: a frozen encoder, a teacher, a rollout.
+Among those that come before a step's own forward, or after the last step, these are evaluation:
+
+- of a model that is trained, in evaluation mode;
+- of any module that runs without gradients in no more than half of the steps.
+
+Of a single step it cannot be told how often a module runs: there, only the first counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ullage.trace.lifetime import NEVER
+from ullage.trace.model import Mark, MarkKind
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Forwards without gradients between two steps, or before the first or after the last.
+
+    Attributes:
+        row: of the step before which they come, counted from 0; after the last step, how many
+            ended.
+        begin, end: the positions between which it was under way, until the step's own first
+            forward begins.
+        num_forwards: of root modules.
+    """
+
+    row: int
+    begin: int
+    end: int
+    num_forwards: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """One forward of a root module; the fields are those of its marks."""
+
+    begin: int
+    end: int
+    grad: bool
+    is_training_mode: bool | None
+    module: int | None
+    inputs: tuple[tuple[int, ...], ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What came up to the end of one step: its forwards, and whether a backward ran; `end` is None
+    where the record ends first.
+    """
+
+    begin: int
+    end: int | None
+    has_backward: bool
+    forwards: tuple[Forward, ...]
+
+
+def find_rounds_of_marks(marks: Sequence[Mark]) -> tuple[Round, ...]:
+    """The marks cut at the ends of steps; the last round has no end, and may be empty."""
+    rows = [row for row, mark in enumerate(marks) if mark.kind is MarkKind.STEP]
+    begins = [0, *(row + 1 for row in rows)]
+    return tuple(
+        _round(marks[begin:stop], marks[max(begin - 1, 0)].position if marks else 0)
+        for begin, stop in itertools.zip_longest(begins, [row + 1 for row in rows])
+    )
+
+
+def _round(marks: Sequence[Mark], begin: int) -> Round:
+    """One round from its marks, the last of which ends it, if it is a step."""
+    forwards: list[Forward] = []
+    opened: Mark | None = None
+    is_in_backward = has_backward = False
+    for mark in marks:
+        if mark.kind in (MarkKind.BACKWARD_BEGIN, MarkKind.BACKWARD_END):
+            is_in_backward = mark.kind is MarkKind.BACKWARD_BEGIN
+            has_backward = True
+        elif mark.kind is MarkKind.FORWARD_BEGIN and not is_in_backward:
+            opened = mark
+        elif mark.kind is MarkKind.FORWARD_END and opened is not None:
+            forwards.append(_forward(opened, mark))
+            opened = None
+    if opened is not None:  # the record ends in it
+        forwards.append(_forward(opened, marks[-1]))
+    is_whole = bool(marks) and marks[-1].kind is MarkKind.STEP
+    return Round(begin, marks[-1].position if is_whole else None, has_backward, tuple(forwards))
+
+
+def _forward(begin: Mark, end: Mark) -> Forward:
+    return Forward(
+        begin.position,
+        end.position,
+        begin.grad is not False,
+        begin.is_training_mode,
+        begin.module,
+        end.inputs,
+    )
+
+
+def find_evaluations(rounds: Sequence[Round]) -> tuple[Evaluation, ...]:
+    """The evaluations of a training program, in order; none of a program that does not train."""
+    if not any(one.has_backward for one in rounds):
+        return ()
+    trained = {each.module for one in rounds if one.has_backward
+               for each in one.forwards if each.grad}  # fmt: skip
+    frequent = _frequent([one for one in rounds if one.end is not None])
+    found = []
+    for row, one in enumerate(rounds):
+        idle = list(_idle_forwards(one))
+        numbers = [
+            number
+            for number, each in enumerate(idle)
+            if _is_evaluation(each, trained=each.module in trained, frequent=frequent)
+        ]
+        if numbers:
+            last = numbers[-1]  # what came before it was for it
+            begin = one.begin if row else idle[0].begin
+            own = one.forwards[last + 1 :]
+            end = own[0].begin if own else one.end if one.end is not None else NEVER
+            found.append(Evaluation(row, begin, end, last + 1))
+    return tuple(found)
+
+
+def _idle_forwards(one: Round) -> Iterator[Forward]:
+    """The forwards before the step's own; without a backward, all that train nothing."""
+    if one.has_backward:
+        return itertools.takewhile(lambda each: not each.grad, one.forwards)
+    return itertools.takewhile(
+        lambda each: not each.grad or each.is_training_mode is False, one.forwards
+    )
+
+
+def _frequent(steps: Sequence[Round]) -> set[int | None] | None:
+    """The modules that run without gradients in most steps; None: there are too few to tell."""
+    if len(steps) < 2:
+        return None
+    ran = [{each.module for each in one.forwards if not each.grad} for one in steps]
+    return {module for module in set().union(*ran)
+            if 2 * sum(module in one for one in ran) > len(ran)}  # fmt: skip
+
+
+def _is_evaluation(one: Forward, *, trained: bool, frequent: set[int | None] | None) -> bool:
+    if trained and one.is_training_mode is False:
+        return True
+    return frequent is not None and one.module not in frequent

@@ -1,0 +1,219 @@
+"""Rules about forward passes: what one leaves behind for another, and what none needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ullage.explain.course import Course
+from ullage.explain.phases import Phase
+from ullage.explain.rules.case import Case
+from ullage.explain.rules.graphs import growing_blocks, irregular_sites
+from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.explain.spikes import birth_after
+from ullage.trace.model import Category
+from ullage.trace.replay import BoolArray
+from ullage.trace.snapshot import Action, Int64Array
+from ullage.units import KIB, format_bytes
+
+_PASS_FRAC = 0.08
+# A loss is a number. What is larger is an output that a later loss may still need.
+_MAX_LOSS_BYTES = KIB
+# Of more passes before one backward each may be a time step that the next one goes on from.
+_MAX_PASSES = 4
+
+
+def _find_second_graph(case: Case) -> Iterator[Found]:
+    """Activations of several passes are live at the peak."""
+    if not case.is_known:
+        return
+    saved = case.is_of(Category.ACTIVATION) & case.grad
+    saved[growing_blocks(case)] = False
+    sites = case.report.sites.of_stack[case.device.replay.blocks.stack]
+    saved &= ~np.isin(sites, irregular_sites(case))  # UL115 says more
+    death = _next_pass(case)
+    late = saved & (case.device.replay.blocks.death > death) & _comes_again(case, saved)
+    late &= _is_separate(case)[_pass_of(case, case.region)]
+    peak = case.device.peak_event
+    old = np.flatnonzero(late & case.is_live & (death <= peak))
+    size, gain = int(case.size_bytes[old].sum()), case.gain(late, death)
+    if not case.is_worth(size, _PASS_FRAC) or not case.is_worth(gain):
+        return
+    yield Found(
+        what=f"activations of an earlier pass are live at the peak: {case.share(size)}",
+        evidence=(
+            (
+                f"{len(old)} blocks are of passes before the one under way "
+                f"({case.device.course.describe(peak)})"
+            ),
+            *case.list_sites(old),
+        ),
+        gain_bytes=gain,
+        blocks=old,
+        relief=case.relief(late, death),
+    )
+
+
+def _is_separate(case: Case) -> BoolArray:
+    """By the number of a forward pass: whether the next one does without what it saved.
+
+    It does where a backward came between the two, or where a loss was made of this one alone. A
+    contrastive loss needs the outputs of both, and a recurrent network goes on from the last.
+    """
+    course, blocks = case.device.course, case.device.replay.blocks
+    forward = course.begin[course.phase == Phase.FORWARD]
+    backward = course.begin[course.phase == Phase.BACKWARD]
+    is_loss = case.born_in(Phase.LOSS) & (blocks.requested_bytes <= _MAX_LOSS_BYTES)
+    of_pass = _pass_of(case, case.region)
+    result = np.zeros(len(forward) + 1, dtype=np.bool_)
+    before = np.searchsorted(backward, forward)
+    for number in range(1, len(forward)):
+        if before[number] > before[number - 1]:
+            result[number] = True
+            continue
+        loss = is_loss & (of_pass == number) & (blocks.death > forward[number])
+        num_passes = int((before == before[number]).sum())
+        result[number] = bool(loss.any()) and num_passes <= _MAX_PASSES
+    return result
+
+
+def _comes_again(case: Case, saved: BoolArray) -> BoolArray:
+    """Which blocks have a twin, of the same line and size, in the next pass or the one after it:
+    of parts of a model that are called one after the other each is needed.
+    """
+    blocks = case.device.replay.blocks
+    numbers = np.flatnonzero(saved)
+    site = case.report.sites.of_stack[blocks.stack[numbers]].tolist()
+    passes = _pass_of(case, case.region[numbers]).tolist()
+    keys = list(zip(site, blocks.size_bytes[numbers].tolist(), passes, strict=True))
+    known = set(keys)
+    found = np.zeros(len(saved), dtype=np.bool_)
+    found[numbers] = [
+        (one, size, number + 1) in known or (one, size, number + 2) in known
+        for one, size, number in keys
+    ]
+    return found
+
+
+def _pass_of(case: Case, region: Int64Array) -> Int64Array:
+    """The number of the forward pass that a stretch belongs to, or follows."""
+    begins = case.device.course.phase == Phase.FORWARD
+    return np.cumsum(begins)[region]
+
+
+def _next_pass(case: Case) -> Int64Array:
+    """For each block the event at which the forward pass after its own begins."""
+    course = case.device.course
+    begins = np.flatnonzero(course.phase == Phase.FORWARD)
+    starts = np.append(course.begin[begins], case.device.replay.num_events)
+    number = _pass_of(case, case.region)
+    return starts[np.minimum(number, len(starts) - 1)]
+
+
+def _find_unused_graph(case: Case) -> Iterator[Found]:
+    """Forward passes with gradients that no backward follows."""
+    if not case.is_known:
+        return
+    course = case.device.course
+    unused = _unused_passes(case)
+    if not unused.any():
+        return
+    saved = case.is_of(Category.ACTIVATION) & case.grad & unused[_pass_of(case, case.region)]
+    saved[growing_blocks(case)] = False
+    # Without a graph a tensor goes when the operation that reads it has made the next.
+    death = birth_after(case.device.replay, 2)
+    saved &= case.device.replay.blocks.death > death
+    numbers = np.flatnonzero(saved)
+    if not len(numbers):
+        return
+    each = np.bincount(_pass_of(case, case.region[numbers]), weights=case.size_bytes[numbers])
+    size = int(each.max())
+    gain = case.gain(saved, death)
+    if not case.is_worth(size, _PASS_FRAC):
+        return
+    largest = numbers[_pass_of(case, case.region[numbers]) == int(each.argmax())]
+    num_passes = int((course.phase == Phase.FORWARD).sum())
+    has_backward = bool((course.phase == Phase.BACKWARD).any())
+    yield Found(
+        what=f"forward passes record a graph that nothing uses: {format_bytes(size)} in one pass",
+        evidence=(
+            (
+                f"{int((each > 0).sum())} of {num_passes} passes with "
+                f"gradients are not followed by a backward{'' if has_backward else ' (none is)'}"
+            ),
+            *case.list_sites(largest),
+        ),
+        gain_bytes=max(gain, 0),
+        blocks=largest,
+        relief=case.relief(saved, death),
+    )
+
+
+def _unused_passes(case: Case) -> np.ndarray:
+    """By the number of a forward pass: whether no backward is of it.
+
+    A backward right after it is: little of it may be live then, as `linear(x).mean()` needs of the
+    forward pass x alone.
+    """
+    course, blocks = case.device.course, case.device.replay.blocks
+    forward = np.flatnonzero(course.phase == Phase.FORWARD)
+    result = np.zeros(len(forward) + 1, dtype=np.bool_)
+    backwards = course.begin[course.phase == Phase.BACKWARD]
+    failed = np.flatnonzero(case.report.snapshot.events_of(case.device.index).action == Action.OOM)
+    cut = set(_pass_of(case, course.region_at(failed)).tolist())
+    saved = case.is_of(Category.ACTIVATION) & case.grad
+    of_pass = _pass_of(case, case.region)
+    for number, region in enumerate(forward.tolist(), start=1):
+        if not course.grad[region]:
+            continue
+        begin = course.begin[region]
+        place = np.searchsorted(backwards, begin)
+        if _is_followed(course, number - 1, place):
+            continue
+        # What is there when the trace ends may yet be used.
+        following = np.append(backwards, case.device.replay.num_events - 1)[place]
+        mine = saved & (of_pass == number)
+        used = case.sum(mine & (blocks.death >= following))
+        result[number] = 2 * used < case.sum(mine) and number not in cut
+    return result
+
+
+def _is_followed(course: Course, number: int, place: int) -> bool:
+    """Whether the first backward after a forward pass comes before the next forward pass."""
+    forward = course.begin[course.phase == Phase.FORWARD]
+    backward = course.begin[course.phase == Phase.BACKWARD]
+    if place == len(backward):
+        return False
+    return number + 1 == len(forward) or bool(backward[place] <= forward[number + 1])
+
+
+RULES = (
+    Rule(
+        code="UL113",
+        title="the activations of an earlier pass are still live",
+        kind=Kind.FAULT,
+        meaning="A name such as `output` or `loss` keeps the last iteration's tensors while the "
+        "next forward pass runs; or two losses are made before either backward.",
+        evidence="At the peak activations of an earlier forward pass are live, whose lines ran "
+        "again in the pass after it: 8 % of the peak or more. A backward or a loss of its own came "
+        "between the two passes: one loss that needs both outputs, as a contrastive one does, is "
+        "no finding.",
+        cost="nothing",
+        change="del output, loss at the end of an iteration (or put it into a function); call "
+        "backward() on each loss before making the next",
+        find=_find_second_graph,
+    ),
+    Rule(
+        code="UL114",
+        title="forward passes record a graph that nothing uses",
+        kind=Kind.FAULT,
+        meaning="Evaluation or inference without torch.no_grad(): every activation is kept until "
+        "the output goes, for a backward that never comes.",
+        evidence="Forward passes with gradients that no backward follows before the next one, and "
+        "whose activations are gone before any.",
+        cost="nothing; it is faster, too",
+        change="put evaluation under torch.inference_mode() or torch.no_grad()",
+        find=_find_unused_graph,
+    ),
+)
