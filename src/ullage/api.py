@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ullage.errors import EnvironmentProblem, SnapshotError, SpecError
 from ullage.files import check_writable
-from ullage.jobs import Job, job_companions, make_job, make_options
+from ullage.jobs import Job, ProgramOptions, job_companions, make_job, make_options
 from ullage.phantom.device import choose_device
 from ullage.phantom.launch import PROGRESS_FILE, Ended, make_environment, run_directory, start
 from ullage.phantom.program import resolve_program
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from ullage.techniques.outcome import Outcome
     from ullage.techniques.plan import Plan
     from ullage.trace.model import Record
+
+
+_MAX_STEM = 100  # of a program's name, in the name of its snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,7 @@ def run(
     gpu: str | None = None,
     memory: str | int | None = None,
     capability: str | None = None,
+    budget: str | int | None = None,
     alloc_conf: str | None = None,
     steps: int | None = None,
     python: str | os.PathLike[str] | None = None,
@@ -142,6 +146,8 @@ def run(
             out.
         memory: another total, such as "24GiB".
         capability: another compute capability, such as "8.9".
+        budget: what may be used of the device, its context included, such as "20GiB": beyond that
+            the program runs out of memory, as where others hold the rest. None: all of it.
         alloc_conf: what PYTORCH_ALLOC_CONF is set to.
         steps: stop after so many training steps.
         python: the interpreter of another environment.
@@ -169,27 +175,43 @@ def run(
     kept = None if snapshot is None else Path(snapshot)
     if kept is not None:
         check_writable(kept, force=force)
-    job = make_job(
+    job = make_run_job(
+        program, gpu=gpu, memory=memory, capability=capability, budget=budget,
+        alloc_conf=alloc_conf, steps=steps, python=python, has_snapshot=kept is not None,
+        real_init=real_init, dummy_weights=dummy_weights, values=values, assume=assume, plan=plan,
+        gpus=gpus, world_size=world_size, rank=rank, local_world_size=local_world_size,
+    )  # fmt: skip
+    return run_job(
+        job, kept, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress, force=force
+    )
+
+
+def make_run_job(
+    program: Sequence[str],
+    *,
+    has_snapshot: bool,
+    gpu: str | None = None,
+    memory: str | int | None = None,
+    capability: str | None = None,
+    budget: str | int | None = None,
+    python: str | os.PathLike[str] | None = None,
+    gpus: int | None = None,
+    world_size: int | None = None,
+    rank: int | None = None,
+    local_world_size: int | None = None,
+    **options: Unpack[ProgramOptions],
+) -> Job:
+    """The job of `run`, which has these options; raises as it does."""
+    return make_job(
         program,
-        device=choose_device(gpu, memory=memory, capability=capability),
+        device=choose_device(gpu, memory=memory, capability=capability, budget=budget),
         python=python,
         options=replace(
-            make_options(
-                alloc_conf=alloc_conf,
-                steps=steps,
-                real_init=real_init,
-                dummy_weights=dummy_weights,
-                values=values,
-                assume=assume,
-                plan=plan,
-            ),
-            has_snapshot=kept is not None,
+            make_options(**options),
+            has_snapshot=has_snapshot,
             rank=_choose_rank(rank, world_size, local_world_size),
             num_devices=gpus,
         ),
-    )
-    return run_job(
-        job, kept, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress, force=force
     )
 
 
@@ -233,6 +255,7 @@ def explain_job(
     from ullage.explain.run import explain_run
     from ullage.gpus.catalog import load_catalog
     from ullage.phantom.remains import collect
+    from ullage.record.frameworks import other_frameworks
     from ullage.record.requests import read_notes
 
     remains = collect(run_dir, pid, kept, force=force)
@@ -243,27 +266,43 @@ def explain_job(
             records.append((record_of(number, levels, job.device.gpu, job.build.version), None))
     known = {record.pid for record, _ in records}
     failed = (one for one in read_notes(run_dir) if one.failure)
-    return Run(
-        explain_run(
-            records,
-            program=Program(
-                argv=job.program.argv,
-                pid=pid,
-                exit_code=ended.exit_code,
-                wall_s=ended.wall_s,
-                was_interrupted=ended.was_interrupted,
-                unrecorded=tuple(one for one in remains.unrecorded if one[0] not in known),
-                left_running=ended.left_running,
-                not_kept=remains.warnings,
-                failed_request=next(failed, None),
-                plan=_outcome(job, run_dir),
-            ),
-            torch=job.build.version,
-            gpu=job.device.gpu,
-            is_unlimited=job.device.is_unlimited,
-            catalogued=load_catalog(),
-        )
+    report = explain_run(
+        records,
+        program=Program(
+            argv=job.program.argv,
+            pid=pid,
+            exit_code=ended.exit_code,
+            wall_s=ended.wall_s,
+            was_interrupted=ended.was_interrupted,
+            timed_out_after_s=ended.timed_out_after_s,
+            unrecorded=tuple(one for one in remains.unrecorded if one[0] not in known),
+            left_running=ended.left_running,
+            not_kept=remains.warnings,
+            failed_request=next(failed, None),
+            plan=_outcome(job, run_dir),
+            remarks=(*job.program.remarks, *other_frameworks(run_dir, known)),
+        ),
+        torch=job.build.version,
+        gpu=job.device.usable,
+        is_unlimited=job.device.is_unlimited,
+        catalogued=load_catalog(),
     )
+    return Run(_with_findings(report))
+
+
+def _with_findings(report: RunReport) -> RunReport:
+    """The report with what is found in the snapshots of processes that ran out of memory."""
+    if not any(one.oom is not None and one.snapshot is not None for one in report.processes):
+        return report
+    from ullage.explain.remedies import find_remedies
+
+    processes = tuple(
+        replace(one, findings=find_remedies(one.snapshot))
+        if one.oom is not None and one.snapshot is not None
+        else one
+        for one in report.processes
+    )
+    return replace(report, processes=processes)
 
 
 def _outcome(job: Job, run_dir: Path) -> Outcome | None:
@@ -299,7 +338,7 @@ def default_snapshot(program: Sequence[str], python: str | None = None) -> Path:
     ullage-train-20261120-141502.pickle.
     """
     name = resolve_program(program, python).name
-    stem = f"ullage-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    stem = f"ullage-{name[:_MAX_STEM]}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, number = Path(f"{stem}.pickle"), 2
     while os.path.lexists(path):
         path, number = Path(f"{stem}-{number}.pickle"), number + 1
@@ -332,6 +371,7 @@ __all__ = [
     "Run",
     "default_snapshot",
     "explain_job",
+    "make_run_job",
     "run",
     "run_job",
 ]

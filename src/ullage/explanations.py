@@ -85,18 +85,29 @@ class Explanation:
         return render_explain(self.view, width)
 
 
-def explain_file(path: str | os.PathLike[str], *, request: str | int | None = None) -> Explanation:
+def explain_file(
+    path: str | os.PathLike[str],
+    *,
+    request: str | int | None = None,
+    try_remedies: bool = False,
+    python: str | os.PathLike[str] | None = None,
+) -> Explanation:
     """Explains a memory snapshot: the peak and who owned it, what is reserved and not used, what
     grows, why it ran out of memory, and what to do.
 
     Args:
         path: what torch.cuda.memory._dump_snapshot wrote, or `ullage run`; torch 2.0 and later.
         request: a size, such as "2GiB": would it find room in what is reserved?
+        try_remedies: of a program that ran out of memory, replay its requests under what the
+            findings advise, through PyTorch's allocator: does that make it fit? Some seconds.
+        python: the interpreter of an environment with torch for CUDA, for that.
 
     Raises:
         SnapshotError: the file cannot be read, or is not a memory snapshot.
-        SpecError: the size is not one.
+        SpecError: the size is not one, or there is no such interpreter.
+        EnvironmentProblem: no torch for CUDA there to try remedies with.
     """
+    from ullage.explain.remedies import derive_trials
     from ullage.explain.rules.registry import find_findings
     from ullage.explain.snapshot import explain_snapshot
     from ullage.report.explain import ExplainView
@@ -105,7 +116,13 @@ def explain_file(path: str | os.PathLike[str], *, request: str | int | None = No
 
     request_bytes = None if request is None else parse_bytes(request)
     report = explain_snapshot(read_snapshot(Path(path)))
-    return Explanation(ExplainView(os.fspath(path), report, find_findings(report), request_bytes))
+    findings = derive_trials(report, find_findings(report))
+    if try_remedies:
+        from ullage.whatif.remedies import replay_trials
+
+        interpreter = None if python is None else os.fspath(python)
+        findings = replay_trials(report, findings, python=interpreter)
+    return Explanation(ExplainView(os.fspath(path), report, findings, request_bytes))
 
 
 __all__ = ["Explanation", "explain_file"]

@@ -20,12 +20,34 @@ from pathlib import Path
 
 from ullage.errors import SpecError
 
+# What Linux's file systems take.
+MAX_NAME_BYTES = 255
+_MAX_PATH_BYTES = 4095
+_MAX_PREFIX_BYTES = 100
+_SHOWN_CHARS = 40
 _HAS_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+class NotWrittenError(OSError):
+    """A named file could not be written; `filename` is the name that was asked for."""
+
+
+@contextlib.contextmanager
+def _naming(target: Path) -> Iterator[None]:
+    """Errors say which file it was: that of a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise NotWrittenError(error.errno, why, str(target)) from None
 
 
 def check_writable(path: Path, *, force: bool) -> None:
     """Raises SpecError where a named file cannot be written: before a run, not after it."""
-    if path.is_dir():
+    if "\0" in str(path):
+        raise SpecError(f"{str(path)!r} holds the character NUL, which no name of a file has")
+    _check_length(path)
+    if is_directory(path):
         raise SpecError(f"{str(path)!r} is a directory; give the name of a file")
     if is_stream(path):
         return
@@ -41,51 +63,86 @@ def check_writable(path: Path, *, force: bool) -> None:
         )
 
 
+def _check_length(path: Path) -> None:
+    """Raises SpecError where the name of a file, or of a directory in its path, is too long."""
+    for name in path.parts:
+        num_bytes = len(os.fsencode(name))
+        if num_bytes > MAX_NAME_BYTES:
+            raise SpecError(
+                f"the name {name[:_SHOWN_CHARS]!r}... has {num_bytes} bytes; a file system takes "
+                f"up to {MAX_NAME_BYTES}: give a shorter name"
+            )
+    if len(os.fsencode(path.absolute())) > _MAX_PATH_BYTES:
+        raise SpecError(
+            f"the path of {path.name!r} has more than {_MAX_PATH_BYTES} bytes; give a shorter one"
+        )
+
+
+def is_directory(path: Path) -> bool:
+    """Whether a directory is there; what cannot be the name of one is none."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file is there; what cannot be the name of one is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def keep_file(source: Path, target: Path, *, force: bool) -> Path:
     """Moves a file to `target`; without `force`, to the next free name where that is taken.
 
     Returns where it is.
 
     Raises:
-        OSError: it cannot be written there; nothing is left of the attempt.
+        NotWrittenError: it cannot be written there; nothing is left of the attempt.
     """
-    if is_stream(target):
-        with source.open("rb") as read, target.open("wb") as written:
-            shutil.copyfileobj(read, written)
-        return target
-    source.chmod(0o666 & ~_umask())
-    try:
-        return _publish(source, target, force=force)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-    with _beside(target) as aside:
-        shutil.copyfile(source, aside)
-        return _publish(aside, target, force=force)
+    with _naming(target):
+        if is_stream(target):
+            with source.open("rb") as read, target.open("wb") as written:
+                shutil.copyfileobj(read, written)
+            return target
+        source.chmod(0o666 & ~_umask())
+        try:
+            return _publish(source, target, force=force)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        with _beside(target) as aside:
+            shutil.copyfile(source, aside)
+            return _publish(aside, target, force=force)
 
 
 def write_text(text: str, target: Path, *, force: bool) -> Path:
     """Writes a text; as `keep_file` does, and with the same errors."""
-    return write_file(lambda path: path.write_text(text, encoding="utf-8"), target, force=force)
+    # Half of a surrogate pair, as in a name that is not UTF-8, is no reason to lose the rest.
+    content = text.encode(errors="backslashreplace")
+    return write_file(lambda path: path.write_bytes(content), target, force=force)
 
 
 def write_file(write: Callable[[Path], object], target: Path, *, force: bool) -> Path:
     """Lets `write` fill the file that it is given the path of; as `keep_file` does, and with the
     same errors.
     """
-    if is_stream(target):
-        write(target)
-        return target
-    with _beside(target) as aside:
-        write(aside)
-        return _publish(aside, target, force=force)
+    with _naming(target):
+        if is_stream(target):
+            write(target)
+            return target
+        with _beside(target) as aside:
+            write(aside)
+            return _publish(aside, target, force=force)
 
 
 def is_stream(path: Path) -> bool:
     """Whether this is a device or a pipe, which is written into and cannot be overwritten."""
     try:
         mode = path.stat().st_mode
-    except OSError:
+    except (OSError, ValueError):
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
@@ -93,7 +150,9 @@ def is_stream(path: Path) -> bool:
 @contextlib.contextmanager
 def _beside(target: Path) -> Iterator[Path]:
     """An empty file in the target's directory, which is gone afterwards."""
-    number, name = tempfile.mkstemp(prefix=f".{target.name[:100]}-", dir=target.parent)
+    number, name = tempfile.mkstemp(
+        prefix=f".{_cut(target.name, _MAX_PREFIX_BYTES)}-", dir=target.parent
+    )
     aside = Path(name)
     try:
         os.fchmod(number, 0o666 & ~_umask())
@@ -121,7 +180,8 @@ def _names(target: Path) -> Iterator[Path]:
     """x.pickle, x-2.pickle, x-3.pickle, ..."""
     yield target
     for number in itertools.count(2):
-        yield target.with_stem(f"{target.stem}-{number}")
+        end = f"-{number}{target.suffix}"
+        yield target.with_name(_cut(target.stem, MAX_NAME_BYTES - len(os.fsencode(end))) + end)
 
 
 def _name(source: Path, path: Path) -> None:
@@ -135,6 +195,11 @@ def _name(source: Path, path: Path) -> None:
         source.replace(path)
         return
     source.unlink()
+
+
+def _cut(name: str, num_bytes: int) -> str:
+    """As much of the beginning of a name as so many bytes hold."""
+    return os.fsencode(name)[:num_bytes].decode(errors="ignore")
 
 
 def _umask() -> int:

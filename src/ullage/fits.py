@@ -23,23 +23,25 @@ from ullage.errors import SpecError
 from ullage.gpus.catalog import find_gpu, load_catalog
 from ullage.jobs import Job, ProgramOptions, make_job, make_options
 from ullage.launched import find_launched, fit_launched
-from ullage.phantom.device import PhantomDevice, choose_device
+from ullage.phantom.device import PhantomDevice, choose_device, parse_budget
 from ullage.phantom.rank import Rank, choose_ranks
 from ullage.plan.cost import with_rates
 from ullage.plan.findings import FitReport
 from ullage.spreads import Goal, fit_spread
-from ullage.techniques.plan import Plan
+from ullage.techniques.plan import MadeFor, Plan
 from ullage.techniques.technique import Semantics
 from ullage.trials import Trials
-from ullage.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from ullage.plan.measure import Runner, Wanted
+    from ullage.plan.search import Search
     from ullage.ray_trials import RayTrials
 
 # The steps that a run is cut off after: the first has no optimizer states yet, the third is as all
 # that follow.
 STEPS = 3
+# Seconds after which a search tries no more plans, unless it is told otherwise.
+LIMIT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,21 @@ class Fit:
         return self.report.plan
 
     @property
+    def plan_to_write(self) -> Plan | None:
+        """The plan; where the program fits as it is, one that changes nothing. None: nothing was
+        seen to fit.
+        """
+        report = self.report
+        if report.plan is not None or report.best is None:
+            return report.plan
+        made_for = report.made_for or MadeFor(report.torch, "", 0)
+        return Plan((), replace(made_for, modules={}))
+
+    @property
     def exit_code(self) -> int:
-        """What the command line exits with: 0 fits, as it is or under a plan; 1 nothing does."""
+        """What the command line exits with: 0 fits, as it is or under a plan; 1 nothing does; 130
+        the search was interrupted.
+        """
         return int(self.report.exit_code)
 
     @property
@@ -92,6 +107,7 @@ def fit(
     gpus: int = 1,
     ray: str | None = None,
     rates: str | os.PathLike[str] | None = None,
+    limit_s: float = LIMIT_S,
     python: str | os.PathLike[str] | None = None,
     on_progress: Callable[[str], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
@@ -114,6 +130,7 @@ def fit(
         ray: the address of a Ray cluster that makes the runs (ray_trials.py); None: this machine.
         rates: what such a GPU was measured to reach, a file of `ullage calibrate`; "catalogue": as
             makers state it; None: what is kept of this GPU, if it was measured here.
+        limit_s: seconds after which no more plans are tried, and the best so far is given.
         on_progress: called with a line as runs end.
         on_failure: called with the last output of the program where it failed as it is.
         options: alloc_conf, steps (default 3), real_init, dummy_weights, values and assume of
@@ -134,11 +151,9 @@ def fit(
     job = replace(job, options=replace(job.options, rank=_first_rank(gpus)))
     started_s = time.monotonic()
     goal = Goal(device.gpu, budget_bytes, is_for_memory=_is_for_memory(objective))
+    limit = Limit(started_s + limit_s)
     with make_trials(job, ray, on_progress, read_semantics(allow)) as trials:
-        if gpus == 1:
-            report = _fit_one(trials, job, goal, read_semantics(allow), smallest)
-        else:
-            report = _fit_several(trials, job, goal, read_semantics(allow))
+        report = _fit(trials, job, goal, read_semantics(allow), smallest, limit=limit)
         if report.failure and on_failure is not None:
             for text in [*trials.outputs.values()][:1]:
                 on_failure(text)
@@ -160,25 +175,95 @@ class _Smallest(Enum):
     INSTEAD = 2
 
 
+class Limit:
+    """When a search is to end, and which search that is.
+
+    Attributes:
+        search: the one that goes on; None: none has begun.
+        budget_bytes: that it looks for.
+    """
+
+    def __init__(self, end_s: float) -> None:
+        self._started_s, self._end_s = time.monotonic(), end_s
+        self.search: Search | None = None
+        self.budget_bytes = 0
+
+    def is_late(self, share: float) -> bool:
+        """Whether that share of the time is over."""
+        passed = time.monotonic() - self._started_s
+        return passed >= share * (self._end_s - self._started_s)
+
+    def follow(self, search: Search, budget_bytes: int) -> Search:
+        """This search goes on from here."""
+        self.search, self.budget_bytes = search, budget_bytes
+        return search
+
+
+def _fit(
+    trials: Trials | RayTrials,
+    job: Job,
+    goal: Goal,
+    allowed: Semantics,
+    wanted: _Smallest,
+    *,
+    limit: Limit,
+) -> FitReport:
+    """The best plan; of a search that is interrupted, the best so far."""
+    try:
+        if job.options.rank is not None:
+            return _fit_several(trials, job, goal, allowed)
+        found = _fit_as_it_is(trials, job, goal, wanted)
+        return found or _fit_one(trials, job, goal, allowed, wanted, limit=limit)
+    except KeyboardInterrupt:
+        known = None if limit.search is None else limit.search.so_far(limit.budget_bytes)
+        if known is None:
+            raise
+        return known
+
+
+def _fit_as_it_is(
+    trials: Trials | RayTrials, job: Job, goal: Goal, smallest: _Smallest
+) -> FitReport | None:
+    """The report of a program that fits as it is, by one run; None: it does not, or that is not
+    what is asked.
+    """
+    from ullage.plan.as_it_is import fits_as_it_is
+
+    if goal.is_for_memory or smallest is not _Smallest.NO:
+        return None
+    return fits_as_it_is(make_runner(trials, job), goal.gpu, goal.budget_bytes)
+
+
 def _fit_one(
-    trials: Trials | RayTrials, job: Job, goal: Goal, allowed: Semantics, wanted: _Smallest
+    trials: Trials | RayTrials,
+    job: Job,
+    goal: Goal,
+    allowed: Semantics,
+    wanted: _Smallest,
+    *,
+    limit: Limit,
 ) -> FitReport:
     """The best plan for one GPU."""
     from ullage.plan.search import Search
 
     if allowed is Semantics.TRAINING and wanted is _Smallest.NO and not goal.is_for_memory:
         # One that does less in a step is faster: it is for where nothing else fits.
-        milder = Search(make_runner(trials, job), goal.gpu, Semantics.ROUNDING)
+        milder = Search(
+            make_runner(trials, job), goal.gpu, Semantics.ROUNDING, is_late=limit.is_late
+        )
+        limit.follow(milder, goal.budget_bytes)
         report = milder.fastest(goal.budget_bytes)
         if report.best is not None or report.failure:
             return report
-    search = Search(make_runner(trials, job), goal.gpu, allowed)
+    search = Search(make_runner(trials, job), goal.gpu, allowed, is_late=limit.is_late)
+    limit.follow(search, goal.budget_bytes)
     smallest = None if wanted is _Smallest.NO else search.smallest_gpu(load_catalog())
     if wanted is _Smallest.INSTEAD and smallest is not None:
         found = find_gpu(smallest.gpu)
         there = replace(job, device=PhantomDevice(found, is_unlimited=True))
-        search = Search(make_runner(trials, there), found, allowed)
+        search = Search(make_runner(trials, there), found, allowed, is_late=limit.is_late)
         goal = goal._replace(gpu=found, budget_bytes=found.total_bytes)
+        limit.follow(search, goal.budget_bytes)
     ask = search.leanest if goal.is_for_memory else search.fastest
     return replace(ask(goal.budget_bytes), smallest=smallest)
 
@@ -252,7 +337,11 @@ def make_runner(trials: Trials | RayTrials, job: Job) -> Runner:
                 job,
                 device=device_of(one),
                 options=replace(
-                    job.options, plan=one.plan, describes=one.describes, has_work=one.has_work
+                    job.options,
+                    plan=one.plan,
+                    describes=one.describes,
+                    has_work=one.has_work,
+                    replays=one.replays,
                 ),
             )
             for one in wanted
@@ -273,18 +362,7 @@ def find_budget(device: PhantomDevice, budget: str | int | None) -> int:
         if device.is_unlimited:
             raise SpecError("fit into what? give --gpu, --memory, --budget or --smallest-gpu")
         return device.gpu.total_bytes
-    size = parse_bytes(budget)
-    if size > device.gpu.total_bytes:
-        raise SpecError(
-            f"a budget of {format_bytes(size)} is more than {device.gpu.slug} has, "
-            f"{format_bytes(device.gpu.total_bytes)}; give less, or another --gpu"
-        )
-    if size <= device.gpu.context_high_bytes:
-        raise SpecError(
-            f"a budget of {format_bytes(size)} is not more than the driver's own context takes "
-            f"({format_bytes(device.gpu.context_high_bytes)} on {device.gpu.slug})"
-        )
-    return size
+    return parse_budget(device.gpu, budget)
 
 
 def read_semantics(allow: str) -> Semantics:

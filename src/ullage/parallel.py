@@ -146,7 +146,7 @@ class ParallelRuns:
         if ended is None:
             environment = make_environment(run_dir, job.device, job.build, job.options)
             with start(job.program, environment, output=output) as child:
-                ended = self._running.wait(child)
+                ended = self._running.wait(child, job.options.timeout_s)
         self._note_rank(job, Companions.note_end)
         if self.was_interrupted:
             return
@@ -192,15 +192,18 @@ class Running:
             for child in self._children:
                 child.stop()
 
-    def wait(self, child: Child | WarmChild) -> tuple[int, Ended]:
-        """Waits for a run's end; from its start on it can be stopped."""
+    def wait(self, child: Child | WarmChild, timeout_s: float | None = None) -> tuple[int, Ended]:
+        """Waits for a run's end; from its start on it can be stopped, and is after `timeout_s`."""
         pid = child.pid
         with self._lock:
             if self.is_stopped:
                 child.stop()
             self._children.add(child)
         try:
-            return pid, child.wait()
+            if isinstance(child, WarmChild):
+                return pid, child.wait(timeout_s)
+            with child.limited(timeout_s):
+                return pid, child.wait()
         finally:
             with self._lock:
                 self._children.discard(child)
@@ -213,7 +216,8 @@ class Running:
         Raises:
             EnvironmentProblem: that process is gone.
         """
-        pid, ended = self.wait(warm.fork(_arguments(job), changes, run_dir / OUTPUT))
+        child = warm.fork(_arguments(job), changes, run_dir / OUTPUT)
+        pid, ended = self.wait(child, job.options.timeout_s)
         return pid, replace(ended, left_running=end_strays(run_dir))
 
 

@@ -40,6 +40,7 @@ def run_ranks(
     gpu: str | None = None,
     memory: str | int | None = None,
     capability: str | None = None,
+    budget: str | int | None = None,
     python: str | os.PathLike[str] | None = None,
     snapshots: str | os.PathLike[str] | None = None,
     force: bool = False,
@@ -54,7 +55,7 @@ def run_ranks(
         ranks: their numbers, or "distinct": as many as it takes to know them all (see `Survey`).
         world_size: the number of ranks of the job.
         local_world_size: how many of them are on one node; None is 8, or all of a smaller job.
-        gpu, memory, capability, python: as for `ullage.run`.
+        gpu, memory, capability, budget, python: as for `ullage.run`.
         snapshots: a directory, made where it is not there, for a snapshot of every rank that is
             played: rank0.pickle, rank63.pickle; None keeps none.
         force: replace the snapshots of ranks that are in it.
@@ -72,7 +73,7 @@ def run_ranks(
     first = choose_ranks(numbers, world_size, local_world_size)[0]
     job = make_job(
         program,
-        device=choose_device(gpu, memory=memory, capability=capability),
+        device=choose_device(gpu, memory=memory, capability=capability, budget=budget),
         python=python,
         options=replace(make_options(**options), rank=first, has_snapshot=snapshots is not None),
     )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from ullage import __version__
 from ullage.api import Run
 from ullage.errors import SpecError
+from ullage.explain.stops import describe_stop
 from ullage.explain.verdict import Verdict
 from ullage.gate.cache import Cache, Kept
 from ullage.gate.dependencies import digest_case
@@ -36,6 +37,7 @@ from ullage.phantom.rank import choose_ranks
 from ullage.ranks import Survey
 from ullage.record.requests import read_requests
 from ullage.servers import run_server
+from ullage.trace.model import StepKind
 
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
@@ -148,6 +150,7 @@ def _prepare(case: Case, directory: Path, settings: Settings) -> _Prepared:
             mail=None if ranks is None else directory,
             num_devices=scenario.num_devices,
             variables=case.env,
+            timeout_s=scenario.timeout_s,
             inputs=directory / "inputs",
         )
         device = choose_device(case.gpu, memory=scenario.memory, capability=scenario.capability)
@@ -273,7 +276,11 @@ def _conclude(
         lambda rank: _key(one, rank),
         one.case.scenario.directory.name,
     )
-    kept = Kept(measured, report.warnings, report.program.wall_s)
+    stop = report.stop
+    warnings = report.warnings
+    if stop is not None and stop.kind is StepKind.INFERENCE:
+        warnings += (describe_stop(stop),)
+    kept = Kept(measured, warnings, report.program.wall_s)
     if settings.cache is not None and measured and report.verdict is Verdict.FITS:
         inputs = read_inputs(one.notes)
         digests = None if inputs is None else digest_inputs(inputs, began_ns)

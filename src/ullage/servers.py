@@ -31,7 +31,8 @@ def run_server(job: Job, service: Service, snapshot: Path) -> tuple[Run, str]:
         output = run_dir / "output"
         environment = make_environment(run_dir, job.device, job.build, job.options)
         with start(job.program, environment, output=output) as child:
-            replay(service, child, run_dir)
+            with child.limited(job.options.timeout_s):
+                replay(service, child, run_dir)
             was_running = child.end(_PATIENCE_S, lambda: _is_writing(run_dir))
             ended = child.wait()
         if ended.was_interrupted:

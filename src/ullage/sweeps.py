@@ -94,6 +94,7 @@ def sweep(
     gpu: str | Sequence[str] | None = None,
     memory: str | int | None = None,
     capability: str | None = None,
+    budget: str | int | None = None,
     python: str | os.PathLike[str] | None = None,
     on_progress: Callable[[str], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
@@ -105,7 +106,7 @@ def sweep(
         program: its words; "{batch}" in one of them stands for the variable batch.
         variables: the values of each variable; None varies the GPU alone.
         gpu: one GPU of the catalogue, or several.
-        memory, capability, python: as for `ullage.run`.
+        memory, capability, budget, python: as for `ullage.run`.
         on_progress: called with a line, such as "3 of 8 runs", as runs end.
         on_failure: called with the last output of a program that failed.
         options: alloc_conf, steps, real_init, dummy_weights, values and assume of `ullage.run`.
@@ -117,7 +118,9 @@ def sweep(
     named = {name: tuple(map(str, values)) for name, values in (variables or {}).items()}
     gpus: Sequence[str | None] = [gpu] if gpu is None or isinstance(gpu, str) else list(gpu)
     _check(program, named, gpus)
-    devices = [choose_device(one, memory=memory, capability=capability) for one in gpus]
+    devices = [
+        choose_device(one, memory=memory, capability=capability, budget=budget) for one in gpus
+    ]
     settings, jobs = _lay_out(program, named, devices, python, make_options(**options))
     started_s = time.monotonic()
     runs = ParallelRuns(jobs, on_progress, on_failure)
@@ -196,7 +199,7 @@ def _lay_out(
             if again.python != jobs[0].program.python:
                 job = make_job(words, device=device, python=interpreter, options=options)
             jobs.append(job)
-        settings.append(Setting(told, device.gpu))
+        settings.append(Setting(told, device.usable))
     return settings, jobs
 
 
@@ -222,7 +225,7 @@ def _explain(
         [Point(setting, run.report) for setting, run in done],
         template=tuple(program),
         variables=tuple(variables.items()),
-        gpus=tuple(device.gpu for device in devices),
+        gpus=tuple(device.usable for device in devices),
         fresh_because=runs.fresh_because,
         wall_s=wall_s,
         was_interrupted=runs.was_interrupted,

@@ -72,16 +72,13 @@ class Trials:
         self._running = Running()
         self._sources: dict[object, _Source] = {}
         self._num_started = 0
+        self._is_prepared = False
 
     def __enter__(self) -> Trials:
         self._directory = self._stack.enter_context(run_directory())
         self._stack.callback(end_strays, self._directory)
         # A child ends with the thread that started it: this one goes on as long as the context.
         self._starter = self._stack.enter_context(ThreadPoolExecutor(1))
-        job = self._job
-        for variables in ({}, *self._ahead) if _can_be_held(job, job) else ():
-            told = replace(job.options, variables={**job.options.variables, **variables})
-            self._source(replace(job, options=told), is_held=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -92,6 +89,8 @@ class Trials:
 
         is_fresh: none is to be a copy: each starts at the program's first line.
         """
+        if not is_fresh:
+            self._prepare_copies()
         with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
             pending = [pool.submit(self._run, job, is_fresh=is_fresh) for job in jobs]
             try:
@@ -102,13 +101,22 @@ class Trials:
                 self._running.stop()
                 raise
 
+    def _prepare_copies(self) -> None:
+        """Starts what later runs are copies of; a second call starts nothing."""
+        job = self._job
+        ahead, self._ahead = ({}, *self._ahead) if not self._is_prepared else (), ()
+        self._is_prepared = True
+        for variables in ahead if _can_be_held(job, job) else ():
+            told = replace(job.options, variables={**job.options.variables, **variables})
+            self._source(replace(job, options=told), is_held=True)
+
     def _run(self, job: Job, *, is_fresh: bool) -> Run:
         result, output = self._once(job, is_fresh=is_fresh)
         with self._lock:
             self.num_runs += 1
             if result.verdict.value == "failed":
                 self.outputs[self.num_runs] = output
-        self._on_progress(f"{self.num_runs} runs")
+        self._on_progress(f"{self.num_runs} runs, {_in_words(job)}: {_verdict(result)}")
         return result
 
     def _once(self, job: Job, *, is_fresh: bool) -> tuple[Run, str]:
@@ -174,8 +182,24 @@ class Trials:
             return None
 
 
+def _in_words(job: Job) -> str:
+    """What was run."""
+    plan = job.options.plan
+    where = "" if job.device.is_unlimited else f" on {job.device.gpu.slug}"
+    how = " with real numbers" if job.options.replays else ""
+    return f"{'as it is' if plan is None else plan.summary}{where}{how}"
+
+
+def _verdict(result: Run) -> str:
+    """What came of it."""
+    outcome = result.report.program.plan
+    if outcome is not None and outcome.replayed is not None:
+        return "trains alike" if outcome.replayed.is_same else outcome.replayed.difference
+    return result.report.reason
+
+
 def _without_plan(options: RunOptions) -> RunOptions:
-    return replace(options, plan=None, describes=False, has_work=False)
+    return replace(options, plan=None, describes=False, has_work=False, replays=False)
 
 
 def _can_be_held(job: Job, first: Job) -> bool:
@@ -196,6 +220,9 @@ def _can_be_held(job: Job, first: Job) -> bool:
 def _is_believed(result: Run, job: Job, source: _Source) -> bool:
     """Whether what a copy showed is what a run from the start would."""
     report = result.report
+    if job.options.replays:
+        outcome = report.program.plan
+        return outcome is not None and outcome.replayed is not None
     if not source.is_held:  # torch is another where variables were set before it was imported
         return not any(one.record.changed_variables for one in report.processes)
     gpu = job.device.gpu

@@ -32,6 +32,8 @@ _BYTES_PER_UNIT: Final = {
     **{unit: 1024**power for power, unit in enumerate(_BINARY_UNITS)},
     **{unit: 1000**power for power, unit in enumerate(("kB", "MB", "GB", "TB", "PB"), start=1)},
 }
+_MAX_BYTES: Final = 2**63 - 1
+_SHOWN_CHARS: Final = 40
 # "gib" and "GIB" are read as GiB. "Gb" is not read as GB: it is the usual way to write gigabits.
 _UNIT_OF_SPELLING: Final = {
     spelling: unit for unit in _BYTES_PER_UNIT for spelling in (unit, unit.lower(), unit.upper())
@@ -60,7 +62,10 @@ def parse_bytes(size: str | int) -> int:
         raise SpecError(_unknown_unit(str(size).strip(), number, spelling))
     if unit == "B" and "." in number:
         raise SpecError(f"{size!r} is not a whole number of bytes; write a unit, as in {number}GiB")
-    return int(Decimal(number) * _BYTES_PER_UNIT[unit])
+    num_bytes = int(Decimal(number) * _BYTES_PER_UNIT[unit])
+    if num_bytes > _MAX_BYTES:
+        raise SpecError(f"{str(size)[:_SHOWN_CHARS]!r} is more than the 8 EiB that 64 bits hold")
+    return num_bytes
 
 
 def _unknown_unit(size: str, number: str, spelling: str) -> str:

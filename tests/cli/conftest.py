@@ -18,6 +18,8 @@ import pytest
 
 from ullage.phantom.build import BuildError, find_compiler
 
+# A shell has what it starts in its background ignore Ctrl-C, and so would all that is started here.
+HEARS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
 MAIN = "from ullage.cli.main import main; main()"
 PROGRAM = "import pathlib, sys\npathlib.Path(sys.argv[1]).touch()\n"
 TIMEOUT_S = 120
@@ -50,7 +52,7 @@ class Place:
         kept |= {"TMPDIR": str(self.temporary), "NO_COLOR": "1", "COLUMNS": "80"}
         streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(
-            [sys.executable, "-c", main, *words],
+            [sys.executable, "-c", HEARS + main.lstrip(), *words],
             cwd=self.directory, text=True, start_new_session=True, env=kept | env,
             **(streams | (options or {})),
         )  # fmt: skip

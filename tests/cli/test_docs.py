@@ -10,12 +10,13 @@ from pathlib import Path
 
 import click
 import pytest
+from benchmarks.documents.blocks import all_pages
 
 from ullage.cli.main import cli
 from ullage.gate.cache import CACHE_NAME
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")])
+PAGES = [page.path for page in all_pages()]
 BLOCK = re.compile(r"^```(console|sh|bash|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PREFIX = re.compile(r"^\s*(?:- run:|entry:|-|\$)\s+(.*)$")
 SEPARATORS = {"&&", "||", ";", "|", "&", ">", "2>", "<"}

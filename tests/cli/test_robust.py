@@ -188,6 +188,33 @@ def test_a_full_disk_at_stdout_is_told(place: Place, start: Start) -> None:
     assert (code, stderr.count("\n")) == (2, 1) and "No space left" in stderr
 
 
+def test_a_page_on_a_full_disk_is_told_by_its_name(place: Place, start: Start) -> None:
+    (place.directory / "page.html").symlink_to("/dev/full")
+    code, _, stderr = end(start("write()", "--html", "page.html", "--snapshot", "s.pickle"))
+    assert code == 2
+    assert "ullage: 'page.html' could not be written: " in stderr
+
+
+def test_a_name_of_many_letters_loses_nothing(place: Place, start: Start) -> None:
+    name = f"{'ü' * 120}.py"
+    (place.directory / name).write_text(RECORDS + "write()")
+    words = ("run", "--python", str(place.python), "--", name)
+    code, stdout, stderr = end(place.start(*words, LC_ALL="C", PYTHONUTF8="0", COLUMNS="20"))
+    assert code == 0, stderr
+    assert "Wrote ullage-" in stdout and len(list(place.directory.glob("*.pickle"))) == 1
+
+
+def test_a_scenario_that_does_not_end_fails_after_its_time(place: Place, start: Start) -> None:
+    (place.directory / "records.py").write_text(RECORDS + "time.sleep(600)")
+    (place.directory / "ullage.toml").write_text(
+        '[scenario.endless]\ncommand = "records.py"\ntimeout = "2s"\n'
+    )
+    code, stdout, stderr = end(place.start("check", "--python", str(place.python)))
+    assert code == 3, stderr
+    assert "had not come to its end after 2 s" in " ".join(stdout.split())
+    wait_until_gone(place)
+
+
 def test_a_reader_that_leaves_changes_no_exit_code(start: Start) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -262,19 +289,31 @@ def disturbed(*arguments, **named):
     wait_until_gone(place)
 
 
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 3)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_asked_to_stop_is_interrupted(
+    place: Place, start: Start, number: int
+) -> None:
+    process = start("signal.signal(2, signal.SIG_DFL)\n" + READY)
+    assert process.stdout and process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    exit_code, stdout, _ = end(process)
+    assert exit_code == 130
+    assert stdout.splitlines()[1] == "failed: interrupted"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_program_that_ignores_signals_is_ended_by_the_third(
-    place: Place, start: Start, number: int, expected: int
+    place: Place, start: Start, number: int
 ) -> None:
     code = "for n in (2, 15): signal.signal(n, signal.SIG_IGN)\n"
     process = start(code + READY)
     assert process.stdout and process.stdout.readline() == "ready\n"
     for _ in range(3):
         process.send_signal(number)
-        time.sleep(0.05)
+        time.sleep(0.3)  # two that come at once are one
     exit_code, stdout, _ = end(process)
-    assert exit_code == expected
-    assert "failed: " in stdout
+    assert exit_code == 130
+    assert "failed: interrupted" in stdout
     assert not list(place.temporary.iterdir())
 
 

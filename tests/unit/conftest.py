@@ -63,7 +63,8 @@ def build_fields(script: str, **changes: Any) -> dict[str, Any]:
     =CATEGORY:NAME with a name, >PATH is in a module from now on, < in none, w says the newest was
     scratch memory, x that NCCL sent or received it, !8 an allocation of 8 fails; F f N (no
     gradients) B b O o are marks, S ends a step, @1 goes on on device 1; R autograd takes notes from
-    now on, r no longer; u7 the newest block of 7 bytes is used.
+    now on, r no longer; u7 the newest block of 7 bytes is used; f:4x8 a forward ends that was
+    called with a tensor of that shape.
     """
     devices: dict[int, _Device] = {}
     index, num_steps = 0, 0
@@ -105,6 +106,9 @@ def build_fields(script: str, **changes: Any) -> dict[str, Any]:
             num_steps += 1
         elif kind == "@":
             index = int(text)
+        elif kind == "f" and text:
+            shape = [int(size) for size in text.removeprefix(":").split("x")]
+            marks.append([len(rows), "forward_end", {"inputs": [shape]}])
         else:
             marks.append([len(rows), *_MARKS[kind]])
     columns = np.array(rows, dtype=np.int64).reshape(-1, 5)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.files import is_stream, keep_file, write_text
+from ullage.files import NotWrittenError, is_stream, keep_file, write_text
 
 
 @pytest.fixture(params=["links", "no links", "another file system"])
@@ -79,8 +79,9 @@ def test_with_force_the_file_that_a_link_names_is_overwritten(
 
 
 def test_where_nothing_can_be_written_nothing_is_left(source: Path, directory: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(NotWrittenError, match="No such file or directory") as raised:
         keep_file(source, directory / "none" / "a", force=False)
+    assert raised.value.filename == str(directory / "none" / "a")
     assert there(directory) == {} and source.read_text() == "whole"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ def ask(
     """What is found, and what the searches were allowed."""
     asked: list[Semantics] = []
 
-    def make(_run: Any, _gpu: Any, allowed: Semantics) -> Any:
+    def make(_run: Any, _gpu: Any, allowed: Semantics, **_: Any) -> Any:
         asked.append(allowed)
         return SimpleNamespace(fastest=lambda _: found[allowed], leanest=lambda _: found[allowed])
 
@@ -42,7 +43,9 @@ def ask(
     monkeypatch.setattr(fits, "replace", lambda report, **_: report)
     goal = Goal(GPU, GPU.total_bytes, is_for_memory=is_for_memory)
     nothing: Any = None
-    report = fits._fit_one(nothing, nothing, goal, allowed, fits._Smallest.NO)
+    report = fits._fit_one(
+        nothing, nothing, goal, allowed, fits._Smallest.NO, limit=fits.Limit(0.0)
+    )
     return report, asked
 
 
@@ -77,3 +80,42 @@ def test_what_is_not_allowed_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) 
     for allowed in (Semantics.SAME, Semantics.ROUNDING):
         report, asked = ask(monkeypatch, {allowed: Report("checkpoint")}, allowed)
         assert report.best == "checkpoint" and asked == [allowed]
+
+
+def test_a_search_that_is_interrupted_gives_what_it_has_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    def make(*_: Any, **__: Any) -> Any:
+        return SimpleNamespace(fastest=interrupt, so_far=lambda budget: Report(f"of {budget}"))
+
+    job: Any = SimpleNamespace(options=SimpleNamespace(rank=None))
+    nothing: Any = None
+    monkeypatch.setattr(search, "Search", make)
+    monkeypatch.setattr(fits, "_fit_as_it_is", lambda *_: None)
+    goal = Goal(GPU, 7, is_for_memory=False)
+    limit = fits.Limit(0.0)
+    found: Any = fits._fit(nothing, job, goal, Semantics.SAME, fits._Smallest.NO, limit=limit)
+    assert found.best == "of 7"
+
+
+def test_a_search_that_is_interrupted_before_its_first_run_is_just_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    job: Any = SimpleNamespace(options=SimpleNamespace(rank=None))
+    nothing: Any = None
+    monkeypatch.setattr(fits, "_fit_as_it_is", interrupt)
+    goal, limit = Goal(GPU, 7, is_for_memory=False), fits.Limit(0.0)
+    with pytest.raises(KeyboardInterrupt):
+        fits._fit(nothing, job, goal, Semantics.SAME, fits._Smallest.NO, limit=limit)
+
+
+def test_a_time_limit_is_over_by_shares() -> None:
+    assert fits.Limit(0.0).is_late(1.0)
+    later = fits.Limit(time.monotonic() + 1000)
+    assert later.is_late(0.0) and not later.is_late(0.5)

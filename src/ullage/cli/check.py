@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ullage.cli import flags
+from ullage.cli.main import say
 from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
 from ullage.errors import SpecError
 from ullage.files import write_text
@@ -109,13 +111,18 @@ def _show(
     if is_xml:
         click.echo(junit_report(result.view), nl=False)
     elif is_quiet:
-        click.echo(check_line(result.view))
+        say(check_line(result.view))
+    elif form == "github":
+        token = f"ullage-{secrets.token_hex(16)}"
+        click.echo(f"::stop-commands::{token}")  # whatever a line of the report begins with
+        print_check(result.view, Console())
+        click.echo(f"::{token}::")
     else:
         print_check(result.view, Console())
     if form != "github":
         return
     for line in github_annotations(result.view, Path(os.environ.get("GITHUB_WORKSPACE", "."))):
-        click.echo(line)
+        say(line)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         links = {name: github_link(path, os.environ) for name, path in pages.items()}

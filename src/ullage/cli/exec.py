@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ullage.cli import flags
+from ullage.cli.main import say
 from ullage.errors import SpecError
 
 _NOT_APPLIED = 3
@@ -34,5 +35,5 @@ def exec_command(program: tuple[str, ...], *, plan: Path | None, python: str | N
     if outcome.is_applied or (code and not outcome.is_refused):
         return code
     more = "" if outcome.is_refused else f"; {NEVER}"
-    click.echo(f"ullage: {outcome.failure}{more}", err=True)
+    say(f"ullage: {outcome.failure}{more}", is_aside=True)
     return _NOT_APPLIED

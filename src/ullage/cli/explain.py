@@ -17,7 +17,10 @@ from ullage.cli.what_if import check_options, show_what_if
 @click.option("--what-if", is_flag=True, help="Replay it under other allocator settings.")
 @click.option("--gpu", metavar="NAME", help="With --what-if: on this GPU; see `ullage gpus`.")
 @click.option("--memory", metavar="SIZE", help="With --what-if: with this much memory.")
-@click.option("--python", metavar="PATH", help="With --what-if: the torch of this interpreter.")
+@click.option(
+    "--try-remedies", is_flag=True, help="Out of memory: replay it under what findings advise."
+)
+@click.option("--python", metavar="PATH", help="To replay: the torch of this interpreter.")
 @click.option("--rule", metavar="CODE", help="Tell what a rule means, such as UL101, and end.")
 @flags.document_output
 @flags.html
@@ -37,6 +40,7 @@ def explain_command(
     *,
     request: str | None,
     what_if: bool,
+    try_remedies: bool,
     gpu: str | None,
     memory: str | None,
     python: str | None,
@@ -52,6 +56,7 @@ def explain_command(
 
     \b
     ullage explain snapshot.pickle
+    ullage explain snapshot.pickle --try-remedies --python thin/bin/python
     ullage explain snapshot.pickle --what-if --gpu l4
     ullage explain snapshot.pickle --html page.html --export flame.folded
     ullage explain --rule UL111
@@ -64,8 +69,9 @@ def explain_command(
         return _print_rule(rule)
     if file is None:
         raise click.UsageError("missing FILE, a memory snapshot; or give --rule CODE")
-    needing = {"--gpu": gpu, "--memory": memory, "--python": python}
-    unfit = {"--request": request, "--html": html, "--export": export or None}
+    needing = {"--gpu": gpu, "--memory": memory, "--python": None if try_remedies else python}
+    unfit = {"--request": request, "--html": html, "--export": export or None,
+             "--try-remedies": try_remedies or None}  # fmt: skip
     check_options(is_what_if=what_if, only_with=needing, not_with=unfit)
     from ullage.explanations import explain_file
     from ullage.files import write_text
@@ -79,7 +85,7 @@ def explain_command(
     shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     if what_if:
         return show_what_if(file, shown, gpu=gpu, memory=memory, python=python)
-    result = explain_file(file, request=request)
+    result = explain_file(file, request=request, try_remedies=try_remedies, python=python)
 
     files = [result.export(path, force=force) for path in export]
     if html is not None:

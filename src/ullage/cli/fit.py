@@ -20,7 +20,8 @@ from ullage.errors import SpecError
         {
             "Fit into what": ("gpu", "gpus", "memory", "capability", "budget", "rates"),
             "Find what": (
-                "allow", "objective", "max_batch", "largest", "multiple_of", "smallest_gpu"
+                "allow", "objective", "max_batch", "largest", "multiple_of", "smallest_gpu",
+                "minutes",
             ),
             "The runs": ("python", "steps", "alloc_conf", "dummy_weights", "assume", "ray"),
             "What is written": ("output", "html", "as_json", "force", "quiet"),
@@ -50,6 +51,12 @@ from ullage.errors import SpecError
 @click.option("--largest", metavar="NAME", help="The largest of another variable, as {length}.")
 @click.option("--multiple-of", type=int, metavar="N", help="Try only multiples of it.")
 @click.option("--gpus", type=int, default=1, metavar="N", help="Share it among N such GPUs.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="Try no more plans after N minutes, and give the best so far; default: 15.",
+)
 @click.option("--rates", metavar="FILE", help="Of `ullage calibrate`; or: catalogue.")
 @click.option("--ray", metavar="ADDRESS", help="Search on this Ray cluster: HOST:PORT, auto.")
 @flags.alloc_conf
@@ -68,6 +75,7 @@ def fit_command(
     max_batch: bool,
     largest: str | None,
     multiple_of: int | None,
+    minutes: float | None,
     output: Path | None,
     html: Path | None,
     as_json: bool,
@@ -84,19 +92,26 @@ def fit_command(
     ullage fit --gpu rtx-4090 --max-batch -- train.py --batch-size {batch}
 
     Exits with 0 if it fits, as it is or under a plan, 1 if nothing does, 3 if the program failed
-    for a reason of its own.
+    for a reason of its own, 130 where it was interrupted: the best plan so far is given.
     """
     shown = Output(is_json=as_json, is_quiet=quiet, path=None, force=force)
     _check_output(program, output, force=force)
     check_files(("--output", output), ("--html", html), force=force)
     if variable := chosen_variable(largest, is_batch=max_batch, multiple_of=multiple_of):
-        told = {**options, "html": html, "multiple_of": multiple_of}
+        told = {**options, "html": html, "multiple_of": multiple_of, "minutes": minutes}
         return fit_largest(program, variable, shown, output, told)
-    from ullage.fits import fit
+    from ullage.fits import LIMIT_S, fit
     from ullage.report.fit import fit_line, print_fit
 
-    with shown.progress() as on_progress:
-        found = fit(program, on_progress=on_progress, on_failure=show_failure, **options)
+    limit_s = LIMIT_S if minutes is None else 60 * minutes
+    with shown.progress(has_lines=True) as on_progress:
+        found = fit(
+            program,
+            limit_s=limit_s,
+            on_progress=on_progress,
+            on_failure=show_failure,
+            **options,
+        )
     is_written = write_result(
         shown,
         lambda: found.document,
@@ -126,7 +141,7 @@ def _plan_beside(output: Path) -> Path:
 
 
 def _write_files(found: Any, output: Path | None, html: Path | None, *, force: bool) -> list[Any]:  # noqa: ANN401
-    """The plan, if there is one, and the page."""
+    """The plan, one that changes nothing where none is needed, and the page."""
     from ullage.files import write_text
 
     files: list[Any] = []
@@ -134,9 +149,10 @@ def _write_files(found: Any, output: Path | None, html: Path | None, *, force: b
     has_configuration = best is not None and bool(best.configuration)
     if output is not None and has_configuration:
         files.append(write_text(best.configuration, output, force=force))
-    if output is not None and found.plan is not None:
+    plan = found.plan if has_configuration else found.plan_to_write
+    if output is not None and plan is not None:
         path = _plan_beside(output) if has_configuration else output
-        found.plan.save(path, force=force)
+        plan.save(path, force=force)
         files.append(path)
     if html is not None:
         files.append(write_text(found.html, html, force=force))

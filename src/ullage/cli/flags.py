@@ -32,7 +32,8 @@ assume = click.option(
     "--assume",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Of unknown values: nonzero=all|half|none|FRACTION, experts=worst|balanced.",
+    help="Of unknown values: nonzero=all|half|none|FRACTION, experts=worst|balanced, "
+    "values=plausible|zeros.",
 )
 
 # On what.

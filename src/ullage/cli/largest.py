@@ -12,6 +12,7 @@ from ullage.errors import SpecError
 # Of the options of `ullage fit`: what each is where it is not given. They ask for something else.
 _OTHERS: Mapping[str, object] = {
     "objective": "time", "smallest_gpu": False, "html": None, "gpus": 1, "ray": None,
+    "minutes": None,
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The command `ullage`: loads the verb alone, and turns errors into messages and codes.
 
-Exit codes: 0 fine, 1 the answer is no, 2 wrong use or unreadable input, 3 the user's program
-failed, 130 interrupted.
+Exit codes: 0 fine, 1 the answer is no, 2 wrong use or unreadable input, 3 the user's program, or
+ullage itself, failed, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from types import FrameType
@@ -23,6 +23,7 @@ from ullage.errors import BudgetExceeded, UllageError
 
 ANSWER_IS_NO = 1
 WRONG_USE = 2
+CRASHED = 3
 INTERRUPTED = 130
 _MAX_SIGNALS = 3
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -133,7 +134,7 @@ def run_cli(arguments: list[str]) -> int:
         code = cli.main(arguments, prog_name="ullage", standalone_mode=False)
         sys.stdout.flush()
     except UllageError as error:
-        click.echo(f"ullage: {error}", err=True)
+        say(f"ullage: {error}", is_aside=True)
         return ANSWER_IS_NO if isinstance(error, BudgetExceeded) else WRONG_USE
     except click.ClickException as error:
         _show_wrong_use(error)
@@ -147,13 +148,40 @@ def run_cli(arguments: list[str]) -> int:
         drop_stdout()
         return 0
     except OSError as error:
+        from ullage.files import NotWrittenError
+
+        if isinstance(error, NotWrittenError):
+            why = f"{error.filename!r} could not be written: {error.strerror}"
+            say(f"ullage: {why}", is_aside=True)
+            return WRONG_USE
         if error.errno not in _UNWRITABLE:
-            raise
+            return report_crash(error, arguments)
         drop_stdout()
-        click.echo(f"ullage: the result could not be printed: {error.strerror}", err=True)
+        say(f"ullage: the result could not be printed: {error.strerror}", is_aside=True)
         return WRONG_USE
+    except Exception as error:  # the last resort: a defect of ullage's is no answer
+        return report_crash(error, arguments)
     # A verb returns its exit code, or None for 0.
     return code if isinstance(code, int) else 0
+
+
+def report_crash(error: Exception, arguments: Sequence[str]) -> int:
+    """One line about an exception that nobody expected, and a file with the rest of it; never the
+    exit code of an answer.
+    """
+    from ullage.cli.crash import describe_crash, write_crash
+
+    text = describe_crash(error, write_crash(error, arguments))
+    with contextlib.suppress(OSError):
+        say(f"ullage: {text}", is_aside=True)
+    return CRASHED
+
+
+def say(text: str, *, is_aside: bool = False) -> None:
+    """Prints lines, with what is not for display in them escaped; aside: to stderr."""
+    from ullage.printable import printable_lines
+
+    click.echo(printable_lines(text), err=is_aside)
 
 
 def drop_stdout() -> None:
@@ -205,6 +233,5 @@ def _show_wrong_use(error: click.ClickException) -> None:
         error.show()
         return
     message = error.format_message().rstrip(".")
-    click.echo(
-        f"ullage: {message[:1].lower()}{message[1:]}; see `{context.command_path} --help`", err=True
-    )
+    text = f"ullage: {message[:1].lower()}{message[1:]}; see `{context.command_path} --help`"
+    say(text, is_aside=True)

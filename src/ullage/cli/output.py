@@ -5,6 +5,7 @@ files by name.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ullage.cli.main import WRONG_USE, drop_stdout
+from ullage.cli.main import WRONG_USE, drop_stdout, say
 from ullage.errors import SnapshotError, SpecError
 from ullage.files import check_writable, write_text
 from ullage.units import format_bytes
@@ -31,6 +32,7 @@ _Report = TypeVar("_Report")
 FILE = click.Path(path_type=Path)
 # What ullage exits with where a result could not be written, whatever the result is.
 UNWRITABLE = WRONG_USE
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Covers what an earlier, longer line left.
 _PROGRESS_WIDTH = 32
 
@@ -45,10 +47,13 @@ class Output:
     force: bool = False
 
     @contextmanager
-    def progress(self) -> Iterator[Callable[[str], None] | None]:
-        """What to call with a line of progress; None where nobody watches."""
+    def progress(self, *, has_lines: bool = False) -> Iterator[Callable[[str], None] | None]:
+        """What to call with a line of progress; None where nobody watches.
+
+        has_lines: what takes minutes writes its lines to a file too.
+        """
         if self.is_quiet or not sys.stderr.isatty():
-            yield None
+            yield _write_progress if has_lines and not self.is_quiet else None
             return
         try:
             yield _show_progress
@@ -63,7 +68,7 @@ class Output:
     ) -> None:
         """Shows a report: all of it, or its first line where that is all that is wanted."""
         if self.is_quiet:
-            click.echo(line(report))
+            say(line(report))
         else:
             from rich.console import Console
 
@@ -71,8 +76,8 @@ class Output:
 
 
 def show_failure(text: str) -> None:
-    """Shows what a program that failed has written last."""
-    click.echo(text, err=True)
+    """Shows what a program that failed has written last, without its colours."""
+    say(_COLOUR.sub("", text), is_aside=True)
 
 
 def save_plan(plan: Plan | None, path: Path | None, *, force: bool) -> list[object]:
@@ -93,6 +98,11 @@ def _show_progress(line: str) -> None:
     shown = f"{text:>{_PROGRESS_WIDTH}}"[-width:]
     column = width - len(shown) + 1
     _echo_aside(f"\x1b7\x1b[{column}G\x1b[2m{shown}\x1b[0m\x1b8")
+
+
+def _write_progress(line: str) -> None:
+    """A line of its own."""
+    _echo_aside(f"ullage: {line}\n")
 
 
 def _echo_aside(text: str) -> None:
@@ -131,7 +141,7 @@ def write_run(run: Run, output: Output, named: Path | None, html: Path | None) -
 
     def show() -> None:
         if output.is_quiet:
-            click.echo(verdict_line(run.report))
+            say(verdict_line(run.report))
         else:
             click.echo()  # the program's own output ends here
             print_run(run.report, Console())
@@ -144,7 +154,8 @@ def write_run(run: Run, output: Output, named: Path | None, html: Path | None) -
         try:
             files.append(write_text(run.html, html, force=output.force))
         except (OSError, SnapshotError) as error:
-            problems.append(f"{str(html)!r} could not be written: {error}")
+            why = error.strerror if isinstance(error, OSError) else error
+            problems.append(f"{str(html)!r} could not be written: {why}")
     return write_result(output, lambda: run.document, show, files, problems)
 
 
@@ -180,7 +191,7 @@ def write_result(
             show()
         for path in named:
             if path is not None:
-                click.echo(f"Wrote {path}", err=output.is_json or output.is_quiet)
+                say(f"Wrote {path}", is_aside=output.is_json or output.is_quiet)
         sys.stdout.flush()
     except BrokenPipeError:
         drop_stdout()
@@ -188,7 +199,8 @@ def write_result(
         drop_stdout()
         problems.append(f"the result could not be printed: {error.strerror or error}")
     for problem in problems:
-        _echo_aside(f"ullage: {problem}\n")
+        with suppress(OSError):
+            say(f"ullage: {problem}", is_aside=True)
     return not problems
 
 
@@ -205,7 +217,7 @@ def write_sweep(sweep: Sweep, output: Output, plot: Path | None) -> bool:
     def show() -> None:
         if output.is_quiet:
             for line in sweep_lines(sweep.report):
-                click.echo(line)
+                say(line)
         else:
             print_sweep(sweep.report, Console())
 

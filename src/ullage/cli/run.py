@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,12 @@ from ullage.errors import SpecError
     context_settings={"allow_interspersed_args": False},
     cls=flags.in_sections(
         {
-            "The device": ("gpu", "gpus", "memory", "capability"),
+            "The device": ("gpu", "gpus", "memory", "capability", "budget"),
             "A rank of a job": ("world_size", "ranks", "local_world_size"),
             "Several runs": ("sweep", "plot"),
             "The program": (
-                "python", "plan", "steps", "alloc_conf", "real_init", "dummy_weights", "values",
-                "assume",
+                "python", "plan", "try_remedies", "steps", "alloc_conf", "real_init",
+                "dummy_weights", "values", "assume",
             ),
             "What is written": ("snapshot", "output", "html", "as_json", "force", "quiet"),
         }
@@ -50,6 +51,11 @@ from ullage.errors import SpecError
 @click.option("--plot", type=FILE, metavar="FILE", help="Draw a sweep: .svg, .png or .pdf.")
 @flags.memory
 @flags.capability
+@click.option(
+    "--budget",
+    metavar="SIZE",
+    help="How much of it may be used; beyond that the program runs out of memory.",
+)
 @click.option("--gpus", type=int, metavar="N", help="How many GPUs, all alike.")
 @click.option("--world-size", type=int, metavar="N", help="Play one rank of a job of N ranks.")
 @click.option(
@@ -69,6 +75,9 @@ from ullage.errors import SpecError
     help="Whether small values are computed (default: on).",
 )
 @flags.assume
+@click.option(
+    "--try-remedies", is_flag=True, help="If memory runs out: run it again with what may help."
+)
 @click.option("--plan", type=FILE, metavar="FILE", help="Of `ullage fit`: run under this plan.")
 @click.option(
     "--snapshot",
@@ -96,6 +105,7 @@ def run_command(
     as_json: bool,
     quiet: bool,
     force: bool,
+    try_remedies: bool,
     **options: Any,  # noqa: ANN401 - handed to api.run as they are named there
 ) -> int:
     """Run a program on a GPU that is not there: does it fit, what is its peak, who owns it?
@@ -114,6 +124,8 @@ def run_command(
     named = (("--output", output), ("--html", html), ("--plot", plot))
     check_files(*named, ("--snapshot", None if are_many else snapshot), force=force)
     gpus = None if gpu is None else gpu.split(",")
+    if try_remedies and (sweep or are_many or len(gpus or ()) > 1):
+        raise SpecError("--try-remedies is for one run on one GPU; leave it or the others out")
     if sweep or len(gpus or ()) > 1:
         if snapshot is not None:
             raise SpecError("a sweep keeps no snapshots; leave --snapshot out, or run one value")
@@ -132,11 +144,21 @@ def run_command(
     options["rank"] = None if ranks is None else int(ranks)
     kept = snapshot or api.default_snapshot(program, options["python"])
     options |= {"gpu": gpu, "snapshot": kept}
+    run = _runner(try_remedies=try_remedies)
     with shown.progress() as on_progress:
-        result = api.run(
+        result = run(
             program, force=force, stdout_to_stderr=as_json, on_progress=on_progress, **options
         )
     return result.exit_code if write_run(result, shown, snapshot, html) else UNWRITABLE
+
+
+def _runner(*, try_remedies: bool) -> Callable[..., api.Run]:
+    """What makes the one run."""
+    if not try_remedies:
+        return api.run
+    from ullage.remedies import run_with_remedies
+
+    return run_with_remedies
 
 
 def _sweep(

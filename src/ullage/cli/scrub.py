@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from ullage.cli import flags
+from ullage.cli.main import say
 from ullage.cli.output import FILE, UNWRITABLE
 from ullage.files import check_writable, is_stream, keep_file
 
@@ -61,14 +62,14 @@ def scrub_command(
                 done = scrub_snapshot(file, target, key=hidden, words=[*words, *_own_names()])
             kept = keep_file(written, output, force=force)
     except OSError as error:
-        click.echo(f"ullage: {str(output)!r} could not be written: {error.strerror}", err=True)
+        say(f"ullage: {str(output)!r} could not be written: {error.strerror}", is_aside=True)
         return UNWRITABLE
     click.echo(
         f"{done.num_relative} paths made relative, {done.num_hashed} hashed, "
         f"{done.num_cleaned} other texts cleaned, {done.num_removed} removed",
         err=True,
     )
-    click.echo(f"Wrote {kept}", err=True)
+    say(f"Wrote {kept}", is_aside=True)
     return None
 
 

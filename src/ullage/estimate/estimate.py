@@ -1,4 +1,4 @@
-"""The answer of `ullage estimate --train`: what a training loop needs, term by term.
+"""The answer of `ullage estimate` about training: what a training loop needs, term by term.
 
 estimate = estimate_training(config, Recipe(batch=8, length=4096), find_gpu("h100-80gb"))
 estimate.bytes, estimate.high_bytes      # the peak of the process, and its upper end

@@ -1,4 +1,4 @@
-"""How a model is trained: what `ullage estimate --train` needs to know beside the model."""
+"""How a model is trained: what `ullage estimate` needs to know beside the model."""
 
 from __future__ import annotations
 

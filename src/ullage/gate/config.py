@@ -14,23 +14,31 @@ All that can be known to be wrong before anything runs is refused here.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ullage.errors import SpecError
+from ullage.files import is_file
 from ullage.gate.budget import Amount, Budget
 from ullage.gate.lock import LOCK_NAME
+from ullage.gate.places import (
+    read_directory,
+    read_environment,
+    read_inputs,
+    read_python,
+    read_timeout,
+)
 from ullage.gate.requests import check_contradictions, check_replay, read_replay
 from ullage.gate.scenario import DISTINCT, GPU, Scenario, expand, variables_in
 from ullage.gate.sections import Section, Source
+from ullage.parsing import parse_toml, show_value
 from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.rank import choose_ranks
+from ullage.printable import printable
 from ullage.record.assume import Assumed
 from ullage.units import format_bytes, parse_bytes
 
@@ -39,6 +47,7 @@ _PROJECT_NAME = "pyproject.toml"
 _AROUND = ("tool", "ullage")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _EXAMPLE = '[scenario.train] with command = "train.py" and gpu = "h100-80gb"'
+_TABLE = "[tool.ullage.scenario.train]"
 MAX_CASES = 4096
 
 
@@ -80,12 +89,12 @@ def load_configuration(start: Path, named: Path | None = None) -> Configuration:
 def _find(start: Path) -> tuple[Source, Mapping[str, Any]]:
     for directory in (start, *start.parents):
         own, project = directory / CONFIG_NAME, directory / _PROJECT_NAME
-        has_table = project.is_file() and "tool.ullage" in project.read_text(encoding="utf-8")
-        if has_table and own.is_file():
+        has_table = is_file(project) and _has_table(project)
+        if has_table and is_file(own):
             raise SpecError(
                 f"both {own} and [tool.ullage] in {project} are there; keep one of them"
             )
-        if own.is_file():
+        if is_file(own):
             return _read(own)
         if has_table:
             return _read(project)
@@ -95,18 +104,43 @@ def _find(start: Path) -> tuple[Source, Mapping[str, Any]]:
     )
 
 
+def _has_table(project: Path) -> bool:
+    """Whether a pyproject.toml has a table of ours; one that cannot be read, and may, has."""
+    try:
+        content = project.read_bytes()
+    except OSError:
+        return False
+    if not re.search(rb"\bullage\b", content):
+        return False
+    try:
+        tool = parse_toml(content.decode()).get(_AROUND[0])
+    except ValueError:
+        return b"tool.ullage" in content
+    return isinstance(tool, dict) and _AROUND[1] in tool
+
+
 def _read(path: Path) -> tuple[Source, Mapping[str, Any]]:
     try:
-        text = path.read_text(encoding="utf-8")
-        table: Any = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError) as error:
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:
         raise SpecError(f"{str(path)!r} cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"{path.name}: {_explain_syntax(str(error))}") from None
+    try:
+        text = content.decode()
+        document = parse_toml(text)
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{str(path)!r} cannot be read: it is not UTF-8 ({error})") from None
+    except ValueError as error:
+        raise SpecError(f"{printable(path.name)}: {_explain_syntax(str(error))}") from None
     around = _AROUND if path.name == _PROJECT_NAME else ()
-    for key in around:
-        table = table.get(key, {})
-    return Source(path.absolute(), text, around), table
+    table: object = document
+    for depth, key in enumerate(around, start=1):
+        table = table.get(key, {}) if isinstance(table, dict) else table
+        if not isinstance(table, dict):
+            raise Source(path.absolute(), text).error(
+                around[:depth],
+                f"{'.'.join(around[:depth])} is {show_value(table)}; expected a table: {_TABLE}",
+            )
+    return Source(path.absolute(), text, around), table if isinstance(table, dict) else {}
 
 
 def _explain_syntax(message: str) -> str:
@@ -121,7 +155,9 @@ def _explain_syntax(message: str) -> str:
 def _parse_scenario(name: str, table: object, source: Source) -> Scenario:
     keys = ("scenario", name)
     if not isinstance(table, dict):
-        raise source.error(keys, f"scenario.{name} is {table!r}; expected a table: {_EXAMPLE}")
+        raise source.error(
+            keys, f"scenario.{name} is {show_value(table)}; expected a table: {_EXAMPLE}"
+        )
     if not _NAME.fullmatch(name):
         raise source.error(
             keys, f"{name!r} is not a name; expected letters, digits, and any of _ . -"
@@ -131,19 +167,20 @@ def _parse_scenario(name: str, table: object, source: Source) -> Scenario:
     replay = read_replay(section)
     if replay is not None:
         check_contradictions(section, table, replay)
-    directory = _directory(section, root)
+    directory = read_directory(section, root)
     scenario = Scenario(
         name=name,
         line=section.line,
         command=_command(section),
         directory=directory,
         **_device(section),
-        python=_python(section, root),
+        python=read_python(section, root),
         **_ranks(section),
         **_options(section),
-        env=section.mapping("env"),
+        env=read_environment(section),
         matrix=_matrix(section),
-        inputs=tuple(_list(section.words("inputs"))),
+        inputs=read_inputs(section),
+        timeout_s=read_timeout(section),
         replay=replay,
         **_limits(section),
     )
@@ -166,20 +203,6 @@ def _command(section: Section) -> tuple[str, ...]:
         return tuple(shlex.split(value))
     except ValueError as error:
         raise section.error("command", f"cannot be split into words: {error}") from None
-
-
-def _directory(section: Section, root: Path) -> Path:
-    text = section.text("directory", "training")
-    path = root if text is None else root / Path(text).expanduser()
-    if not path.is_dir():
-        raise section.error("directory", f"is {text!r}, and there is no such directory in {root}")
-    return path
-
-
-def _python(section: Section, root: Path) -> str | None:
-    text = section.text("python", ".venv/bin/python")
-    # A name alone is looked for on PATH; a path begins at the configuration.
-    return text if text is None or os.sep not in text else str(root / Path(text).expanduser())
 
 
 def _device(section: Section) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -26,6 +25,7 @@ from ullage.errors import SpecError
 from ullage.explain.basis import BasisKind
 from ullage.files import write_text
 from ullage.gate.lock_text import Plain, Table, render_toml
+from ullage.parsing import parse_toml, show_value
 
 LOCK_NAME = "ullage.lock"
 LOCK_VERSION = 1
@@ -136,13 +136,15 @@ def read_lock(path: Path) -> Lock:
 def parse_lock(text: str, name: str = LOCK_NAME) -> Lock:
     """The lock in a text; `name` is what errors call it, which are those of `read_lock`."""
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        document = parse_toml(text)
+    except ValueError as error:
         conflict = " (it holds the marks of a merge conflict)" if "\n<<<<<<< " in text else ""
         raise SpecError(f"{name}: {error}{conflict}; {_REMEDY}") from None
     version = document.pop("version", None)
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise SpecError(f"{name}: version={version!r}, expected {LOCK_VERSION}; {_REMEDY}")
+        raise SpecError(
+            f"{name}: version={show_value(version)}, expected {LOCK_VERSION}; {_REMEDY}"
+        )
     if version > LOCK_VERSION:
         raise SpecError(
             f"{name} is of version {version}, and this ullage knows versions up to "
@@ -244,38 +246,52 @@ def _parse_entry(table: Any, name: str, which: str) -> Entry:  # noqa: ANN401 - 
     def take(key: str, kind: type, default: object = None) -> Any:  # noqa: ANN401 - parsed TOML
         value = rest.pop(key, default)
         if not isinstance(value, kind) or isinstance(value, bool):
-            found = "is missing" if value is None else f"is {value!r}"
+            found = "is missing" if value is None else f"is {show_value(value)}"
             raise SpecError(f"{name}: {key} of {which} {found}; {_REMEDY}")
         return value
+
+    def take_size(key: str) -> int:
+        value: int = take(key, int)
+        return _size(value, name, f"{key} of {which}")
 
     key = Key(**{one.name: take(one.name, str, "") for one in fields(Key)})
     basis = take("basis", str)
     if basis not in {kind.value for kind in BasisKind}:
         raise SpecError(f"{name}: basis of {which} is {basis!r}; {_REMEDY}")
     lists = {one: take(one, list, []) for one in ("assumed", "findings")}
-    peaks = Peaks(*(take(f"peak_{one}", int) for one in Peaks._fields))
+    peaks = Peaks(*(take_size(f"peak_{one}") for one in Peaks._fields))
     moment = take("peak_at", str, "")
     growth = take("growth_bytes_per_step", int, 0) if "growth_bytes_per_step" in rest else None
     sizes = {one: take(one, dict, {}) for one in _SIZES}
     _refuse_rest(rest, name, which)
     _check_members(lists, str, name, which)
     _check_members({one: list(table.values()) for one, table in sizes.items()}, int, name, which)
+    for one, table_of in sizes.items():
+        for owner, size in table_of.items():
+            _size(size, name, f"{one}.{owner} of {which}")
     return Entry(
         key, peaks, BasisKind(basis), tuple(lists["assumed"]), moment, growth,
         findings=tuple(lists["findings"]), **sizes,
     )  # fmt: skip
 
 
+def _size(value: int, name: str, which: str) -> int:
+    """A number of bytes that something can take."""
+    if value < 0:
+        raise SpecError(f"{name}: {which} is {value} bytes; expected 0 or more; {_REMEDY}")
+    return value
+
+
 def _check_members(lists: Mapping[str, list[Any]], kind: type, name: str, which: str) -> None:
     for key, members in lists.items():
         for member in members:
             if not isinstance(member, kind) or isinstance(member, bool):
-                raise SpecError(f"{name}: {key} of {which} holds {member!r}; {_REMEDY}")
+                raise SpecError(f"{name}: {key} of {which} holds {show_value(member)}; {_REMEDY}")
 
 
 def _table(value: Any, name: str, which: str) -> Mapping[str, Any]:  # noqa: ANN401 - parsed TOML
     if not isinstance(value, dict):
-        raise SpecError(f"{name}: {which} is {value!r}, expected a table; {_REMEDY}")
+        raise SpecError(f"{name}: {which} is {show_value(value)}, expected a table; {_REMEDY}")
     return value
 
 

@@ -73,6 +73,7 @@ class Scenario:
         matrix: the values of each variable.
         inputs: files that the result depends on beside those that Python is seen to read.
         replay: requests that are replayed against it, if any.
+        timeout_s: how long a case may run before it is ended.
         tolerance: by how much a peak may be above the lock; None is the default.
     """
 
@@ -100,6 +101,7 @@ class Scenario:
     replay: Replay | None = None
     budget: Budget = NO_BUDGET
     tolerance: Amount | None = None
+    timeout_s: float = 30 * 60
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 from ullage.errors import SpecError
 from ullage.gate.toml_lines import find_line
+from ullage.parsing import show_value
+from ullage.printable import printable
 
 Kind = TypeVar("Kind")
 _KINDS = {str: "a text", int: "a whole number", bool: "true or false", list: "a list",
@@ -34,7 +36,7 @@ class Source:
     def error(self, keys: tuple[str, ...], message: str) -> SpecError:
         """An error at a key."""
         line = find_line(self.text, (*self.around, *keys))
-        return SpecError(f"{self.path.name}:{line}: {message}")
+        return SpecError(f"{printable(self.path.name)}:{line}: {message}")
 
 
 class Section:
@@ -123,6 +125,15 @@ class Section:
         is_bool = isinstance(value, bool)
         if value is not None and (not isinstance(value, kind) or is_bool is not (kind is bool)):
             raise self.error(key, f"is {_show(value)}; expected {_KINDS[kind]}")
+        return self._without_nul(key, value)
+
+    def _without_nul(self, key: str, value: Any) -> Any:  # noqa: ANN401 - parsed TOML
+        """The value itself: a NUL, at which the operating system would end a text, is refused."""
+        texts = value if isinstance(value, list) else [value]
+        if isinstance(value, dict):
+            texts = [*value.values()]
+        if any(isinstance(one, str) and "\0" in one for one in texts):
+            raise self.error(key, "holds the character NUL, at which a text would end; remove it")
         return value
 
     def _word(self, key: str, value: object) -> str:
@@ -135,4 +146,4 @@ class Section:
 
 
 def _show(value: object) -> str:
-    return {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else show_value(value)

@@ -9,8 +9,11 @@ key in an inline table has the line of that table.
 from __future__ import annotations
 
 import re
-import tomllib
 
+from ullage.parsing import parse_toml
+
+# What stands for a key is no longer than this, and neither is it looked for further.
+_MAX_CHARS = 1000
 _HEADER = re.compile(r"\s*(\[\[?)(?P<keys>[^\[\]]+)\]\]?\s*(#.*)?$")
 _ASSIGNED = re.compile(r"""\s*(?P<keys>(?:[^"'=#\[\]{},]|"[^"]*"|'[^']*')+?)\s*=""")
 
@@ -20,7 +23,8 @@ def find_line(text: str, path: tuple[str, ...]) -> int:
     table: tuple[str, ...] = ()
     best, best_line = 0, 1
     for number, line in enumerate(text.splitlines(), start=1):
-        header, assigned = _HEADER.match(line), _ASSIGNED.match(line)
+        header = _HEADER.match(line[:_MAX_CHARS])
+        assigned = _ASSIGNED.match(line[:_MAX_CHARS])
         if header:
             table = found = _keys(header["keys"])
         elif assigned:
@@ -36,8 +40,8 @@ def find_line(text: str, path: tuple[str, ...]) -> int:
 def _keys(text: str) -> tuple[str, ...]:
     """The parts of a dotted key; none where that is none, as inside a text of several lines."""
     try:
-        value: object = tomllib.loads(f"{text} = 0")
-    except tomllib.TOMLDecodeError:
+        value: object = parse_toml(f"{text} = 0")
+    except ValueError:
         return ()
     keys = []
     while isinstance(value, dict):

@@ -57,9 +57,7 @@ _TOTALS: Final = (
     "total_note",
 )
 _CONTEXTS: Final = ("context_bytes", "context_low_bytes", "context_high_bytes")
-_HOW_TO_GO_ON: Final = (
-    "`ullage gpus` lists all; for another GPU give --memory 24GiB --capability 8.9"
-)
+_HOW_TO_GO_ON: Final = "`ullage gpus` lists all"
 
 
 class _Catalog(NamedTuple):

@@ -18,6 +18,7 @@ from ullage.explain.changes import signed
 from ullage.gate.compare import Comparison
 from ullage.gate.reasons import name_place
 from ullage.gate.verdicts import Judged, State
+from ullage.printable import printable, printable_lines
 from ullage.report.check import (
     CheckView,
     case_line,
@@ -33,7 +34,6 @@ from ullage.units import format_bytes
 _MAX_ANNOTATIONS = 10
 _MAX_SUMMARY_BYTES = 1_000_000
 _MAX_DETAILED = 50
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _WHERE = re.compile(r"^(?P<file>[^:]+):(?P<line>\d+)")
 _LAST_WHERE = re.compile(r"\bat (?P<file>[^ :]+):(?P<line>\d+) in ")
 
@@ -72,13 +72,13 @@ def _test_case(view: CheckView, one: Judged) -> Iterator[str]:
         tag = "error" if one.state is State.FAILED else "failure"
         alone = CheckView(view.path, (one,), view.diffs)
         yield f"      <{tag} message={_attribute(case_line(one))}>"
-        yield escape(_CONTROL.sub("", render_check(alone)))
+        yield escape(printable_lines(render_check(alone)))
         yield f"      </{tag}>"
     yield "    </testcase>"
 
 
 def _attribute(text: str) -> str:
-    return quoteattr(_CONTROL.sub("", text))
+    return quoteattr(printable(text))
 
 
 def github_annotations(view: CheckView, root: Path) -> Iterator[str]:
@@ -103,7 +103,7 @@ def github_annotations(view: CheckView, root: Path) -> Iterator[str]:
 
 def _escape(text: str, *, is_property: bool = False) -> str:
     """What GitHub's workflow commands want escaped."""
-    text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    text = printable_lines(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return text.replace(":", "%3A").replace(",", "%2C") if is_property else text
 
 
@@ -167,7 +167,7 @@ def github_summary(view: CheckView, pages: Mapping[str, str]) -> str:
             lines.append(f"| {_cell(one.name)} | | | | | {_mark(one)} |")
     for one in [one for one in view.judged if one.state.exit_code][:_MAX_DETAILED]:
         alone = CheckView(view.path, (one,), view.diffs)
-        text = _CONTROL.sub("", render_check(alone)).replace("```", "'''")
+        text = printable_lines(render_check(alone)).replace("```", "'''")
         lines += ["", f"#### {_cell(one.name)}: {_cell(case_line(one))}", ""]
         lines += ["```", text.rstrip(), "```"]
     text = "\n".join(lines) + "\n"
@@ -193,4 +193,4 @@ def _mark(one: Judged) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return printable(text.replace("\n", " ")).replace("|", "\\|")

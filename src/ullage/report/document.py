@@ -7,16 +7,20 @@ Sizes are bytes. Fields may be added; none changes its meaning without a new sch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ullage.explain.basis import Basis
 from ullage.explain.device import DeviceReport
 from ullage.explain.ledger import Ledger
+from ullage.explain.modules import ModuleShare
 from ullage.explain.peak import Ownership
 from ullage.explain.run import Process, RunReport
-from ullage.explain.steps import Peak, StepPeak
+from ullage.explain.steps import EvaluationPeak, Peak, StepPeak
+from ullage.explain.stops import describe_stop
+from ullage.report.findings import finding_document
 from ullage.techniques.outcome import Outcome
+from ullage.trace.model import Stop
 
 RUN_SCHEMA = "ullage.run/1"
 
@@ -34,6 +38,7 @@ def run_document(report: RunReport) -> Document:
         "reason": report.reason,
         "program": list(report.program.argv),
         "exit_code": report.program.exit_code,
+        "stopped": _stop(report.stop),
         "torch": report.torch,
         "ullage": report.ullage,
         "wall_s": round(report.program.wall_s, 3),
@@ -54,6 +59,13 @@ def run_document(report: RunReport) -> Document:
         "oom": processes[0]["oom"] if processes else None,
         "snapshot": None if first is None else first.snapshot,
     }
+
+
+def _stop(stop: Stop | None) -> Document | None:
+    """Where `--steps` ended the program."""
+    if stop is None:
+        return None
+    return {"after": describe_stop(stop), "num_steps": stop.count, "kind": stop.kind.value}
 
 
 def _plan(outcome: Outcome | None) -> Document | None:
@@ -80,20 +92,21 @@ def _process(process: Process) -> Document:
             "requested_bytes": oom.requested_bytes,
             "message": oom.message or "",
             "where": oom.where or "",
-            "findings": [],
+            "findings": [finding_document(one) for one in process.findings],
         },
     }
 
 
 def _device(device: DeviceReport) -> Document:
-    totals = device.totals
+    totals, budget_bytes = device.totals, device.budget_bytes
     return {
         "index": totals.index,
         "rank": device.rank,
         "gpu": device.gpu.slug,
         "name": totals.name,
         "is_unlimited": device.is_unlimited,
-        "total_bytes": device.gpu.total_bytes,
+        "total_bytes": device.totals.total_bytes if budget_bytes else device.gpu.total_bytes,
+        "budget_bytes": budget_bytes,
         "context_bytes": totals.context_bytes,
         "context_low_bytes": device.gpu.context_low_bytes,
         "context_high_bytes": device.gpu.context_high_bytes,
@@ -114,16 +127,27 @@ def _device(device: DeviceReport) -> Document:
         "num_ooms": totals.num_ooms,
         "num_alloc_retries": totals.num_alloc_retries,
         "at_peak": _owners(device.at_peak),
-        "ledger": _ledger(device.ledger),
-        "modules": [
-            {"path": share.path, "bytes": share.size_bytes} for share in device.modules_at_peak
-        ],
+        "ledger": {**_ledger(device.ledger), "modules": _modules(device.modules)},
+        "modules": _modules(device.modules_at_peak),
         "steps": [_step(step) for step in device.steps],
+        "evaluations": [_evaluation(one) for one in device.evaluations],
     }
 
 
 def _owners(ownership: Ownership) -> Document:
     return {category.value: bytes_ for category, bytes_ in ownership.by_category.items()}
+
+
+def _modules(shares: Sequence[ModuleShare]) -> list[Document]:
+    return [{"path": share.path, "bytes": share.size_bytes} for share in shares]
+
+
+def _evaluation(one: EvaluationPeak) -> Document:
+    return {
+        "before_step": one.before_step,
+        "num_forwards": one.num_forwards,
+        **_peak(one.peak),
+    }
 
 
 def _ledger(ledger: Ledger) -> Document:

@@ -1,4 +1,4 @@
-"""The answer of `ullage estimate --train`, for people and for programs.
+"""The answer of `ullage estimate` about training, for people and for programs.
 
 estimate_document(answer)         what json.dumps takes, schema "ullage.estimate/1"
 print_estimate(answer, Console()) the same on a terminal

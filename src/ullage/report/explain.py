@@ -18,6 +18,7 @@ from rich.text import Text
 from ullage.explain.rules.case import Case, make_case
 from ullage.explain.rules.rule import Finding, Kind, Rule
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
+from ullage.explain.trial import MakesItFit, Trial
 from ullage.report.explain_parts import (
     describe_file,
     fragmentation_parts,
@@ -142,8 +143,24 @@ def _findings(findings: Sequence[Finding], width: int) -> Iterator[RenderableTyp
         for line in finding.evidence:
             yield Text("\n".join(_wrap(line, width, " " * 11)), style="dim")
         yield Text("\n".join(_wrap(f"do: {finding.change}", width, " " * 9)))
+        if finding.trial is not None:
+            yield trial_text(finding.trial, width, " " * 9)
     if len(findings) > _MAX_FINDINGS:
         yield Text(f"  and {len(findings) - _MAX_FINDINGS} more, all of them in --json")
+
+
+_TRIAL_STYLES = {MakesItFit.YES: "green", MakesItFit.NO: "red", MakesItFit.NOT_TRIED: "dim"}
+
+
+def trial_line(trial: Trial) -> str:
+    """Whether a change makes the program fit, and how that is known."""
+    return f"makes it fit: {trial.makes_it_fit.label}: {trial.reason}"
+
+
+def trial_text(trial: Trial, width: int, margin: str) -> Text:
+    """The same as wrapped lines."""
+    lines = _wrap(trial_line(trial), width, margin)
+    return Text("\n".join(lines), style=_TRIAL_STYLES[trial.makes_it_fit])
 
 
 def _device_parts(
@@ -207,4 +224,6 @@ __all__ = [
     "print_explain",
     "render_explain",
     "render_rule",
+    "trial_line",
+    "trial_text",
 ]

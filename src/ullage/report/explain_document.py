@@ -11,13 +11,13 @@ import numpy as np
 
 from ullage.explain.reconcile import reconcile
 from ullage.explain.rules.case import Case, category_of, make_case
-from ullage.explain.rules.rule import Finding
 from ullage.explain.snapshot import DeviceSnapshot
 from ullage.report.document import Document
 from ullage.report.explain import ExplainView, explain_line
 from ullage.report.explain_parts import describe_device
 from ullage.report.explain_recorded import recorded_document
 from ullage.report.explain_series import series_document
+from ullage.report.findings import finding_document
 
 EXPLAIN_SCHEMA = "ullage.explain/1"
 _MAX_SITES = 200
@@ -39,24 +39,9 @@ def explain_document(view: ExplainView) -> Document:
         "contradictions": list(report.contradictions),
         "unknown": dict(report.snapshot.unknown),
         "remark": report.record_remark or None,
-        "findings": [_finding(finding) for finding in view.findings],
+        "findings": [finding_document(finding) for finding in view.findings],
         "devices": [_device(view, device) for device in report.devices],
     }  # fmt: skip
-
-
-def _finding(finding: Finding) -> Document:
-    return {
-        "code": finding.rule.code,
-        "title": finding.rule.title,
-        "kind": finding.rule.kind.value,
-        "device": finding.device,
-        "what": finding.what,
-        "evidence": list(finding.evidence),
-        "gain_bytes": finding.gain_bytes,
-        "cost": finding.rule.cost,
-        "change": finding.change,
-        "is_guess": finding.is_guess,
-    }
 
 
 def _device(view: ExplainView, device: DeviceSnapshot) -> Document:

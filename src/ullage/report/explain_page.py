@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ullage.errors import SnapshotError
+from ullage.explain.rules.rule import Finding as Found
 from ullage.explain.snapshot import DeviceSnapshot
-from ullage.report.explain import ExplainView, explain_line, print_explain
+from ullage.report.explain import ExplainView, explain_line, print_explain, trial_line
 from ullage.report.explain_document import explain_document
 from ullage.report.explain_parts import describe_file
 from ullage.report.html import Finding, SnapshotPage, Told, render_snapshot
@@ -47,13 +48,21 @@ def make_pages(view: ExplainView) -> list[SnapshotPage]:
     return [make_page(view, device) for device in devices]
 
 
+def _finding_text(finding: Found) -> str:
+    """The evidence, the change, and whether it makes the program fit."""
+    parts = ["\n".join(finding.evidence), f"do: {finding.change}"]
+    if finding.trial is not None:
+        parts.append(trial_line(finding.trial))
+    return "\n\n".join(parts)
+
+
 def make_page(view: ExplainView, device: DeviceSnapshot) -> SnapshotPage:
     """What a page knows of one device."""
     report = view.report
     findings = tuple(
         Finding(
             code=finding.rule.code, title=finding.what, bytes=finding.gain_bytes,
-            text="\n".join(finding.evidence) + f"\n\ndo: {finding.change}",
+            text=_finding_text(finding),
         )
         for finding in view.findings
         if finding.device == device.index

@@ -22,6 +22,7 @@ from ullage.errors import SpecError
 from ullage.explain.levels import find_levels
 from ullage.explain.sites import find_sites
 from ullage.files import write_file
+from ullage.printable import printable
 from ullage.report.explain import ExplainView
 from ullage.report.explain_document import explain_document
 from ullage.report.explain_page import make_pages
@@ -217,7 +218,7 @@ def _describe(file: str, line: int, function: str) -> str:
     """A frame of a folded stack, which may hold no semicolon."""
     where = "" if file in ("", "??") else f"{file}:{line}" if line else file
     text = f"{function} ({where})" if where and function else function or where or "?"
-    return text.replace(";", ",").replace("\n", " ")
+    return printable(text).replace(";", ",")
 
 
 class _Format(NamedTuple):

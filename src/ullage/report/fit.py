@@ -49,6 +49,8 @@ def fit_document(report: FitReport) -> dict[str, Any]:
         "front": [{"step_s": time, "peak_used_bytes": used} for time, used in report.front],
         "bound_s": report.bound_s,
         "gap_frac": report.gap,
+        "replayed": None if report.replayed is None else report.replayed.document,
+        "ended": report.ended or None,
         "worst_rank": None if report.worst_rank is None else report.worst_rank._asdict(),
         "blocks": [{"path": one.path, "class": one.kind} for one in report.blocks],
         "left_out": dict(report.left_out),
@@ -77,7 +79,8 @@ def fit_line(report: FitReport) -> str:
         return f"failed: {report.failure}"
     best = report.best
     if best is None or best.seen is None:
-        return f"nothing that was tried fits {where}"
+        by_then = f" by the time that {report.ended}" if report.ended else ""
+        return f"nothing that was tried{by_then} fits {where}"
     if best.is_as_it_is:
         return f"fits {where} as it is: {format_bytes(best.seen.used_bytes, 2)}"
     slower = 100 * (best.step_s / report.as_it_is.step_s - 1)
@@ -98,19 +101,10 @@ def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
     yield Text()
     yield _table(report, bar)
     if report.best is not None and report.bound_s:
-        yield Text(
-            f"\nBy the model, no mixture of these techniques on {len(report.blocks)} blocks that "
-            f"needs as little takes less than {_ms(report.bound_s)} a step: the gap is "
-            f"{100 * report.gap:.1f} %"
-        )
-        if report.best.seen is not None and report.best.seen.num_retries:
-            yield Text(
-                f"The allocator had to give back its cache {report.best.seen.num_retries} times to "
-                "go on, which takes time that is not counted",
-                style="yellow",
-            )
+        yield from _bound_lines(report, report.best)
     if report.best is not None and report.best.actions:
         yield Text(f"\n{say_changes(report.best.actions)}")
+        yield _replayed_line(report)
         yield from _host_lines(report.best)
     if report.num_gpus > 1 and report.best is not None:
         yield from _several_lines(report)
@@ -121,6 +115,11 @@ def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
             "\nThe launcher's file cannot say checkpointing; the plan beside it does: start the "
             "launcher under `ullage exec --plan`"
         )
+    if report.ended:
+        yield Text(
+            f"\nThe search did not go on to its end: {report.ended}; this is the best so far",
+            style="yellow",
+        )
     for warning in report.warnings:
         yield Text(f"warning: {warning}", style="yellow")
     yield from left_out_lines(report.left_out)
@@ -130,11 +129,38 @@ def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
     )
 
 
+def _bound_lines(report: FitReport, best: Candidate) -> Iterator[Text]:
+    yield Text(
+        f"\nBy the model, no mixture of these techniques on {len(report.blocks)} blocks that "
+        f"needs as little takes less than {_ms(report.bound_s)} a step: the gap is "
+        f"{100 * report.gap:.1f} %"
+    )
+    if best.seen is not None and best.seen.num_retries:
+        yield Text(
+            f"The allocator had to give back its cache {best.seen.num_retries} times to "
+            "go on, which takes time that is not counted",
+            style="yellow",
+        )
+
+
 def left_out_lines(left_out: Mapping[str, str]) -> Iterator[Text]:
     """Which techniques were not used, and why; many a reason names its technique itself."""
+    names: dict[str, list[str]] = {}
     for name, why in left_out.items():
-        told = why if why.startswith(repr(name)) else f"{name}: {why}"
-        yield Text(f"left out: {told}", style="dim")
+        names.setdefault(why, []).append(name)
+    for why, same in names.items():
+        told = why if why.startswith(repr(same[0])) else f"{', '.join(same)}: {why}"
+        count = f" ({len(same)} techniques)" if len(same) > 1 else ""
+        yield Text(f"left out: {told}{count}", style="dim")
+
+
+def _replayed_line(report: FitReport) -> Text:
+    """What was replayed of the best plan."""
+    replayed = report.replayed
+    if replayed is None:
+        return Text("It was not replayed with real numbers: the search ended before", "yellow")
+    text = replayed.text
+    return Text(f"{text[:1].upper()}{text[1:]}", style="yellow" if replayed.not_done else "")
 
 
 def _host_lines(best: Candidate) -> Iterator[Text]:
@@ -222,7 +248,7 @@ def _add_row(
     why = _merit(report, one) if is_best else one.why
     table.add_row(
         ">" if is_best else "",
-        _ms(one.step_s),
+        _ms(one.step_s) if one.step_s else "",
         format_bytes(one.used_bytes, 2) if ran else "",
         drawn if ran else "",
         told.append(f": {why}", style="" if is_best else "dim") if why else told,
@@ -249,8 +275,12 @@ def _rates(gpu: Gpu) -> str:
 
 def _merit(report: FitReport, best: Candidate) -> str:
     """Why a plan was chosen: by time, or by memory where faster ones fit too."""
-    fitting = [one.step_s for one in report.candidates if one.seen is not None and one.seen.fits]
-    return "the least memory" if min(fitting) < best.step_s else "the fastest that fits"
+    fitting = [one for one in report.candidates if one.seen is not None and one.seen.fits]
+    if all(best.step_s <= one.step_s for one in fitting):
+        return "the fastest that fits"
+    if all(best.used_bytes <= one.used_bytes for one in fitting):
+        return "the least memory"
+    return "the fastest that fits without the allocator giving back its cache"
 
 
 def _ms(seconds: float) -> str:

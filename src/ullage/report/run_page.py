@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ullage.errors import SnapshotError
+from ullage.explain.remedies import derive_trials
 from ullage.explain.rules.registry import find_findings
 from ullage.explain.run import Process, RunReport
 from ullage.explain.snapshot import explain_snapshot
@@ -46,7 +47,8 @@ def render_run_page(report: RunReport) -> str:
 def _make_pages(process: Process, *, is_only: bool) -> list[SnapshotPage]:
     """The devices of a process, which are called by its rank where there are others."""
     found = explain_snapshot(read_snapshot(Path(str(process.snapshot))))
-    pages = make_pages(ExplainView(str(process.snapshot), found, find_findings(found)))
+    findings = process.findings or derive_trials(found, find_findings(found))
+    pages = make_pages(ExplainView(str(process.snapshot), found, findings))
     record = process.record
     if is_only:
         return pages

@@ -13,6 +13,7 @@ from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ullage.explain.stops import describe_stop
 from ullage.explain.sweep import Line, Point, SweepReport, parse_number
 from ullage.explain.verdict import Verdict
 from ullage.report.document import Document, run_document
@@ -176,12 +177,14 @@ def _largest(report: SweepReport, gpu: str) -> str:
     if not found:
         return f"none of these fits{where or f' on {gpu}'}"
     shown = " or ".join(", ".join(f"{name}={value}" for name, value in one) for one in found[:4])
-    forecasts = [
-        line.forecast for line in report.lines if line.gpu == gpu and line.forecast is not None
-    ]
+    forecasts = [line for line in report.lines if line.gpu == gpu and line.forecast is not None]
     more = ""
     if len(report.variables) == 1 and forecasts:
-        more = f" of those tried; by the line, not run, up to {forecasts[0]}"
+        line = forecasts[0]
+        how_many = (
+            f"{line.forecast} or more" if line.is_forecast_capped else f"up to {line.forecast}"
+        )
+        more = f" of those tried; by the line, not run, {how_many}"
     return f"largest that fits{where}: {shown}{more}"
 
 
@@ -189,6 +192,8 @@ def _remarks(report: SweepReport) -> Iterator[str]:
     """What failed and why, each reason once, and what runs warn of."""
     told: dict[str, list[str]] = {}
     for point in report.points:
+        if point.report.stop is not None:
+            told.setdefault(describe_stop(point.report.stop), []).append(_name(point))
         if point.report.verdict is Verdict.FAILED:
             told.setdefault(f"failed: {point.report.reason}", []).append(_name(point))
         for warning in point.report.warnings:
@@ -244,4 +249,5 @@ def _line(line: Line) -> Document:
         "num_runs": line.num_points,
         "deviation_bytes": line.deviation_bytes,
         "forecast": line.forecast,
+        "is_forecast_capped": line.is_forecast_capped,
     }

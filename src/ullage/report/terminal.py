@@ -6,10 +6,19 @@ import io
 import re
 from collections.abc import Callable, Iterable
 
-from rich.console import Console, JustifyMethod, RenderableType
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    JustifyMethod,
+    RenderableType,
+    RenderResult,
+)
+from rich.segment import Segment
+from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
 
+from ullage.printable import printable, printable_lines
 from ullage.report.palette import Look
 
 BAR_WIDTH = 32
@@ -31,12 +40,41 @@ def print_parts(parts: Iterable[RenderableType], console: Console) -> None:
             # print() takes these from its own arguments alone.
             own = part if isinstance(part, Text) else Text()
             console.print(
-                part, highlight=False, crop=False, no_wrap=own.no_wrap, overflow=own.overflow
+                _Printable(part),
+                highlight=False,
+                crop=False,
+                no_wrap=own.no_wrap,
+                overflow=own.overflow,
             )
     text = _PADDING.sub("", capture.get())
     if console.options.ascii_only:
         text = text.replace("±", "+-").encode("ascii", "replace").decode("ascii")
     console.file.write(text)
+
+
+class _Printable:
+    """A part of a report, with nothing in its text but what is for display."""
+
+    def __init__(self, part: RenderableType) -> None:
+        self._part = part
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._part, options):
+            yield Segment(printable_lines(segment.text), segment.style, segment.control)
+
+
+class _Grid(Table):
+    """A table whose cells are texts as they are: no markup, and one line where they come so."""
+
+    def add_row(
+        self,
+        *cells: RenderableType | None,
+        style: StyleType | None = None,
+        end_section: bool = False,
+    ) -> None:
+        """A row; see `rich.table.Table.add_row`."""
+        texts = [Text(printable(one)) if isinstance(one, str) else one for one in cells]
+        super().add_row(*texts, style=style, end_section=end_section)
 
 
 def bar_mark(console: Console) -> str:
@@ -46,7 +84,7 @@ def bar_mark(console: Console) -> str:
 
 def make_grid(*justify: JustifyMethod) -> Table:
     """A table without lines, its columns as wide as what is in them."""
-    table = Table.grid(padding=(0, 2, 0, 0))
+    table = _Grid.grid(padding=(0, 2, 0, 0))
     for side in justify:
         table.add_column(justify=side)
     return table

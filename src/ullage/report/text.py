@@ -18,11 +18,12 @@ from rich.text import Text
 from ullage.explain.basis import Assumption
 from ullage.explain.device import DeviceReport
 from ullage.explain.host import HostMemory
-from ullage.explain.ledger import Ledger
 from ullage.explain.ranks import name_ranks
 from ullage.explain.run import RunReport
-from ullage.explain.steps import StepPeak
+from ullage.explain.steps import EvaluationPeak, StepPeak
+from ullage.explain.stops import describe_stop
 from ullage.explain.verdict import Verdict
+from ullage.printable import printable
 from ullage.report.modules import module_table
 from ullage.report.palette import (
     CACHE_LOOK,
@@ -31,7 +32,9 @@ from ullage.report.palette import (
     FREE_LOOK,
     NON_TORCH_LOOK,
 )
+from ullage.report.remedies import remedy_parts
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.trace.model import StepKind
 from ullage.units import format_bytes
 
 _NAMED_GPUS = 8
@@ -62,11 +65,14 @@ def verdict_line(report: RunReport) -> str:
 
 def _parts(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
     yield _verdict(report)
-    yield Text(f"  {' '.join(report.program.argv)}", style="dim", overflow="ellipsis", no_wrap=True)
+    words = printable(" ".join(report.program.argv))
+    yield Text(f"  {words}", style="dim", overflow="ellipsis", no_wrap=True)
     yield Text(f"  {_run_line(report)}", style="dim")
     fullest = max(report.devices, key=lambda device: device.peak_used_bytes, default=None)
     if report.program.plan is not None and report.program.plan.plan is not None:
         yield Text(f"  under a plan: {report.program.plan.plan.summary}", style="dim")
+    if report.stop is not None:
+        yield Text(f"  {describe_stop(report.stop)}", style="dim")
     margins = "" if fullest is None else _other_margins(fullest)
     if margins:
         yield Text(f"  {margins}", style="dim")
@@ -74,10 +80,11 @@ def _parts(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
         # A long address stays whole, so that it can be followed.
         lines = textwrap.wrap(message, width, break_long_words=False, break_on_hyphens=False)
         yield Text("\n" + "\n".join(lines), no_wrap=True, overflow="ignore")
+    yield from remedy_parts(report, width)
     for warning in report.warnings:
         yield Text(f"\nwarning: {warning}", style="yellow")
     if fullest is not None:
-        yield from _device_parts(fullest, bar, is_only=len(report.devices) == 1)
+        yield from _device_parts(fullest, report.devices, bar)
     if len(report.devices) > 1 or report.covers:
         yield from _all_devices(report.devices, dict(report.covers))
     if report.devices:
@@ -100,15 +107,21 @@ def _verdict(report: RunReport) -> Text:
         return Text.assemble(("failed", style), f": {report.reason}")
     if tightest is None:
         return Text("fits: no device memory was used", style=style)
+    is_cut = report.stop is not None and report.stop.kind is StepKind.INFERENCE
+    so_far = " so far" if is_cut else ""
     what = "context and libraries" if tightest.totals.outside else "context"
     context = f"±{format_bytes(tightest.headroom.context_margin_bytes)} {what}"
     if report.is_unlimited:
         used = format_bytes(max(device.peak_used_bytes for device in report.devices))
-        return Text.assemble((f"needs up to {used}", style), f" of a GPU, {context}")
+        return Text.assemble((f"needs up to {used}", style), f" of a GPU{so_far}, {context}")
     left = format_bytes(tightest.headroom.middle_bytes)
-    several = any(device.totals.index for device in report.devices)
-    which = f" on {_device_name(tightest)}" if several else ""
-    return Text.assemble(("fits", style), f" on {report.gpu.slug}, {left} left{which}, {context}")
+    has_several = any(device.totals.index for device in report.devices) or (
+        len({device.pid for device in report.devices if device.rank is None}) > 1
+    )
+    which = f" on {_device_name(tightest, report.devices)}" if has_several else ""
+    return Text.assemble(
+        (f"fits{so_far}", style), f" on {report.gpu.slug}, {left} left{which}, {context}"
+    )
 
 
 def _other_margins(device: DeviceReport) -> str:
@@ -138,23 +151,30 @@ def _failures(report: RunReport) -> Iterator[str]:
             yield process.oom.message
 
 
-def _device_parts(device: DeviceReport, bar: str, *, is_only: bool) -> Iterator[RenderableType]:
-    when = "when it ran out of memory" if device.oom else "when the allocator held the most"
-    which = "" if is_only else f" of {_device_name(device)}"
+def _device_parts(
+    device: DeviceReport, devices: Sequence[DeviceReport], bar: str
+) -> Iterator[RenderableType]:
+    when = "when it ran out of memory" if device.oom else "when the most was allocated"
+    which = "" if len(devices) == 1 else f" of {_device_name(device, devices)}"
     yield Text(f"\nMemory{which} {when}", style="bold")
-    yield _ledger_table(device.ledger, bar, has_limit=not device.is_unlimited)
-    if len(device.modules_at_peak) > 1:
-        yield Text(f"\nMost allocated{which}, by module", style="bold")
-        yield module_table(device.modules_at_peak)
+    yield _ledger_table(device, bar)
+    reserved = device.ledger.owners.allocated_bytes + device.ledger.cache_bytes
+    more = device.totals.peak_reserved_bytes - reserved
+    if more > 0 and not device.oom:
+        yield Text(f"  at another moment {format_bytes(more, 2)} more was reserved", style="dim")
+    if len(device.modules) > 1:
+        yield Text("\nBy module, at that moment", style="bold")
+        yield module_table(device.modules)
     yield Text("\nPeaks", style="bold")
     yield _peak_table(device)
-    if device.steps:
+    if device.steps or device.evaluations:
         yield Text("\nPeak per step (allocated)", style="bold")
-        yield _step_table(device.steps)
+        yield _step_table(device.steps, device.evaluations)
 
 
-def _ledger_table(ledger: Ledger, bar: str, *, has_limit: bool) -> Table:
+def _ledger_table(device: DeviceReport, bar: str) -> Table:
     """A line and a bar for each part of the device; of what is free, no more than fits."""
+    ledger, has_limit = device.ledger, not device.is_unlimited
     by_category = ledger.owners.by_category
     rows = [(look, by_category[category]) for category, look in CATEGORY_LOOKS.items()]
     rows += [(CACHE_LOOK, ledger.cache_bytes), (CONTEXT_LOOK, ledger.context_bytes)]
@@ -169,7 +189,7 @@ def _ledger_table(ledger: Ledger, bar: str, *, has_limit: bool) -> Table:
                 f"  {look.label}", format_bytes(size, 2), draw_bar(look, size, scale, bar)
             )
     whole = ledger.total_bytes if has_limit else ledger.total_bytes - ledger.free_bytes
-    table.add_row("  total", format_bytes(whole, 2))
+    table.add_row("  total" if device.budget_bytes is None else "  budget", format_bytes(whole, 2))
     return table
 
 
@@ -183,9 +203,9 @@ def _peak_table(device: DeviceReport) -> Table:
     return table
 
 
-def _step_table(steps: Sequence[StepPeak]) -> Table:
+def _step_table(steps: Sequence[StepPeak], evaluations: Sequence[EvaluationPeak]) -> Table:
     """Peaks of steps and their phases; equal steps in a row are one line, and of many lines the
-    middle is left out.
+    middle is left out. All evaluations are one line.
     """
     groups = _equal_steps(steps)
     shown = (
@@ -207,6 +227,12 @@ def _step_table(steps: Sequence[StepPeak]) -> Table:
             *("" if phase is None else format_bytes(phase.allocated_bytes, 2) for phase in phases),
             format_bytes(first.peak.reserved_bytes, 2),
         )
+    if evaluations:
+        name = "evaluation" if len(evaluations) == 1 else f"evaluation x {len(evaluations)}"
+        peaks = [one.peak for one in evaluations]
+        allocated = format_bytes(max(peak.allocated_bytes for peak in peaks), 2)
+        reserved = format_bytes(max(peak.reserved_bytes for peak in peaks), 2)
+        table.add_row(f"  {name}", allocated, allocated, "", "", reserved)
     return table
 
 
@@ -234,7 +260,7 @@ def _all_devices(
             "" if device.is_unlimited else format_bytes(device.headroom_bytes, 2),
         )
         if device.rank is None:
-            table.add_row(f"  {_device_name(device)}", *shown)
+            table.add_row(f"  {_device_name(device, devices)}", *shown)
         else:
             rows.setdefault(shown, []).extend(covers.get(device.rank, (device.rank,)))
     for sizes, ranks in rows.items():
@@ -243,7 +269,16 @@ def _all_devices(
     yield table
 
 
-def _device_name(device: DeviceReport) -> str:
+def _device_name(device: DeviceReport, devices: Sequence[DeviceReport]) -> str:
+    """A name that no other device of the report has: of several processes that used the same one,
+    with the process.
+    """
+    name = _plain_name(device)
+    is_shared = sum(_plain_name(one) == name for one in devices) > 1
+    return f"process {device.pid}, {name}" if is_shared else name
+
+
+def _plain_name(device: DeviceReport) -> str:
     name = f"device {device.totals.index}"
     return name if device.rank is None else f"rank {device.rank}, {name}"
 

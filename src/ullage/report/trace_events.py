@@ -70,13 +70,13 @@ def _stretches(course: Course, moments: Int64Array, device: int) -> Iterator[Eve
     if course.num_steps:
         yield _name("thread_name", f"steps, {course.source.value}", pid=device, tid=_STEPS)
     ends = course.step_ends.tolist()
-    for step, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+    for step, (begin, end) in enumerate(zip([0, *ends][:-1], ends, strict=True)):
         yield _stretch(f"step {step}", moments, (begin, min(end, last)), device, _STEPS)
     if not course.has_phases:
         return
     yield _name("thread_name", "phases", pid=device, tid=_PHASES)
     begins = course.begin.tolist()
-    rows = zip(begins, [*begins[1:], last], course.phase.tolist(), strict=True)
+    rows = zip(begins, [*begins, last][1:], course.phase.tolist(), strict=True)
     for begin, end, code in rows:
         name = PHASE_NAMES.get(Phase(code))
         if name is not None:

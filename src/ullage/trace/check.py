@@ -6,14 +6,21 @@ was found and what was expected.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ullage.errors import SnapshotError
+from ullage.parsing import show_value
+from ullage.printable import printable, printable_lines
 
 T = TypeVar("T")
+# Beyond any device and any count; so many of them can be added up in 64 bits.
+MAX_SIZE = 2**60
+# More would let positions overflow 64 bits where they are combined with sizes.
+MAX_POSITION = 2**40
 
 
 def typed(value: object, kind: type[T], name: str) -> T:
@@ -24,13 +31,19 @@ def typed(value: object, kind: type[T], name: str) -> T:
 
 
 def text(fields: Mapping[str, Any], name: str) -> str:
-    """A field that is a text."""
-    return typed(fields.get(name), str, name)
+    """A field that is a text of one line, fit to be shown."""
+    return printable(typed(fields.get(name), str, name))
 
 
 def optional_text(fields: Mapping[str, Any], name: str) -> str | None:
-    """A field that is a text, or None."""
+    """A field that is such a text, or None."""
     return None if fields.get(name) is None else text(fields, name)
+
+
+def optional_lines(fields: Mapping[str, Any], name: str) -> str | None:
+    """A field that is a text of any number of lines, fit to be shown, or None."""
+    value = fields.get(name)
+    return None if value is None else printable_lines(typed(value, str, name))
 
 
 def number(fields: Mapping[str, Any], name: str, fallback: int | None = None) -> int:
@@ -38,16 +51,41 @@ def number(fields: Mapping[str, Any], name: str, fallback: int | None = None) ->
     value = fields.get(name)
     if value is None and fallback is not None:
         return fallback
-    whole = typed(value, int, name)
-    if abs(whole) >= 1 << 63:
-        raise SnapshotError(f"{name} is {whole}, more than 64 bits hold")
-    return whole
+    return whole(value, name)
+
+
+def whole(value: object, name: str) -> int:
+    """A value that is a number of 64 bits."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SnapshotError(f"{name} is {type(value).__name__}, not int")
+    if abs(value) >= 1 << 63:
+        raise SnapshotError(f"{name} is {show_value(value)}, more than 64 bits hold")
+    return value
+
+
+def position(value: object, name: str) -> int:
+    """A value that is a number of allocator events."""
+    number_of = whole(value, name)
+    if not 0 <= number_of <= MAX_POSITION:
+        raise SnapshotError(f"{name} has the position {number_of}; expected 0 to {MAX_POSITION}")
+    return number_of
+
+
+def size(fields: Mapping[str, Any], name: str, fallback: int | None = None) -> int:
+    """A field that is a number of bytes or a count; `fallback` where it is missing."""
+    value = number(fields, name, fallback)
+    if not 0 <= value <= MAX_SIZE:
+        raise SnapshotError(f"{name} is {value}; expected a number from 0 to {MAX_SIZE}")
+    return value
 
 
 def seconds(fields: Mapping[str, Any], name: str) -> float:
     """A field that is a time."""
     value = fields.get(name)
-    return float(value) if isinstance(value, int) else typed(value, float, name)
+    time_s = float(whole(value, name)) if isinstance(value, int) else typed(value, float, name)
+    if not math.isfinite(time_s):
+        raise SnapshotError(f"{name} is {time_s}; expected seconds")
+    return time_s
 
 
 def choice(choices: type[T], value: object, name: str) -> T:
@@ -82,7 +120,12 @@ def parse_rows(fields: Mapping[str, Any], name: str, parse: Callable[[object], T
 
 def parse_texts(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
     """A field that is a list of texts."""
-    return parse_rows(fields, name, lambda text: typed(text, str, name))
+    return parse_rows(fields, name, lambda value: shown(value, name))
+
+
+def shown(value: object, name: str) -> str:
+    """A value that is a text of one line, fit to be shown."""
+    return printable(typed(value, str, name))
 
 
 def columns(entries: Sequence[object], width: int, name: str) -> Sequence[Sequence[Any]]:
@@ -93,6 +136,9 @@ def columns(entries: Sequence[object], width: int, name: str) -> Sequence[Sequen
 
 def int_column(values: Sequence[Any], name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     """A column of whole numbers."""
-    if not all(isinstance(value, int) for value in values):
-        raise SnapshotError(f"{name} holds a number that is not an integer")
-    return np.array(values, dtype=np.int64)
+    return np.array([whole(value, name) for value in values], dtype=np.int64)
+
+
+def position_column(values: Sequence[Any], name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """A column of positions."""
+    return np.array([position(value, name) for value in values], dtype=np.int64)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullage.errors import SnapshotError
+from ullage.printable import printable, printable_values
 from ullage.trace.container import MAGIC, Columns, damaged, read_columns, write_columns
 from ullage.trace.plain import LIST, TEXT, PlainFile, parse_plain
 from ullage.trace.snapshot import (
@@ -182,10 +183,10 @@ class _Reading:
             stacks=Stacks(frames, self._column("stacks.start"), self._column("stacks.frame")),
             pools=tuple(self._pairs("pools", int, int)),
             texts=self._texts("texts"),
-            settings=self._python("settings", dict),
+            settings=printable_values(self._python("settings", dict)),
             annotations=tuple(map(Annotation, *annotations)),
             record=self._python("record", dict) if self._python("has_record", bool) else None,
-            unknown=dict(self._pairs("unknown", str, int)),
+            unknown={printable(key): n for key, n in self._pairs("unknown", str, int)},
         )
 
     def _column(self, name: str) -> NDArray[Any]:
@@ -211,7 +212,7 @@ class _Reading:
         found = self._values.items(value).tolist()
         if value & 7 != LIST or any(one & 7 != TEXT for one in found):
             raise damaged(f"its {key} are not texts")
-        return tuple(map(self._values.text, found))
+        return tuple(printable(self._values.text(one)) for one in found)
 
     def _pairs(self, key: str, first: type[T], second: type[U]) -> Iterator[tuple[T, U]]:
         for row in self._python(key, list):

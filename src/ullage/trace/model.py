@@ -52,6 +52,13 @@ class ExitKind(enum.Enum):
     STEPS_REACHED = "steps_reached"
 
 
+class StepKind(enum.Enum):
+    """What the steps of a program are: training steps, or forwards without gradients."""
+
+    TRAINING = "training"
+    INFERENCE = "inference"
+
+
 @dataclass(frozen=True, slots=True)
 class Events:
     """The allocator's events in program order, as columns of equal length.
@@ -82,14 +89,25 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment that the program passed; `grad` of a forward pass, `index` of a step, None
-    otherwise.
+    """A moment that the program passed.
+
+    Attributes:
+        position: of the moment.
+        kind: of the moment.
+        grad: of a forward's begin: whether gradients were recorded.
+        index: of a step: its number.
+        is_training_mode: of a forward's begin: the root module's `training`; None: not recorded.
+        module: of a forward's begin: the root module, as an index into the record's `modules`.
+        inputs: of a forward's end: the shapes of the tensors that the root module was called with.
     """
 
     position: int
     kind: MarkKind
     grad: bool | None = None
     index: int | None = None
+    is_training_mode: bool | None = None
+    module: int | None = None
+    inputs: tuple[tuple[int, ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +251,17 @@ class DeviceTotals:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """After how many steps, and of which kind, `--steps` ended the program."""
+
+    count: int
+    kind: StepKind
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramExit:
     """How the program ended, with the exception that ended it and the user's innermost line, where
-    there was one.
+    there was one; `stop` where `--steps` ended it.
     """
 
     kind: ExitKind
@@ -243,17 +269,21 @@ class ProgramExit:
     message: str | None
     where: str | None
     code: int
+    stop: Stop | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """One allocation that failed."""
+    """One allocation that failed; `ended` is the part of the program that it ended, such as "thread
+    'loader'", where nobody caught it there.
+    """
 
     position: int
     device: int
     requested_bytes: int
     message: str | None
     where: str | None
+    ended: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,14 +302,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class HostRead:
-    """Values that a kernel may have written, read by the host and answered as zeros; `size_bytes`
-    were read.
+    """Values that a kernel may have written, read by the host; `size_bytes` were read, and the
+    answer was what the run assumed, or zeros.
     """
 
     what: str
     where: str
     count: int
     size_bytes: int
+    answer: str = "answered as zeros"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullage.errors import SnapshotError
+from ullage.printable import printable
 from ullage.trace.formats import NUM_BYTES, describe_format
 
 Value: TypeAlias = int
@@ -278,7 +279,7 @@ class PlainFile:
 
     def name(self, key: Value) -> str:
         """A key as it is shown to people."""
-        text = self.text(key) if key & 7 == TEXT else repr(self.python(key))
+        text = printable(self.text(key)) if key & 7 == TEXT else repr(self.python(key))
         return text if len(text) <= _MAX_NAME else f"{text[:_MAX_NAME]}..."
 
     def python(self, value: Value, depth: int = _MAX_DEPTH) -> Any:  # noqa: ANN401 - what it holds

@@ -18,6 +18,7 @@ import numpy as np
 
 from ullage.errors import SnapshotError
 from ullage.trace import check
+from ullage.trace.marks import parse_mark, parse_stop
 from ullage.trace.model import (
     AssumedBytes,
     AssumedShape,
@@ -30,8 +31,6 @@ from ullage.trace.model import (
     GraphHolder,
     Holder,
     HostRead,
-    Mark,
-    MarkKind,
     OutOfMemory,
     OutsideBytes,
     PinnedLevels,
@@ -106,9 +105,9 @@ def parse_record(value: object) -> Record:
     return Record(
         **_parse_program(fields),
         devices=check.parse_rows(fields, "devices", _parse_device),
-        first_position=check.number(fields, "first_position"),
+        first_position=check.position(fields.get("first_position"), "first_position"),
         events=events,
-        marks=check.parse_rows(fields, "marks", _parse_mark),
+        marks=check.parse_rows(fields, "marks", parse_mark),
         claims=_parse_claims(check.rows(fields, "claims")),
         workspaces=_parse_workspaces(check.rows(fields, "workspaces")),
         modules=check.parse_texts(fields, "modules"),
@@ -121,16 +120,16 @@ def parse_record(value: object) -> Record:
         shapes=check.parse_rows(fields, "shapes", _parse_shape),
         assumed=check.parse_rows(fields, "assumed", _parse_assumed),
         refused=_parse_refused(check.typed(fields.get("refused", {}), dict, "refused")),
-        num_not_initialised=check.number(not_initialised, "count", 0),
-        not_initialised_bytes=check.number(not_initialised, "bytes", 0),
+        num_not_initialised=check.size(not_initialised, "count", 0),
+        not_initialised_bytes=check.size(not_initialised, "bytes", 0),
         ooms=check.parse_rows(fields, "ooms", _parse_oom),
-        host_peak_bytes=check.number(fields, "host_peak_bytes", 0),
-        host_needed_bytes=check.number(fields, "host_needed_bytes", 0),
-        pinned_peak_bytes=check.number(fields, "pinned_peak_bytes", 0),
+        host_peak_bytes=check.size(fields, "host_peak_bytes", 0),
+        host_needed_bytes=check.size(fields, "host_needed_bytes", 0),
+        pinned_peak_bytes=check.size(fields, "pinned_peak_bytes", 0),
         warnings=check.parse_texts(fields, "warnings"),
         changed_variables=check.parse_texts(fields, "changed_variables"),
         groups=check.parse_rows(fields, "groups", _parse_group),
-        num_not_yet=check.number(fields, "num_not_yet", 0),
+        num_not_yet=check.size(fields, "num_not_yet", 0),
         requests=check.parse_rows(fields, "requests", _parse_request),
         work=parse_work(fields),
     )
@@ -139,16 +138,16 @@ def parse_record(value: object) -> Record:
 def _parse_request(entry: object) -> Request:
     where, begin, end, failure, is_out_of_memory = check.row(entry, 5, "requests")
     return Request(
-        where=check.typed(where, str, "requests"),
-        begin=check.typed(begin, int, "requests"),
-        end=check.typed(end, int, "requests"),
-        failure=check.typed(failure, str, "requests"),
+        where=check.shown(where, "requests"),
+        begin=check.position(begin, "requests"),
+        end=check.position(end, "requests"),
+        failure=check.shown(failure, "requests"),
         is_out_of_memory=check.typed(is_out_of_memory, bool, "requests"),
     )
 
 
 def _parse_group(entry: object) -> tuple[int, ...]:
-    return tuple(check.typed(rank, int, "groups") for rank in check.typed(entry, list, "groups"))
+    return tuple(check.whole(rank, "groups") for rank in check.typed(entry, list, "groups"))
 
 
 def _parse_program(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,9 +215,10 @@ def _parse_exit(fields: Mapping[str, Any]) -> ProgramExit:
     return ProgramExit(
         kind=check.choice(ExitKind, fields.get("kind"), "exit.kind"),
         exception=check.optional_text(fields, "exception"),
-        message=check.optional_text(fields, "message"),
+        message=check.optional_lines(fields, "message"),
         where=check.optional_text(fields, "where"),
         code=check.number(fields, "code", 0),
+        stop=parse_stop(fields),
     )
 
 
@@ -227,16 +227,16 @@ def _parse_device(value: object) -> DeviceTotals:
     return DeviceTotals(
         index=check.number(fields, "index"),
         name=check.text(fields, "name"),
-        total_bytes=check.number(fields, "total_bytes"),
-        context_bytes=check.number(fields, "context_bytes"),
-        non_torch_bytes=check.number(fields, "non_torch_bytes"),
-        peak_requested_bytes=check.number(fields, "peak_requested_bytes"),
-        peak_allocated_bytes=check.number(fields, "peak_allocated_bytes"),
-        peak_reserved_bytes=check.number(fields, "peak_reserved_bytes"),
-        num_allocs=check.number(fields, "num_allocs"),
-        num_segments=check.number(fields, "num_segments"),
-        num_ooms=check.number(fields, "num_ooms"),
-        num_alloc_retries=check.number(fields, "num_alloc_retries"),
+        total_bytes=check.size(fields, "total_bytes"),
+        context_bytes=check.size(fields, "context_bytes"),
+        non_torch_bytes=check.size(fields, "non_torch_bytes"),
+        peak_requested_bytes=check.size(fields, "peak_requested_bytes"),
+        peak_allocated_bytes=check.size(fields, "peak_allocated_bytes"),
+        peak_reserved_bytes=check.size(fields, "peak_reserved_bytes"),
+        num_allocs=check.size(fields, "num_allocs"),
+        num_segments=check.size(fields, "num_segments"),
+        num_ooms=check.size(fields, "num_ooms"),
+        num_alloc_retries=check.size(fields, "num_alloc_retries"),
         outside=check.parse_rows(fields, "outside", _parse_outside),
     )
 
@@ -245,42 +245,31 @@ def _parse_outside(value: object) -> OutsideBytes:
     fields = check.typed(value, dict, "outside")
     return OutsideBytes(
         what=check.text(fields, "what"),
-        count=check.number(fields, "count"),
-        low_bytes=check.number(fields, "low_bytes"),
-        high_bytes=check.number(fields, "high_bytes"),
+        count=check.size(fields, "count"),
+        low_bytes=check.size(fields, "low_bytes"),
+        high_bytes=check.size(fields, "high_bytes"),
     )
-
-
-def _parse_mark(value: object) -> Mark:
-    position, kind_text, payload = check.row(value, 3, "marks")
-    kind = check.choice(MarkKind, kind_text, "marks")
-    grad = index = None
-    if kind is MarkKind.FORWARD_BEGIN and isinstance(payload, dict):
-        grad = bool(payload.get("grad", True))
-    if kind is MarkKind.STEP and isinstance(payload, int):
-        index = payload
-    return Mark(position=check.typed(position, int, "marks"), kind=kind, grad=grad, index=index)
 
 
 def _parse_claims(rows: Sequence[object]) -> Claims:
     columns = check.columns(rows, 5, "claims")
     return Claims(
-        position=check.int_column(columns[0], "claims"),
+        position=check.position_column(columns[0], "claims"),
         device=check.int_column(columns[1], "claims"),
         address=check.int_column(columns[2], "claims"),
         category=tuple(check.choice(Category, text, "claims") for text in columns[3]),
-        name=tuple(check.typed(text, str, "claims") for text in columns[4]),
+        name=tuple(check.shown(text, "claims") for text in columns[4]),
     )
 
 
 def _parse_workspaces(rows: Sequence[object]) -> Workspaces:
     columns = check.columns(rows, 5, "workspaces")
     return Workspaces(
-        position=check.int_column(columns[0], "workspaces"),
+        position=check.position_column(columns[0], "workspaces"),
         device=check.int_column(columns[1], "workspaces"),
         address=check.int_column(columns[2], "workspaces"),
         size_bytes=check.int_column(columns[3], "workspaces"),
-        library=tuple(check.typed(text, str, "workspaces") for text in columns[4]),
+        library=tuple(check.shown(text, "workspaces") for text in columns[4]),
     )
 
 
@@ -310,19 +299,19 @@ def _parse_pinned(rows: Sequence[object]) -> PinnedLevels:
 def _parse_holder(value: object) -> Holder:
     position, device, address, chain = check.row(value, 4, "holders")
     return Holder(
-        position=check.typed(position, int, "holders"),
-        device=check.typed(device, int, "holders"),
-        address=check.typed(address, int, "holders"),
-        chain=check.typed(chain, str, "holders"),
+        position=check.position(position, "holders"),
+        device=check.whole(device, "holders"),
+        address=check.whole(address, "holders"),
+        chain=check.shown(chain, "holders"),
     )
 
 
 def _parse_graph(value: object) -> GraphHolder:
     position, num_nodes, chain = check.row(value, 3, "graphs")
     return GraphHolder(
-        position=check.typed(position, int, "graphs"),
-        num_nodes=check.typed(num_nodes, int, "graphs"),
-        chain=check.typed(chain, str, "graphs"),
+        position=check.position(position, "graphs"),
+        num_nodes=check.whole(num_nodes, "graphs"),
+        chain=check.shown(chain, "graphs"),
     )
 
 
@@ -331,8 +320,9 @@ def _parse_read(value: object) -> HostRead:
     return HostRead(
         what=check.text(fields, "what"),
         where=check.optional_text(fields, "where") or "",
-        count=check.number(fields, "count"),
-        size_bytes=check.number(fields, "bytes", 0),
+        count=check.size(fields, "count"),
+        size_bytes=check.size(fields, "bytes", 0),
+        answer=check.optional_text(fields, "answer") or "answered as zeros",
     )
 
 
@@ -341,8 +331,8 @@ def _parse_shape(value: object) -> AssumedShape:
     return AssumedShape(
         what=check.text(fields, "what"),
         where=check.optional_text(fields, "where") or "",
-        count=check.number(fields, "count"),
-        size_bytes=check.number(fields, "bytes", 0),
+        count=check.size(fields, "count"),
+        size_bytes=check.size(fields, "bytes", 0),
         assumption=check.optional_text(fields, "assumption") or "",
     )
 
@@ -351,16 +341,16 @@ def _parse_assumed(value: object) -> AssumedBytes:
     fields = check.typed(value, dict, "assumed")
     return AssumedBytes(
         what=check.text(fields, "what"),
-        count=check.number(fields, "count"),
-        low_bytes=check.number(fields, "low_bytes"),
-        answered_bytes=check.number(fields, "answered_bytes"),
-        high_bytes=check.number(fields, "high_bytes"),
+        count=check.size(fields, "count"),
+        low_bytes=check.size(fields, "low_bytes"),
+        answered_bytes=check.size(fields, "answered_bytes"),
+        high_bytes=check.size(fields, "high_bytes"),
     )
 
 
 def _parse_refused(fields: Mapping[Any, Any]) -> tuple[tuple[str, int], ...]:
     return tuple(
-        (check.typed(name, str, "refused"), check.typed(count, int, "refused"))
+        (check.shown(name, "refused"), check.whole(count, "refused"))
         for name, count in fields.items()
     )
 
@@ -368,9 +358,10 @@ def _parse_refused(fields: Mapping[Any, Any]) -> tuple[tuple[str, int], ...]:
 def _parse_oom(value: object) -> OutOfMemory:
     fields = check.typed(value, dict, "ooms")
     return OutOfMemory(
-        position=check.number(fields, "position"),
+        position=check.position(fields.get("position"), "ooms"),
         device=check.number(fields, "device"),
-        requested_bytes=check.number(fields, "requested_bytes"),
-        message=check.optional_text(fields, "message"),
+        requested_bytes=check.size(fields, "requested_bytes"),
+        message=check.optional_lines(fields, "message"),
         where=check.optional_text(fields, "where"),
+        ended=check.optional_text(fields, "ended"),
     )

@@ -17,50 +17,28 @@ Names of functions and modules stay: without them a snapshot says little.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from ullage.errors import SnapshotError
+from ullage.printable import printable, printable_lines
 from ullage.trace.compact import is_compact
 from ullage.trace.plain import ABSENT, DICT, TEXT, PlainFile, read_plain
+from ullage.trace.scrub_rules import IS_PATH, REMOVED, ROOTS, USER, ScrubRules
 from ullage.trace.snapshot_reader import FORMAT_TEXTS, TOP_KEYS, parse_snapshot
 
-REMOVED = "removed"
 # Users of machines and containers that are nobody.
 _NOBODY = frozenset({"root", "user", "users", "shared", "public", "default", "runner", "ubuntu"})
 _MIN_NAME = 3
 _COPY_BYTES = 1 << 20
 _SHORT_TEXT, _LONG_TEXT, _MAX_SHORT = 0x8C, ord("X"), 255
-
-_USER = re.compile(r"(?:/home/|/Users/|[\\/]Users\\|(?:^|[\s\"'=])~)([A-Za-z_][\w.-]*)")
-_IS_PATH = re.compile(r"(?:/|~|[A-Za-z]:[\\/]|\\\\|file:)")
-_PATH = re.compile(
-    r"(?<![\w./\\:-])(?:file:/{0,2}|~)?(?:/[\w.@+~=%,-]+){2,}/?|(?<!\w)[A-Za-z]:\\[^\s\"'<>|:*?]+"
-)
-# What comes before the part of a path that says which code it is; the first that is found counts.
-_ROOTS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"^.*[/\\](?:site|dist)-packages[/\\]",
-        r"^.*[/\\](?=python\d[\d.]*t?[/\\])",
-        r"^.*?[/\\](?=(?:aten/src|torch/(?:csrc|nn|_\w+|utils|optim|autograd)|c10/\w+)[/\\])",
-    )
-)
-_SECRETS = (
-    re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>]+"),
-    re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}\b"),
-    re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"),
-    re.compile(r"(?<=[A-Z0-9_]{3}=)[^\s\"',;]+"),
-    re.compile(r"(?i)(?<=host=)[^\s\"',;]+|(?<=hostname=)[^\s\"',;]+"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +76,7 @@ def scrub_snapshot(
             texts = _Texts(file)
         except SnapshotError as error:
             raise SnapshotError(f"cannot read {str(source)!r}: {error}") from None
-        rules = _Rules(key, frozenset(words) | _find_users(texts))
+        rules = ScrubRules(key, frozenset(words) | _find_users(texts))
         changes: dict[int, str] = {}
         done: Counter[str] = Counter()
         for value in texts.values:
@@ -127,6 +105,12 @@ class _Texts:
         self.values = sorted({value for value in file.spots()[2].tolist() if value & 7 == TEXT})
         record = snapshot.record or {}
         self.fixed = FORMAT_TEXTS | set(_keys_in(record)) | set(_keys_in(snapshot.settings))
+        ended, ooms = record.get("exit"), record.get("ooms")
+        said = [ended, *ooms] if isinstance(ooms, list) else [ended]
+        self.messages = {
+            one["message"] for one in said
+            if isinstance(one, dict) and isinstance(one.get("message"), str)
+        }  # fmt: skip
         self.paths = set(snapshot.stacks.frames.file)
         foreign = [
             file.python(value) for name, value in _items(file, file.root) if name not in TOP_KEYS
@@ -169,53 +153,24 @@ def _find_users(texts: _Texts) -> frozenset[str]:
     """Who has a home in a path; not who is called like a package, whose frames would be lost."""
     packages = set(_NOBODY)
     for path in texts.paths:
-        for root in _ROOTS:
+        for root in ROOTS:
             if found := root.match(path):
                 packages.update(re.split(r"[/\\.]", path[found.end() :].lower()))
-    users = {name for text in texts.all() for name in _USER.findall(text)}
+    users = {name for text in texts.all() for name in USER.findall(text)}
     return frozenset(n for n in users if len(n) >= _MIN_NAME and n.lower() not in packages)
 
 
-class _Rules:
-    """What is removed, and how paths are hashed."""
-
-    def __init__(self, key: bytes, names: frozenset[str]) -> None:
-        self._key = hashlib.blake2b(key).digest()
-        self.num_names = len(names)
-        longest_first = sorted(map(re.escape, names), key=lambda name: (-len(name), name))
-        any_name = "|".join(longest_first)
-        self._name = re.compile(rf"(?i)(?<![a-z0-9])(?:{any_name})(?![a-z0-9])") if names else None
-
-    def without_names(self, text: str) -> str:
-        """The text without the names of users and the words that were given."""
-        return self._name.sub(REMOVED, text) if self._name else text
-
-    def path(self, path: str) -> tuple[str, str]:
-        """What becomes of a path, in one word, and the path that it becomes."""
-        for root in _ROOTS:
-            if found := root.match(path):
-                return "relative", self.without_names(path[found.end() :])
-        whole = PureWindowsPath(path)  # knows both kinds of slashes
-        letters = hashlib.blake2b(str(whole.parent).encode(), key=self._key, digest_size=4)
-        return "hashed", f"{letters.hexdigest()}/{self.without_names(whole.name)}"
-
-    def free_text(self, text: str) -> str:
-        """The text without what is private in it."""
-        text = _PATH.sub(lambda found: self.path(found[0])[1], text)
-        for secret in _SECRETS:
-            text = secret.sub(REMOVED, text)
-        return self.without_names(text)
-
-
-def _change(text: str, texts: _Texts, rules: _Rules) -> tuple[str, str]:
+def _change(text: str, texts: _Texts, rules: ScrubRules) -> tuple[str, str]:
     """What happens to a text, in one word, and what it becomes."""
-    if text in texts.fixed:
+    if text in texts.fixed and printable(text) == text:
         return "kept", text
     if text in texts.private:
         return "removed", REMOVED
-    if text in texts.paths and _IS_PATH.match(text):
-        return rules.path(text)
-    return "cleaned", rules.free_text(text)
+    line = printable(text)  # as readers have it
+    if line in texts.paths and IS_PATH.match(line):
+        return rules.path(line)
+    is_message = text in texts.messages
+    return "cleaned", rules.free_text(printable_lines(text) if is_message else line)
 
 
 def _copy(read: BinaryIO, written: BinaryIO, file: PlainFile, changes: dict[int, str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -67,36 +67,45 @@ def find_segments(snapshot: Snapshot, device: int, found: list[str]) -> SegmentL
 
 _COMES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
 _GOES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_MAX_PART = 2000
 
 
 class _Ranges:
-    """Ranges that do not overlap, in the order of their addresses, and when each goes."""
+    """Ranges that do not overlap, in the order of their addresses, and when each goes.
+
+    The addresses are in a list of short lists, so that one of a million is found, added and taken
+    out without the others being moved.
+    """
 
     def __init__(self) -> None:
-        self._begins: list[int] = []
+        self._parts: list[list[int]] = [[]]
+        self._firsts: list[int] = [0]  # of each part; that of the first part is not looked at
         self._rest: dict[int, tuple[int, int]] = {}  # size and death of each
 
     def add(self, begin: int, size: int, death: int) -> None:
         """Adds a range; it takes the place of one that begins where it does."""
         if begin not in self._rest:
-            insort(self._begins, begin)
+            number = self._part_of(begin)
+            part = self._parts[number]
+            insort(part, begin)
+            self._firsts[number] = part[0]
+            if len(part) > _MAX_PART:
+                self._parts.insert(number + 1, part[_MAX_PART // 2 :])
+                del part[_MAX_PART // 2 :]
+                self._firsts.insert(number + 1, self._parts[number + 1][0])
         self._rest[begin] = (size, death)
 
     def cut_out(self, address: int, size: int) -> list[tuple[int, int, int]]:
         """Takes a range out; (begin, size, death) of each of its parts that was there."""
         parts, end = [], address + size
-        place = max(bisect_right(self._begins, address) - 1, 0)
-        while place < len(self._begins) and self._begins[place] < end:
-            begin = self._begins[place]
+        for begin in self._between(address, end):
             length, death = self._rest[begin]
             low, high = max(begin, address), min(begin + length, end)
             if low >= high:
-                place += 1
                 continue
-            del self._begins[place], self._rest[begin]
+            self._remove(begin)
             if begin < low:
                 self.add(begin, low - begin, death)
-                place += 1
             if high < begin + length:
                 self.add(high, begin + length - high, death)
             parts.append((low, high - low, death))
@@ -104,4 +113,29 @@ class _Ranges:
 
     def all(self) -> Iterator[tuple[int, int, int]]:
         """(begin, size, death) of each."""
-        return ((begin, *self._rest[begin]) for begin in self._begins)
+        return ((begin, *self._rest[begin]) for part in self._parts for begin in part)
+
+    def _part_of(self, address: int) -> int:
+        return max(bisect_right(self._firsts, address) - 1, 0)
+
+    def _between(self, address: int, end: int) -> list[int]:
+        """Where the ranges begin that may lie between two addresses."""
+        number = self._part_of(address)
+        place = max(bisect_right(self._parts[number], address) - 1, 0)
+        begins: list[int] = []
+        for part in self._parts[number:]:
+            stop = bisect_left(part, end, place)
+            begins += part[place:stop]
+            if stop < len(part):
+                break
+            place = 0
+        return begins
+
+    def _remove(self, begin: int) -> None:
+        number = self._part_of(begin)
+        part = self._parts[number]
+        del part[bisect_left(part, begin)], self._rest[begin]
+        if part:
+            self._firsts[number] = part[0]
+        elif len(self._parts) > 1:
+            del self._parts[number], self._firsts[number]

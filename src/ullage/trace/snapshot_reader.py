@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullage.errors import SnapshotError
+from ullage.parsing import show_value
+from ullage.printable import printable, printable_values
 from ullage.trace.compact import is_compact, read_compact
 from ullage.trace.plain import (
     ABSENT,
@@ -70,6 +72,9 @@ _STATES = {
 _NOT_MET = 2**32 - 1
 # PyTorch is built for 120 at most.
 _MAX_DEVICES = 1024
+# A size beyond any device, and an address beyond any: together they stay within 64 bits.
+MAX_BYTES = 2**56
+MAX_ADDRESS = 2**60 - 1
 _NO_CONTEXT = frozenset({"", "N/A"})
 
 
@@ -109,7 +114,7 @@ class _Reading:
     def snapshot(self) -> Snapshot:
         """The whole file."""
         file, root = self.file, self.file.root
-        if root & 7 == LIST:  # the segments alone, as versions before 2.0 had it
+        if root & 7 == LIST and file.length(root):  # the segments alone, as before version 2.0
             segments: Value = root
         elif root & 7 == DICT and (segments := file.get(root, "segments")) != ABSENT:
             for name in map(file.name, file.keys(root).tolist()):
@@ -120,6 +125,7 @@ class _Reading:
                 'it is a pickle, but not a memory snapshot: it has no "segments"; expected what '
                 "torch.cuda.memory._dump_snapshot writes"
             )
+        self._check_lists(root)
         events = self._event_tables(file.get(root, "device_traces"))
         host_events = self._event_tables(file.get(root, "host_traces"))
         tables = self._segment_tables(segments)
@@ -136,18 +142,43 @@ class _Reading:
             stacks=self._stack_table(),
             pools=tuple(self._pools),
             texts=tuple(self._texts),
-            settings=settings if isinstance(settings, dict) else {},
+            settings=printable_values(settings) if isinstance(settings, dict) else {},
             annotations=tuple(self._annotations(file.get(root, "external_annotations"))),
             record=record if isinstance(record, dict) else None,
             unknown=dict(self.unknown),
         )
+
+    def _check_lists(self, root: Value) -> None:
+        """Refuses what is no list where a snapshot has one."""
+        names = ("segments", "device_traces", "host_segments", "host_traces")
+        for name in names if root & 7 == DICT else ():
+            value = self.file.get(root, name)
+            if value != ABSENT and value & 7 != LIST:
+                raise SnapshotError(f"{name} is {self._shown(value)}; expected a list")
+
+    def _check_rows(self, rows: Values, what: str) -> None:
+        """Refuses rows that are no dicts."""
+        for value in rows[(rows & np.uint64(7)) != DICT][:1].tolist():
+            raise SnapshotError(
+                f"it is a pickle, but not a memory snapshot: {what} is {self._shown(value)}; "
+                "expected what torch.cuda.memory._dump_snapshot writes"
+            )
+
+    def _shown(self, value: Value) -> str:
+        try:
+            return show_value(self.file.python(value))
+        except SnapshotError:  # a list in itself, as deep as one likes
+            return "a list of lists"
 
     def _event_tables(self, traces: Value) -> tuple[EventTable, ...]:
         """The events of all devices are read as one table, which is then cut."""
         lists = self.file.items(traces)
         if len(lists) > _MAX_DEVICES:
             raise SnapshotError(f"it has traces of {len(lists)} devices; up to {_MAX_DEVICES} are")
+        for value in lists[(lists & np.uint64(7)) != LIST][:1].tolist():
+            raise SnapshotError(f"the trace of a device is {self._shown(value)}; expected a list")
         rows, starts = self.file.flatten(lists)
+        self._check_rows(rows, "an event")
         table = self._event_table(rows)
         return tuple(
             EventTable(*(getattr(table, name)[begin:end] for name in EventTable.__slots__))
@@ -162,7 +193,7 @@ class _Reading:
         return EventTable(
             action=self._codes(file.column(rows, "action"), _ACTIONS, "action"),
             address=np.where(has_address, address, free),
-            size_bytes=self._numbers(rows, "size"),
+            size_bytes=self._event_sizes(rows),
             stream=self._numbers(rows, "stream"),
             time_us=self._numbers(rows, "time_us"),
             stack=self._stack_column(file.column(rows, "frames")),
@@ -173,15 +204,16 @@ class _Reading:
 
     def _segment_tables(self, segments: Value) -> tuple[SegmentTable, BlockTable]:
         file, rows = self.file, self.file.items(segments)
+        self._check_rows(rows, "a segment")
         self._count_unknown("segment", file.count_keys(rows), _SEGMENT_KEYS)
         blocks, first_block = file.flatten(file.column(rows, "blocks"))
         table = SegmentTable(
             device=self._numbers(rows, "device"),
-            address=self._numbers(rows, "address"),
-            total_bytes=self._numbers(rows, "total_size"),
-            allocated_bytes=self._numbers(rows, "allocated_size"),
-            active_bytes=self._numbers(rows, "active_size"),
-            requested_bytes=self._numbers(rows, "requested_size"),
+            address=self._sizes(rows, "address", "segment", MAX_ADDRESS),
+            total_bytes=self._sizes(rows, "total_size", "segment"),
+            allocated_bytes=self._sizes(rows, "allocated_size", "segment"),
+            active_bytes=self._sizes(rows, "active_size", "segment"),
+            requested_bytes=self._sizes(rows, "requested_size", "segment"),
             stream=self._numbers(rows, "stream"),
             is_large=self._equals(rows, "segment_type", "large"),
             is_expandable=(file.column(rows, "is_expandable") == TRUE).astype(np.uint8),
@@ -195,12 +227,14 @@ class _Reading:
     def _block_table(self, rows: Values, segment: Int64Array, segments: SegmentTable) -> BlockTable:
         file = self.file
         self._count_unknown("block", file.count_keys(rows), _BLOCK_KEYS)
-        sizes = self._numbers(rows, "size")
+        self._check_rows(rows, "a block")
+        sizes = self._sizes(rows, "size", "block")
         before = np.cumsum(sizes) - sizes  # of all segments
         first = np.minimum(segments.first_block[:-1], max(len(sizes) - 1, 0))[segment]
         begins = segments.address[segment] + before - before[first]
         own, has_own = integers(file.column(rows, "address"))
-        requested, has_requested = integers(file.column(rows, "requested_size"))
+        has_requested = integers(file.column(rows, "requested_size"))[1]
+        requested = self._sizes(rows, "requested_size", "block")
         frames, histories = file.column(rows, "frames"), file.column(rows, "history")
         if (histories != ABSENT).any():  # version 2.0: what a block holds is the newest of these
             newest = file.item(histories, 0)
@@ -214,6 +248,29 @@ class _Reading:
             state=self._codes(file.column(rows, "state"), _STATES, "state"),
             stack=self._stack_column(frames),
         )
+
+    def _event_sizes(self, rows: Values) -> Int64Array:
+        """What was asked for may be more than any device has; what was given may not."""
+        names, place = _distinct(self.file.column(rows, "action"))
+        texts = [self.file.text(name) if name & 7 == TEXT else "" for name in names.tolist()]
+        is_given = np.array([text != "oom" for text in texts], dtype=bool)[place]
+        sizes = self._sizes(rows, "size", "event", MAX_ADDRESS)
+        self._sizes(rows[is_given], "size", "event")
+        return sizes
+
+    def _sizes(self, rows: Values, key: str, what: str, limit: int = MAX_BYTES) -> Int64Array:
+        """A column of bytes or addresses; 0 where a row has none, refused where it is no such."""
+        column = self.file.column(rows, key)
+        numbers, is_integer = integers(column)
+        is_wrong = (~is_integer & (column != ABSENT)) | (numbers < 0) | (numbers > limit)
+        for row in np.flatnonzero(is_wrong)[:1].tolist():
+            raise SnapshotError(
+                f"{key} of {what} {row} is {self._shown(int(column[row]))}; expected a whole "
+                f"number of bytes from 0 to {limit}"
+            )
+        if limit == MAX_BYTES and numbers.sum(dtype=np.float64) > 2**62:
+            raise SnapshotError(f"{key} of all {what}s comes to more than 64 bits hold")
+        return numbers
 
     def _numbers(self, rows: Values, key: str) -> Int64Array:
         return integers(self.file.column(rows, key))[0]
@@ -268,7 +325,7 @@ class _Reading:
         context = np.zeros(len(rows), dtype=np.uint32)
         for key in _CONTEXT_KEYS:
             found, place = _distinct(self.file.column(rows, key))
-            texts = [self.file.text(v) if v & 7 == TEXT else "" for v in found.tolist()]
+            texts = [printable(self.file.text(v)) if v & 7 == TEXT else "" for v in found.tolist()]
             numbers = [
                 0 if text in _NO_CONTEXT else self._texts.setdefault(text, len(self._texts))
                 for text in texts
@@ -302,8 +359,9 @@ class _Reading:
         )
 
     def _names(self, rows: Values, key: str) -> list[str]:
+        """Texts that are shown: frames, annotations."""
         texts = self.file.column(rows, key).tolist()
-        return [self.file.text(text) if text & 7 == TEXT else "" for text in texts]
+        return [printable(self.file.text(text)) if text & 7 == TEXT else "" for text in texts]
 
     def _annotations(self, annotations: Value) -> Iterable[Annotation]:
         rows = self.file.items(annotations)

@@ -64,6 +64,8 @@ async def ask(asked: object) -> bytes:
         if process.returncode is None:
             process.kill()
             await process.wait()
+    if process.returncode or not told:
+        raise SpecError("the answer could not be computed; the terminal of `ullage ui` says why")
     return told
 
 

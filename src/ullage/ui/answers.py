@@ -102,7 +102,7 @@ def read_loop(asked: Mapping[str, Any]) -> dict[str, Any]:
     """The training loop that a query describes, as ui/check_child.py reads it.
 
     Raises:
-        SpecError: it is of several ranks, or cannot be.
+        SpecError: it is of several ranks or trains QLoRA, or cannot be.
     """
     recipe = read_recipe(asked)
     if recipe.layout != ALONE:
@@ -110,6 +110,8 @@ def read_loop(asked: Mapping[str, Any]) -> dict[str, Any]:
             "a job of several ranks is not checked here; run your own program with "
             "`ullage run --world-size`"
         )
+    if recipe.lora is not None and recipe.lora.is_quantized:
+        raise SpecError("QLoRA is not checked here; run your own program with `ullage run`")
     fields = dict(read_model(asked).config.fields)
     return {"config": fields, "recipe": asdict(recipe), "gpu": read_gpu(asked).slug}
 

@@ -129,7 +129,12 @@ class Check:
 
     async def _read(self, stream: asyncio.StreamReader) -> None:
         async for line in stream:
-            said = json.loads(line)
+            try:
+                said = json.loads(line)
+            except ValueError:
+                continue  # what a library prints past Python
+            if not isinstance(said, dict):
+                continue
             self.progress = said.get("progress", self.progress)
             self.document = said.get("document", self.document)
             self.error = said.get("error", self.error)

@@ -21,6 +21,7 @@ from ullage.gpus import (
     load_estimate_only,
     sources_of,
 )
+from ullage.phantom.device import choose_device
 from ullage.units import GB, GIB, MIB
 
 GPUS = load_catalog()
@@ -332,3 +333,11 @@ def test_a_name_like_no_other_gets_the_way_to_list_all(name: str) -> None:
     with pytest.raises(SpecError, match="`ullage gpus` lists all") as refusal:
         find_gpu(name)
     assert "did you mean" not in str(refusal.value)
+
+
+def test_the_advice_for_an_unknown_gpu_names_options_where_they_are_alone() -> None:
+    with pytest.raises(SpecError) as raised:
+        find_gpu("h10")
+    assert "--memory" not in str(raised.value)  # `ullage estimate` has no such option
+    with pytest.raises(SpecError, match=r"did you mean .* give --memory 24GiB --capability 8\.9"):
+        choose_device("h10")

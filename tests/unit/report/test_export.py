@@ -96,6 +96,14 @@ def read_trace(*pages: SnapshotPage) -> list[dict[str, Any]]:
     return events
 
 
+def test_a_trace_without_a_finished_step_or_phase_is_written(tmp_path: Path) -> None:
+    page = read_page(tmp_path, "charan_small_fwd")
+    none = np.empty(0, dtype=np.int64)
+    phases, grads = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.bool_)
+    course = Course(none, phases, grads, none, StepSource.RECORD, has_phases=True)
+    assert [event for event in read_trace(replace(page, course=course)) if event["ph"] == "C"]
+
+
 def test_trace_events_are_the_levels(tmp_path: Path) -> None:
     page = read_page(tmp_path, "charan_small_fwd")
     values: dict[str, list[tuple[int, int]]] = {}

@@ -12,9 +12,10 @@ from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import find_gpu
 from ullage.gpus.rates import Rates, Speed
 from ullage.plan.blocks import Block
-from ullage.plan.findings import Candidate, FitReport, Seen, name_plan
+from ullage.plan.findings import INTERRUPTED, Candidate, FitReport, Seen, name_plan
 from ullage.report.fit import fit_document, fit_line, render_fit
 from ullage.report.fit_page import draw_front, render_fit_page
+from ullage.techniques.replayed import Replayed
 from ullage.techniques.technique import Action
 from ullage.units import GIB
 
@@ -100,6 +101,15 @@ def test_what_was_chosen_says_by_what(report: FitReport) -> None:
     assert "the least memory" in render_fit(by_memory, 120)
 
 
+def test_a_plan_that_takes_more_than_another_is_not_called_the_least(report: FitReport) -> None:
+    tight = candidate("tight", 21.0, 7.5)
+    assert tight.seen is not None
+    tight = replace(tight, seen=replace(tight.seen, num_retries=3))
+    beside = replace(report, candidates=(*report.candidates[:2], tight))
+    text = render_fit(beside, 160)
+    assert "the least memory" not in text and "without the allocator giving back" in text
+
+
 def test_what_no_other_beats_comes_first(report: FitReport) -> None:
     """A run that broke off within the budget shows no size, and is not on the front."""
     beaten = candidate("beaten", 21.0, 9.5, why="1.5 GiB too much")
@@ -168,3 +178,35 @@ def test_the_page_needs_no_other_file_and_runs_no_script(report: FitReport) -> N
 def test_the_front_has_a_point_for_each_plan_and_one_more_for_the_chosen(report: FitReport) -> None:
     assert draw_front(report).count("<circle") == 4
     assert draw_front(replace(report, front=())) == ""
+
+
+def test_a_reason_that_many_techniques_share_is_told_once(report: FitReport) -> None:
+    many = {f"technique {number}": "the plan was not applied" for number in range(27)}
+    text = " ".join(render_fit(replace(report, left_out=many)).split())
+    assert text.count("the plan was not applied") == 1
+    assert "(27 techniques)" in text
+
+
+def test_what_was_replayed_is_told_and_what_was_not(report: FitReport) -> None:
+    replayed = Replayed(
+        done=("checkpoint on 3 of 3 Layer",),
+        not_done={"autocast": "it rounds otherwise on purpose"},
+        precision="float64",
+        reduced="batch 2, length 16",
+    )
+    told = replace(report, replayed=replayed)
+    text = " ".join(render_fit(told).split())
+    assert (
+        "Replayed with real numbers: checkpoint on 3 of 3 Layer, in float64, batch 2, length 16; "
+        "not replayed: autocast, because it rounds otherwise on purpose"
+    ) in text
+    assert fit_document(told)["replayed"]["is_same"]
+    assert "It was not replayed with real numbers" in " ".join(render_fit(report).split())
+
+
+def test_a_search_that_was_ended_says_so(report: FitReport) -> None:
+    ended = replace(report, ended=INTERRUPTED, exit_code=ExitCode.INTERRUPTED)
+    assert "The search did not go on to its end: it was interrupted" in render_fit(ended)
+    assert fit_document(ended)["ended"] == "it was interrupted"
+    nothing = replace(ended, best=None)
+    assert fit_line(nothing).startswith("nothing that was tried by the time that it was ")

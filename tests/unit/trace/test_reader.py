@@ -68,7 +68,7 @@ def test_a_pickle_that_would_run_something_is_refused_and_does_not(tmp_path: Pat
         ({"pid": 1 << 70}, "64 bits"),
         ({"marks": [[0, "lunch", None]]}, "'lunch'"),
         ({"marks": [[0, "step"]]}, "not 3 values"),
-        ({"claims": [[0, 0, "x", "parameter", ""]]}, "not an integer"),
+        ({"claims": [[0, 0, "x", "parameter", ""]]}, "claims is str, not int"),
         ({"claims": [[0, 0, 1, "furniture", ""]]}, "'furniture'"),
         ({"devices": None}, "devices is NoneType, not a list"),
         ({"exit": []}, "exit is list, not dict"),

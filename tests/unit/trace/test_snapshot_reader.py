@@ -166,18 +166,53 @@ def test_another_pickle_is_refused_with_what_was_expected(write: Write, value: A
 @pytest.mark.parametrize(
     "raw",
     [
-        {"segments": 5, "device_traces": 7},
-        {"segments": [5, {"blocks": 3}, {"blocks": [4]}], "device_traces": [6, [8]]},
+        {"segments": [{"blocks": 3}]},
         {"segments": [], "device_traces": [[{"action": 3, "addr": "x", "frames": 5}]]},
         {"segments": [], "device_traces": [[{"frames": [{"filename": 3, "line": "x"}, {}]}]]},
         {"segments": [], "allocator_settings": [1], "external_annotations": [3, {"name": 4}]},
         {"segments": [], "device_traces": [[{"pool_id": (1,)}, {"pool_id": ("a", "b")}]]},
-        {"segments": [{"address": 2**70, "total_size": -1, "blocks": [{"size": -5}]}]},
     ],
 )
 def test_values_of_the_wrong_kind_count_as_missing(write: Write, raw: Any) -> None:
     snapshot = read_snapshot(write(raw))
     assert all(size <= 0 for size in snapshot.segments.total_bytes.tolist())
+
+
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+NESTED: Any = []
+for _ in range(100):
+    NESTED = [NESTED]
+SEGMENT = {"address": 4096, "total_size": 512, "blocks": []}
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ([], "not a memory snapshot"),
+        ([[], []], r"not a memory snapshot: a segment is \[\]"),
+        (CYCLE, "not a memory snapshot: a segment is a list of lists"),
+        (NESTED, "not a memory snapshot: a segment is a list of lists"),
+        ({"segments": 5}, "segments is 5; expected a list"),
+        ({"segments": [], "device_traces": 7}, "device_traces is 7; expected a list"),
+        ({"segments": [], "device_traces": [6]}, "the trace of a device is 6; expected a list"),
+        ({"segments": [], "device_traces": [[8]]}, "an event is 8"),
+        ({"segments": [{**SEGMENT, "blocks": [4]}]}, "a block is 4"),
+        ({"segments": [{**SEGMENT, "total_size": 2**70}]}, "total_size of segment 0 is 11805916"),
+        ({"segments": [SEGMENT, {**SEGMENT, "total_size": -1}]}, "total_size of segment 1 is -1"),
+        ({"segments": [{**SEGMENT, "allocated_size": float("nan")}]}, "allocated_size .* is nan"),
+        ({"segments": [{**SEGMENT, "address": 2**70}]}, "address of segment 0 is 11805916"),
+        ({"segments": [{**SEGMENT, "blocks": [{"size": -5}]}]}, "size of block 0 is -5"),
+        ({"segments": [{**SEGMENT, "blocks": [{"size": "5"}]}]}, "size of block 0 is '5'"),
+        ({"segments": [], "device_traces": [[event("alloc", size=2**59)]]}, "size of event 0"),
+        ({"segments": [], "device_traces": [[event("oom", size=-1)]]}, "size of event 0 is -1"),
+    ],
+)
+def test_what_no_allocator_holds_is_refused_with_its_field(
+    write: Write, raw: Any, message: str
+) -> None:
+    with pytest.raises(SnapshotError, match=message):
+        read_snapshot(write(raw))
 
 
 def test_hostile_tables_are_one_clear_error_at_once(write: Write) -> None:

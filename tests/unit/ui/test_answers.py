@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from ullage.errors import SpecError
 from ullage.estimate.estimate import estimate_training
 from ullage.estimate.recipe import Recipe
 from ullage.gpus import find_gpu
 from ullage.models.builtin import find_model
-from ullage.ui.answers import BadQuery, answer, read_recipe
+from ullage.ui.answers import BadQuery, answer, read_loop, read_recipe
 
 Ask = Callable[..., Any]
 TRAIN: dict[str, Any] = {
@@ -132,3 +133,12 @@ def test_a_mistake_of_ours_is_told_as_such(ask: Ask, monkeypatch: pytest.MonkeyP
     answered = ask("POST", "/estimate", TRAIN)
     assert answered.status == 500 and "IndexError" in answered.json["problem"]
     assert answered.headers["cache-control"] == "no-store"
+
+
+def test_a_check_of_qlora_is_refused_before_it_starts() -> None:
+    lora = {"rank": 8, "targets": ["all-linear"], "is_quantized": True}
+    query = {**TRAIN, "recipe": {**TRAIN["recipe"], "lora": lora}}
+    with pytest.raises(SpecError, match="QLoRA is not checked here"):
+        read_loop(query)
+    lora["is_quantized"] = False
+    assert read_loop(query)["recipe"]["lora"]["rank"] == 8

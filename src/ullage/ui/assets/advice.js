@@ -25,7 +25,13 @@ export class Advice {
     const [body, status] = [details.querySelector(".body"), details.querySelector("[role=status]")];
     const section = { details, body, status, shown: "", make };
     section.latest = new Latest((query) => post("/advice", { about, query }), (answer, problem, query) => {
-      section.shown = JSON.stringify(query);
+      const asked = JSON.stringify(query);
+      if (asked !== JSON.stringify(this.query)) { // the controls have moved on meanwhile
+        status.textContent = "";
+        if (!this.timer) this._ask();
+        return;
+      }
+      section.shown = asked;
       status.textContent = problem ?? "";
       body.replaceChildren(answer ? make(answer.rows, this.state, query) : "");
       body.classList.remove("stale");
@@ -37,7 +43,8 @@ export class Advice {
     return !this.timer && Object.values(this.sections).every(({ latest }) => latest.isIdle);
   }
 
-  /** Another query has been answered: what is open is asked again, once the hand rests. */
+  /** Another query has been answered: what is open is asked again, once the hand rests. null: the
+   * controls say nothing that has an answer. */
   follow(query) {
     this.query = query;
     for (const { body, shown } of Object.values(this.sections)) body.classList.toggle("stale", shown !== JSON.stringify(query));
@@ -51,6 +58,7 @@ export class Advice {
     if (!this.query) return;
     const text = JSON.stringify(this.query);
     for (const { details, latest, shown, status } of Object.values(this.sections)) {
+      if (shown === text) status.textContent = "";
       if (!details.open || shown === text || !details.checkVisibility()) continue;
       status.textContent = "Looking …";
       latest.want(this.query);

@@ -25,7 +25,7 @@ export class EngineCheck {
   follow(found, query) {
     const { start, progress } = this.parts;
     const [name, what] = WORDS[found.kind];
-    const problem = found.kind === "serving" ? this._problemOfServer(found.plan) : problemOfLoop(found.recipe.layout);
+    const problem = found.kind === "serving" ? this._problemOfServer(found.plan) : problemOfLoop(found.recipe);
     start.textContent = name;
     this.cannot = problem !== null;
     if (this.isRunning) return;
@@ -91,7 +91,8 @@ export class EngineCheck {
   }
 }
 
-function problemOfLoop({ data, tensor, context, pipeline }) {
+function problemOfLoop({ layout: { data, tensor, context, pipeline }, lora }) {
+  if (lora?.is_quantized) return "QLoRA is not checked from here; run your own program with `ullage run`.";
   return data * tensor * context * pipeline === 1 ? null : "Jobs of several ranks are not checked from here; run your own program with `ullage run --world-size`.";
 }
 
@@ -102,6 +103,7 @@ const formatCode = (text) => text.split("`").map((part, index) => (index % 2 ? m
 function tell(run) {
   if (run.vllm) return run.answers[0].error ? "" : `Laid out by vLLM ${run.vllm}: see the KV cache below.`;
   const device = run.devices[0];
+  if (run.verdict === "failed") return `The check ended with an error, with PyTorch ${run.torch}; nothing was measured.`;
   if (run.verdict === "out_of_memory") return `The phantom ran out of memory, with PyTorch ${run.torch}.`;
   return device ? `Checked with PyTorch ${run.torch}: ${formatBytes(device.peak_used_bytes)} in use.` : "The program used no GPU.";
 }

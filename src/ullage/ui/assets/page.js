@@ -54,7 +54,10 @@ class Page {
   showAnswer(answer, problem, query) {
     this.result.showProblem(problem);
     document.body.dataset.state = "ready";
-    if (answer === null) return;
+    if (answer === null) {
+      this.advice.follow(null);
+      return;
+    }
     this.answer = answer;
     this.query = JSON.stringify(query);
     if (this.state.config) this._learnShape(answer.shape);

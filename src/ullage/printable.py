@@ -1,0 +1,59 @@
+r"""Text that came from a file, made fit to be shown.
+
+A frame, a file name or an exception may hold anything: an escape sequence that rewrites the
+terminal, a line break that begins a line of its own (`::error` is a command to GitHub), a mark that
+turns the direction of the text, or half a surrogate pair, which no encoding takes.
+
+    printable("train.py\x1b[2J")            # 'train.py\\x1b[2J'
+    printable_lines("first\nsec\x07ond")    # 'first\nsec\\x07ond'
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+__all__ = ["printable", "printable_lines", "printable_values"]
+
+# C0 and C1 controls and DEL, what separates lines or turns the direction of a text, lone surrogates
+# and the blocks for invisible tags.
+_HOSTILE: Final = (
+    "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+    "\ufff9-\ufffb\U000e0000-\U000e007f"
+)
+_PATTERN: Final = re.compile(f"[{_HOSTILE}]")
+_PATTERN_BUT_LINES: Final = re.compile(f"(?!\n)[{_HOSTILE}]")
+_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def printable(text: str) -> str:
+    """The text in one line, each character that is not for display as its escape: `\\x1b`."""
+    return _PATTERN.sub(_escape, text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for a text of several lines, whose line breaks stay."""
+    return _PATTERN_BUT_LINES.sub(_escape, text)
+
+
+def printable_values(value: Any) -> Any:  # noqa: ANN401 - plain values of any kind
+    """Plain values, each text and key in them made printable."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable_values(key): printable_values(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(printable_values, value))
+    return value
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    number = ord(character)
+    if 0xDC80 <= number <= 0xDCFF:  # a byte that is not UTF-8, as Python reads it
+        return f"\\x{number - 0xDC00:02x}"
+    if character in _SHORT:
+        return _SHORT[character]
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
