@@ -8,7 +8,6 @@ equal ones. Their tests are tests/phantom/test_distributed_jobs.py.
 """
 
 import argparse
-import datetime
 import shlex
 import sys
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import ullage
-from benchmarks.speed.run import machine
+from benchmarks.provenance import made_by
 from ullage.units import format_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,16 +81,15 @@ def render(results: list[Result]) -> str:
     """The page."""
     rows = "\n".join(result.row() for result in results)
     torch = results[0].document["torch"].partition("+")[0]
-    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     return f"""# Ranks of distributed jobs
 
-Written by `python -m benchmarks.distributed`. Each program of `tests/programs/distributed` follows
+{made_by("benchmarks.distributed", torch=torch)}
+
+Each program of `tests/programs/distributed` follows
 one of PyTorch's tutorials and takes three steps; each rank is played alone. *Peak* is what
 PyTorch's allocator gave out at most; ranks that are named together have the same four figures
 (requested, allocated, reserved, number of allocations), and ranks that are not have others.
 *Seconds* are those of all these ranks, and of those that had to be played beside them.
-
-torch {torch}. Machine: {machine()}. ullage {ullage.__version__}, {today}.
 
 | program | ranks | peak of rank | seconds | |
 |---|--:|---|--:|---|

@@ -4,7 +4,6 @@ python -m benchmarks.examples --python env-2.15/bin/python --python env-2.11/bin
 """
 
 import argparse
-import datetime
 import itertools
 import json
 import shlex
@@ -17,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ullage
-from benchmarks.speed.run import machine
+from benchmarks.provenance import made_by
 from ullage.units import format_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -112,18 +110,18 @@ def render(results_by_torch: dict[str, list[Result]]) -> str:
         f"## torch {torch}\n\n{head}\n" + "\n".join(result.row() for result in results)
         for torch, results in results_by_torch.items()
     )
-    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+    versions = " and ".join(results_by_torch)
     return f"""# The examples on GPUs that are not there
 
-Written by `python -m benchmarks.examples`. Every program of `examples/` with the flags shown, with
+{made_by("benchmarks.examples", torch=versions)}
+
+Every program of `examples/` with the flags shown, with
 the libraries of `examples/requirements.txt` in the same versions beside every torch.
 *allocated* and *reserved* are the peaks of PyTorch's allocator; *headroom* is what the highest peak
 leaves of the device with the driver's context at the upper end of its interval; *s* is the wall
 time of the whole run, start-up included, beside whatever else the machine did. Where an example
 does not fit, the peaks are those until it ran out of memory. Not yet compared with real GPUs of
 these kinds.
-
-Machine: {machine()}. ullage {ullage.__version__}, {today}.
 
 {tables}
 """

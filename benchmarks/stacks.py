@@ -10,7 +10,6 @@ Their tests are tests/phantom/test_stacks.py.
 """
 
 import argparse
-import datetime
 import json
 import shlex
 import subprocess
@@ -21,8 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import ullage
-from benchmarks.speed.run import machine
+from benchmarks.provenance import made_by
 from ullage.phantom.environment import EnvironmentSpec, make_environment
 from ullage.units import format_bytes
 
@@ -201,17 +199,17 @@ def render(results: list[Row], missing: list[str]) -> str:
     )  # fmt: skip
     rows = "\n".join(result.text for result in results)
     left_out = f"\n\nNot installed: {', '.join(missing)}." if missing else ""
-    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+    versions = " and ".join(sorted({row.text.split(" | ")[2] for row in results} - {"-"}))
     return f"""# Popular stacks on a GPU that is not there
 
-Written by `python -m benchmarks.stacks`. Each is a small program of `tests/programs/stacks` that
+{made_by("benchmarks.stacks", torch=versions)}
+
+Each is a small program of `tests/programs/stacks` that
 knows nothing of ullage, on an {GPU}: random weights, made-up data, three steps where it trains.
 *allocated* and *reserved* are the peaks of PyTorch's allocator, *owned* the share of the peak whose
 owner is known, *s* the seconds of the whole run, start-up and compilers included. Checked: *its own
 peak* is what `torch.cuda.max_memory_allocated()` says inside the program; *twice alike*, a second
 run has the same peaks and number of allocations. No GPU was at hand to compare with.
-
-Machine: {machine()}. ullage {ullage.__version__}, {today}.
 
 | {" | ".join(columns)} |
 |---|---|---|--:|--:|--:|--:|--:|---|

@@ -9,7 +9,6 @@ GPU. Ends with exit code 1 where anything failed.
 """
 
 import argparse
-import datetime
 import os
 import subprocess
 import sys
@@ -19,9 +18,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-import ullage
 from benchmarks.examples import EXAMPLES, VERDICTS, run_example
-from benchmarks.speed.run import machine
+from benchmarks.provenance import made_by
 from ullage.phantom.environment import EnvironmentSpec, make_environment
 from ullage.phantom.torch_build import TorchBuild, find_torch
 
@@ -181,19 +179,19 @@ def render(versions: list[Version], *, is_quick: bool) -> str:
     """The page."""
     columns = ("torch", "CUDA", "cuDNN", "Python", "passed", "failed", "skipped", "examples")
     head = f"| {' | '.join(columns)} |\n|---|---|---|---|--:|--:|--:|--:|"
-    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+    builds = ", ".join(version.build.version for version in versions)
     names = ", ".join(name.removeprefix("test_").removesuffix(".py") for name in FIGURES)
     which = f"the tests (quick: {names})" if is_quick else "all tests"
     return "\n".join(
         [
             f"""# Versions of PyTorch that were checked
 
-Written by `python -m benchmarks.versions`. One installed ullage, a thin environment (`ullage env`)
+{made_by("benchmarks.versions", torch=builds)}
+
+One installed ullage, a thin environment (`ullage env`)
 for each version of torch. *passed*, *failed* and *skipped* are {which}
 that run programs on the phantom, *examples* the programs of `examples/` that ran on an {GPU},
 those included that run out of memory as they should. cuDNN is the version that torch asks for.
-
-Machine: {machine()}. ullage {ullage.__version__}, {today}.
 
 {head}""",
             *(version.row() for version in versions),

@@ -9,7 +9,6 @@ GPU, also how far off they are.
 """
 
 import argparse
-import datetime
 import json
 import re
 import subprocess
@@ -21,6 +20,7 @@ from typing import Any
 from benchmarks.accuracy.compare import Comparison, compare, false_fits, highest
 from benchmarks.accuracy.record import collect, note_error, part
 from benchmarks.accuracy.workload_names import ALLOC_CONF, NAMES
+from benchmarks.provenance import made_by
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "accuracy.md"
@@ -164,12 +164,12 @@ def render(results: list[Result], truth: dict[str, Any], out: Path) -> str:
     environment = next((row for row in truth.values() if "error" not in row), {})
     num_ran = sum(result.error is None for result in results)
     device = f"{environment.get('gpu')}, compute capability {environment.get('capability')}"
-    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     introduction = f"""# Accuracy
 
 {num_ran} of {len(results)} workloads run on the phantom of an {device}, with torch
-{environment.get("torch")} ({today}). The workloads are those of `benchmarks/accuracy`; this page is
-written by `python -m benchmarks.accuracy.phantom`.
+{environment.get("torch")}. The workloads are those of `benchmarks/accuracy`.
+
+{made_by("benchmarks.accuracy.phantom", torch=environment.get("torch"))}
 
 Peaks over four steps, in MiB, as `torch.cuda.memory_stats()` gives them in the program. *Events*
 are those of PyTorch's allocator, *unowned* is the share of the allocated peak that has no owner,

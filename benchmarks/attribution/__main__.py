@@ -8,8 +8,6 @@ Of several environments each program takes the first that has what it needs.
 from __future__ import annotations
 
 import argparse
-import datetime
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.attribution.judge import Judgement, judge, shuffle
 from benchmarks.attribution.programs import GPU, PROGRAMS, Program, missing_packages, run_program
+from benchmarks.provenance import made_by, torch_version
 from ullage.units import format_bytes
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "attribution.md"
@@ -67,14 +66,9 @@ def judge_program(program: Program, pythons: Sequence[Path]) -> Result:
         )
     with tempfile.TemporaryDirectory(prefix="ullage-attribution-") as directory:
         peak = run_program(program, able[0], Path(directory))
-    result = Result(program, _torch_version(able[0]), judge(peak), judge(shuffle(peak)))
+    result = Result(program, torch_version(able[0]), judge(peak), judge(shuffle(peak)))
     print(result.row(), file=sys.stderr, flush=True)
     return result
-
-
-def _torch_version(python: Path) -> str:
-    code = "from importlib.metadata import version; print(version('torch'))"
-    return subprocess.check_output([str(python), "-c", code], text=True).strip()
 
 
 def render(results: Sequence[Result]) -> str:
@@ -85,10 +79,11 @@ def render(results: Sequence[Result]) -> str:
     )  # fmt: skip
     rows = "\n".join(result.row() for result in results)
     versions = ", ".join(sorted({result.torch for result in results}))
-    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     return f"""# Attribution
 
-Written by `python -m benchmarks.attribution` on {today}, torch {versions}, on the phantom of {GPU}.
+{made_by("benchmarks.attribution", torch=versions)}
+
+The phantom is one of {GPU}.
 Each program of `tests/programs/attribution` knows the owners of its storages itself
 (`truth.py` there says how) and writes them down; the judge compares them with what ullage says of
 the blocks that are live at the peak.

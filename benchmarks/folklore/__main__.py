@@ -7,16 +7,14 @@ written by hand; what stands between two marks is replaced.
 """
 
 import argparse
-import datetime
 import re
 import sys
 from pathlib import Path
 
-import ullage
 from benchmarks.folklore.claims import SECTIONS
 from benchmarks.folklore.measure import run
 from benchmarks.folklore.section import Play, Played, Section
-from benchmarks.speed.run import machine
+from benchmarks.provenance import made_by
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "folklore.md"
 
@@ -74,8 +72,7 @@ def main() -> None:
         PAGE.write_text(replace(page, name, render(section, runs)), encoding="utf-8")
     if args.only == list(SECTIONS):
         torch = next(iter(played.values())).document["torch"]
-        today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
-        basis = f"torch {torch}. Machine: {machine()}. ullage {ullage.__version__}, {today}."
+        basis = made_by("benchmarks.folklore", torch=torch)
         page = PAGE.read_text(encoding="utf-8")
         PAGE.write_text(replace(page, "machine", basis), encoding="utf-8")
     print(f"Wrote {PAGE}")

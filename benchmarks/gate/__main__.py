@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from importlib import metadata
 from pathlib import Path
 
 from benchmarks.gate.changes import HARMLESS, REGRESSIONS, Harmless, Planted
 from benchmarks.gate.repetition import Repetition, render_repetitions
 from benchmarks.gate.trial import GPU, Project, Trial
+from benchmarks.provenance import made_by
 from ullage.explain.changes import signed
 from ullage.phantom.torch_build import find_torch
 from ullage.units import format_bytes
@@ -34,12 +33,12 @@ def render(
     num_found = sum(trial.state == "exceeded" for _, trial in planted)
     num_named = sum(trial.names(change) for change, trial in planted)
     num_passed = sum(trial.state == "passed" for _, trial in harmless)
-    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     least = format_bytes(planted[0][1].needed_bytes) if planted else ""
     return f"""# What `ullage check` finds, and what it lets pass
 
-Written by `python -m benchmarks.gate` on {today}, torch {torch}, on the phantom of {GPU}, ullage
-{metadata.version("ullage")}. The program is `tests/programs/gate/train.py`, the changes are in
+{made_by("benchmarks.gate", torch=torch)}
+
+On the phantom of {GPU}. The program is `tests/programs/gate/train.py`, the changes are in
 `benchmarks/gate/changes.py`, the tolerance is the default.
 
 - **Regressions**: {num_found} of {len(planted)} found, {num_named} with the right category and

@@ -3,7 +3,6 @@
 python -m benchmarks.speed.estimate
 """
 
-import datetime
 import itertools
 import statistics
 import subprocess
@@ -14,8 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import ullage
-from benchmarks.speed.run import machine
+from benchmarks.provenance import made_by
 from ullage.estimate.estimate import estimate_training
 from ullage.estimate.recipe import Recipe
 from ullage.estimate.serving import ServingPlan, estimate_serving
@@ -125,11 +123,10 @@ def main() -> None:
     table = "\n".join(f"| {what} | {took:.1f} | {goal} |" for what, took, goal in rows)
     PAGE.write_text(f"""# Speed of `ullage estimate`
 
-Written by `python -m benchmarks.speed.estimate`. Milliseconds of the processor, the median of
-{REPEATS} turns in one process; of the whole command by the wall's clock.
+{made_by("benchmarks.speed.estimate")}
 
-Machine: {machine()}. ullage {ullage.__version__},
-{datetime.datetime.now(datetime.UTC):%Y-%m-%d}.
+Milliseconds of the processor, the median of
+{REPEATS} turns in one process; of the whole command by the wall's clock.
 
 | what | ms | goal |
 |---|--:|--:|

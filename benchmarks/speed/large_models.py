@@ -8,14 +8,13 @@ writes docs/large-models.md. Each run is done once: what takes long is measured,
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
-import platform
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import ullage
+from benchmarks.provenance import made_by
 from ullage.units import GIB
 
 ROOT = Path(__file__).parents[2]
@@ -34,11 +33,10 @@ RUNS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
 )
 TEXT = """# Models larger than the machine
 
-Written by `python -m benchmarks.speed.large_models`: the shape of Llama-3-70B, 70.6 billion
-parameters, on one phantom GPU of 1 TiB. Each run was done once.
+{made_by}
 
-Machine: {cores} cores, {memory:.0f} GiB of memory, no GPU. ullage {version}, torch {torch}, Python
-{python}, {date}.
+The shape of Llama-3-70B, 70.6 billion
+parameters, on one phantom GPU of 1 TiB. Each run was done once.
 
 | what | on the GPU | whole run | host memory here | on a machine with the GPU, at least |
 |---|---|---|---|---|
@@ -78,12 +76,7 @@ def main() -> None:
     rows = [measure(*run, python) for run in RUNS]
     version = ullage.run([str(PROGRAM), "threads", "tiny"], python=python, stdout_to_stderr=True)
     page = TEXT.format(
-        cores=os.cpu_count(),
-        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB,
-        version=ullage.__version__,
-        torch=version.document["torch"],
-        python=platform.python_version(),
-        date=datetime.datetime.now(tz=datetime.UTC).date(),
+        made_by=made_by("benchmarks.speed.large_models", torch=version.document["torch"]),
         rows="\n".join(rows),
     )
     (ROOT / "docs" / "large-models.md").write_text(page, encoding="utf-8")

@@ -8,10 +8,8 @@ benchmarks.speed.generate.
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import shutil
 import statistics
 import tempfile
@@ -23,7 +21,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-import ullage
+from benchmarks.provenance import made_by
 from benchmarks.speed.generate import generate_snapshot
 from ullage.report.html import SnapshotPage, render_snapshot
 from ullage.trace.replay import replay
@@ -201,16 +199,15 @@ def write_results(path: Path, snapshot: str, rows: Sequence[str], num_times: int
     load = f"The machine's load, other programs included, was {os.getloadavg()[0]:.1f}."
     text = f"""# Speed of the page
 
-Written by `python -m benchmarks.speed.page`. A snapshot made by `benchmarks.speed.generate`, shown
+{made_by("benchmarks.speed.page")}
+
+A snapshot made by `benchmarks.speed.generate`, shown
 in a headless Chromium without a GPU, 1440 x 900 pixels. Openings: the median of {num_times}, from
 the navigation. Movements: {FRAMES} frames, {num_times} times; script is the processor time of all
 callbacks and listeners of a frame, as Chromium traces it: the median, the 95th percentile and the
 most of all frames. Frames a second: in the slowest half second. {load} The last rows
 compute the same in every frame: where their most is far above their median, it is the machine's
 other work that is measured.
-
-Machine: {os.cpu_count()} cores, {platform.machine()}, no GPU. ullage {ullage.__version__},
-{datetime.date.today()}.
 
 {snapshot}
 

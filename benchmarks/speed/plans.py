@@ -9,13 +9,12 @@ computation, and a limit on the peak in forward, between and in backward, as `ul
 
 from __future__ import annotations
 
-import datetime
 import time
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.speed.run import machine
+from benchmarks.provenance import made_by
 from ullage.plan.problem import Problem
 from ullage.plan.solve import solve
 
@@ -52,12 +51,12 @@ def make(kind: str, layers: int = LAYERS) -> Problem:
 
 def main() -> None:
     """Measures, and writes the page."""
-    today = datetime.datetime.now(tz=datetime.UTC)
     lines = [
         "# How fast plans are solved",
         "",
-        f"Made by `python -m benchmarks.speed.plans` on {machine()},",
-        f"{today:%Y-%m-%d}. {LAYERS} layers with {TREATMENTS} treatments each; the goal is a",
+        made_by("benchmarks.speed.plans"),
+        "",
+        f"{LAYERS} layers with {TREATMENTS} treatments each; the goal is a",
         f"gap of {100 * GOAL_GAP:.1f} % in {GOAL_S:.0f} s. The gap is to a proved bound (prices,",
         "counts of equal layers, HiGHS where these are not enough).",
         "",

@@ -10,9 +10,7 @@ Processor time is of all processes together, so that what else the machine does 
 """
 
 import argparse
-import datetime
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -21,7 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import ullage
+from benchmarks.provenance import made_by
 
 RESULTS = Path(__file__).parents[2] / "docs" / "speed-pytest.md"
 GOAL_MS = 50
@@ -118,9 +116,9 @@ def page(
     load = os.getloadavg()[0]
     return f"""# What a marked test costs
 
-Written by `python -m benchmarks.speed.pytest_plugin` on {datetime.date.today()}: ullage {ullage.__version__},
-torch {torch.__version__}, pytest {pytest.__version__}, Python {platform.python_version()}, {os.cpu_count()} processors
-(load {load:.0f} at the end). A test makes a layer, runs it forward and backward; {count} of them, each in a process that is
+{made_by("benchmarks.speed.pytest_plugin", torch=torch.__version__)}
+
+With pytest {pytest.__version__}, and a load of {load:.0f} at the end. A test makes a layer, runs it forward and backward; {count} of them, each in a process that is
 forked for it, beside the same ones in one process on the phantom (`ullage run -- -m pytest`). The start of both is taken
 off. Processor time is of all processes together, and hardly hangs on what else the machine does.
 

@@ -7,11 +7,8 @@
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
-import re
 import statistics
 import sys
 import tempfile
@@ -20,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ullage
+from benchmarks.provenance import made_by
 from benchmarks.speed.measure import (
     Command,
     Timing,
@@ -213,27 +210,16 @@ def measure_mem_tracker(bench: Bench) -> list[Row]:
     ]
 
 
-def machine() -> str:
-    """The CPU, its cores, and the memory."""
-    cpu = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    memory = re.search(r"^MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    name = cpu[1] if cpu else platform.machine()
-    gib = int(memory[1]) / 2**20 if memory else 0
-    return f"{name}, {os.cpu_count()} cores, {gib:.0f} GiB of memory, no GPU"
-
-
 def render(rows: Sequence[Row], bench: Bench) -> str:
     """The page."""
-    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     table = "\n".join(f"| {row.what} | {row.figure} | {row.goal} |" for row in rows)
     return f"""# Speed
 
-Written by `python -m benchmarks.speed.run`. Compare the ratios, not the seconds: the commands of a
+{made_by("benchmarks.speed.run", torch=bench.build.version)}
+
+On the phantom of `{bench.gpu}`. Compare the ratios, not the seconds: the commands of a
 ratio ran in turn on one machine, and each figure is the median of {bench.num_repeats} executions
 after one that was not counted.
-
-Machine: {machine()}. ullage {ullage.__version__}, torch {bench.build.version}, Python
-{platform.python_version()}, phantom of `{bench.gpu}`, {today}.
 
 | what | measured | goal |
 |---|---|---|

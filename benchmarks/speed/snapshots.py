@@ -7,10 +7,8 @@ measured beside. The snapshots are made by `benchmarks.speed.generate`.
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -22,9 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ullage
+from benchmarks.provenance import made_by
 from benchmarks.speed.generate import generate_snapshot
-from benchmarks.speed.run import machine
 
 PAGE = Path(__file__).parents[2] / "docs" / "speed-snapshots.md"
 MIB = 2**20
@@ -174,19 +171,18 @@ def measure_viewer(bench: Bench, python: Path) -> list[str]:
 
 def render(rows: Sequence[str], num_repeats: int, load: float) -> str:
     """The page; load: how many other processes wanted a core."""
-    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     table = "\n".join(rows)
     return f"""# Speed of reading snapshots
 
-Written by `python -m benchmarks.speed.snapshots`, all in one run on one machine. Each line is a
+{made_by("benchmarks.speed.snapshots")}
+
+All in one run on one machine. Each line is a
 process of its own: the seconds are those of the call (of torch's script those of the process), the
 median of {num_repeats} where it is ours; the memory is the highest resident memory of the process,
 as it is and in sizes of the pickle. The files are in the page cache. *At most* is what was aimed
 at beforehand.
 
-Machine: {machine()}. ullage {ullage.__version__}, Python
-{platform.python_version()}, {today}. Load by other work before the first measurement: {load:.1f}
-processes.
+Load by other work before the first measurement: {load:.1f} processes.
 
 | what | time | memory | at most |
 |---|---|---|---|

@@ -7,9 +7,7 @@ Needs the extra ullage[ui], the Python package playwright and a Chromium.
 """
 
 import argparse
-import datetime
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -21,7 +19,7 @@ from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
-import ullage
+from benchmarks.provenance import made_by
 from benchmarks.speed.page import FLAGS, percentile
 
 RESULTS = Path(__file__).parents[2] / "docs" / "speed-ui.md"
@@ -127,16 +125,15 @@ def write_results(path: Path, found: Sequence[Moves], count: int) -> None:
     ]
     text = f"""# Speed of `ullage ui`
 
-Written by `python -m benchmarks.speed.ui`. A slider is moved {count} times, each time after the
+{made_by("benchmarks.speed.ui")}
+
+A slider is moved {count} times, each time after the
 last answer, in a headless Chromium without a GPU, 1280 x 900 pixels. Milliseconds: the median, the
 95th percentile and the most. *Processor*: what the server computes, by the processor's clock, which
 other programs do not stretch; *server*: from the request to the answer, by the wall's; *script*:
 what draws; *to the screen*: from the input event to the frame after the one that drew, which a
 browser shows every 16.7 ms. The goal is {GOAL_MS} ms. The machine's load, other programs included,
 was {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.
-
-Machine: {os.cpu_count()} cores, {platform.machine()}, no GPU. ullage {ullage.__version__},
-{datetime.date.today()}.
 
 | what | processor, ms | server, ms | script, ms | to the screen, ms |
 |---|---|---|---|---|

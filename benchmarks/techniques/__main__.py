@@ -6,7 +6,6 @@ The environment needs torch, transformers, bitsandbytes and torchao (benchmarks/
 """
 
 import argparse
-import datetime
 import json
 import os
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import ullage
-from benchmarks.speed.run import machine
+from benchmarks.provenance import made_by
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Semantics, Technique
 from ullage.units import format_bytes
@@ -31,7 +30,7 @@ MEANINGS = {
 INTRODUCTION = """# Techniques
 
 What a plan can apply to a training job so that it takes less memory. [plans.md](plans.md) says
-how plans are applied, checked and undone. Written by `python -m benchmarks.techniques`.
+how plans are applied, checked and undone.
 """
 
 ROUNDING = """## What other rounding does
@@ -66,6 +65,28 @@ def describe(technique: Technique) -> str:
     needed = [*technique.needs, *(["several ranks"] if technique.needs_ranks else [])]
     needs = f" Needs {', '.join(needed)}." if needed else ""
     return f"| [{technique.name}]({technique.reference}) | {does}.{needs} |"
+
+
+PRECONDITIONS = """## What must hold of a program
+
+A technique is what it says of itself only where its precondition holds. What is not established
+on the program at hand is refused, when the plan is applied or while the program runs, with a
+sentence; `ullage fit` runs each technique on the program and leaves out what was refused. Nothing
+here is taken from values: weights that are zero prove nothing, and the phantom has none.
+"""
+BOUNDS = """
+What is not seen: state that a module keeps outside itself, such as a global variable; parameters
+and gradients that are changed past PyTorch's counts (`.data`); gradients of parameters that are
+tensors of a class of their own (DTensor), where they are read. Each technique of the same
+mathematics was tried on 14 kinds of models: [plan-matrix.md](results/plan-matrix.md).
+"""
+
+
+def preconditions() -> str:
+    """What must hold of a program for each technique, and how that is established."""
+    rows = [f"| {one.name} | {one.precondition} | {one.proof} |" for one in TECHNIQUES.values()]
+    head = [PRECONDITIONS, "| technique | precondition | how it is established |", "|---|---|---|"]
+    return "\n".join((*head, *rows, BOUNDS))
 
 
 def deviations(cases: list[dict[str, Any]]) -> str:
@@ -153,11 +174,9 @@ def main() -> None:
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
     )
     measured = json.loads(done.stdout.splitlines()[-1])
-    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
-    basis = (
-        f"torch {measured['torch']}. Machine: {machine()}. ullage {ullage.__version__}, {today}."
-    )
+    basis = made_by("benchmarks.techniques", torch=measured["torch"])
     parts = [INTRODUCTION, *(table_of(one) + "\n" for one in Semantics)]
+    parts += [preconditions()]
     parts += [ROUNDING.format(steps=measured["steps"]), deviations(measured["cases"]), ""]
     parts += [LEFT_OUT, left_out(args.python), "", basis]
     PAGE.write_text("\n".join(parts) + "\n", encoding="utf-8")

@@ -1,1 +1,1 @@
-"""`ullage estimate --train` against the phantom."""
+"""`ullage estimate` of training against the phantom."""

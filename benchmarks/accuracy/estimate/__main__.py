@@ -1,4 +1,4 @@
-"""Holds `ullage estimate --train` against the phantom, and writes docs/estimate-accuracy.md.
+"""Holds `ullage estimate` of training against the phantom, and writes docs/estimate-accuracy.md.
 
     python -m benchmarks.accuracy.estimate --python ENV/bin/python [--only WORD] [--family decoders]
 

@@ -7,14 +7,15 @@ from statistics import median
 from typing import Any
 
 from benchmarks.accuracy.estimate.compare import Row, compare
+from benchmarks.provenance import made_by
 
 GIB = 2**30
-HEAD = """# How accurate `ullage estimate --train` is
+HEAD = """# How accurate `ullage estimate` is of training
 
 Each row is a training loop that ran on the phantom, which plays the real PyTorch and transformers,
-and the estimate of the same configuration, which plays neither. Made by
+and the estimate of the same configuration, which plays neither.
 
-    python -m benchmarks.accuracy.estimate --python ENV/bin/python
+{made_by}
 
 Exact: parameters, gradients and optimizer states, counted by the program itself, agree to the byte
 (?: the program does not count them). Activations and peak: GiB on the phantom, the estimate's error
@@ -26,7 +27,9 @@ estimate's interval holds the phantom's allocated bytes, and its upper end what 
 def write_page(vectors: Mapping[str, Mapping[str, Any]]) -> str:
     """The page."""
     rows = [compare(name, vector) for name, vector in vectors.items()]
-    return "\n".join([HEAD, *_summary(rows), "", *_table(rows, vectors)]) + "\n"
+    versions = ", ".join(sorted({vector["phantom"]["torch"] for vector in vectors.values()}))
+    head = HEAD.format(made_by=made_by("benchmarks.accuracy.estimate", torch=versions))
+    return "\n".join([head, *_summary(rows), "", *_table(rows, vectors)]) + "\n"
 
 
 def _summary(rows: Sequence[Row]) -> Iterator[str]:

@@ -47,7 +47,7 @@ def make_batches(model: nn.Module, recipe: dict[str, Any]) -> Iterator[dict[str,
 
 
 def main(path: str, recipe: dict[str, Any]) -> None:
-    """Three steps of the loop that `ullage estimate --train` stands for."""
+    """Three steps of the loop that `ullage estimate` stands for."""
     model = make_model(path, recipe)
     optimizer = OPTIMIZERS[recipe.get("optimizer", "adamw")](model.parameters(), lr=1e-4)
     precision, accumulation = recipe.get("precision", "bf16"), recipe.get("accumulation", 1)
