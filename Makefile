@@ -3,9 +3,9 @@
 #   make demo      a real training script on a GPU that is not there
 #   make test      every check and test
 #   make check     lint, types, spelling
-#   make nightly   the slow tests too, on five versions of PyTorch, and the popular stacks; writes docs/torch-versions.md,
+#   make nightly   the slow tests too, on five versions of PyTorch, the popular stacks and the programs of the wild; writes docs/torch-versions.md,
 #                  examples.md, distributed-ranks.md, check-results.md, stacks.md, attribution.md, folklore.md
-#                  and estimate-accuracy.md there
+#                  estimate-accuracy.md and results/wild.md there
 #   make fuzz      the readers of snapshots against a million inputs and more each; needs clang
 #   make wheel     wheels for x86-64 and aarch64 Linux
 
@@ -55,6 +55,7 @@ nightly: check $(NEWEST)/ullage-env.json phantom
 	ULLAGE_TEST_PYTHON=$(firstword $(STACKS))/bin/python $(BIN)/python -m pytest -m phantom \
 	  tests/phantom/test_compile.py tests/phantom/test_kernels.py tests/phantom/test_distributed.py \
 	  tests/phantom/test_attribution.py
+	$(BIN)/python -m benchmarks.wild
 	$(BIN)/python -m benchmarks.attribution --python $(firstword $(STACKS))/bin/python
 	$(BIN)/python -m benchmarks.folklore --python $(firstword $(STACKS))/bin/python
 	$(BIN)/python -m benchmarks.accuracy.estimate --python $(firstword $(STACKS))/bin/python

@@ -23,7 +23,7 @@ SOURCE = ROOT / "src" / "ullage"
 
 # A package imports itself and the rows above its own; those of one row do not import each other.
 LAYERS = (
-    ("units", "errors"),
+    ("units", "errors", "printable", "parsing"),
     ("gpus", "models", "trace", "files"),
     ("estimate", "record", "runtime"),
     ("techniques",),
@@ -36,7 +36,7 @@ LAYERS = (
     ("ray_trials",),
     ("spreads", "launched"),
     ("fits",),
-    ("largest", "segmentations"),
+    ("largest", "segmentations", "remedies"),
     ("scenarios",),
     ("checks",),
     ("testing", "ui"),
@@ -68,15 +68,17 @@ POSITIONAL_PARAMETERS = 5
 # Adding a flag is a decision: it is made here too.
 FLAGS = {
     "run": {
-        "program", "--gpu", "--sweep", "--plot", "--memory", "--capability", "--alloc-conf",
-        "--steps", "--python", "--real-init", "--dummy-weights", "--values", "--assume", "--plan",
-        "--snapshot", "-o", "--output", "--html", "--json",
+        "program", "--gpu", "--sweep", "--plot", "--memory", "--capability", "--budget",
+        "--alloc-conf", "--steps", "--python", "--real-init", "--dummy-weights", "--values",
+        "--assume", "--plan", "--snapshot", "-o", "--output", "--html", "--json",
+        "--try-remedies",
         "--force", "--quiet", "--gpus", "--world-size", "--rank", "--ranks", "--local-world-size",
     },
     "exec": {"program", "--plan", "--python"},
     "fit": {
         "program", "--gpu", "--memory", "--capability", "--budget", "--allow", "--objective",
-        "--smallest-gpu", "--gpus", "--max-batch", "--largest", "--multiple-of", "--ray",
+        "--smallest-gpu", "--gpus", "--max-batch", "--largest", "--multiple-of",
+        "--minutes", "--ray",
         "--rates", "--alloc-conf", "--steps", "--python", "--dummy-weights", "--assume",
         "-o", "--output", "--html", "--json", "--force", "--quiet",
     },
@@ -105,7 +107,7 @@ FLAGS = {
     "gpus": {"name", "--json"},
     "explain": {
         "file", "--request", "--what-if", "--gpu", "--memory", "--python", "--rule", "--html",
-        "--export",
+        "--export", "--try-remedies",
         "--json", "-o", "--output", "--force", "--quiet",
     },
     "diff": {

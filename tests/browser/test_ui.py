@@ -300,6 +300,26 @@ def test_a_job_of_several_ranks_is_not_offered_a_check(visit: Visit) -> None:
     assert page.is_enabled("#check-start")
 
 
+def test_qlora_is_not_offered_a_check(visit: Visit) -> None:
+    page = visit("model=gpt2&length=256&trains=qlora")
+    assert page.is_disabled("#check-start")
+    assert "QLoRA is not checked from here" in page.inner_text("#check-progress")
+    operate(page, "trains", "lora")
+    settle(page)
+    assert page.is_enabled("#check-start")
+
+
+def test_a_check_that_failed_tells_no_figure(visit: Visit) -> None:
+    page = visit("model=gpt2&length=256")
+    run = {"verdict": "failed", "torch": "2.15.0", "devices": [{"peak_used_bytes": 3 << 30}]}
+    state = {"running": False, "progress": None, "document": run, "error": "the program failed:"}
+    page.route("**/check", lambda route: route.fulfill(json=state))
+    page.click("#check-start")
+    page.wait_for_selector("#check-error:not([hidden])", timeout=30_000)
+    assert "GiB" not in page.inner_text("#check-progress")
+    assert "ended with an error" in page.inner_text("#check-progress")
+
+
 def test_the_users_own_configuration(visit: Visit, tmp_path: Path) -> None:
     page = visit()
     config = {
@@ -599,6 +619,22 @@ def test_advice_is_asked_for_only_where_it_is_open_and_when_the_hand_rests(visit
     assert asked == ["knobs", "knobs"]
     assert "stale" not in page.get_attribute("#advice-knobs .body", "class")
     assert "checkpointing full" in page.inner_text("#advice-knobs")
+
+
+def test_no_ranking_is_of_another_question(visit: Visit) -> None:
+    page = visit("model=gpt2&length=256&gpu=t4&batch=2")
+    open_advice(page, "gpus")
+    first = page.inner_text("#advice-gpus .body")
+    page.route("**/advice", lambda route: (page.wait_for_timeout(1500), route.continue_()))
+    operate(page, "batch", "64")
+    is_looking = "() => document.querySelector('#advice-gpus p').textContent === 'Looking …'"
+    page.wait_for_function(is_looking, timeout=20_000)
+    operate(page, "batch", "2")  # back again, while the answer to the other is on its way
+    settle(page)
+    page.wait_for_function("() => window.ullage.advice.isIdle", timeout=60_000)
+    assert page.inner_text("#advice-gpus .body") == first
+    assert page.inner_text("#advice-gpus p[role=status]") == ""
+    assert "stale" not in page.get_attribute("#advice-gpus .body", "class")
 
 
 def test_a_gpu_of_the_ranking_is_taken(visit: Visit) -> None:

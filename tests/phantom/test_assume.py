@@ -59,3 +59,10 @@ def test_a_loop_that_waits_for_a_value_is_named_with_its_line(run_program: RunPr
 def test_a_loop_that_ends_soon_is_not_warned_of(run_program: RunProgram) -> None:
     outcome = run_program("waits.py", "100")
     assert not [text for text in outcome.document["warnings"] if "in a row" in text]
+
+
+def test_only_a_router_chooses_experts(run_program: RunProgram) -> None:
+    outcome = run_program("topk.py")
+    assert outcome.exit_code == 0, outcome.stderr
+    listed = [what for entries in outcome.reads.values() for what in entries]
+    assert not [what for what in listed if "experts" in what]

@@ -61,7 +61,8 @@ def test_copies_of_parameters_are_parameters_with_their_modules(parallel: Any) -
 def test_a_forward_of_replicas_is_one_forward(parallel: Any) -> None:
     for device in parallel.document["devices"]:
         phases = [set(step["phases"]) for step in device["steps"]]
-        assert phases == 2 * [{"forward"}] + 3 * [{"forward", "backward", "optimizer"}]
+        assert phases == 3 * [{"forward", "backward", "optimizer"}]
+        assert [one["num_forwards"] for one in device["evaluations"]] == [2]
 
 
 def test_small_values_are_broadcast(parallel: Any) -> None:

@@ -61,6 +61,19 @@ def test_what_is_called_fitting_was_seen_to_fit(reports: list[FitReport]) -> Non
         assert report.best.seen.used_bytes <= report.budget_bytes
 
 
+def test_every_plan_was_replayed_with_real_numbers_and_its_file_says_so(
+    reports: list[FitReport],
+) -> None:
+    found = [report for report in reports if report.plan is not None]
+    assert found
+    for report in found:
+        assert report.plan is not None and report.plan.foreseen is not None
+        assert report.replayed is not None and report.replayed.is_same
+        assert report.replayed.done and not report.replayed.not_done
+        assert report.replayed.precision == "float64"
+        assert report.plan.foreseen.replayed.startswith("replayed with real numbers: ")
+
+
 def test_less_memory_never_gives_a_faster_plan(reports: list[FitReport]) -> None:
     times = [report.best.step_s for report in reports if report.best is not None]
     assert times == sorted(times)

@@ -50,3 +50,13 @@ def test_the_document_lists_modules_whose_bytes_sum_to_the_peak(run_program: Run
     paths = [row["path"] for row in device["modules"]]
     assert len(paths) == len(set(paths))
     assert "nested.inner" in paths
+
+
+def test_a_model_whose_compilation_is_switched_off_has_its_modules(
+    run_program: RunProgram,
+) -> None:
+    off = run_program("compile/disabled.py", env=(("TORCH_COMPILE_DISABLE", "1"),))
+    eager = run_program("compile/disabled.py", "eager")
+    assert {one["path"] for one in eager.device["modules"]} >= {"up", "down"}
+    assert off.device["modules"] == eager.device["modules"]
+    assert off.device["steps"] == eager.device["steps"]

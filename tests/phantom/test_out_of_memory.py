@@ -240,3 +240,37 @@ def test_a_limit_per_process_is_kept_and_lifted(run_program: RunProgram) -> None
     assert beyond["allowed"] is None or is_shown_as(beyond["allowed"], total)
     assert is_shown_as(beyond["requested"], 2 * total)
     assert said["stats"]["num_ooms"] == 2
+
+
+@pytest.mark.parametrize(
+    ("where", "ended"),
+    [
+        ("thread", "thread 'saver'"),
+        ("atexit", "atexit callback take"),
+        ("del", "Holder.__del__"),
+    ],
+)
+def test_what_ended_a_part_of_the_program_is_no_fit(
+    run_program: RunProgram, where: str, ended: str
+) -> None:
+    outcome = run_program("rude/loses_work.py", where, gpu="t4")
+    assert outcome.exit_code == 1
+    assert outcome.document["verdict"] == "out_of_memory"
+    assert outcome.document["oom"]["where"] == "loses_work.py:13 in take"
+    assert outcome.document["reason"] == (
+        f"no room for 1.0 PiB at loses_work.py:13 in take; it ended {ended}, and the program went "
+        "on without it"
+    )
+    assert str(SOURCE) not in outcome.stderr, "no frame of ullage is shown"
+
+
+def test_thousands_of_failures_that_are_caught_cost_next_to_nothing(
+    run_program: RunProgram,
+) -> None:
+    outcome = run_program("rude/catches_many.py", gpu="t4")
+    assert outcome.exit_code == 0
+    assert outcome.device["num_ooms"] == 4001
+    took = outcome.printed
+    assert took["median_s"] < took["first_s"] / 10, took
+    (warning,) = [one for one in outcome.document["warnings"] if "4001 times" in one]
+    assert warning.endswith("caught it and went on")

@@ -106,3 +106,27 @@ def test_each_step_has_phases_within_its_peak(run_program: RunProgram) -> None:
         assert set(step["phases"]) == {"forward", "backward", "optimizer"}
         peaks = [phase["peak_allocated_bytes"] for phase in step["phases"].values()]
         assert 0 < max(peaks) <= step["peak_allocated_bytes"]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "cloned",
+        pytest.param("named", marks=pytest.mark.nightly),
+        pytest.param("deepcopied", marks=pytest.mark.nightly),
+        pytest.param("averaged_model", marks=pytest.mark.nightly),
+    ],
+)
+def test_averages_of_the_weights_are_no_inputs(run_program: RunProgram, how: str) -> None:
+    outcome = run_program("averaged.py", how)
+    at_peak, averages = outcome.device["at_peak"], outcome.printed["bytes"]
+    assert at_peak["input"] == 4096 * 1024 * 4
+    # Blocks of 4 MiB are whole; the small ones are rounded.
+    assert 2 * averages <= at_peak["parameter"] + at_peak["buffer"] <= 2.01 * averages
+
+
+def test_lists_of_gradients_and_states_are_no_averages(run_program: RunProgram) -> None:
+    at_peak = run_program("kept_lists.py").device["at_peak"]
+    assert at_peak["buffer"] == 0
+    assert at_peak["gradient"] == at_peak["parameter"]
+    assert at_peak["optimizer_state"] >= 2 * at_peak["parameter"]

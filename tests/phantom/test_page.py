@@ -34,7 +34,7 @@ def test_the_page_holds_the_run_document_and_the_report(
     outcome, page = run_with_page(run_program, tmp_path / "run.html", "linear.py")
     assert document_of(page) == outcome.document
     assert page.count('class="run"') == len(outcome.document["devices"]) == 1
-    assert "Memory when the allocator held the most" in page
+    assert "Memory when the most was allocated" in page
     assert "Basis: allocator" in page
     assert f"Wrote {tmp_path / 'run.html'}" in outcome.stderr
 

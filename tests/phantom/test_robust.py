@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ullage.explanations import explain_file
+
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
 
 MIB = 2**20
+MAIN = "from ullage.cli.main import main; main()"
 
 
 def peaks(outcome: Any) -> list[int]:
@@ -162,3 +168,25 @@ def test_every_python_that_a_program_starts_sees_the_device(run_program: RunProg
     assert warning.endswith("used the GPU and left no record: its memory is not counted"), (
         "python -I"
     )
+
+
+def test_a_locale_without_letters_for_the_program_loses_no_snapshot(
+    thin_python: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "prög ünï.py"
+    program.write_text(
+        "import torch\nkept = torch.zeros(16 << 20, dtype=torch.uint8, device='cuda')\n"
+    )
+    words = ("run", "--gpu", "t4", "--python", str(thin_python), "--html", "page.html")
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "COLUMNS": "20"}
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, *words, "--", program.name],
+        cwd=tmp_path, env={**os.environ, **ascii_only}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (snapshot,) = tmp_path.glob("*.pickle")
+    explanation = explain_file(snapshot)
+    assert explanation.report.devices[0].peak_allocated_bytes == 16 * MIB
+    record = explanation.report.record
+    assert record is not None and "the snapshot has no stacks" in " ".join(record.warnings)
+    assert (tmp_path / "page.html").stat().st_size > 0

@@ -130,6 +130,16 @@ def test_what_one_copy_took_from_another_is_run_again(thin_python: Path) -> None
     assert found == [Verdict.FITS, Verdict.FITS]
 
 
+def test_a_program_whose_data_come_from_workers_is_copied(thin_python: Path) -> None:
+    job = job_of("workers", thin_python)
+    with Trials(job) as trials:
+        (copied,) = trials.run([job])
+        assert trials.num_copied == 1
+        (fresh,) = trials.run([job], is_fresh=True)
+    assert copied.verdict is fresh.verdict is Verdict.FITS
+    assert copied.peak_reserved_bytes == fresh.peak_reserved_bytes
+
+
 @pytest.mark.parametrize("mode", ["thread", "file"])
 def test_more_than_memory_is_not_copied(thin_python: Path, mode: str) -> None:
     job = job_of(mode, thin_python)
