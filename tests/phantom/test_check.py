@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -387,8 +388,22 @@ def start_check(directory: Path, python: Path, *words: str) -> subprocess.Popen[
 
 
 def children_of(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(word) for word in text.split()]
+    """What any thread of a process has started: a scenario is not run by the first."""
+    texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(word) for text in texts for word in text.split()]
+
+
+def program_of(running: subprocess.Popen[str]) -> int:
+    """The process of train.py, once there is one; what only asks for a version is not it."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        for child in children_of(running.pid):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if b"train.py" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return child
+        time.sleep(0.05)
+    running.kill()
+    raise AssertionError(f"the check started no program: {running.communicate()}")
 
 
 @pytest.mark.parametrize(
@@ -400,17 +415,12 @@ def test_a_check_that_is_stopped_leaves_lock_and_cache_whole(
     (locked / "train.py").write_text(PROGRAM + "\nimport time\ntime.sleep(60)\n")
     before = (locked / "ullage.lock").read_text()
     running = start_check(locked, thin_python)
-    deadline = time.monotonic() + TIMEOUT_S
-    children = children_of(running.pid)
-    # The first may be one that only asks the interpreter for its torch, and is gone at once.
-    while not children and time.monotonic() < deadline:
-        time.sleep(0.05)
-        children = children_of(running.pid)
-    child = children[0]
+    child = program_of(running)
     time.sleep(1)
     running.send_signal(number)
     running.communicate(timeout=TIMEOUT_S)
     assert running.returncode == code
+    deadline = time.monotonic() + TIMEOUT_S
     while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not Path(f"/proc/{child}").exists(), "the program ended with it"
