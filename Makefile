@@ -70,11 +70,11 @@ wheel: .venv/done
 	done
 
 clean:
-	rm -rf .venv .envs build dist src/ullage/phantom/lib .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .envs build dist src/ullage/native/lib .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The C sources may be newer than the installation; this does nothing when they are not.
 phantom: .venv/done
-	@$(BIN)/python -m ullage.phantom.build
+	@$(BIN)/python -m ullage.native.build
 
 .venv/done: pyproject.toml hatch_build.py
 	$(PYTHON) -m venv .venv

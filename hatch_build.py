@@ -47,13 +47,13 @@ class PhantomBuildHook(BuildHookInterface):
         if version != "editable":
             names = (*builder.LIBRARIES, *builder.read_sonames())
             build_data["force_include"].update(
-                {str(out / name): f"ullage/phantom/lib/{name}" for name in names}
+                {str(out / name): f"ullage/native/lib/{name}" for name in names}
             )
 
     def _load_builder(self) -> ModuleType:
-        """The module ullage.phantom.build, by path: ullage is not installed yet."""
-        path = Path(self.root, "src", "ullage", "phantom", "build.py")
-        spec = importlib.util.spec_from_file_location("ullage_phantom_build", path)
+        """The module ullage.native.build, by path: ullage is not installed yet."""
+        path = Path(self.root, "src", "ullage", "native", "build.py")
+        spec = importlib.util.spec_from_file_location("ullage_native_build", path)
         if spec is None or spec.loader is None:
             raise ImportError(f"{str(path)!r} is missing; the source tree is incomplete")
         module = importlib.util.module_from_spec(spec)

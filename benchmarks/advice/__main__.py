@@ -24,7 +24,7 @@ from ullage.explain.remedies import EXPANDABLE, sets_allocator
 from ullage.explain.rules.rule import Finding
 from ullage.explain.trial import MakesItFit
 from ullage.explain.verdict import Verdict
-from ullage.remedies import run_with_remedies
+from ullage.plan.remedy_runs import run_with_remedies
 from ullage.techniques.plan import Plan
 from ullage.units import format_bytes
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ullage.explain.modules import NO_MODULE, attribute_modules
-from ullage.explain.ownership import CATEGORIES, attribute_record
-from ullage.explain.peak import peak_position
-from ullage.explain.phases import find_regions
+from ullage.explain.moments.peak import peak_position
+from ullage.explain.moments.phases import find_regions
+from ullage.explain.owners.modules import NO_MODULE, attribute_modules
+from ullage.explain.owners.ownership import CATEGORIES, attribute_record
 from ullage.trace.lifetime import Lifetimes, find_blocks, find_lifetimes, live_at
 from ullage.trace.model import Category, Record
 from ullage.trace.timeline import trace_levels

@@ -22,7 +22,7 @@ from benchmarks.folklore.section import (
     times,
     units,
 )
-from ullage.estimate import checkpointing
+from ullage.estimate.training import checkpointing
 
 TRAIN_1B = "train.py 1b --recipe bf16 --batch-size 4 --length 2048"
 

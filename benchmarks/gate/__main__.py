@@ -15,7 +15,7 @@ from benchmarks.gate.changes import HARMLESS, REGRESSIONS, Harmless, Planted
 from benchmarks.gate.repetition import Repetition, render_repetitions
 from benchmarks.gate.trial import GPU, Project, Trial
 from benchmarks.provenance import made_by
-from ullage.explain.changes import signed
+from ullage.explain.compare.changes import signed
 from ullage.phantom.torch_build import find_torch
 from ullage.units import format_bytes
 

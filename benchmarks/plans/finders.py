@@ -21,11 +21,11 @@ from pathlib import Path
 
 import ullage
 from benchmarks.provenance import made_by
-from ullage.jobs import make_job, make_options
 from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import find_torch
-from ullage.plan.cost import step_seconds
-from ullage.trials import Trials
+from ullage.plan.costs.roofline import step_seconds
+from ullage.runs.job import make_job, make_options
+from ullage.runs.trials import Trials
 from ullage.units import format_bytes
 
 ROOT = Path(__file__).parents[2]

@@ -57,12 +57,12 @@ class Wanted:
 
 def predict(python: str, path: Path) -> None:
     """Searches plans for several budgets, and keeps all that were looked at."""
-    from ullage.fits import make_runner
-    from ullage.jobs import make_job, make_options
+    from ullage.api.fit import make_runner
     from ullage.phantom.device import choose_device
     from ullage.plan.search import Search
+    from ullage.runs.job import make_job, make_options
+    from ullage.runs.trials import Trials
     from ullage.techniques.technique import Semantics
-    from ullage.trials import Trials
 
     device = choose_device(GPU)
     words = [str(ROOT / PROGRAM[0]), *PROGRAM[1:]]

@@ -29,16 +29,16 @@ import numpy as np
 
 from benchmarks.plans.partitioner_page import GPU, MODELS, Pair, Result, Taken, render
 from benchmarks.plans.partitioner_products import Cost, sets_worth_keeping, settings
-from ullage.api import Run, run_job
+from ullage.api.run import Run, run_job
 from ullage.gpus.catalog import Gpu
-from ullage.jobs import make_job, make_options
 from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import find_torch
-from ullage.plan.blocks import Block
-from ullage.plan.cost import operation_seconds
-from ullage.plan.problem import Problem, make_problem
-from ullage.plan.profile import read_profile
-from ullage.plan.solve import solve
+from ullage.plan.costs.blocks import Block
+from ullage.plan.costs.profile import read_profile
+from ullage.plan.costs.roofline import operation_seconds
+from ullage.plan.solver.problem import Problem, make_problem
+from ullage.plan.solver.solve import solve
+from ullage.runs.job import make_job, make_options
 from ullage.techniques.plan import MadeFor, Plan
 from ullage.techniques.technique import Action
 from ullage.trace.work import Operation

@@ -27,13 +27,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.provenance import made_by
-from ullage.fits import Limit, make_runner, make_search_job
+from ullage.api.fit import Limit, make_runner, make_search_job
 from ullage.phantom.device import choose_device
 from ullage.plan.findings import FitReport
 from ullage.plan.search import Search
+from ullage.runs.trials import Trials
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Semantics
-from ullage.trials import Trials
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "benchmarks" / "plans" / "programs" / "alike.py"

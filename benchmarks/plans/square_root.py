@@ -17,7 +17,7 @@ from pathlib import Path
 
 import ullage
 from benchmarks.provenance import made_by
-from ullage.estimate.checkpointing import (
+from ullage.estimate.training.checkpointing import (
     best_num_segments,
     checkpointed_peak,
     least_checkpointed_peak,
@@ -97,9 +97,9 @@ def render(tables: dict[int, list[Row]], torch: str) -> str:
         "",
         "A chain of equal layers, each of which keeps its output, checkpointed in segments: the",
         "peak in units of a layer's output, two gradients among them, by the formulas of",
-        "`ullage.estimate.checkpointing` and as the phantom shows it, and how many layers run",
-        "again. *Uniform* and *square root* are even segments (Chen et al. 2016); *optimal* ones",
-        "shrink towards the end, as fewer checkpoints are left when they are made again.",
+        "`ullage.estimate.training.checkpointing` and as the phantom shows it, and how many layers",
+        "run again. *Uniform* and *square root* are even segments (Chen et al. 2016); *optimal*",
+        "ones shrink towards the end, as fewer checkpoints are left when they are made again.",
         "",
         made_by("benchmarks.plans.square_root", torch=torch),
         "",

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from benchmarks.serving.models import BLIND, SEEN, runs_of
 from benchmarks.serving.predict import answer_of, key_of, planned_answer_of, plans_of
-from ullage.estimate.serving import estimate_serving
+from ullage.estimate.serving.serving import estimate_serving
 from ullage.models.builtin import find_model, load_models
 from ullage.models.config import Config
 from ullage.ui.engine import PROGRAM, make_task

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ullage.errors import SpecError
-from ullage.estimate.engines.vllm import REFUSED, Pool, Settings, lay_out
-from ullage.estimate.serving import estimate_serving
-from ullage.estimate.serving_plan import ServingPlan
+from ullage.estimate.serving.engines.vllm import REFUSED, Pool, Settings, lay_out
+from ullage.estimate.serving.serving import estimate_serving
+from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.gpus import find_gpu
 from ullage.models.architecture import MODEL_TYPES, read_model
 from ullage.models.builtin import find_model
@@ -56,7 +56,7 @@ def settings_of(config: Config, run: Mapping[str, Any]) -> Settings:
 
 
 def answer_of(config: Config, run: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures that the engine would print, named as in ui/programs/vllm_layout.py."""
+    """The figures that the engine would print, named as in programs/vllm_layout.py."""
     pool: Pool = lay_out(read_model(config).layers, settings_of(config, run))
     kv_bytes = run["kv_cache_memory_bytes"]
     return {

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.provenance import made_by
-from ullage.estimate.estimate import estimate_training
-from ullage.estimate.recipe import Recipe
-from ullage.estimate.serving import ServingPlan, estimate_serving
+from ullage.estimate.serving.serving import ServingPlan, estimate_serving
+from ullage.estimate.training.estimate import estimate_training
+from ullage.estimate.training.recipe import Recipe
 from ullage.gpus.catalog import find_gpu
 from ullage.models.builtin import find_model
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.provenance import made_by
-from ullage.plan.problem import Problem
-from ullage.plan.solve import solve
+from ullage.plan.solver.problem import Problem
+from ullage.plan.solver.solve import solve
 
 PAGE = Path(__file__).parents[2] / "docs" / "speed-plans.md"
 LAYERS, TREATMENTS, MIB = 256, 8, 2**20

@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "programs" / "plans")]
 import models  # noqa: E402
 
 from ullage.errors import PlanError  # noqa: E402
-from ullage.techniques.applied import describe_program  # noqa: E402
+from ullage.techniques.applying.apply import describe_program  # noqa: E402
 from ullage.techniques.catalog import TECHNIQUES  # noqa: E402
 from ullage.techniques.plan import Plan  # noqa: E402
 from ullage.techniques.technique import Action, Semantics, Technique, Value  # noqa: E402

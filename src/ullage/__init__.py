@@ -14,10 +14,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ullage.version import __version__
+
 if TYPE_CHECKING:
-    from ullage.api import Run, run
-    from ullage.checks import Check, Locked, check, lock
-    from ullage.diffs import Diff, diff
+    from ullage.api.check import Check, Locked, check, lock
+    from ullage.api.diff import Diff, diff
+    from ullage.api.estimate import Estimate, ServingAnswer, estimate_serving, estimate_training
+    from ullage.api.explain import Explanation, explain_file
+    from ullage.api.fit import Fit, fit
+    from ullage.api.largest import Largest, find_largest
+    from ullage.api.ranks import run_ranks
+    from ullage.api.run import Run, run
+    from ullage.api.segments import Segmentations, compare_segments
+    from ullage.api.sweep import Sweep, sweep
+    from ullage.api.what_if import WhatIf, what_if
     from ullage.errors import (
         BudgetExceeded,
         DeviceError,
@@ -27,17 +37,7 @@ if TYPE_CHECKING:
         SpecError,
         UllageError,
     )
-    from ullage.estimates import Estimate, ServingAnswer, estimate_serving, estimate_training
-    from ullage.explanations import Explanation, explain_file
-    from ullage.fits import Fit, fit
-    from ullage.largest import Largest, find_largest
-    from ullage.ranks import run_ranks
-    from ullage.segmentations import Segmentations, compare_segments
-    from ullage.sweeps import Sweep, sweep
     from ullage.techniques.plan import Plan
-    from ullage.what_ifs import WhatIf, what_if
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BudgetExceeded",
@@ -78,38 +78,38 @@ __all__ = [
 
 _MODULES = {
     "BudgetExceeded": "ullage.errors",
-    "Check": "ullage.checks",
+    "Check": "ullage.api.check",
     "DeviceError": "ullage.errors",
-    "Diff": "ullage.diffs",
+    "Diff": "ullage.api.diff",
     "EnvironmentProblem": "ullage.errors",
-    "Estimate": "ullage.estimates",
-    "Explanation": "ullage.explanations",
-    "Fit": "ullage.fits",
-    "Largest": "ullage.largest",
-    "Locked": "ullage.checks",
+    "Estimate": "ullage.api.estimate",
+    "Explanation": "ullage.api.explain",
+    "Fit": "ullage.api.fit",
+    "Largest": "ullage.api.largest",
+    "Locked": "ullage.api.check",
     "Plan": "ullage.techniques.plan",
     "PlanError": "ullage.errors",
-    "Run": "ullage.api",
-    "Segmentations": "ullage.segmentations",
-    "ServingAnswer": "ullage.estimates",
+    "Run": "ullage.api.run",
+    "Segmentations": "ullage.api.segments",
+    "ServingAnswer": "ullage.api.estimate",
     "SnapshotError": "ullage.errors",
     "SpecError": "ullage.errors",
-    "Sweep": "ullage.sweeps",
+    "Sweep": "ullage.api.sweep",
     "UllageError": "ullage.errors",
-    "WhatIf": "ullage.what_ifs",
-    "check": "ullage.checks",
-    "compare_segments": "ullage.segmentations",
-    "diff": "ullage.diffs",
-    "estimate_serving": "ullage.estimates",
-    "estimate_training": "ullage.estimates",
-    "explain_file": "ullage.explanations",
-    "find_largest": "ullage.largest",
-    "fit": "ullage.fits",
-    "lock": "ullage.checks",
-    "run": "ullage.api",
-    "run_ranks": "ullage.ranks",
-    "sweep": "ullage.sweeps",
-    "what_if": "ullage.what_ifs",
+    "WhatIf": "ullage.api.what_if",
+    "check": "ullage.api.check",
+    "compare_segments": "ullage.api.segments",
+    "diff": "ullage.api.diff",
+    "estimate_serving": "ullage.api.estimate",
+    "estimate_training": "ullage.api.estimate",
+    "explain_file": "ullage.api.explain",
+    "find_largest": "ullage.api.largest",
+    "fit": "ullage.api.fit",
+    "lock": "ullage.api.check",
+    "run": "ullage.api.run",
+    "run_ranks": "ullage.api.ranks",
+    "sweep": "ullage.api.sweep",
+    "what_if": "ullage.api.what_if",
 }
 
 

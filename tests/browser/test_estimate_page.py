@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ullage.estimates import estimate_serving, estimate_training
+from ullage.api.estimate import estimate_serving, estimate_training
 
 PAGES = {
     "training": lambda: estimate_training(

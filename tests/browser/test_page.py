@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.explain.levels import find_levels
+from ullage.explain.moments.levels import find_levels
 from ullage.report.html import SnapshotPage, Told
 from ullage.units import format_bytes
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ullage.phantom.build import BuildError, find_compiler
+from ullage.native.build import BuildError, find_compiler
 
 # A shell has what it starts in its background ignore Ctrl-C, and so would all that is started here.
 HEARS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "

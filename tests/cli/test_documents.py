@@ -150,7 +150,7 @@ def test_what_is_not_there_is_found() -> None:
         "# One\n[a](#one) [b](#two) [c](none.md) [d](../README.md#how-it-works) [e](https://x)\n"
         "`ullage run --gpu l4 --nothing -- train.py --any` `--batch-size` `--nothing-either`\n"
         "`tests/phantom/test_none.py` `python -m benchmarks.none` `ullage.run` `ullage.walk`\n"
-        "`benchmarks/documents/*.py` `ullage guess` `record/nothing.py` `record/values.py`\n"
+        "`benchmarks/documents/*.py` `ullage guess` `record/nothing.py` `record/values/values.py`\n"
     )
     found = [problem.removeprefix("docs/page.md: ") for problem in find_problems(page)]
     assert found == [

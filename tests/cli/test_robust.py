@@ -251,8 +251,8 @@ def test_without_a_temporary_directory_nothing_starts(place: Place, start: Start
 
 # What `ullage run` calls at one moment, and how often it gets the signal there.
 MOMENTS = {
-    "looking for torch": "ullage.jobs.find_torch",
-    "making the environment": "ullage.api.make_environment",
+    "looking for torch": "ullage.runs.job.find_torch",
+    "making the environment": "ullage.api.run.make_environment",
     "explaining": "ullage.explain.run.explain_run",
     "writing": "ullage.files.os.link",
     "printing": "ullage.report.text.print_run",

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from ullage.api.explain import explain_file
 from ullage.explain.rules.registry import RULES
-from ullage.explanations import explain_file
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]

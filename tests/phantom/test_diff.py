@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.explain.causes import CauseKind
-from ullage.explain.phase_peaks import FIRST_STEP, HELD, LATER_STEPS, SETUP
+from ullage.explain.compare.causes import CauseKind
+from ullage.explain.moments.phase_peaks import FIRST_STEP, HELD, LATER_STEPS, SETUP
 
 from .test_faults import FAULTS  # noqa: TID252 - the tests are no package
 

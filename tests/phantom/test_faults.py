@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from ullage.api.explain import explain_file
 from ullage.explain.rules.rule import Finding, Kind
-from ullage.explanations import explain_file
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]

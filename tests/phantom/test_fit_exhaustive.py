@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from ullage.fits import make_runner
-from ullage.jobs import make_job, make_options
+from ullage.api.fit import make_runner
 from ullage.phantom.device import choose_device
 from ullage.plan import menu
 from ullage.plan.findings import Candidate, FitReport
 from ullage.plan.menu import Actions
 from ullage.plan.search import Search
+from ullage.runs.job import make_job, make_options
+from ullage.runs.trials import Trials
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Semantics
-from ullage.trials import Trials
 
 pytestmark = [pytest.mark.phantom, pytest.mark.nightly]
 

@@ -13,7 +13,8 @@ from benchmarks.folklore.claims import SECTIONS
 from benchmarks.folklore.measure import run
 from benchmarks.folklore.section import Play, Played
 
-from ullage.estimate import checkpointing, textbook
+from ullage.estimate import textbook
+from ullage.estimate.training import checkpointing
 
 pytestmark = pytest.mark.phantom
 SHAPE_7B = {"parameters": 6_738_415_616, "linear": 6_476_005_376}

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from ullage import __version__
 from ullage.errors import EnvironmentProblem
 from ullage.phantom.torch_build import find_torch
+from ullage.version import __version__
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "programs" / "peaks.py"

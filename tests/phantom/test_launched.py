@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.jobs import Job, make_job, make_options
-from ullage.launched import find_launched, fit_launched
 from ullage.phantom.device import choose_device
 from ullage.phantom.rank import choose_ranks
-from ullage.plan.accelerate_file import accelerate_config, to_yaml
-from ullage.plan.deepspeed_file import deepspeed_config
 from ullage.plan.findings import FitReport
-from ullage.plan.shardings import SHARDINGS, Engine, OnHost, Sharding, splitting_sequences
+from ullage.plan.launchers.accelerate_file import accelerate_config, to_yaml
+from ullage.plan.launchers.deepspeed_file import deepspeed_config
+from ullage.plan.launchers.launched import find_launched, fit_launched
+from ullage.plan.launchers.shardings import SHARDINGS, Engine, OnHost, Sharding, splitting_sequences
+from ullage.runs.job import Job, make_job, make_options
+from ullage.runs.trials import Trials
 from ullage.techniques.plan import MadeFor, Plan
 from ullage.techniques.technique import Action
-from ullage.trials import Trials
 
 pytestmark = pytest.mark.phantom
 

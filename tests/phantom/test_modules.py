@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ullage.explain.modules import attribute_modules
+from ullage.explain.owners.modules import attribute_modules
 from ullage.trace.lifetime import find_lifetimes
 from ullage.trace.model import Record
 

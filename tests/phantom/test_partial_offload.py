@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullage.api import Run
-from ullage.jobs import make_job, make_options
+from ullage.api.run import Run
 from ullage.phantom.device import choose_device
+from ullage.runs.job import make_job, make_options
+from ullage.runs.trials import Trials
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 from ullage.trace.model import EventKind
-from ullage.trials import Trials
 from ullage.units import MIB
 
 pytestmark = pytest.mark.phantom

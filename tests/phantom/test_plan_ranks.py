@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.api import run_job
-from ullage.jobs import make_job, make_options
+from ullage.api.run import run_job
 from ullage.phantom.device import choose_device
 from ullage.phantom.rank import choose_ranks
 from ullage.plan import menu
+from ullage.runs.job import make_job, make_options
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.plan import MadeFor, Plan
 from ullage.techniques.technique import Action

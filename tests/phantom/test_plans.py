@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from ullage.api import Run, run_job
-from ullage.jobs import make_job, make_options
-from ullage.parallel import ParallelRuns
+from ullage.api.run import Run, run_job
 from ullage.phantom.device import choose_device
+from ullage.runs.job import make_job, make_options
+from ullage.runs.parallel import ParallelRuns
 from ullage.techniques.plan import MadeFor, Plan
 from ullage.techniques.technique import Action
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.explanations import explain_file
+from ullage.api.explain import explain_file
 from ullage.trace.model import MarkKind, Record
 
 pytestmark = pytest.mark.phantom

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage import servers
 from ullage.errors import EnvironmentProblem
 from ullage.gate.lock import Entry, read_lock
 from ullage.gate.verdicts import Judged
+from ullage.runs import server
 
 pytestmark = pytest.mark.phantom
 
@@ -217,7 +217,7 @@ def test_a_port_that_is_taken_is_told(project: Path, thin_python: Path) -> None:
 def test_what_is_killed_leaves_its_peaks(
     project: Path, thin_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servers, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(server, "_PATIENCE_S", 1.0)
     found = check(
         project, thin_python,
         of_function("function", "chat"),

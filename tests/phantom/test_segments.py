@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ullage
-from ullage.estimate.checkpointing import checkpointed_peak, least_checkpointed_peak
+from ullage.estimate.training.checkpointing import checkpointed_peak, least_checkpointed_peak
 
 pytestmark = pytest.mark.phantom
 

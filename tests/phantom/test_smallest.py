@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import ullage
-from ullage import fits
+from ullage.api import fit
 from ullage.gpus.catalog import find_gpu
 from ullage.plan import menu
 from ullage.techniques.catalog import TECHNIQUES
@@ -26,7 +26,7 @@ def found(thin_python: Path) -> ullage.Fit:
     """A search with two techniques, without a device, in a catalogue of six."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(menu, "TECHNIQUES", {name: TECHNIQUES[name] for name in FEW})
-        patched.setattr(fits, "load_catalog", lambda: [find_gpu(slug) for slug in GPUS])
+        patched.setattr(fit, "load_catalog", lambda: [find_gpu(slug) for slug in GPUS])
         return ullage.fit(GPT2, smallest_gpu=True, python=thin_python)
 
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullage.api import Run
+from ullage.api.run import Run
 from ullage.explain.verdict import Verdict
-from ullage.jobs import Job, make_job, make_options
 from ullage.phantom.device import choose_device
+from ullage.runs.job import Job, make_job, make_options
+from ullage.runs.trials import Trials
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 from ullage.trace.model import Record
-from ullage.trials import Trials
 
 pytestmark = pytest.mark.phantom
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ullage.estimate.estimate import estimate_training
-from ullage.estimate.recipe import Lora, Recipe
+from ullage.estimate.training.estimate import estimate_training
+from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.gpus import find_gpu
 from ullage.models.builtin import find_model
 from ullage.ui.check import Check

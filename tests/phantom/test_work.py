@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ullage.api import run_job
-from ullage.jobs import make_job, make_options
+from ullage.api.run import run_job
 from ullage.phantom.device import choose_device
+from ullage.runs.job import make_job, make_options
 from ullage.trace.model import Record
 from ullage.trace.work import Work
 

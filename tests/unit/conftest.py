@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ullage.explain.compare.sweep import Point, Setting, SweepReport, explain_sweep, parse_number
 from ullage.explain.program import Program
 from ullage.explain.run import explain_run
-from ullage.explain.sweep import Point, Setting, SweepReport, explain_sweep, parse_number
 from ullage.gpus.catalog import Gpu, find_gpu
 from ullage.trace.model import Record
 from ullage.trace.reader import parse_record

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ullage.calibration import find_by_device, read_measurements
+from ullage.api.calibrate import find_by_device, read_measurements
 from ullage.errors import DeviceError, SpecError
 from ullage.gpus.catalog import find_gpu
-from ullage.plan.cost import flops_per_s, link_bytes_per_s, peer_bytes_per_s
+from ullage.plan.costs.roofline import flops_per_s, link_bytes_per_s, peer_bytes_per_s
 from ullage.report.rates import render_rates
 
 H100 = find_gpu("h100-80gb")

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ullage import fits
+from ullage.api import fit
 from ullage.gpus.catalog import find_gpu
 from ullage.plan import search
-from ullage.spreads import Goal
+from ullage.plan.over_ranks import Goal
 from ullage.techniques.technique import Semantics
 
 GPU = find_gpu("h100-80gb")
@@ -40,12 +40,10 @@ def ask(
         return SimpleNamespace(fastest=lambda _: found[allowed], leanest=lambda _: found[allowed])
 
     monkeypatch.setattr(search, "Search", make)
-    monkeypatch.setattr(fits, "replace", lambda report, **_: report)
+    monkeypatch.setattr(fit, "replace", lambda report, **_: report)
     goal = Goal(GPU, GPU.total_bytes, is_for_memory=is_for_memory)
     nothing: Any = None
-    report = fits._fit_one(
-        nothing, nothing, goal, allowed, fits._Smallest.NO, limit=fits.Limit(0.0)
-    )
+    report = fit._fit_one(nothing, nothing, goal, allowed, fit._Smallest.NO, limit=fit.Limit(0.0))
     return report, asked
 
 
@@ -94,10 +92,10 @@ def test_a_search_that_is_interrupted_gives_what_it_has_found(
     job: Any = SimpleNamespace(options=SimpleNamespace(rank=None))
     nothing: Any = None
     monkeypatch.setattr(search, "Search", make)
-    monkeypatch.setattr(fits, "_fit_as_it_is", lambda *_: None)
+    monkeypatch.setattr(fit, "_fit_as_it_is", lambda *_: None)
     goal = Goal(GPU, 7, is_for_memory=False)
-    limit = fits.Limit(0.0)
-    found: Any = fits._fit(nothing, job, goal, Semantics.SAME, fits._Smallest.NO, limit=limit)
+    limit = fit.Limit(0.0)
+    found: Any = fit._fit(nothing, job, goal, Semantics.SAME, fit._Smallest.NO, limit=limit)
     assert found.best == "of 7"
 
 
@@ -109,13 +107,13 @@ def test_a_search_that_is_interrupted_before_its_first_run_is_just_interrupted(
 
     job: Any = SimpleNamespace(options=SimpleNamespace(rank=None))
     nothing: Any = None
-    monkeypatch.setattr(fits, "_fit_as_it_is", interrupt)
-    goal, limit = Goal(GPU, 7, is_for_memory=False), fits.Limit(0.0)
+    monkeypatch.setattr(fit, "_fit_as_it_is", interrupt)
+    goal, limit = Goal(GPU, 7, is_for_memory=False), fit.Limit(0.0)
     with pytest.raises(KeyboardInterrupt):
-        fits._fit(nothing, job, goal, Semantics.SAME, fits._Smallest.NO, limit=limit)
+        fit._fit(nothing, job, goal, Semantics.SAME, fit._Smallest.NO, limit=limit)
 
 
 def test_a_time_limit_is_over_by_shares() -> None:
-    assert fits.Limit(0.0).is_late(1.0)
-    later = fits.Limit(time.monotonic() + 1000)
+    assert fit.Limit(0.0).is_late(1.0)
+    later = fit.Limit(time.monotonic() + 1000)
     assert later.is_late(0.0) and not later.is_late(0.5)

@@ -40,7 +40,7 @@ def refused(
 ) -> Refused:
     """`refused(*words)`: what `ullage WORDS` says as it exits with 2, in one line."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ullage.checks.run_cases", run_nothing)
+    monkeypatch.setattr("ullage.api.check.run_cases", run_nothing)
 
     def run(*words: str) -> str:
         code = run_cli(list(words))
@@ -195,7 +195,7 @@ def test_a_defect_is_told_in_a_line_and_a_file(
         raise ZeroDivisionError(f"\x1b[31mby zero at {HOME}/somebody/secret/train.py")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ullage.checks.check", fail)
+    monkeypatch.setattr("ullage.api.check.check", fail)
     assert run_cli(["check"]) == main.CRASHED == 3
     said = capsys.readouterr().err
     assert said.startswith("ullage: a defect of ullage itself, ZeroDivisionError: \\x1b[31mby zero")

@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 
 from ullage.errors import SpecError
-from ullage.jobs import Job
-from ullage.launched import AccelerateLaunched, DeepSpeedLaunched, find_launched
 from ullage.phantom.launch import RunOptions
 from ullage.phantom.launcher import launcher_of
 from ullage.phantom.program import UserProgram
 from ullage.phantom.rank import Rank
-from ullage.plan.shardings import SHARDINGS, Engine, Sharding, splitting_sequences
+from ullage.plan.launchers.launched import AccelerateLaunched, DeepSpeedLaunched, find_launched
+from ullage.plan.launchers.shardings import SHARDINGS, Engine, Sharding, splitting_sequences
+from ullage.runs.job import Job
 
 
 def job_of(words: str, script: str = "train.py") -> Job:

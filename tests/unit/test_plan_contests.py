@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 from benchmarks.plans.brute import contest
 
-from ullage.plan.blocks import Block
+from ullage.plan.costs.blocks import Block
 from ullage.plan.findings import Candidate, Seen
 from ullage.plan.menu import Actions
 from ullage.plan.search import Search

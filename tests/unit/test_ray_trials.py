@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from ullage import __version__, ray_trials
 from ullage.errors import EnvironmentProblem
-from ullage.jobs import Job, make_options
 from ullage.phantom.device import choose_device
 from ullage.phantom.program import UserProgram
 from ullage.phantom.torch_build import TorchBuild
-from ullage.ray_trials import Place, RayTrials, check_place
+from ullage.runs import ray_trials
+from ullage.runs.job import Job, make_options
+from ullage.runs.ray_trials import Place, RayTrials, check_place
+from ullage.version import __version__
 
 BUILD = TorchBuild("2.15.0+cu132", "13.2", Path("torch"), {}, frozenset(), frozenset())
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from benchmarks.accuracy.estimate.case import Case
-from ullage.estimate.layout import Layout
-from ullage.estimate.recipe import Recipe
+from ullage.estimate.training.layout import Layout
+from ullage.estimate.training.recipe import Recipe
 from ullage.models.builtin import find_model
 
 # (name, model, ranks, the rank that is played, layout, other fields of the recipe)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from benchmarks.accuracy.estimate.case import Case
-from ullage.estimate.recipe import Lora, Recipe
+from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.models.builtin import find_model
 
 __all__ = ["CASES"]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ullage.estimate.estimate import TrainingEstimate, estimate_training
-from ullage.estimate.layout import Layout
-from ullage.estimate.recipe import Lora, Recipe
+from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
+from ullage.estimate.training.layout import Layout
+from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.gpus.catalog import find_gpu
 from ullage.models.config import Config
 from ullage.trace.category import Category

@@ -14,8 +14,8 @@ from typing import Final
 
 from benchmarks.accuracy.estimate.__main__ import VECTORS, run_case
 from benchmarks.accuracy.estimate.case import Case, changes
-from ullage.estimate.layout import Layout
-from ullage.estimate.recipe import Recipe
+from ullage.estimate.training.layout import Layout
+from ullage.estimate.training.recipe import Recipe
 from ullage.models.builtin import find_model
 
 FOUND = VECTORS.with_name("deepspeed_vectors.json")

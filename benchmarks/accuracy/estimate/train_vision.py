@@ -3,8 +3,8 @@ sentences, or of an encoder with a decoder. It knows nothing of ullage.
 
     python train_vision.py config.json '{"batch": 8, "image": 224, "precision": "bf16"}'
 
-The second argument holds the fields of `ullage.estimate.recipe.Recipe` that are not its defaults.
-The library is the one that the configuration is of: transformers (model_type), diffusers
+The second argument holds the fields of `ullage.estimate.training.recipe.Recipe` that are not its
+defaults. The library is the one that the configuration is of: transformers (model_type), diffusers
 (_class_name) or timm (architecture).
 """
 

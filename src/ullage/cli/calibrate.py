@@ -34,7 +34,7 @@ def calibrate_command(
     Without -o the rates are kept in the user's configuration, in the place of earlier ones, and
     `ullage fit` takes them for that GPU from then on, and says so.
     """
-    from ullage.calibration import calibrate
+    from ullage.api.calibrate import calibrate
     from ullage.gpus.rates import default_path
 
     if output is not None:

@@ -17,7 +17,7 @@ from ullage.errors import SpecError
 from ullage.files import write_text
 
 if TYPE_CHECKING:
-    from ullage.checks import Check
+    from ullage.api.check import Check
 
 FORMATS = ("text", "json", "junit", "github")
 
@@ -60,7 +60,7 @@ def check_command(
 
     Exits with 0 if all is kept, 1 if not, 2 if the configuration is wrong, 3 if a program failed.
     """
-    from ullage.checks import check
+    from ullage.api.check import check
 
     if as_json and form not in {"text", "json"}:
         raise SpecError(f"--json and --format {form} are both given; keep one of them")

@@ -19,9 +19,9 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ullage import __version__
 from ullage.printable import printable, printable_lines
 from ullage.trace.scrub_rules import ScrubRules
+from ullage.version import __version__
 
 _DEPENDENCIES = ("numpy", "click", "rich", "starlette", "uvicorn")
 _MAX_CHARS = 60_000

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from ullage.api.diff import diff
 from ullage.cli import flags
 from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
-from ullage.diffs import diff
 
 
 @click.command("diff")

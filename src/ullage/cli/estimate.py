@@ -10,11 +10,11 @@ import click
 from ullage.cli import flags
 from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
 from ullage.errors import SpecError
-from ullage.estimate.layout import SHARDINGS, Layout
-from ullage.estimate.recipe import PRECISIONS
+from ullage.estimate.training.layout import SHARDINGS, Layout
+from ullage.estimate.training.recipe import PRECISIONS
 
 if TYPE_CHECKING:
-    from ullage.estimates import Estimate, ServingAnswer
+    from ullage.api.estimate import Estimate, ServingAnswer
 
 _COUNT = click.IntRange(min=1)
 _SERVING = ("engine", "context", "users", "weights", "kv", "utilization", "block_size")
@@ -127,7 +127,7 @@ def estimate_command(
         plan = serving | {"tensor_parallel": tensor}
         plan |= {name: asked[name] for name in _BOTH}
         return _serve(model, plan, shown, html)
-    from ullage.estimates import estimate_training
+    from ullage.api.estimate import estimate_training
 
     said: dict[str, Any] = {
         "data": data, "sharding": sharding, "tensor": tensor, "pipeline": pipeline,
@@ -156,7 +156,7 @@ def _check_side(others: dict[str, Any], *, is_serving: bool) -> None:
 
 def _serve(model: str, plan: dict[str, Any], shown: Output, html: Path | None) -> int:
     """Serving's answer."""
-    from ullage.estimates import estimate_serving
+    from ullage.api.estimate import estimate_serving
     from ullage.report.serving import print_serving, serving_line
 
     found = estimate_serving(model, **plan)

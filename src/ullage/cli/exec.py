@@ -25,8 +25,8 @@ def exec_command(program: tuple[str, ...], *, plan: Path | None, python: str | N
 
     Exits as the program does; with 3 where the plan was not applied, or not to the end.
     """
-    from ullage.executed import execute
-    from ullage.techniques.outcome import NEVER
+    from ullage.api.exec import execute
+    from ullage.techniques.applying.outcome import NEVER
     from ullage.techniques.plan import Plan
 
     if plan is None:

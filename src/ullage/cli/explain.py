@@ -73,7 +73,7 @@ def explain_command(
     unfit = {"--request": request, "--html": html, "--export": export or None,
              "--try-remedies": try_remedies or None}  # fmt: skip
     check_options(is_what_if=what_if, only_with=needing, not_with=unfit)
-    from ullage.explanations import explain_file
+    from ullage.api.explain import explain_file
     from ullage.files import write_text
     from ullage.report.explain import explain_line, print_explain
     from ullage.report.export import check_format

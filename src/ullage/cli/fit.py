@@ -100,7 +100,8 @@ def fit_command(
     if variable := chosen_variable(largest, is_batch=max_batch, multiple_of=multiple_of):
         told = {**options, "html": html, "multiple_of": multiple_of, "minutes": minutes}
         return fit_largest(program, variable, shown, output, told)
-    from ullage.fits import LIMIT_S, fit
+    from ullage.api.fit import fit
+    from ullage.plan.budget import LIMIT_S
     from ullage.report.fit import fit_line, print_fit
 
     limit_s = LIMIT_S if minutes is None else 60 * minutes

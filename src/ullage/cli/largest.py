@@ -47,7 +47,7 @@ def fit_largest(
         if wanted.pop(name, default) != default:
             flag = name.replace("_", "-")
             raise SpecError(f"--{flag} does not go with --max-batch and --largest; leave it out")
-    from ullage.largest import find_largest
+    from ullage.api.largest import find_largest
     from ullage.report.largest import largest_line, print_largest
 
     with shown.progress() as on_progress:

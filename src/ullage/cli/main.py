@@ -18,8 +18,8 @@ from types import FrameType
 
 import click
 
-from ullage import __version__
 from ullage.errors import BudgetExceeded, UllageError
+from ullage.version import __version__
 
 ANSWER_IS_NO = 1
 WRONG_USE = 2

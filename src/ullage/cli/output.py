@@ -24,8 +24,8 @@ from ullage.units import format_bytes
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ullage.api import Run
-    from ullage.sweeps import Sweep
+    from ullage.api.run import Run
+    from ullage.api.sweep import Sweep
     from ullage.techniques.plan import Plan
 
 _Report = TypeVar("_Report")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ullage import api
+from ullage.api.run import default_snapshot, run
 from ullage.cli import flags
 from ullage.cli.output import (
     FILE,
@@ -138,27 +137,18 @@ def run_command(
         raise SpecError("--plot draws a sweep; add --sweep NAME=A,B,... or several GPUs")
     if ranks is not None and are_many:
         if snapshot is None and html is not None:  # which is made of snapshots
-            snapshot = api.default_snapshot(program, options["python"]).with_suffix("")
+            snapshot = default_snapshot(program, options["python"]).with_suffix("")
         options |= {"gpu": gpu, "snapshots": snapshot, "force": force}
         return _run_ranks(program, ranks, shown, html, **options)
     options["rank"] = None if ranks is None else int(ranks)
-    kept = snapshot or api.default_snapshot(program, options["python"])
+    kept = snapshot or default_snapshot(program, options["python"])
     options |= {"gpu": gpu, "snapshot": kept}
-    run = _runner(try_remedies=try_remedies)
     with shown.progress() as on_progress:
         result = run(
-            program, force=force, stdout_to_stderr=as_json, on_progress=on_progress, **options
-        )
+            program, force=force, try_remedies=try_remedies, stdout_to_stderr=as_json,
+            on_progress=on_progress, **options,
+        )  # fmt: skip
     return result.exit_code if write_run(result, shown, snapshot, html) else UNWRITABLE
-
-
-def _runner(*, try_remedies: bool) -> Callable[..., api.Run]:
-    """What makes the one run."""
-    if not try_remedies:
-        return api.run
-    from ullage.remedies import run_with_remedies
-
-    return run_with_remedies
 
 
 def _sweep(
@@ -170,8 +160,8 @@ def _sweep(
     **options: Any,  # noqa: ANN401 - handed to sweeps.sweep as they are named there
 ) -> int:
     """Several runs: one table."""
+    from ullage.api.sweep import sweep
     from ullage.report.plot import check_plot
-    from ullage.sweeps import sweep
 
     if plot is not None:
         check_plot(plot)
@@ -198,7 +188,8 @@ def _run_ranks(
     **options: Any,  # noqa: ANN401 - handed to ranks.run_ranks as they are named there
 ) -> int:
     """Several ranks of one job: one report."""
-    from ullage.ranks import DISTINCT, run_ranks
+    from ullage.api.ranks import run_ranks
+    from ullage.runs.survey import DISTINCT
 
     if world_size is None:
         raise SpecError(

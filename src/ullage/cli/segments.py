@@ -55,8 +55,8 @@ def segments_command(
         from ullage.report.plot import check_plot
 
         check_plot(plot)
+    from ullage.api.segments import compare_segments
     from ullage.report.segments import print_segments, segments_line
-    from ullage.segmentations import compare_segments
 
     with shown.progress() as on_progress:
         found = compare_segments(

@@ -30,8 +30,8 @@ def show_what_if(
     """Replays a snapshot and shows what came of it; the exit code is 1 where a GPU was chosen and
     no setting that may be used has memory for it all.
     """
+    from ullage.api.what_if import what_if
     from ullage.report.whatif import print_what_if, what_if_line
-    from ullage.what_ifs import what_if
 
     result = what_if(file, gpu=gpu, memory=memory, python=python)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ullage.estimate.history import replay
-from ullage.estimate.timeline import Timeline
+from ullage.estimate.training.history import replay
+from ullage.estimate.training.timeline import Timeline
 
 if TYPE_CHECKING:
     from ullage.gpus.gpu import Gpu

@@ -12,7 +12,7 @@ import functools
 
 import numpy as np
 
-from ullage.explain.phases import Phase, Regions, region_of_births
+from ullage.explain.moments.phases import Phase, Regions, region_of_births
 from ullage.trace.lifetime import Lifetimes
 from ullage.trace.model import Int64Array, Record
 from ullage.trace.replay import BoolArray

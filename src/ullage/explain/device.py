@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ullage.explain.completion import Completion, find_completion
-from ullage.explain.ledger import Ledger, balance
-from ullage.explain.modules import (
+from ullage.explain.moments.ledger import Ledger, balance
+from ullage.explain.moments.peak import Ownership, own_at, peak_position
+from ullage.explain.moments.phases import Regions, find_regions
+from ullage.explain.moments.steps import EvaluationPeak, StepPeak, peak_per_step
+from ullage.explain.owners.modules import (
     ModuleOwners,
     ModuleShare,
     attribute_modules,
     share_by_module,
 )
-from ullage.explain.ownership import attribute_record
-from ullage.explain.peak import Ownership, own_at, peak_position
-from ullage.explain.phases import Regions, find_regions
-from ullage.explain.steps import EvaluationPeak, StepPeak, peak_per_step
+from ullage.explain.owners.ownership import attribute_record
 from ullage.explain.verdict import Headroom, find_headroom
 from ullage.trace.lifetime import Lifetimes, find_lifetimes, live_at
 from ullage.trace.model import DeviceTotals, OutOfMemory, Record, UInt8Array

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ullage import __version__
-from ullage.record.levels import DeviceLevels, Levels
+from ullage.record.session.levels import DeviceLevels, Levels
 from ullage.trace.model import (
     Claims,
     DeviceTotals,
@@ -21,6 +20,7 @@ from ullage.trace.model import (
     Record,
     Workspaces,
 )
+from ullage.version import __version__
 
 if TYPE_CHECKING:
     from ullage.gpus.catalog import Gpu

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ullage.explain.fragmentation import Fragmentation
-from ullage.explain.growth import Growth
+from ullage.explain.moments.growth import Growth
 from ullage.trace.model import DeviceTotals
 from ullage.trace.replay import Replay
 

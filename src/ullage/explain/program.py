@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ullage.record.requests import Noted
+from ullage.record.requests.requests import Noted
 
 if TYPE_CHECKING:
-    from ullage.techniques.outcome import Outcome
+    from ullage.techniques.applying.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ullage import __version__
 from ullage.explain.basis import Basis, allocator_basis, device_basis
 from ullage.explain.device import DeviceReport, explain_devices
 from ullage.explain.host import HostMemory, host_memory
@@ -32,9 +31,10 @@ from ullage.explain.verdict import (
     was_interrupted,
 )
 from ullage.explain.warnings import find_warnings
-from ullage.record.requests import Noted
+from ullage.record.requests.requests import Noted
 from ullage.trace.model import OutOfMemory, ProgramExit, Record, Stop
 from ullage.units import format_bytes
+from ullage.version import __version__
 
 if TYPE_CHECKING:
     from ullage.explain.rules.rule import Finding

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from ullage.errors import SnapshotError
-from ullage.explain.course import Course, find_course
 from ullage.explain.fragmentation import Fragmentation, find_fragmentation, find_private
-from ullage.explain.growth import Growth, StepLevels, find_growth, find_step_levels
-from ullage.explain.levels import Levels, find_levels
-from ullage.explain.matching import Match, match_record
-from ullage.explain.modules import ModuleShare, share_by_module
+from ullage.explain.moments.course import Course, find_course
+from ullage.explain.moments.growth import Growth, StepLevels, find_growth, find_step_levels
+from ullage.explain.moments.levels import Levels, find_levels
+from ullage.explain.moments.spikes import Spike, find_spike
 from ullage.explain.oom import Shortage, find_shortage
-from ullage.explain.owners import Owners, find_owners, sum_by_category
-from ullage.explain.recorded import Lives, Recorded, find_recorded
-from ullage.explain.sites import Sites, find_sites
-from ullage.explain.spikes import Spike, find_spike
+from ullage.explain.owners.matching import Match, match_record
+from ullage.explain.owners.modules import ModuleShare, share_by_module
+from ullage.explain.owners.owners import Owners, find_owners, sum_by_category
+from ullage.explain.owners.recorded import Lives, Recorded, find_recorded
+from ullage.explain.owners.sites import Sites, find_sites
 from ullage.trace.model import Category, DeviceTotals, Record
 from ullage.trace.reader import parse_record
 from ullage.trace.replay import Replay, replay

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ullage.explain.course import Course
-from ullage.explain.growth import Growth
-from ullage.explain.ownership import code_of
-from ullage.explain.phases import Phase
+from ullage.explain.moments.course import Course
+from ullage.explain.moments.growth import Growth
+from ullage.explain.moments.phases import Phase
+from ullage.explain.owners.ownership import code_of
 from ullage.trace.model import Category, UInt8Array
 from ullage.trace.replay import Replay
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ullage.explain.course import Course
-from ullage.explain.matching import Match
+from ullage.explain.moments.course import Course
+from ullage.explain.owners.matching import Match
 from ullage.trace.lifetime import find_blocks
 from ullage.trace.model import Copies, Int64Array
 from ullage.trace.replay import BoolArray, Replay

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ullage.explain.steps import StepPeak
+from ullage.explain.moments.steps import StepPeak
 from ullage.trace.model import MarkKind, Record
 from ullage.units import format_bytes
 

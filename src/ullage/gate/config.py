@@ -39,7 +39,7 @@ from ullage.parsing import parse_toml, show_value
 from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.rank import choose_ranks
 from ullage.printable import printable
-from ullage.record.assume import Assumed
+from ullage.record.values.assume import Assumed
 from ullage.units import format_bytes, parse_bytes
 
 CONFIG_NAME = "ullage.toml"

@@ -17,7 +17,6 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ullage import __version__
 from ullage.errors import EnvironmentProblem
 from ullage.gate.inputs import digest_file, digest_files
 from ullage.gate.scenario import Case
@@ -25,7 +24,8 @@ from ullage.phantom.device import PhantomDevice
 from ullage.phantom.http_requests import audio_of
 from ullage.phantom.program import UserProgram
 from ullage.phantom.torch_build import TorchBuild
-from ullage.record.requests import read_requests
+from ullage.record.requests.requests import read_requests
+from ullage.version import __version__
 
 # Of a terminal, a session, a shell, a CI job: they come and go, and no program's memory hangs on
 # them. One that does can be given in the scenario's `env`.
@@ -92,7 +92,7 @@ def _digest_ullage() -> str:
     """Every module of this ullage, and the phantom."""
     package = Path(__file__).parent.parent
     digest = hashlib.sha256(__version__.encode())
-    for path in sorted((*package.rglob("*.py"), *package.glob("phantom/lib/*.so*"))):
+    for path in sorted((*package.rglob("*.py"), *package.glob("native/lib/*.so*"))):
         digest.update(str(path.relative_to(package)).encode() + b"\0")
         digest.update(path.read_bytes())
     return digest.hexdigest()

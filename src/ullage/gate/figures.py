@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from ullage.explain.basis import Basis
-from ullage.explain.changes import LINE
-from ullage.explain.course import StepSource
+from ullage.explain.compare.changes import LINE
 from ullage.explain.device import DeviceReport
-from ullage.explain.modules import merge_numbered
+from ullage.explain.moments.course import StepSource
+from ullage.explain.owners.modules import merge_numbered
 from ullage.explain.rules.registry import find_findings
 from ullage.explain.run import Process, RunReport
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport

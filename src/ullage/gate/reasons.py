@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ullage.explain.changes import signed
+from ullage.explain.compare.changes import signed
 from ullage.explain.rules.registry import RULES
 from ullage.gate.compare import Changed, Comparison
 
 if TYPE_CHECKING:
-    from ullage.explain.diff import DiffReport
+    from ullage.explain.compare.diff import DiffReport
 
 _MOST = 5
 

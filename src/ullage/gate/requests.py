@@ -23,7 +23,7 @@ from ullage.gate.figures import MIN_STEPS
 from ullage.gate.scenario import PORT_NAME, Case, Replay, variables_in
 from ullage.gate.sections import Section
 from ullage.phantom.http_requests import PORT, Endpoint, check_request
-from ullage.record.requests import Request, in_parts, read_requests
+from ullage.record.requests.requests import Request, in_parts, read_requests
 
 REQUESTS = "requests"
 _FUNCTION = re.compile(r"(?P<source>.+\.py|[\w.]+):(?P<name>\w+(\.\w+)*)")

@@ -14,11 +14,11 @@ from typing import Final
 from ullage.errors import SpecError
 from ullage.models.config import Config
 from ullage.models.decoders import STYLES, read_decoder
-from ullage.models.elders import ELDERS
 from ullage.models.encoders import ENCODERS
 from ullage.models.hybrids import HYBRIDS
 from ullage.models.latents import LATENT_TYPES, read_latent
 from ullage.models.layers import Layer, Model
+from ullage.models.older_decoders import ELDERS
 
 __all__ = ["MODEL_TYPES", "read_layers", "read_model"]
 

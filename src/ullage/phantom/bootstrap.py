@@ -19,13 +19,14 @@ from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ullage.record.arrivals import Load, around_import
-from ullage.record.frameworks import note_framework
-from ullage.record.tracebacks import clean_tracebacks
+from ullage.native.libraries import LIBRARY_DIR
+from ullage.record.session.frameworks import note_framework
+from ullage.record.session.import_hooks import Load, around_import
+from ullage.record.session.tracebacks import clean_tracebacks
 
 if TYPE_CHECKING:
-    from ullage.record.session import Session
-    from ullage.techniques.script import Asked
+    from ullage.record.session.session import Session
+    from ullage.techniques.applying.script import Asked
 
 _PR_SET_PDEATHSIG = 1
 _COMPILE_WORKER = f"torch{os.sep}_inductor{os.sep}compile_worker{os.sep}"
@@ -43,7 +44,7 @@ def stubs_for_libraries() -> Iterator[None]:
     Where they are needed by name, the preloaded phantom is found without this.
     """
     original: Any = ctypes.CDLL
-    stubs = Path(__file__).parent / "lib"
+    stubs = LIBRARY_DIR
 
     def load(name: str | None, *arguments: Any, **named: Any) -> ctypes.CDLL:
         stub = stubs / os.path.basename(name) if name else None  # noqa: PTH119
@@ -112,7 +113,7 @@ def install_plan(
 ) -> None:
     """Has the plan of the run applied, where it has one."""
     if "ULLAGE_PLAN_NOTES" in environment or wait is not None:
-        from ullage.techniques.script import install_from
+        from ullage.techniques.applying.script import install_from
 
         install_from(environment, torch, wait, None if session is None else session.step_aside)
 
@@ -130,9 +131,9 @@ def watch(
         changed_variables: those that the program had changed before that.
         environment: what the process was started with; the program may have emptied its own.
     """
-    from ullage.record import library
-    from ullage.record.session import Session
-    from ullage.record.settings import Settings
+    from ullage.record.session import library
+    from ullage.record.session.session import Session
+    from ullage.record.session.settings import Settings
 
     if not library.is_present or not hasattr(torch._C, "_cuda_record_memory_history"):
         return None

@@ -3,7 +3,7 @@
     with start(program, environment) as child:
         replay(service, child, run_dir)
 
-What is noted of each request, record/requests.py says; a failure ends the replay.
+What is noted of each request, record/requests/requests.py says; a failure ends the replay.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 from ullage.errors import EnvironmentProblem
 from ullage.phantom.http_requests import PORT, Endpoint, make_body
 from ullage.phantom.launch import Child
-from ullage.record.levels import find_marks, read_levels
-from ullage.record.requests import Noted, Request, in_parts, note
+from ullage.record.requests.requests import Noted, Request, in_parts, note
+from ullage.record.session.levels import find_marks, read_levels
 
 _POLL_S = 0.1
 _LOOK_S = 10.0

@@ -25,7 +25,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ullage.errors import EnvironmentProblem
-from ullage.phantom import build
+from ullage.native import build
 from ullage.phantom.placeholders import (
     is_nvidia_requirement,
     placeholders_for,
@@ -204,7 +204,7 @@ def _put_phantom(torch: _InstalledTorch) -> None:
         if not source.exists():
             raise EnvironmentProblem(
                 f"the phantom's library {str(source)!r} is missing; "
-                "build it with `python -m ullage.phantom.build`"
+                "build it with `python -m ullage.native.build`"
             )
         # What torch's own wheel brought stays.
         if name not in torch.file_names:

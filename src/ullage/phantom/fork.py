@@ -36,7 +36,7 @@ def become_a_run() -> None:
         with stubs_for_libraries():
             import torch
         # What each run needs before the program's first line, once for all.
-        import ullage.record.session  # noqa: F401
+        import ullage.record.session.session  # noqa: F401
     except BaseException:
         # The interpreter must not go on to the program; who gives orders sees the socket close.
         os._exit(1)

@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ullage.errors import SpecError
-from ullage.record.requests import Request
+from ullage.record.requests.requests import Request
 
 _TRACE = ("timestamp", "input_length", "output_length", "hash_ids")
 # Source: Mooncake's open traces (kvcache-ai/Mooncake, FAST25-release): a hash for 512 tokens.

@@ -29,20 +29,20 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ullage.errors import EnvironmentProblem, SpecError
+from ullage.native.libraries import LIBRARY_DIR, PHANTOM
 from ullage.phantom import nvidia_smi
 from ullage.phantom.caches import compiler_variables
 from ullage.phantom.device import PhantomDevice
+from ullage.phantom.orphan_processes import end_strays
 from ullage.phantom.program import UserProgram
 from ullage.phantom.rank import Rank
 from ullage.phantom.signals import handling, held_back, is_in_foreground
-from ullage.phantom.strays import end_strays
 from ullage.phantom.torch_build import TorchBuild
-from ullage.record.assume import WORST_CASE, Assumed
+from ullage.record.values.assume import WORST_CASE, Assumed
 
 if TYPE_CHECKING:
     from ullage.techniques.plan import Plan
 
-LIBRARY_DIR = Path(__file__).parent / "lib"
 SITE_DIR = Path(__file__).parent / "site"
 PROGRESS_FILE = "progress"
 PLAN_FILE = "plan.json"
@@ -139,7 +139,7 @@ def make_environment(
     rank = options.rank
     environment = dict(os.environ if base is None else base) | dict(options.variables)
     environment |= rank.variables() if rank else {}
-    preloaded = [LIBRARY_DIR / "libullage_phantom.so", *build.preloaded(LIBRARY_DIR)]
+    preloaded = [PHANTOM, *build.preloaded(LIBRARY_DIR)]
     put_before(environment, "LD_PRELOAD", ":".join(map(str, preloaded)))
     put_before(environment, "LD_LIBRARY_PATH", str(LIBRARY_DIR))
     put_before(environment, "PYTHONPATH", str(SITE_DIR))

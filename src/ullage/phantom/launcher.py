@@ -20,8 +20,9 @@ from typing import Any
 from ullage.errors import SpecError
 from ullage.phantom.launch import SITE_DIR
 from ullage.phantom.program import UserProgram
+from ullage.programs import program_path
 
-_ASKED = Path(__file__).parent / "asked.py"
+_ASKED = program_path("launcher_query")
 _PATIENCE_S = 300.0
 _TAIL = 3
 # Launchers that end in torch.distributed.run, as commands and as modules.

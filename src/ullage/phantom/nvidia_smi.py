@@ -7,8 +7,9 @@
     nvidia-smi -q -d MEMORY
 
 What a GPU is comes from the phantom's NVML, so the two agree. Memory in use is that of all
-processes of the run, as their marks in the run's directory have it now (record/levels.py). What
-nobody knows is [N/A]; what it does not do is an error that says so, with exit code 2 as NVIDIA's.
+processes of the run, as their marks in the run's directory have it now (record/session/levels.py).
+What nobody knows is [N/A]; what it does not do is an error that says so, with exit
+code 2 as NVIDIA's.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from ullage.record.levels import find_marks, read_levels
+from ullage.native.libraries import PHANTOM
+from ullage.record.session.levels import find_marks, read_levels
 
 NAME = "nvidia-smi"
 WRONG_USE = 2
 _UNKNOWN = "[N/A]"
 _MIB = 2**20
-_LIBRARY = Path(__file__).parent / "lib" / "libullage_phantom.so"
 _PACKAGES = Path(__file__).resolve().parent.parent.parent
 _TEXT_BYTES = 96
 
@@ -93,7 +94,7 @@ class _Pci(ctypes.Structure):
 
 def read_cards() -> list[Card]:
     """The GPUs of this run; none outside a run."""
-    nvml = ctypes.CDLL(str(_LIBRARY))
+    nvml = ctypes.CDLL(str(PHANTOM))
     count = ctypes.c_uint()
     if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
         return []

@@ -165,7 +165,7 @@ def check_torch(build: TorchBuild, library_dir: Path) -> TorchBuild:
         raise EnvironmentProblem(
             f"the phantom library is not in {str(library_dir)!r}; this ullage was installed "
             "without it. "
-            "Install a wheel for Linux, or run `python -m ullage.phantom.build` where a C compiler "
+            "Install a wheel for Linux, or run `python -m ullage.native.build` where a C compiler "
             "is"
         )
     missing_libraries = sorted(

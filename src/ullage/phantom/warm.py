@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from ullage.errors import EnvironmentProblem
-from ullage.phantom.held import ONE_THREAD
 from ullage.phantom.launch import Ended
+from ullage.phantom.prefork import ONE_THREAD
 from ullage.phantom.program import UserProgram
 
 

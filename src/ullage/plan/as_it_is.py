@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import Gpu
+from ullage.plan.costs.measure import Runner, Wanted
 from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, failed
 from ullage.plan.judging import judge
-from ullage.plan.measure import Runner, Wanted
 
 
 def fits_as_it_is(run: Runner, gpu: Gpu, budget_bytes: int) -> FitReport | None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ullage.plan.problem import Problem
-from ullage.plan.solve import relax
+from ullage.plan.solver.problem import Problem
+from ullage.plan.solver.solve import relax
 from ullage.trace.model import Int64Array
 
 # How many limits are tried between the highest and the lowest peak.

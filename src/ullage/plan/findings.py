@@ -10,10 +10,10 @@ from typing import NamedTuple
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
-from ullage.plan.blocks import Block
-from ullage.plan.smallest import Smallest
+from ullage.plan.costs.blocks import Block
+from ullage.plan.sizes.smallest import Smallest
 from ullage.techniques.plan import Foreseen, MadeFor, Plan
-from ullage.techniques.replayed import Replayed
+from ullage.techniques.replaying.outcome import Replayed
 from ullage.techniques.technique import Action, Value
 
 

@@ -18,9 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ullage.explain.run import RunReport
-from ullage.plan.certificate import is_available
 from ullage.plan.choices import worth_trying
-from ullage.plan.expectations import (
+from ullage.plan.costs.expectations import (
     DIGITS,
     Case,
     Expectations,
@@ -29,12 +28,13 @@ from ullage.plan.expectations import (
     make_settings,
     slack_of,
 )
+from ullage.plan.costs.measure import Measured, Measurements
+from ullage.plan.costs.profile import read_profile
 from ullage.plan.findings import Key, key_of
-from ullage.plan.measure import Measured, Measurements
 from ullage.plan.menu import Actions, are_exclusive
-from ullage.plan.problem import Problem, make_problem
-from ullage.plan.profile import read_profile
-from ullage.plan.solve import GAP, least_s, solve
+from ullage.plan.solver.certificate import is_available
+from ullage.plan.solver.problem import Problem, make_problem
+from ullage.plan.solver.solve import GAP, least_s, solve
 from ullage.plan.trying import Rung
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Action

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ullage.plan.costs.measure import Measurements, Runner, Wanted
 from ullage.plan.findings import Key, key_of
-from ullage.plan.measure import Measurements, Runner, Wanted
 from ullage.plan.menu import Actions
-from ullage.techniques.replayed import Replayed
+from ullage.techniques.replaying.outcome import Replayed
 
 
 class Replays:

@@ -15,7 +15,8 @@ from dataclasses import replace
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
-from ullage.plan.blocks import Block
+from ullage.plan.costs.blocks import Block
+from ullage.plan.costs.measure import Measured, Measurements, Runner, Wanted
 from ullage.plan.findings import (
     INTERRUPTED,
     LATE,
@@ -30,13 +31,12 @@ from ullage.plan.findings import (
 )
 from ullage.plan.judging import as_seen, fastest_fitting, is_smooth, judge, with_reason
 from ullage.plan.ladder import Ladder
-from ullage.plan.measure import Measured, Measurements, Runner, Wanted
 from ullage.plan.menu import Actions
 from ullage.plan.replays import Replays
-from ullage.plan.smallest import Smallest, find_smallest
+from ullage.plan.sizes.smallest import Smallest, find_smallest
 from ullage.plan.trying import Rung, next_rungs
 from ullage.techniques.plan import Plan
-from ullage.techniques.replayed import Replayed
+from ullage.techniques.replaying.outcome import Replayed
 from ullage.techniques.technique import Semantics
 
 _AT_ONCE = 2

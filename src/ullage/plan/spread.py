@@ -21,9 +21,9 @@ from ullage.errors import PlanError
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
-from ullage.plan.cost import step_seconds
+from ullage.plan.costs.measure import Measurements, Runner, Wanted
+from ullage.plan.costs.roofline import step_seconds
 from ullage.plan.findings import Candidate, FitReport, name_plan
-from ullage.plan.measure import Measurements, Runner, Wanted
 from ullage.plan.menu import Actions, layouts
 from ullage.plan.search import Search
 from ullage.techniques.plan import Plan

@@ -16,8 +16,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ullage.explain.changes import signed
-from ullage.explain.diff import DiffReport
+from ullage.explain.compare.changes import signed
+from ullage.explain.compare.diff import DiffReport
 from ullage.gate.compare import HEADROOM, Changed, Comparison, Judgement, Rule
 from ullage.gate.figures import OUTSIDE
 from ullage.gate.reasons import find_reasons, name_place

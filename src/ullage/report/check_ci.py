@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
-from ullage.explain.changes import signed
+from ullage.explain.compare.changes import signed
 from ullage.gate.compare import Comparison
 from ullage.gate.reasons import name_place
 from ullage.gate.verdicts import Judged, State

@@ -13,11 +13,11 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ullage.explain.causes import MIN_SHARE
-from ullage.explain.changes import Change, ModuleChange, Side, signed
-from ullage.explain.diff import DiffReport, PhaseChange
-from ullage.explain.differences import Difference
-from ullage.explain.sites import UNKNOWN_SITE
+from ullage.explain.compare.causes import MIN_SHARE
+from ullage.explain.compare.changes import Change, ModuleChange, Side, signed
+from ullage.explain.compare.diff import DiffReport, PhaseChange
+from ullage.explain.compare.differences import Difference
+from ullage.explain.owners.sites import UNKNOWN_SITE
 from ullage.explain.snapshot import DeviceSnapshot
 from ullage.report.document import Document
 from ullage.report.modules import name_module

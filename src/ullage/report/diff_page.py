@@ -5,7 +5,7 @@ render_diff_page(report, ("before.pickle", "after.pickle"))          the text of
 
 from __future__ import annotations
 
-from ullage.explain.diff import DiffReport
+from ullage.explain.compare.diff import DiffReport
 from ullage.report.diff import diff_document, diff_line, print_diff
 from ullage.report.explain import ExplainView
 from ullage.report.explain_page import make_page

@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 
 from ullage.explain.basis import Basis
 from ullage.explain.device import DeviceReport
-from ullage.explain.ledger import Ledger
-from ullage.explain.modules import ModuleShare
-from ullage.explain.peak import Ownership
+from ullage.explain.moments.ledger import Ledger
+from ullage.explain.moments.peak import Ownership
+from ullage.explain.moments.steps import EvaluationPeak, Peak, StepPeak
+from ullage.explain.owners.modules import ModuleShare
 from ullage.explain.run import Process, RunReport
-from ullage.explain.steps import EvaluationPeak, Peak, StepPeak
 from ullage.explain.stops import describe_stop
 from ullage.report.findings import finding_document
-from ullage.techniques.outcome import Outcome
+from ullage.techniques.applying.outcome import Outcome
 from ullage.trace.model import Stop
 
 RUN_SCHEMA = "ullage.run/1"

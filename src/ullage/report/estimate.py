@@ -14,12 +14,12 @@ from typing import Any, Final
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.text import Text
 
-from ullage.estimate.answer import Answer, GpuRow, Knob, Largest
-from ullage.estimate.estimate import TrainingEstimate
-from ullage.estimate.infinity import HostMemory
-from ullage.estimate.layout import Layout
 from ullage.estimate.term import OwnedTerm
-from ullage.estimate.timeline import Moment
+from ullage.estimate.training.answer import Answer, GpuRow, Knob, Largest
+from ullage.estimate.training.estimate import TrainingEstimate
+from ullage.estimate.training.infinity import HostMemory
+from ullage.estimate.training.layout import Layout
+from ullage.estimate.training.timeline import Moment
 from ullage.report.palette import CACHE_LOOK, CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.trace.category import Category

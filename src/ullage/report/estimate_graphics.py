@@ -13,7 +13,7 @@ from itertools import groupby
 from math import ceil, log2
 from typing import Final, NamedTuple
 
-from ullage.estimate.timeline import Stretch
+from ullage.estimate.training.timeline import Stretch
 from ullage.units import format_bytes
 
 __all__ = ["Part", "draw_course", "draw_memory", "ink_on", "swatch"]

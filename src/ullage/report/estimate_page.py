@@ -12,11 +12,10 @@ from html import escape
 from importlib.resources import files
 from typing import Any, Final, Protocol
 
-from ullage import __version__
-from ullage.estimate.answer import Answer, GpuRow, Knob, Largest
-from ullage.estimate.estimate import TrainingEstimate
-from ullage.estimate.serving_plan import ServingEstimate
-from ullage.estimate.serving_rank import ServingRow
+from ullage.estimate.serving.gpu_ranking import ServingRow
+from ullage.estimate.serving.serving_plan import ServingEstimate
+from ullage.estimate.training.answer import Answer, GpuRow, Knob, Largest
+from ullage.estimate.training.estimate import TrainingEstimate
 from ullage.report.estimate import (
     estimate_document,
     estimate_line,
@@ -29,6 +28,7 @@ from ullage.report.palette import FREE_LOOK
 from ullage.report.serving import look_of_part, room_rows, serving_document, serving_line
 from ullage.trace.category import Category
 from ullage.units import format_bytes
+from ullage.version import __version__
 
 __all__ = ["render_estimate_page", "render_serving_page"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from ullage.explain.dead_weight import DeadWeight
+from ullage.explain.owners.dead_weight import DeadWeight
 from ullage.explain.rules.case import MIN_BYTES, Case, category_of
 from ullage.explain.rules.lives import when_used
 from ullage.explain.tokens import TokenGrowth

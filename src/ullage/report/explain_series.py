@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ullage.explain.modules import ModuleOwners
-from ullage.explain.ownership import CATEGORIES
+from ullage.explain.moments.series import find_moments, sum_at_moments
+from ullage.explain.owners.modules import ModuleOwners
+from ullage.explain.owners.ownership import CATEGORIES
 from ullage.explain.rules.case import Case
-from ullage.explain.series import find_moments, sum_at_moments
 from ullage.report.document import Document
 from ullage.report.modules import OUTSIDE, name_module
 from ullage.trace.snapshot import Int64Array

@@ -19,8 +19,8 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 import numpy as np
 
 from ullage.errors import SpecError
-from ullage.explain.levels import find_levels
-from ullage.explain.sites import find_sites
+from ullage.explain.moments.levels import find_levels
+from ullage.explain.owners.sites import find_sites
 from ullage.files import write_file
 from ullage.printable import printable
 from ullage.report.explain import ExplainView

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ullage.gpus.gpu import Gpu
 from ullage.plan.findings import Candidate, FitReport
-from ullage.plan.smallest import Smallest
+from ullage.plan.sizes.smallest import Smallest
 from ullage.report.palette import USED_LOOK
 from ullage.report.semantics import name_kind, say_changes, semantics_of
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render

@@ -10,11 +10,11 @@ from html import escape
 from importlib.resources import files
 from typing import Final
 
-from ullage import __version__
 from ullage.plan.findings import FitReport
 from ullage.report.fit import fit_document, fit_line, print_fit
 from ullage.report.terminal_html import to_html
 from ullage.units import GIB, format_bytes
+from ullage.version import __version__
 
 _WIDTH, _HEIGHT, _MARGIN = 720, 320, 56
 _WORDS: Final = {

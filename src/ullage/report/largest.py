@@ -1,7 +1,7 @@
 """A search for the largest size, for people and for programs.
 
 render_largest(report, width=80)    a text
-largest_document(report)            what json.dumps takes, schema "ullage.largest/1"
+largest_document(report)            what json.dumps takes, schema "ullage.api.largest/1"
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ullage.plan.largest import Answer, LargestReport
+from ullage.plan.sizes.largest import Answer, LargestReport
 from ullage.report.fit import describe_actions, left_out_lines
 from ullage.report.palette import USED_LOOK
 from ullage.report.semantics import name_kind, say_changes, semantics_of
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.units import format_bytes
 
-LARGEST_SCHEMA: Final = "ullage.largest/1"
+LARGEST_SCHEMA: Final = "ullage.api.largest/1"
 _BAR_WIDTH: Final = 12
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from ullage.explain.changes import signed
+from ullage.explain.compare.changes import signed
 from ullage.gate.compare import Comparison
 from ullage.gate.locking import LockReport
 from ullage.report.check_document import entry_document

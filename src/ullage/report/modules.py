@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from ullage.explain.modules import ModuleShare, merge_numbered
+from ullage.explain.owners.modules import ModuleShare, merge_numbered
 from ullage.report.terminal import make_grid
 from ullage.units import format_bytes
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ullage.explain.course import Course
-from ullage.explain.levels import find_levels
-from ullage.explain.sites import Sites, find_sites, rank_frames
+from ullage.explain.moments.course import Course
+from ullage.explain.moments.levels import find_levels
+from ullage.explain.owners.sites import Sites, find_sites, rank_frames
 from ullage.report.page_columns import Packing
 from ullage.report.page_groups import category_groups, name_groups
 from ullage.trace.replay import Lives, Replay

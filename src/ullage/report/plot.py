@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
-from ullage.explain.sweep import Point, SweepReport, parse_number
-from ullage.plan.chains import ChainReport
+from ullage.explain.compare.sweep import Point, SweepReport, parse_number
+from ullage.plan.sizes.chains import ChainReport
 from ullage.units import GIB
 
 if TYPE_CHECKING:

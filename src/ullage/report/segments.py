@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ullage.plan.chains import ChainReport, Cut
+from ullage.plan.sizes.chains import ChainReport, Cut
 from ullage.report.palette import USED_LOOK
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.units import format_bytes

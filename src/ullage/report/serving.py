@@ -13,8 +13,8 @@ from typing import Any, Final
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from ullage.estimate.serving_plan import ServingEstimate, Verdict
-from ullage.estimate.serving_rank import ServingRow
+from ullage.estimate.serving.gpu_ranking import ServingRow
+from ullage.estimate.serving.serving_plan import ServingEstimate, Verdict
 from ullage.estimate.term import Term
 from ullage.report.estimate import ESTIMATE_SCHEMA
 from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look

@@ -13,8 +13,8 @@ from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ullage.explain.compare.sweep import Line, Point, SweepReport, parse_number
 from ullage.explain.stops import describe_stop
-from ullage.explain.sweep import Line, Point, SweepReport, parse_number
 from ullage.explain.verdict import Verdict
 from ullage.report.document import Document, run_document
 from ullage.report.palette import USED_LOOK

@@ -16,11 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ullage.explain.basis import Assumption
+from ullage.explain.compare.ranks import name_ranks
 from ullage.explain.device import DeviceReport
 from ullage.explain.host import HostMemory
-from ullage.explain.ranks import name_ranks
+from ullage.explain.moments.steps import EvaluationPeak, StepPeak
 from ullage.explain.run import RunReport
-from ullage.explain.steps import EvaluationPeak, StepPeak
 from ullage.explain.stops import describe_stop
 from ullage.explain.verdict import Verdict
 from ullage.printable import printable

@@ -16,10 +16,10 @@ from typing import Any, TextIO, TypeAlias
 
 import numpy as np
 
-from ullage.explain.course import Course
-from ullage.explain.levels import find_levels
-from ullage.explain.phases import Phase
-from ullage.explain.steps import PHASE_NAMES
+from ullage.explain.moments.course import Course
+from ullage.explain.moments.levels import find_levels
+from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.steps import PHASE_NAMES
 from ullage.report.page_payload import SnapshotPage
 from ullage.report.palette import CATEGORY_LOOKS
 from ullage.trace.model import Category

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 
 def _apply(target: Target, _: Action) -> None:

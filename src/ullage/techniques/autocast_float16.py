@@ -18,7 +18,7 @@ from ullage.techniques.autocast import compute_in
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 # Those of torch.amp.GradScaler.
 _FIRST_SCALE = 2.0**16

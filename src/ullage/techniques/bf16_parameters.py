@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ullage.techniques.autocast import widened
-from ullage.techniques.optimizer_parts import check_steps_in_parts, parts, step_some
-from ullage.techniques.own_step import OwnStep
+from ullage.techniques.means.optimizer_parts import check_steps_in_parts, parts, step_some
+from ullage.techniques.means.own_step import OwnStep
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.changes import Changes
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.changes import Changes
+    from ullage.techniques.applying.target import Target
 
 _NAME = "bf16_parameters"
 _LEAST_DIMS = 2

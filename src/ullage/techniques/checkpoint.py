@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.techniques.rerun import Rerun, checkpointed
+from ullage.techniques.means.rerun import Rerun, checkpointed
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 
 def _apply(target: Target, action: Action) -> None:

@@ -11,11 +11,11 @@ import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.errors import PlanError
-from ullage.techniques.rerun import Rerun, checkpointed
+from ullage.techniques.means.rerun import Rerun, checkpointed
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 
 def _apply(target: Target, action: Action) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ullage.record.module_trees import paths
-from ullage.techniques.late_logits import Source, late_logits
-from ullage.techniques.linear_loss import linear_cross_entropy
+from ullage.record.owners.module_trees import paths
+from ullage.techniques.means.late_logits import Source, late_logits
+from ullage.techniques.means.linear_loss import linear_cross_entropy
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 
 def _apply(target: Target, action: Action) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import PlanError
-from ullage.techniques.ranks import begin, draw_apart, join
+from ullage.techniques.means.rank_groups import begin, draw_apart, join
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 _NAME = "data_parallel"
 

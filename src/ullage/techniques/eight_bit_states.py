@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.changes import Changes
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.changes import Changes
+    from ullage.techniques.applying.target import Target
 
 # Elements that share a scale: bitsandbytes/optim/optimizer.py.
 _BLOCK = 256

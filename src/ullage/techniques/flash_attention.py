@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 _LENGTH = 5
 # transformers takes the softmax in float32, whatever it is given.

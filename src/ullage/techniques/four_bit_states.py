@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ullage.techniques.stored_states import States, StoredStates
+from ullage.techniques.means.stored_states import States, StoredStates
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 # As torchao/optim/adam.py has them.
 _BLOCK = 128

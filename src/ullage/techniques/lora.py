@@ -13,8 +13,8 @@ from ullage.techniques.chunked_loss import find_head
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.changes import Changes
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.changes import Changes
+    from ullage.techniques.applying.target import Target
 
 _ADAPTER = "default"
 

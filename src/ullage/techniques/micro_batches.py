@@ -19,13 +19,13 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from ullage.techniques.batch_rows import join_rows, num_rows, split_rows
-from ullage.techniques.known_gradients import with_gradients
-from ullage.techniques.rerun import Rerun, checkpointed
+from ullage.techniques.means.batch_rows import join_rows, num_rows, split_rows
+from ullage.techniques.means.known_gradients import with_gradients
+from ullage.techniques.means.rerun import Rerun, checkpointed
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 _IGNORED = -100
 _CAUSAL_LOSS = "ForCausalLMLoss"

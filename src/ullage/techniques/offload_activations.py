@@ -13,12 +13,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import PlanError
-from ullage.techniques.offload_engine import Engine
-from ullage.techniques.offload_link import make_link
+from ullage.techniques.means.offload_engine import Engine
+from ullage.techniques.means.offload_link import make_link
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 
 def _apply(target: Target, action: Action) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ullage.techniques.gradient_use import GradientUse
-from ullage.techniques.optimizer_parts import check_steps_in_parts, step_some
+from ullage.techniques.means.gradient_use import GradientUse
+from ullage.techniques.means.optimizer_parts import check_steps_in_parts, step_some
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.changes import Changes
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.changes import Changes
+    from ullage.techniques.applying.target import Target
 
 _NAME = "optimizer_in_backward"
 

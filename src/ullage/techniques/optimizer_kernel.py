@@ -12,7 +12,7 @@ from ullage.errors import PlanError
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 _KEYS = {
     "fused": {"fused": True, "foreach": False},

@@ -12,12 +12,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import PlanError
-from ullage.techniques.pinned import Pinned
-from ullage.techniques.stored_states import States, StoredStates, is_values
+from ullage.techniques.means.pinned import Pinned
+from ullage.techniques.means.stored_states import States, StoredStates, is_values
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 # Parts that are on their way out while the next is stepped.
 _NUM_LEAVING = 1

@@ -13,14 +13,14 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from ullage.techniques.nested import tensors
-from ullage.techniques.offload_link import Link, make_link
-from ullage.techniques.optimizer_parts import check_steps_in_parts, parts, step_some
-from ullage.techniques.own_step import OwnStep
+from ullage.techniques.means.nested import tensors
+from ullage.techniques.means.offload_link import Link, make_link
+from ullage.techniques.means.optimizer_parts import check_steps_in_parts, parts, step_some
+from ullage.techniques.means.own_step import OwnStep
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 _NAME = "parameter_offload"
 

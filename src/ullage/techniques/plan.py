@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ullage import __version__
 from ullage.errors import PlanError
 from ullage.files import check_writable, write_text
 from ullage.parsing import parse_json, show_value
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Action, Place
+from ullage.version import __version__
 
 SCHEMA = "ullage.plan/1"
 _NAMED = 3
@@ -233,7 +233,7 @@ class Plan:
             PlanError: the plan was made for another program, needs what is not installed, or one
                 is applied already; nothing is changed then.
         """
-        from ullage.techniques.applied import apply_plan
+        from ullage.techniques.applying.apply import apply_plan
 
         return apply_plan(self, model, optimizer)
 
@@ -245,7 +245,7 @@ class Plan:
 
         Args and errors are those of `apply`.
         """
-        from ullage.techniques.applied import applied
+        from ullage.techniques.applying.apply import applied
 
         return applied(self, model, optimizer)
 

@@ -16,12 +16,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.errors import PlanError
-from ullage.techniques.nested import tensors
-from ullage.techniques.rerun import Rerun, checkpointed
+from ullage.techniques.means.nested import tensors
+from ullage.techniques.means.rerun import Rerun, checkpointed
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 _MATMULS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_mm", "_grouped_mm")
 _ATTENTIONS = (

@@ -16,13 +16,13 @@ from weakref import WeakKeyDictionary
 
 from ullage.errors import PlanError
 from ullage.techniques.data_parallel import check_is_eager, check_is_whole
-from ullage.techniques.ranks import begin, draw_apart, join, settle
-from ullage.techniques.sharded import Sharded
+from ullage.techniques.means.rank_groups import begin, draw_apart, join, settle
+from ullage.techniques.means.sharded import Sharded
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.ranks import Ranks
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
+    from ullage.techniques.means.rank_groups import Ranks
 
 _NAME = "shard"
 _DONE: WeakKeyDictionary[Any, tuple[Ranks, Sharded]] = WeakKeyDictionary()

@@ -11,11 +11,11 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from ullage.techniques.nested import leaves
+from ullage.techniques.means.nested import leaves
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 _NAME = "input_ids"
 _ALL = 100

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ullage.errors import PlanError
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 Value = bool | int | float | str
 

@@ -27,13 +27,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ullage.techniques.data_parallel import check_is_eager, check_is_whole
-from ullage.techniques.nested import tensors
-from ullage.techniques.ranks import join, settle
-from ullage.techniques.split_parameters import SplitParameters
+from ullage.techniques.means.nested import tensors
+from ullage.techniques.means.rank_groups import join, settle
+from ullage.techniques.means.split_parameters import SplitParameters
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 _NAME = "tensor_parallel"
 _COLUMNS, _ROWS, _SUMMED = "colwise", "rowwise", "replicated_with_grad_allreduce"

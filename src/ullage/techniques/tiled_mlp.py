@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.errors import PlanError
 from ullage.techniques.checkpoint_segments import even_lengths
-from ullage.techniques.positionwise import POSITIONS, hooked, laid_out, why_not
-from ullage.techniques.python_state import PythonState
-from ullage.techniques.rerun import Rerun, checkpointed
+from ullage.techniques.means.positionwise import POSITIONS, hooked, laid_out, why_not
+from ullage.techniques.means.python_state import PythonState
+from ullage.techniques.means.rerun import Rerun, checkpointed
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 # One position by itself could not be told from a dimension of one.
 _LEAST_POSITIONS = 2

@@ -11,15 +11,15 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from ullage.record.module_trees import live_owners
-from ullage.techniques.optimizer_parts import check_steps_in_parts
-from ullage.techniques.own_step import OwnStep
-from ullage.techniques.ranks import join
-from ullage.techniques.stored_states import is_values
+from ullage.record.owners.module_trees import live_owners
+from ullage.techniques.means.optimizer_parts import check_steps_in_parts
+from ullage.techniques.means.own_step import OwnStep
+from ullage.techniques.means.rank_groups import join
+from ullage.techniques.means.stored_states import is_values
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
-    from ullage.techniques.target import Target
+    from ullage.techniques.applying.target import Target
 
 _NAME = "zero_optimizer"
 

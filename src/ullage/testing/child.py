@@ -34,9 +34,9 @@ from typing import Any, NoReturn
 import pytest
 
 from ullage.phantom.bootstrap import end_with, stubs_for_libraries
-from ullage.record import place
-from ullage.record.session import Session
-from ullage.record.settings import Settings
+from ullage.record.owners import source_location
+from ullage.record.session.session import Session
+from ullage.record.session.settings import Settings
 from ullage.testing.measuring import LOOK
 from ullage.testing.options import IS_CHILD
 from ullage.testing.owners import Owned, find_owned
@@ -178,7 +178,7 @@ class _Server:
 
     def _note_touch(self) -> None:
         if not self._is_test:
-            self._touched_at = place.here() or "in a place that is not known"
+            self._touched_at = source_location.here() or "in a place that is not known"
 
     def _prepare_to_fork(self) -> None:
         """Does once what each forked process would do or undo for itself."""

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ullage.explain.basis import Basis
-    from ullage.explain.modules import ModuleShare
+    from ullage.explain.owners.modules import ModuleShare
     from ullage.explain.snapshot import DeviceSnapshot, SiteShare, SnapshotReport
-    from ullage.record.session import Session
+    from ullage.record.session.session import Session
     from ullage.trace.model import DeviceTotals
 
 
@@ -90,7 +90,7 @@ def find_owned(session: Session, directory: Path) -> Owned:
 
 def _owned(report: SnapshotReport, device: DeviceSnapshot) -> Owned:
     from ullage.explain.basis import allocator_basis
-    from ullage.explain.modules import merge_numbered
+    from ullage.explain.owners.modules import merge_numbered
     from ullage.explain.snapshot import share_sites
 
     last = len(device.levels.allocated_bytes) - 2  # level 0 is before the first event
@@ -128,7 +128,7 @@ def _assumed(basis: Basis) -> tuple[str, ...]:
 
 
 def _places(shares: Sequence[SiteShare]) -> tuple[Place, ...]:
-    from ullage.explain.sites import UNKNOWN_SITE
+    from ullage.explain.owners.sites import UNKNOWN_SITE
 
     return tuple(
         Place(

@@ -105,9 +105,9 @@ def _write(options: Options, entries: Mapping[str, Entry]) -> str:
 
 def _entry(figures: Mapping[str, Any]) -> Entry:
     """What the lock says of a test."""
-    from ullage import __version__
     from ullage.explain.basis import BasisKind
     from ullage.gate.lock import Entry, Key, Peaks
+    from ullage.version import __version__
 
     owned = figures["owned"]
     return Entry(

@@ -20,9 +20,10 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
+from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import choose_device
-from ullage.phantom.launch import LIBRARY_DIR, RunOptions, make_environment, run_directory
-from ullage.phantom.strays import end_strays
+from ullage.phantom.launch import RunOptions, make_environment, run_directory
+from ullage.phantom.orphan_processes import end_strays
 from ullage.phantom.torch_build import check_torch, find_torch
 from ullage.testing.reports import Json
 

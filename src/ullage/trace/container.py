@@ -23,9 +23,9 @@ from typing import Any, BinaryIO, TypeGuard, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ullage import __version__
 from ullage.errors import SnapshotError
 from ullage.trace.packing import CHUNK_ROWS, Chunk, inflate, pack_chunk, unpack_chunk
+from ullage.version import __version__
 
 MAGIC = b"\x89ullage\n"
 SCHEMA = "ullage.trace/1"

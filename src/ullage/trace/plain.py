@@ -20,14 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullage.errors import SnapshotError
+from ullage.native.libraries import READER
 from ullage.printable import printable
 from ullage.trace.formats import NUM_BYTES, describe_format
 
 Value: TypeAlias = int
 Values: TypeAlias = NDArray[np.uint64]
 
-# Built from csrc together with the phantom.
-LIBRARY = Path(__file__).parent.parent / "phantom" / "lib" / "libullage_reader.so"
 # What a file may take: at least this, or so many times its own size. A value of Python counts as so
 # many bytes of it.
 _MIN_BYTES, _MAX_GROWTH = 256 << 20, 8
@@ -51,11 +50,11 @@ def load_library() -> ctypes.CDLL:
         SnapshotError: it was not built.
     """
     try:
-        library = ctypes.CDLL(str(LIBRARY))
+        library = ctypes.CDLL(str(READER))
     except OSError as error:
         raise SnapshotError(
-            f"the native reader {LIBRARY.name} is missing ({error}); "
-            "build it with `python -m ullage.phantom.build`"
+            f"the native reader {READER.name} is missing ({error}); "
+            "build it with `python -m ullage.native.build`"
         ) from None
     pointer, value, size = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64
     signatures: dict[str, tuple[Any, Sequence[Any]]] = {

@@ -22,9 +22,9 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ullage.errors import SpecError, UllageError
-from ullage.estimate.answer import Largest, bisect, find_knobs, find_largest, rank_gpus
-from ullage.estimate.estimate import estimate_training
-from ullage.estimate.serving_rank import rank_for_serving
+from ullage.estimate.serving.gpu_ranking import rank_for_serving
+from ullage.estimate.training.answer import Largest, bisect, find_knobs, find_largest, rank_gpus
+from ullage.estimate.training.estimate import estimate_training
 from ullage.gpus import load_catalog
 from ullage.ui.answers import (
     BadQuery,

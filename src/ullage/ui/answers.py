@@ -13,11 +13,11 @@ from dataclasses import asdict, fields, replace
 from typing import Any, Final, TypeVar
 
 from ullage.errors import SpecError
-from ullage.estimate.answer import Answer
-from ullage.estimate.estimate import estimate_training
-from ullage.estimate.layout import ALONE, Layout
-from ullage.estimate.recipe import Lora, Recipe
-from ullage.estimate.serving import ServingEstimate, ServingPlan, estimate_serving
+from ullage.estimate.serving.serving import ServingEstimate, ServingPlan, estimate_serving
+from ullage.estimate.training.answer import Answer
+from ullage.estimate.training.estimate import estimate_training
+from ullage.estimate.training.layout import ALONE, Layout
+from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.gpus import Gpu, find_gpu
 from ullage.models.builtin import find_model
 from ullage.models.config import Config

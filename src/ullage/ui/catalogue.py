@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ullage import __version__
-from ullage.estimate.architectures import MODELS as TRAINED
-from ullage.estimate.kv_cache import PRECISIONS as KV_PRECISIONS
-from ullage.estimate.layout import SHARDINGS
-from ullage.estimate.optimizers import OPTIMIZERS
-from ullage.estimate.recipe import PRECISIONS
-from ullage.estimate.weights import FORMATS
+from ullage.estimate.serving.kv_cache import PRECISIONS as KV_PRECISIONS
+from ullage.estimate.serving.model_weights import FORMATS
+from ullage.estimate.training.architectures import MODELS as TRAINED
+from ullage.estimate.training.layout import SHARDINGS
+from ullage.estimate.training.optimizers import OPTIMIZERS
+from ullage.estimate.training.recipe import PRECISIONS
 from ullage.gpus import Gpu, load_catalog
 from ullage.gpus.levels import memory_levels
 from ullage.models.architecture import MODEL_TYPES
@@ -20,6 +19,7 @@ from ullage.models.config import Config
 from ullage.report.palette import CACHE_LOOK, CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK
 from ullage.ui.engine import HOW_TO_INSTALL
 from ullage.ui.shape import read_shape
+from ullage.version import __version__
 
 __all__ = ["describe"]
 

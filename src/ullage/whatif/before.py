@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ullage.programs.allocator_replay import POOL
 from ullage.trace.replay import Replay
 from ullage.trace.snapshot import Int64Array, SegmentTable, Snapshot
 from ullage.units import MIB
-from ullage.whatif.replayer import POOL
 
 # The allocator's: what is larger comes from the large pool; the segments of the small one.
 _SMALL_BYTES = MIB

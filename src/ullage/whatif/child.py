@@ -19,9 +19,10 @@ from ullage.phantom.device import PhantomDevice
 from ullage.phantom.launch import Child, RunOptions, make_environment, start
 from ullage.phantom.program import UserProgram
 from ullage.phantom.torch_build import TorchBuild
+from ullage.programs import program_path
 from ullage.whatif.requests import Requests
 
-REPLAYER = Path(__file__).with_name("replayer.py")
+REPLAYER = program_path("allocator_replay")
 _TAIL_BYTES = 2000
 
 Answers: TypeAlias = dict[int, dict[str, Any]]

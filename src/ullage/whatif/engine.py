@@ -14,17 +14,18 @@ import numpy as np
 
 from ullage.errors import EnvironmentProblem, SnapshotError, SpecError
 from ullage.gpus.catalog import Gpu, load_catalog
+from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import PhantomDevice
-from ullage.phantom.launch import LIBRARY_DIR, run_directory
+from ullage.phantom.launch import run_directory
 from ullage.phantom.program import resolve_program
 from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
+from ullage.programs.allocator_replay import ATTEMPT, RETRY
 from ullage.trace.replay import Replay, replay, round_sizes
 from ullage.trace.snapshot import Action, Snapshot
 from ullage.whatif.child import REPLAYER, Where, replaying
 from ullage.whatif.conflicts import UNSEEN, find_conflicts
 from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
 from ullage.whatif.packing import Packing, Spans, find_packing, lower_bound
-from ullage.whatif.replayer import ATTEMPT, RETRY
 from ullage.whatif.requests import Requests, find_requests
 from ullage.whatif.settings import (
     EXPANDABLE,

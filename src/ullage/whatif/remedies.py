@@ -23,17 +23,18 @@ from ullage.explain.remedies import room_of, sets_allocator, shows_whole_steps
 from ullage.explain.rules.rule import Finding
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
 from ullage.explain.trial import MakesItFit, Relief, Trial
+from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import PhantomDevice, choose_device
-from ullage.phantom.launch import LIBRARY_DIR, check_platform, run_directory
+from ullage.phantom.launch import check_platform, run_directory
 from ullage.phantom.program import resolve_program
 from ullage.phantom.torch_build import check_torch, find_torch
+from ullage.programs.allocator_replay import RETRY
 from ullage.trace.replay import Replay
 from ullage.units import format_bytes
 from ullage.whatif.child import REPLAYER, Where, replaying
 from ullage.whatif.conflicts import find_conflicts
 from ullage.whatif.engine import Trace, outcome_of, read_trace
 from ullage.whatif.outcomes import Outcome
-from ullage.whatif.replayer import RETRY
 from ullage.whatif.requests import find_requests
 from ullage.whatif.settings import EXPANDABLE, Family
 

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ullage.programs.allocator_replay import ATTEMPT, DROP_POOL, EMPTY_CACHE, POOL, RETRY
 from ullage.trace.replay import Replay
 from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
 from ullage.whatif.before import lay_out
-from ullage.whatif.replayer import ATTEMPT, DROP_POOL, EMPTY_CACHE, POOL, RETRY
 
 _ENDS = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _COMES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM)

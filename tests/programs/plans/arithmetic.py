@@ -19,9 +19,9 @@ from models import MODELS
 from torch import nn
 
 from ullage.errors import PlanError
-from ullage.techniques.applied import describe_program
+from ullage.techniques.applying.apply import describe_program
+from ullage.techniques.applying.changes import Changes
 from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.changes import Changes
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action, Place, Semantics
 

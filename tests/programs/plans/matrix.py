@@ -23,7 +23,7 @@ import torch
 from matrix_models import KINDS
 
 from ullage.errors import PlanError
-from ullage.techniques.applied import describe_program
+from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action, Place, Semantics

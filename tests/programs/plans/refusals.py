@@ -11,7 +11,7 @@ from torch import nn
 
 from ullage.errors import PlanError
 from ullage.techniques import catalog
-from ullage.techniques.applied import describe_program
+from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 

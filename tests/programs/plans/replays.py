@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ullage.techniques import catalog
-from ullage.techniques.applied import describe_program
+from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.catalog import CHECKPOINT
 from ullage.techniques.plan import Plan
 from ullage.techniques.replaying import replay as replaying

@@ -9,17 +9,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from ullage.api.fit import make_runner
 from ullage.errors import UllageError
-from ullage.fits import make_runner
-from ullage.jobs import make_job, make_options
 from ullage.phantom.device import choose_device
 from ullage.plan import menu
 from ullage.plan.search import Search
-from ullage.ray_trials import RayTrials
 from ullage.report.fit import fit_document
+from ullage.runs.job import make_job, make_options
+from ullage.runs.ray_trials import RayTrials
+from ullage.runs.trials import Trials
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Semantics
-from ullage.trials import Trials
 
 FEW = ("checkpoint", "optimizer_kernel")
 SHARE = 0.995

@@ -17,10 +17,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from ullage.errors import PlanError
-from ullage.techniques.applied import _check_need
+from ullage.techniques.applying.apply import _check_need
+from ullage.techniques.applying.changes import Changes
+from ullage.techniques.applying.target import Target
 from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.changes import Changes
-from ullage.techniques.target import Target
 from ullage.techniques.technique import Action
 
 VOCABULARY, WIDTH, LENGTH, BATCH, STEPS = 512, 64, 32, 4, 3

@@ -22,10 +22,10 @@ from alone import BATCH, Text
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ullage.techniques import parameter_offload
-from ullage.techniques.changes import Changes
+from ullage.techniques.applying.changes import Changes
+from ullage.techniques.applying.target import Target
+from ullage.techniques.means.offload_engine import Engine
 from ullage.techniques.offload_activations import offload_modules
-from ullage.techniques.offload_engine import Engine
-from ullage.techniques.target import Target
 from ullage.techniques.technique import Action
 
 MODULES = ("blocks.0", "blocks.1.mlp", "blocks.2", "blocks.3")

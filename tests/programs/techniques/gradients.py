@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ullage.errors import PlanError
-from ullage.techniques.applied import describe_program
+from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from ullage.errors import PlanError
-from ullage.techniques.changes import Changes
+from ullage.techniques.applying.changes import Changes
+from ullage.techniques.applying.target import Target
 from ullage.techniques.chunked_loss import CHUNKED_LOSS
-from ullage.techniques.target import Target
 from ullage.techniques.technique import Action
 
 ROWS, LENGTH, WIDTH, WORDS = 3, 7, 16, 100

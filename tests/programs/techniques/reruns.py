@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ullage.errors import PlanError
 from ullage.techniques import flash_attention
-from ullage.techniques.applied import describe_program
+from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ullage.errors import SpecError
-from ullage.estimate.answer import find_knobs, find_largest, rank_gpus
-from ullage.estimate.estimate import estimate_training
-from ullage.estimate.recipe import Recipe
+from ullage.estimate.training.answer import find_knobs, find_largest, rank_gpus
+from ullage.estimate.training.estimate import estimate_training
+from ullage.estimate.training.recipe import Recipe
 from ullage.gpus.catalog import find_gpu, load_catalog
 from ullage.models.builtin import find_model
 

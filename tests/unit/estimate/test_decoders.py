@@ -12,11 +12,11 @@ from benchmarks.accuracy.estimate import cases_decoders as published
 from benchmarks.accuracy.estimate.compare import Row, compare, make_recipe
 
 from ullage.errors import SpecError
-from ullage.estimate.eager import module
-from ullage.estimate.eager.machine import Machine
-from ullage.estimate.estimate import estimate_training
-from ullage.estimate.recipe import Recipe
-from ullage.estimate.training import play_training
+from ullage.estimate.training.eager import module
+from ullage.estimate.training.eager.machine import Machine
+from ullage.estimate.training.estimate import estimate_training
+from ullage.estimate.training.loop import play_training
+from ullage.estimate.training.recipe import Recipe
 from ullage.gpus.catalog import find_gpu
 from ullage.models.config import Config
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from ullage.estimate.eager.cudnn import convolution_scratch
-from ullage.estimate.eager.machine import Machine
-from ullage.estimate.eager.reductions import scratch_of_columns
-from ullage.estimate.eager.sharding import shard_numel
-from ullage.estimate.optimizers import OPTIMIZERS
-from ullage.estimate.spread import Spread
-from ullage.estimate.training import play_training
-from ullage.estimate.weights import FORMATS
+from ullage.estimate.serving.model_weights import FORMATS
+from ullage.estimate.training.eager.cudnn import convolution_scratch
+from ullage.estimate.training.eager.machine import Machine
+from ullage.estimate.training.eager.parallel.sharding import shard_numel
+from ullage.estimate.training.eager.reductions import scratch_of_columns
+from ullage.estimate.training.loop import play_training
+from ullage.estimate.training.optimizers import OPTIMIZERS
+from ullage.estimate.training.spread import Spread
 
 # In these every public function that gives a size is a formula; elsewhere some are.
 MODULES = (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ullage.estimate.eager import functional as F
-from ullage.estimate.eager.arena import Arena
-from ullage.estimate.eager.autograd import backward, checkpoint
-from ullage.estimate.eager.module import parameter
-from ullage.estimate.eager.tensor import BFLOAT16, FLOAT32, Tensor, empty
+from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.autograd import backward, checkpoint
+from ullage.estimate.training.eager.module import parameter
+from ullage.estimate.training.eager.tensor import BFLOAT16, FLOAT32, Tensor, empty
 from ullage.trace.category import Category
 
 WIDTH, ROWS = 64, 32

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ullage.errors import SpecError
-from ullage.estimate import history
-from ullage.estimate.eager.arena import Arena, Storage
-from ullage.estimate.eager.machine import Machine
-from ullage.estimate.history import Reserved, replay
-from ullage.estimate.recipe import Recipe
-from ullage.estimate.timeline import Timeline
-from ullage.estimate.training import play_training
+from ullage.estimate.training import history
+from ullage.estimate.training.eager.arena import Arena, Storage
+from ullage.estimate.training.eager.machine import Machine
+from ullage.estimate.training.history import Reserved, replay
+from ullage.estimate.training.loop import play_training
+from ullage.estimate.training.recipe import Recipe
+from ullage.estimate.training.timeline import Timeline
 from ullage.models.builtin import find_model
 
 MIB = 2**20

@@ -11,9 +11,9 @@ import pytest
 from benchmarks.accuracy.estimate.compare import make_recipe
 
 from ullage.errors import SpecError
-from ullage.estimate.estimate import TrainingEstimate, estimate_training
-from ullage.estimate.infinity import buffers_on_device, host_memory
-from ullage.estimate.layout import Layout
+from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
+from ullage.estimate.training.infinity import buffers_on_device, host_memory
+from ullage.estimate.training.layout import Layout
 from ullage.gpus.catalog import find_gpu
 from ullage.models.config import Config
 

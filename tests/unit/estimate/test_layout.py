@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from ullage.errors import SpecError
-from ullage.estimate.eager.machine import Machine
-from ullage.estimate.estimate import estimate_training
-from ullage.estimate.layout import Layout
-from ullage.estimate.recipe import Recipe
-from ullage.estimate.timeline import Moment
-from ullage.estimate.training import play_training
+from ullage.estimate.training.eager.machine import Machine
+from ullage.estimate.training.estimate import estimate_training
+from ullage.estimate.training.layout import Layout
+from ullage.estimate.training.loop import play_training
+from ullage.estimate.training.recipe import Recipe
+from ullage.estimate.training.timeline import Moment
 from ullage.models.config import Config
 from ullage.trace.category import Category
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.estimate.eager.machine import Machine
-from ullage.estimate.optimizers import OPTIMIZERS
-from ullage.estimate.recipe import Recipe
-from ullage.estimate.training import play_training
+from ullage.estimate.training.eager.machine import Machine
+from ullage.estimate.training.loop import play_training
+from ullage.estimate.training.optimizers import OPTIMIZERS
+from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 from ullage.trace.category import Category
 

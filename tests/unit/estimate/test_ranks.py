@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from benchmarks.accuracy.estimate.compare import Row, compare, make_recipe
 
-from ullage.estimate.estimate import estimate_training
+from ullage.estimate.training.estimate import estimate_training
 from ullage.gpus.catalog import find_gpu
 from ullage.models.config import Config
 

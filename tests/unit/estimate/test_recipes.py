@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from benchmarks.accuracy.estimate.compare import compare, make_recipe
 
-from ullage.estimate.estimate import TrainingEstimate, estimate_training
+from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
 from ullage.gpus.catalog import find_gpu
 from ullage.models.config import Config
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.estimate.eager.arena import Arena
-from ullage.estimate.eager.machine import Machine
-from ullage.estimate.eager.reductions import scratch_of_columns, sum_to
-from ullage.estimate.eager.tensor import BFLOAT16, FLOAT32, INT64, empty
+from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.machine import Machine
+from ullage.estimate.training.eager.reductions import scratch_of_columns, sum_to
+from ullage.estimate.training.eager.tensor import BFLOAT16, FLOAT32, INT64, empty
 
 H100 = Machine()
 A100 = Machine((8, 0), multiprocessors=108)

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ullage.errors import SpecError
-from ullage.estimate import checkpointing, textbook
+from ullage.estimate import textbook
 from ullage.estimate.textbook import Recompute, Schedule, States
+from ullage.estimate.training import checkpointing
 
 SHORT = range(1, 13)
 sizes = st.integers(1, 10**6)

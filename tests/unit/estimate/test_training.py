@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ullage.errors import SpecError
-from ullage.estimate.eager import module
-from ullage.estimate.eager.machine import Machine
-from ullage.estimate.estimate import TrainingEstimate, estimate_training
-from ullage.estimate.recipe import Lora, Recipe
-from ullage.estimate.timeline import Moment
-from ullage.estimate.training import Played, play_training
+from ullage.estimate.training.eager import module
+from ullage.estimate.training.eager.machine import Machine
+from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
+from ullage.estimate.training.loop import Played, play_training
+from ullage.estimate.training.recipe import Lora, Recipe
+from ullage.estimate.training.timeline import Moment
 from ullage.gpus.catalog import find_gpu
 from ullage.models.config import Config
 from ullage.trace.category import Category

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ullage.errors import SpecError
-from ullage.estimate.engines.transformers import generated_bytes, is_paged, lay_out
+from ullage.estimate.serving.engines.transformers import generated_bytes, is_paged, lay_out
 from ullage.models.architecture import read_model
 from ullage.models.config import Config
 from ullage.models.layers import Latent, Model

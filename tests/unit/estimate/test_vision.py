@@ -13,16 +13,16 @@ from benchmarks.accuracy.estimate.cases_vision import CASES, CONFIGS
 from benchmarks.accuracy.estimate.compare import Row, compare, make_recipe
 
 from ullage.errors import SpecError
-from ullage.estimate.architectures import build_model
-from ullage.estimate.eager.arena import Arena
-from ullage.estimate.eager.convolution import convolve
-from ullage.estimate.eager.machine import Machine
-from ullage.estimate.eager.module import parameter
-from ullage.estimate.eager.tensor import BFLOAT16, empty
-from ullage.estimate.estimate import estimate_training
-from ullage.estimate.recipe import Recipe
-from ullage.estimate.timeline import Timeline
-from ullage.estimate.training import play_training
+from ullage.estimate.training.architectures import build_model
+from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.convolution import convolve
+from ullage.estimate.training.eager.machine import Machine
+from ullage.estimate.training.eager.module import parameter
+from ullage.estimate.training.eager.tensor import BFLOAT16, empty
+from ullage.estimate.training.estimate import estimate_training
+from ullage.estimate.training.loop import play_training
+from ullage.estimate.training.recipe import Recipe
+from ullage.estimate.training.timeline import Timeline
 from ullage.gpus.catalog import find_gpu
 from ullage.models.config import Config
 

@@ -20,9 +20,9 @@ from benchmarks.serving.predict import (
     settings_of,
 )
 
-from ullage.estimate.engines.vllm import Pool, lay_out
-from ullage.estimate.serving import find_longest
-from ullage.estimate.serving_plan import ServingPlan
+from ullage.estimate.serving.engines.vllm import Pool, lay_out
+from ullage.estimate.serving.serving import find_longest
+from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.models.architecture import read_layers
 from ullage.models.builtin import find_model, load_models
 from ullage.models.config import Config

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ullage.errors import SpecError
-from ullage.estimate import adapters, diffusion, retrieval, speech
-from ullage.estimate.diffusion import Offload, Stage
-from ullage.estimate.kv_cache import token_bytes
-from ullage.estimate.speculation import with_draft, with_layers
+from ullage.estimate.serving import adapters, diffusion_sampling, retrieval, speech
+from ullage.estimate.serving.diffusion_sampling import Offload, Stage
+from ullage.estimate.serving.kv_cache import token_bytes
+from ullage.estimate.serving.speculation import with_draft, with_layers
 from ullage.models.architecture import read_model
 from ullage.models.builtin import find_model
 from ullage.models.layers import Model
@@ -75,18 +75,18 @@ STAGES = (
     ],
 )
 def test_a_sampler_peaks_in_one_stage(offload: Offload, expected: int, stage: str) -> None:
-    assert diffusion.peak_bytes(STAGES, offload) == expected
-    assert diffusion.peak_stage(STAGES, offload).name == stage
-    assert diffusion.peak_bytes(STAGES, offload, latents=7) == expected + 7
+    assert diffusion_sampling.peak_bytes(STAGES, offload) == expected
+    assert diffusion_sampling.peak_stage(STAGES, offload).name == stage
+    assert diffusion_sampling.peak_bytes(STAGES, offload, latents=7) == expected + 7
 
 
 def test_tiling_bounds_the_decoder() -> None:
-    whole = diffusion.decoder_bytes(2048, 2048)
+    whole = diffusion_sampling.decoder_bytes(2048, 2048)
     assert whole == 3 * 128 * 2048 * 2048 * 2 + 3 * 2048 * 2048 * 2
-    tiled = diffusion.decoder_bytes(2048, 2048, tile=512)
+    tiled = diffusion_sampling.decoder_bytes(2048, 2048, tile=512)
     assert tiled == 3 * 128 * 512 * 512 * 2 + 3 * 2048 * 2048 * 2
-    assert diffusion.decoder_bytes(4096, 4096, tile=512) - tiled == 3 * 3 * 2048 * 2048 * 2
-    assert diffusion.latent_bytes(1024, 1024, copies=1) == 16 * 128 * 128 * 2
+    assert diffusion_sampling.decoder_bytes(4096, 4096, tile=512) - tiled == 3 * 3 * 2048 * 2048 * 2
+    assert diffusion_sampling.latent_bytes(1024, 1024, copies=1) == 16 * 128 * 128 * 2
 
 
 def test_indexes() -> None:

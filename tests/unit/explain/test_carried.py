@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ullage.explain.carried import find_carried
-from ullage.explain.phases import find_regions
+from ullage.explain.moments.phases import find_regions
 from ullage.trace.lifetime import find_lifetimes
 from ullage.trace.model import Record
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ullage.explain.course import StepSource
-from ullage.explain.phases import Phase
+from ullage.explain.moments.course import StepSource
+from ullage.explain.moments.phases import Phase
 from ullage.explain.snapshot import SnapshotReport
 
 ReportOf = Callable[..., SnapshotReport]

@@ -11,8 +11,8 @@ import pytest
 
 import ullage
 from ullage.errors import SnapshotError
-from ullage.explain.causes import CauseKind
-from ullage.explain.differences import Difference
+from ullage.explain.compare.causes import CauseKind
+from ullage.explain.compare.differences import Difference
 from ullage.units import MIB
 
 Block = tuple[int, int, str]  # bytes, line, function

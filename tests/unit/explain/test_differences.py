@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ullage.explain.differences import find_differences
+from ullage.explain.compare.differences import find_differences
 
 SGD = "site-packages/torch/optim/sgd.py"
 ADAM = "site-packages/torch/optim/adam.py"

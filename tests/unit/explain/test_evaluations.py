@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ullage.explain.evaluations import find_evaluations, find_rounds_of_marks
+from ullage.explain.moments.evaluations import find_evaluations, find_rounds_of_marks
 from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
 from ullage.gpus.catalog import Gpu

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from ullage.api.diff import diff
+from ullage.api.explain import explain_file
 from ullage.cli.main import run_cli
-from ullage.diffs import diff
 from ullage.explain.run import RunReport
-from ullage.explanations import explain_file
 from ullage.gate.compare import compare
 from ullage.gate.config import load_configuration
 from ullage.gate.figures import Measured
@@ -216,7 +216,7 @@ def test_github_heeds_no_line_of_the_report(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "ullage.checks.check", lambda *_, **__: SimpleNamespace(view=view, pages={}, exit_code=1)
+        "ullage.api.check.check", lambda *_, **__: SimpleNamespace(view=view, pages={}, exit_code=1)
     )
     assert run_cli(["check", "--format", "github"]) == 1
     first, *lines = capsys.readouterr().out.splitlines()

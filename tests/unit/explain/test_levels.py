@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ullage.explain.moments.spikes import find_brief, peak_without
 from ullage.explain.snapshot import SnapshotReport
-from ullage.explain.spikes import find_brief, peak_without
 from ullage.units import MIB
 
 ReportOf = Callable[..., SnapshotReport]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ullage.explain.modules import (
+from ullage.explain.owners.modules import (
     ModuleShare,
     attribute_modules,
     merge_numbered,

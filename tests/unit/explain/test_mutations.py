@@ -231,8 +231,8 @@ def read(
     """`read(words, name, content, codes)`: the file is what `ullage WORDS` reads."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ullage.cli.main.report_crash", raise_it)
-    monkeypatch.setattr("ullage.checks.run_cases", run_nothing)
-    monkeypatch.setattr("ullage.executed.execute", lambda *_: (0, None))
+    monkeypatch.setattr("ullage.api.check.run_cases", run_nothing)
+    monkeypatch.setattr("ullage.api.exec.execute", lambda *_: (0, None))
     (tmp_path / "requests.jsonl").write_text('{"input_length": 1}\n')
     (tmp_path / "serve.py").write_text("def handle(request): pass\n")
 
@@ -274,7 +274,7 @@ def test_damaged_plans(read: Callable[..., None], count: int, monkeypatch: Any) 
         assert isinstance(plan.summary, str) and isinstance(plan.variables, dict)
         return 5, type("Outcome", (), {"is_applied": True})
 
-    monkeypatch.setattr("ullage.executed.execute", use)
+    monkeypatch.setattr("ullage.api.exec.execute", use)
     words = ["exec", "--plan", "plan.json", "--", "train.py"]
     for _ in range(count):
         tree = damage(PLAN, chosen)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ullage.explain.ownership import CATEGORIES
+from ullage.explain.owners.ownership import CATEGORIES
 from ullage.explain.snapshot import SnapshotReport
 from ullage.trace.model import Category
 from ullage.units import MIB

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ullage.explain.ownership import CATEGORIES, CLAIM_ORDER, attribute, attribute_record
-from ullage.explain.phases import find_regions
+from ullage.explain.moments.phases import find_regions
+from ullage.explain.owners.ownership import CATEGORIES, CLAIM_ORDER, attribute, attribute_record
 from ullage.trace.lifetime import NEVER, Lifetimes, find_lifetimes
 from ullage.trace.model import Claims, Mark, MarkKind, Record, Workspaces
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ullage.explain.ranks import Axis, find_axes
+from ullage.explain.compare.ranks import Axis, find_axes
 
 
 @pytest.mark.parametrize(

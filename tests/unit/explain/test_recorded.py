@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ullage.explain.levels import find_levels
+from ullage.explain.moments.levels import find_levels
+from ullage.explain.moments.series import find_moments, sum_at_moments
+from ullage.explain.owners.recorded import Recorded
 from ullage.explain.reconcile import reconcile
-from ullage.explain.recorded import Recorded
 from ullage.explain.rules.case import make_case
-from ullage.explain.series import find_moments, sum_at_moments
 from ullage.explain.snapshot import SnapshotReport
 from ullage.units import MIB
 

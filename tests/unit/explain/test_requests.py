@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from ullage.explain.basis import allocator_basis
-from ullage.explain.course import Course, StepSource
 from ullage.explain.killed import record_of
+from ullage.explain.moments.course import Course, StepSource
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
-from ullage.record.levels import DeviceLevels, Levels
-from ullage.record.requests import Noted
+from ullage.record.requests.requests import Noted
+from ullage.record.session.levels import DeviceLevels, Levels
 from ullage.trace.model import Category, Record, Request
 from ullage.units import MIB
 

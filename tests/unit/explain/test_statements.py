@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.explain.statements import source_of, statement_at
+from ullage.explain.owners.statements import source_of, statement_at
 
 TEXT = "def f(x):\n    if x:\n        return g(\n            x)\n    y = 1; z = 2\n"
 

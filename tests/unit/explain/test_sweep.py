@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ullage.explain.sweep import Line, SweepReport
+from ullage.explain.compare.sweep import Line, SweepReport
 from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import Gpu
 from ullage.report.sweep import render_sweep

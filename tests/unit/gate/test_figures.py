@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.explain.course import StepSource
+from ullage.explain.moments.course import StepSource
 from ullage.gate.figures import _growth
 from ullage.trace.model import Request
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ullage.errors import SpecError
-from ullage.estimate.architectures import MODELS, build_model
-from ullage.estimate.eager.arena import Arena
-from ullage.estimate.recipe import Recipe
+from ullage.estimate.training.architectures import MODELS, build_model
+from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.recipe import Recipe
 from ullage.models.builtin import BuiltIn, find_model, load_models
 
 ALL = list(load_models().values())

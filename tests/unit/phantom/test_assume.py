@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ullage.errors import SpecError
-from ullage.record.assume import WORST_CASE, Assumed, Experts, Plausibility
+from ullage.record.values.assume import WORST_CASE, Assumed, Experts, Plausibility
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.phantom import build, elf
+from ullage.native import build, elf
 
 EM_AARCH64 = 183  # e_machine in the ELF header
 ANSWER = """

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ullage.phantom import build
+from ullage.native import build
 
 FLOAT, HALF = 0, 2
 NCHW, NHWC = 0, 1

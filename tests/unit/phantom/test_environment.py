@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ullage.errors import EnvironmentProblem
-from ullage.phantom import build, environment
+from ullage.native import build
+from ullage.phantom import environment
 from ullage.phantom.environment import STAMP, UNFINISHED, EnvironmentSpec, make_environment
 
 TORCH_NEEDS = (

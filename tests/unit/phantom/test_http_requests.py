@@ -13,7 +13,7 @@ import pytest
 
 from ullage.errors import SpecError
 from ullage.phantom.http_requests import Endpoint, make_body
-from ullage.record.requests import Request
+from ullage.record.requests.requests import Request
 
 
 def sent(line: dict[str, Any], **fields: Any) -> Any:

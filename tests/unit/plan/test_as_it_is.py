@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from ullage.api.fit import Fit
 from ullage.explain.verdict import Verdict
-from ullage.fits import Fit
 from ullage.gpus.catalog import find_gpu
 from ullage.phantom.launch import plan_variables
 from ullage.plan.as_it_is import fits_as_it_is
-from ullage.plan.measure import Wanted
+from ullage.plan.costs.measure import Wanted
 from ullage.report.fit import fit_document, render_fit
 from ullage.report.fit_page import render_fit_page
-from ullage.techniques.outcome import read_outcome
+from ullage.techniques.applying.outcome import read_outcome
 from ullage.techniques.plan import MadeFor, Plan
 
 GPU = find_gpu("t4")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ullage.plan.blocks import block_of_module, find_blocks
+from ullage.plan.costs.blocks import block_of_module, find_blocks
 from ullage.trace.model import Record
 from ullage.trace.work import Node, Work
 
@@ -89,7 +89,7 @@ def test_single_layers_are_no_blocks(find: Find) -> None:
 
 
 def test_what_is_in_a_block_is_of_it(find: Find) -> None:
-    from ullage.plan.blocks import Block
+    from ullage.plan.costs.blocks import Block
 
     modules = ("", "h", "h.1", "h.1.mlp", "h.10", "head")
     of = block_of_module([Block("h.1", "Block"), Block("h.10", "Block")], modules)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ullage.plan.choices import worth_trying
-from ullage.plan.problem import Problem
+from ullage.plan.solver.problem import Problem
 
 Make = Callable[..., Problem]
 

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from ullage.plan import ladder as module
-from ullage.plan.blocks import Block
-from ullage.plan.cost import Seconds
+from ullage.plan.costs.blocks import Block
+from ullage.plan.costs.measure import Measured
+from ullage.plan.costs.profile import Profile, Stretch
+from ullage.plan.costs.roofline import Seconds
 from ullage.plan.findings import Key, key_of
 from ullage.plan.ladder import Ladder
-from ullage.plan.measure import Measured
 from ullage.plan.menu import Actions
-from ullage.plan.problem import Problem
-from ullage.plan.profile import Profile, Stretch
-from ullage.plan.solve import least_s
+from ullage.plan.solver.problem import Problem
+from ullage.plan.solver.solve import least_s
 from ullage.plan.trying import Rung
 from ullage.techniques.technique import Action
 

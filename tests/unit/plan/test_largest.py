@@ -11,9 +11,9 @@ import pytest
 
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import find_gpu
-from ullage.plan import largest
-from ullage.plan.largest import Answer, LargestReport, LargestSearch
-from ullage.plan.measure import Wanted
+from ullage.plan.costs.measure import Wanted
+from ullage.plan.sizes import largest
+from ullage.plan.sizes.largest import Answer, LargestReport, LargestSearch
 from ullage.plan.trying import Rung
 from ullage.techniques.technique import Action, Semantics
 from ullage.units import GIB

@@ -9,10 +9,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from ullage.plan.cost import Seconds
-from ullage.plan.measure import Measured, helps
+from ullage.plan.costs.measure import Measured, helps
+from ullage.plan.costs.profile import Profile, Stretch
+from ullage.plan.costs.roofline import Seconds
 from ullage.plan.menu import moves, settings, treatments
-from ullage.plan.profile import Profile, Stretch
 from ullage.techniques.technique import Action, Semantics
 
 HEAD = Stretch("after forward", 1)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from ullage.plan.blocks import Block
-from ullage.plan.problem import make_problem
-from ullage.plan.profile import Stretch, kept_by_module, read_profile
+from ullage.plan.costs.blocks import Block
+from ullage.plan.costs.profile import Stretch, kept_by_module, read_profile
+from ullage.plan.solver.problem import make_problem
 from ullage.trace.model import Record
 
 MakeRecord = Callable[..., Record]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.estimate.checkpointing import checkpointed_peak, least_checkpointed_peak
-from ullage.plan.segments import Chain, least_peak, peak_of
+from ullage.estimate.training.checkpointing import checkpointed_peak, least_checkpointed_peak
+from ullage.plan.sizes.segments import Chain, least_peak, peak_of
 from ullage.techniques.checkpoint_segments import even_lengths, read_lengths
 
 SIZES = st.lists(st.tuples(*[st.integers(0, 9)] * 3), min_size=1, max_size=9)

@@ -11,11 +11,11 @@ import pytest
 from ullage.errors import SpecError
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import find_gpu
-from ullage.plan import sharded
-from ullage.plan.blocks import Block
-from ullage.plan.sharded import ShardedSearch, Wanted
-from ullage.plan.shardings import Engine, OnHost, Sharding
-from ullage.techniques.outcome import Outcome
+from ullage.plan.costs.blocks import Block
+from ullage.plan.launchers import sharded_search
+from ullage.plan.launchers.sharded_search import ShardedSearch, Wanted
+from ullage.plan.launchers.shardings import Engine, OnHost, Sharding
+from ullage.techniques.applying.outcome import Outcome
 from ullage.techniques.plan import MadeFor
 from ullage.units import GIB
 
@@ -77,10 +77,10 @@ class Ranks:
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
     """Runs of a program of two blocks; a record is its seconds."""
     blocks = (Block("a", "Block"), Block("b", "Block"))
-    monkeypatch.setattr(sharded, "find_blocks", lambda *_: blocks)
-    monkeypatch.setattr(sharded, "kept_by_module", lambda *_: None)
+    monkeypatch.setattr(sharded_search, "find_blocks", lambda *_: blocks)
+    monkeypatch.setattr(sharded_search, "kept_by_module", lambda *_: None)
     monkeypatch.setattr(
-        sharded, "step_seconds", lambda record, *_: SimpleNamespace(step=record, blocks=None)
+        sharded_search, "step_seconds", lambda record, *_: SimpleNamespace(step=record, blocks=None)
     )
     return Ranks()
 

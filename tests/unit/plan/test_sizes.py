@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from ullage.plan.findings import Seen
-from ullage.plan.sizes import Sizes
+from ullage.plan.sizes.sizes import Sizes
 
 GIB = 2**30
 BUDGET = 16 * GIB

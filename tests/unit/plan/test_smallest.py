@@ -8,8 +8,8 @@ from typing import Any
 
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import find_gpu, load_catalog
-from ullage.plan.measure import Wanted
-from ullage.plan.smallest import find_smallest
+from ullage.plan.costs.measure import Wanted
+from ullage.plan.sizes.smallest import find_smallest
 from ullage.units import GIB
 
 CATALOG = [find_gpu(slug) for slug in ("h100-80gb", "t4", "gtx-1080", "rtx-3080-10gb", "rtx-2060")]

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ullage.plan.certificate import is_available
-from ullage.plan.problem import Problem
-from ullage.plan.solve import relax, solve
+from ullage.plan.solver.certificate import is_available
+from ullage.plan.solver.problem import Problem
+from ullage.plan.solver.solve import relax, solve
 
 Make = Callable[..., Problem]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ullage.record import ooms
-from ullage.record.ooms import OutOfMemories
+from ullage.record.session import ooms
+from ullage.record.session.ooms import OutOfMemories
 
 
 class OutOfMemoryError(RuntimeError):

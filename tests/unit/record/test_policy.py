@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ullage.record.policy import deciding
-from ullage.record.uniform import COMPARISONS, RULES, Call
+from ullage.record.values.policy import deciding
+from ullage.record.values.uniform import COMPARISONS, RULES, Call
 
 
 @pytest.mark.parametrize("holds", [True, False])

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ullage.record.requests import (
+from ullage.record.requests.concurrent_callers import Users, pass_on
+from ullage.record.requests.requests import (
     Noted,
     Request,
     answered_by,
@@ -18,7 +19,6 @@ from ullage.record.requests import (
     read_notes,
     read_requests,
 )
-from ullage.record.users import Users, pass_on
 
 
 def make(count: int) -> list[Request]:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from ullage.estimates import Estimate, ServingAnswer, estimate_serving, estimate_training
+from ullage.api.estimate import Estimate, ServingAnswer, estimate_serving, estimate_training
 from ullage.models.builtin import find_model
 from ullage.models.config import Config
 from ullage.report.estimate_graphics import Part, draw_course, draw_memory, ink_on

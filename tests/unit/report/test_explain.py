@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from ullage.api.explain import Explanation, explain_file
 from ullage.explain.rules.registry import RULES
-from ullage.explanations import Explanation, explain_file
 from ullage.report.explain import explain_line, print_explain, render_rule
 from ullage.units import MIB
 

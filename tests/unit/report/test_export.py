@@ -19,9 +19,9 @@ import pytest
 
 import ullage
 from ullage.errors import SpecError
-from ullage.explain.course import Course, StepSource
-from ullage.explain.levels import find_levels
-from ullage.explain.phases import Phase
+from ullage.explain.moments.course import Course, StepSource
+from ullage.explain.moments.levels import find_levels
+from ullage.explain.moments.phases import Phase
 from ullage.report.export import check_format, write_csv, write_folded, write_pickle
 from ullage.report.html import SnapshotPage
 from ullage.report.trace_events import write_trace_events

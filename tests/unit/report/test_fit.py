@@ -11,11 +11,11 @@ import pytest
 from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import find_gpu
 from ullage.gpus.rates import Rates, Speed
-from ullage.plan.blocks import Block
+from ullage.plan.costs.blocks import Block
 from ullage.plan.findings import INTERRUPTED, Candidate, FitReport, Seen, name_plan
 from ullage.report.fit import fit_document, fit_line, render_fit
 from ullage.report.fit_page import draw_front, render_fit_page
-from ullage.techniques.replayed import Replayed
+from ullage.techniques.replaying.outcome import Replayed
 from ullage.techniques.technique import Action
 from ullage.units import GIB
 

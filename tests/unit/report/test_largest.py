@@ -9,7 +9,7 @@ import pytest
 
 from ullage.gpus.catalog import find_gpu
 from ullage.plan.findings import Seen
-from ullage.plan.largest import Answer, LargestReport
+from ullage.plan.sizes.largest import Answer, LargestReport
 from ullage.report.largest import largest_document, largest_line, render_largest
 from ullage.techniques.technique import Action
 from ullage.units import GIB
@@ -68,7 +68,7 @@ def test_the_report_says_what_a_sample_takes_and_why_no_more_fits(report: Larges
 
 def test_the_document_has_each_answer(report: LargestReport) -> None:
     document = json.loads(json.dumps(largest_document(report)))
-    assert document["schema"] == "ullage.largest/1"
+    assert document["schema"] == "ullage.api.largest/1"
     assert (document["largest"], document["as_it_is"], document["exit_code"]) == (20, 10, 0)
     assert document["fastest_per_unit"] == "as it is"
     best, plain = document["answers"]

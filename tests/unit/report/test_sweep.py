@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ullage.errors import SpecError
-from ullage.explain.sweep import SweepReport
+from ullage.explain.compare.sweep import SweepReport
 from ullage.gpus.catalog import Gpu
 from ullage.report.plot import check_plot, plot_sweep
 from ullage.report.sweep import render_sweep, sweep_document

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ullage.techniques.outcome import Outcome, State, note, read_outcome
+from ullage.techniques.applying.outcome import Outcome, State, note, read_outcome
 from ullage.techniques.plan import MadeFor, Plan
-from ullage.techniques.replayed import Replayed, write_replayed
+from ullage.techniques.replaying.outcome import Replayed, write_replayed
 from ullage.techniques.technique import Action
 
 MADE_FOR = MadeFor("2.15.0", "GPT", 1_000)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from ullage.errors import SpecError
-from ullage.estimate.answer import find_knobs, rank_gpus
-from ullage.estimate.estimate import estimate_training
-from ullage.estimate.recipe import Recipe
-from ullage.estimate.serving import ServingPlan, estimate_serving
-from ullage.estimate.serving_plan import Verdict
-from ullage.estimate.serving_rank import rank_for_serving
+from ullage.estimate.serving.gpu_ranking import rank_for_serving
+from ullage.estimate.serving.serving import ServingPlan, estimate_serving
+from ullage.estimate.serving.serving_plan import Verdict
+from ullage.estimate.training.answer import find_knobs, rank_gpus
+from ullage.estimate.training.estimate import estimate_training
+from ullage.estimate.training.recipe import Recipe
 from ullage.gpus import find_gpu, load_catalog
 from ullage.models.builtin import find_model
 from ullage.ui.advice import advise

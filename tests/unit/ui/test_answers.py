@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ullage.errors import SpecError
-from ullage.estimate.estimate import estimate_training
-from ullage.estimate.recipe import Recipe
+from ullage.estimate.training.estimate import estimate_training
+from ullage.estimate.training.recipe import Recipe
 from ullage.gpus import find_gpu
 from ullage.models.builtin import find_model
 from ullage.ui.answers import BadQuery, answer, read_loop, read_recipe

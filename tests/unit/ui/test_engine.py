@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ullage.errors import SpecError
-from ullage.estimate.serving import ServingPlan, estimate_serving
+from ullage.estimate.serving.serving import ServingPlan, estimate_serving
 from ullage.gpus import find_gpu
 from ullage.models.builtin import find_model
 from ullage.models.config import Config

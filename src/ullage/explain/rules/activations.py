@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ullage.explain.phases import Phase
+from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.spikes import find_brief
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.rule import Found, Kind, Rule
-from ullage.explain.spikes import find_brief
 from ullage.trace.model import Category
 from ullage.trace.snapshot import Int64Array
 from ullage.units import MIB, format_bytes

@@ -12,9 +12,9 @@ import re
 
 import numpy as np
 
+from ullage.explain.owners.sites import OPERATOR, has_python_file, rank_frames
+from ullage.explain.owners.statements import source_of, statement_at
 from ullage.explain.rules.case import Case
-from ullage.explain.sites import OPERATOR, has_python_file, rank_frames
-from ullage.explain.statements import source_of, statement_at
 from ullage.gpus.catalog import load_catalog
 from ullage.trace.snapshot import Int64Array
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ullage.explain.ownership import CATEGORIES, code_of
-from ullage.explain.phases import Phase
-from ullage.explain.sites import OPERATOR, has_python_file
+from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.spikes import peak_without
+from ullage.explain.owners.ownership import CATEGORIES, code_of
+from ullage.explain.owners.sites import OPERATOR, has_python_file
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
-from ullage.explain.spikes import peak_without
 from ullage.explain.trial import Relief
 from ullage.trace.model import Category
 from ullage.trace.replay import BoolArray

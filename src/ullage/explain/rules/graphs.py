@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ullage.explain.course import StepSource
-from ullage.explain.growth import Growth, find_step_levels
+from ullage.explain.moments.course import StepSource
+from ullage.explain.moments.growth import Growth, find_step_levels
 from ullage.explain.rules.case import Case, category_of
 from ullage.explain.rules.rule import Found, Kind, Rule
 from ullage.explain.trial import Relief

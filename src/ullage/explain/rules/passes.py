@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ullage.explain.course import Course
-from ullage.explain.phases import Phase
+from ullage.explain.moments.course import Course
+from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.spikes import birth_after
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.graphs import growing_blocks, irregular_sites
 from ullage.explain.rules.rule import Found, Kind, Rule
-from ullage.explain.spikes import birth_after
 from ullage.trace.model import Category
 from ullage.trace.replay import BoolArray
 from ullage.trace.snapshot import Action, Int64Array

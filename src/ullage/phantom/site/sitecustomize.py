@@ -47,7 +47,7 @@ if os.environ.get("ULLAGE_PHANTOM") == "1" and os.environ.get("ULLAGE_RECORD", "
 
         become_a_run()
     elif "ULLAGE_HELD" in os.environ:
-        from ullage.phantom.held import start_held
+        from ullage.phantom.prefork import start_held
 
         start_held()
     else:
@@ -55,12 +55,12 @@ if os.environ.get("ULLAGE_PHANTOM") == "1" and os.environ.get("ULLAGE_RECORD", "
 
         start()
     if "ULLAGE_INPUTS" in os.environ:
-        from ullage.record.inputs import note_inputs
+        from ullage.record.session.input_files import note_inputs
 
         note_inputs()
 elif "ULLAGE_PLAN" in os.environ and "ULLAGE_PHANTOM" not in os.environ:
     _load_ullage()
-    from ullage.techniques.script import start as apply_plan
+    from ullage.techniques.applying.script import start as apply_plan
 
     apply_plan()
 _run_next()

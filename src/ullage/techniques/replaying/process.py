@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ullage.techniques.plan import Plan
-from ullage.techniques.replayed import Replayed, write_replayed
+from ullage.techniques.replaying.outcome import Replayed, write_replayed
 
 LIMIT_S, PATIENCE_S = 60, 300
 """A replay that takes more processor time, or waits longer for it, is ended."""

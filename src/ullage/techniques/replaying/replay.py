@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ullage.errors import PlanError
-from ullage.record.module_trees import class_name, paths, unwrapped
-from ullage.techniques.applied import describe_program
+from ullage.record.owners.module_trees import class_name, paths, unwrapped
+from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.plan import Plan
-from ullage.techniques.replayed import Replayed
 from ullage.techniques.replaying.calls import Smaller
+from ullage.techniques.replaying.outcome import Replayed
 from ullage.techniques.replaying.thinning import Thin, thinned
 from ullage.techniques.replaying.training import (
     NUM_STEPS,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ullage.record.module_trees import join, paths
+from ullage.record.owners.module_trees import join, paths
 from ullage.techniques.technique import Action
 
 _LISTS = ("ModuleList", "Sequential")

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ullage.record.module_trees import paths
-from ullage.techniques.nested import tensors as nested_tensors
+from ullage.record.owners.module_trees import paths
+from ullage.techniques.means.nested import tensors as nested_tensors
 from ullage.techniques.plan import Plan
 
 NUM_STEPS = 3

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ullage.record.module_trees import class_name
+from ullage.record.owners.module_trees import class_name
 
 # Embeddings of more rows have this many in the twin.
 _MANY_ROWS = 4096

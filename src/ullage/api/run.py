@@ -1,0 +1,250 @@
+"""Runs a program on the phantom and explains what came out: what `ullage run` and `ullage.run` are.
+
+run = ullage.run(["train.py", "--batch-size", "16"], gpu="h100-80gb")
+run.verdict, run.peak_reserved_bytes, run.devices[0].headroom_bytes
+print(run.text())
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from ullage.errors import SpecError
+from ullage.files import check_writable
+from ullage.phantom.device import choose_device
+from ullage.phantom.program import resolve_program
+from ullage.phantom.rank import Rank, choose_ranks
+from ullage.runs.job import Job, ProgramOptions, make_job, make_options
+from ullage.runs.one import run_job
+
+if TYPE_CHECKING:
+    from ullage.explain.device import DeviceReport
+    from ullage.explain.run import RunReport
+    from ullage.explain.verdict import Verdict
+    from ullage.techniques.plan import Plan
+
+
+_MAX_STEM = 100  # of a program's name, in the name of its snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run: its report, and its figures by name. `peak_*_bytes` are those of the first
+    device, 0 without one.
+    """
+
+    report: RunReport
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the program fits."""
+        return self.report.verdict
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line exits with: 0 fits, 1 out of memory, 3 the program failed, 130
+        interrupted.
+        """
+        return int(self.report.exit_code)
+
+    @property
+    def devices(self) -> tuple[DeviceReport, ...]:
+        """Each device, as each process used it."""
+        return self.report.devices
+
+    @property
+    def peak_requested_bytes(self) -> int:
+        """The most bytes the program had asked for at once."""
+        return max((device.totals.peak_requested_bytes for device in self.devices[:1]), default=0)
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """The most bytes in live blocks, as torch.cuda.max_memory_allocated() has it."""
+        return max((device.totals.peak_allocated_bytes for device in self.devices[:1]), default=0)
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The most bytes the allocator held, as torch.cuda.max_memory_reserved() has it."""
+        return max((device.totals.peak_reserved_bytes for device in self.devices[:1]), default=0)
+
+    @property
+    def peak_used_bytes(self) -> int:
+        """The most bytes of the whole device in use, with the driver's context at its upper end."""
+        return max((device.peak_used_bytes for device in self.devices[:1]), default=0)
+
+    @property
+    def snapshot(self) -> str | None:
+        """The snapshot file of the first process; None where none was asked for or written."""
+        return self.report.processes[0].snapshot if self.report.processes else None
+
+    @property
+    def html(self) -> str:
+        """One self-contained page: the snapshots of all processes, and the report; the run document
+        is in it.
+
+        Raises:
+            SnapshotError: no snapshot was kept, or it tells of no device memory.
+        """
+        from ullage.report.run_page import render_run_page
+
+        return render_run_page(self.report)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The run document, schema "ullage.run/1"."""
+        from ullage.report.document import run_document
+
+        return run_document(self.report)
+
+    def text(self, width: int = 80) -> str:
+        """The report for people, without colour."""
+        from ullage.report.text import render_run
+
+        return render_run(self.report, width)
+
+
+def run(
+    program: Sequence[str],
+    *,
+    gpu: str | None = None,
+    memory: str | int | None = None,
+    capability: str | None = None,
+    budget: str | int | None = None,
+    alloc_conf: str | None = None,
+    steps: int | None = None,
+    python: str | os.PathLike[str] | None = None,
+    snapshot: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    real_init: bool = False,
+    dummy_weights: bool = False,
+    values: bool = True,
+    assume: Sequence[str] = (),
+    plan: str | os.PathLike[str] | Plan | None = None,
+    gpus: int | None = None,
+    world_size: int | None = None,
+    rank: int | None = None,
+    local_world_size: int | None = None,
+    try_remedies: bool = False,
+    stdout_to_stderr: bool = False,
+    on_progress: Callable[[str], None] | None = None,
+) -> Run:
+    """Runs a program on a GPU that is not there, and says whether it fits, with what peak, and who
+    owns it.
+
+    Args:
+        program: its words, as they would follow `ullage run --`: a file and its arguments, "-m" and
+            a module, or the name of a Python entry point.
+        gpu: a GPU of the catalogue; without it, memory and capability, an H100-80 that never runs
+            out.
+        memory: another total, such as "24GiB".
+        capability: another compute capability, such as "8.9".
+        budget: what may be used of the device, its context included, such as "20GiB": beyond that
+            the program runs out of memory, as where others hold the rest. None: all of it.
+        alloc_conf: what PYTORCH_ALLOC_CONF is set to.
+        steps: stop after so many training steps.
+        python: the interpreter of another environment.
+        snapshot: where the memory snapshot goes; None keeps none.
+        force: overwrite that file.
+        real_init: really initialise weights on the CPU (slower, and no allocation depends on it).
+        dummy_weights: make up weight files of transformers models that are not there.
+        values: compute small values (masks, counts, flags) beside the phantom.
+        assume: what is assumed of values that are not known, such as "nonzero=half" (or all, none,
+            a fraction) and "experts=balanced" (or worst).
+        plan: a plan, or the file of one, that is applied to the model that the program trains.
+        gpus: how many devices there are, all alike; None is one, or those of a rank's node.
+        world_size: the number of ranks of a distributed job of which the program plays one.
+        rank: which; None is rank 0.
+        local_world_size: how many ranks are on one node; None is 8, or all of a smaller job.
+        try_remedies: where memory runs out, run the program again with what may help; needs a
+            snapshot.
+        stdout_to_stderr: the program's own output goes to stderr.
+        on_progress: called with a line, such as "step 3 allocated 8641234567", as steps end.
+
+    Raises:
+        SpecError: an option or the program is not possible.
+        EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
+        SnapshotError: what the program left cannot be read.
+        PlanError: the plan cannot be read.
+    """
+    kept = None if snapshot is None else Path(snapshot)
+    if kept is not None:
+        check_writable(kept, force=force)
+    job = make_run_job(
+        program, gpu=gpu, memory=memory, capability=capability, budget=budget,
+        alloc_conf=alloc_conf, steps=steps, python=python, has_snapshot=kept is not None,
+        real_init=real_init, dummy_weights=dummy_weights, values=values, assume=assume, plan=plan,
+        gpus=gpus, world_size=world_size, rank=rank, local_world_size=local_world_size,
+    )  # fmt: skip
+    report = run_job(
+        job, kept, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress, force=force,
+        meanwhile=_load_report,
+    )  # fmt: skip
+    if try_remedies:
+        from ullage.plan.remedy_runs import try_remedies as try_each
+
+        report = try_each(report, job, on_progress)
+    return Run(report)
+
+
+def _load_report() -> None:
+    """What every report needs, imported while the program runs."""
+    from ullage.report import text as _text  # noqa: F401
+
+
+def make_run_job(
+    program: Sequence[str],
+    *,
+    has_snapshot: bool,
+    gpu: str | None = None,
+    memory: str | int | None = None,
+    capability: str | None = None,
+    budget: str | int | None = None,
+    python: str | os.PathLike[str] | None = None,
+    gpus: int | None = None,
+    world_size: int | None = None,
+    rank: int | None = None,
+    local_world_size: int | None = None,
+    **options: Unpack[ProgramOptions],
+) -> Job:
+    """The job of `run`, which has these options; raises as it does."""
+    return make_job(
+        program,
+        device=choose_device(gpu, memory=memory, capability=capability, budget=budget),
+        python=python,
+        options=replace(
+            make_options(**options),
+            has_snapshot=has_snapshot,
+            rank=_choose_rank(rank, world_size, local_world_size),
+            num_devices=gpus,
+        ),
+    )
+
+
+def _choose_rank(
+    rank: int | None, world_size: int | None, local_world_size: int | None
+) -> Rank | None:
+    if world_size is None:
+        if rank is not None or local_world_size is not None:
+            raise SpecError("a rank is one of a job; give the number of its ranks (world size) too")
+        return None
+    return choose_ranks((rank or 0,), world_size, local_world_size)[0]
+
+
+def default_snapshot(program: Sequence[str], python: str | None = None) -> Path:
+    """A name for a run's snapshot in the current directory that no file has:
+    ullage-train-20261120-141502.pickle.
+    """
+    name = resolve_program(program, python).name
+    stem = f"ullage-{name[:_MAX_STEM]}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, number = Path(f"{stem}.pickle"), 2
+    while os.path.lexists(path):
+        path, number = Path(f"{stem}-{number}.pickle"), number + 1
+    return path
+
+
+__all__ = ["Run", "default_snapshot", "make_run_job", "run"]

@@ -1,0 +1,209 @@
+"""Runs one program several times, with other arguments or on other GPUs: what `ullage run --sweep`
+and `ullage.sweep` are.
+
+    sweep = ullage.sweep(["train.py", "--batch-size", "{batch}"], {"batch": [1, 2, 4]}, gpu="l4")
+    sweep.lines[0].fixed_bytes, sweep.lines[0].bytes_per_unit
+    print(sweep.text())
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from ullage.api.run import Run
+from ullage.errors import SpecError
+from ullage.files import check_writable, keep_file
+from ullage.phantom.device import PhantomDevice, choose_device
+from ullage.phantom.launch import RunOptions
+from ullage.phantom.program import resolve_program
+from ullage.runs.job import Job, ProgramOptions, make_job, make_options
+from ullage.runs.parallel import ParallelRuns
+from ullage.runs.variables import check_variable, fill_in
+
+if TYPE_CHECKING:
+    from ullage.explain.compare.sweep import Line, Setting, SweepReport
+
+# More is a mistake, such as a range that was meant to be one variable.
+MAX_RUNS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A finished sweep: its report, and each run by itself, in the order of the grid."""
+
+    report: SweepReport
+    runs: tuple[Run, ...]
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """How the peak grows with each variable."""
+        return self.report.lines
+
+    @property
+    def smallest_gpu(self) -> str | None:
+        """Of several GPUs the one with the least memory on which everything fits."""
+        return self.report.smallest_gpu
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line exits with."""
+        return int(self.report.exit_code)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document, schema "ullage.sweep/1"."""
+        from ullage.report.sweep import sweep_document
+
+        return sweep_document(self.report)
+
+    def text(self, width: int = 80) -> str:
+        """The table and the plot for people, without colour."""
+        from ullage.report.sweep import render_sweep
+
+        return render_sweep(self.report, width)
+
+    def plot(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Draws the sweep into a file: .svg, .png or .pdf.
+
+        Raises:
+            SpecError: matplotlib is missing, the file exists, or its kind is not known.
+        """
+        from ullage.report.plot import check_plot, plot_sweep
+
+        check_plot(Path(path))
+        check_writable(Path(path), force=force)
+        with tempfile.TemporaryDirectory(prefix="ullage-") as directory:
+            drawn = Path(directory, Path(path).name)
+            plot_sweep(self.report, drawn)
+            keep_file(drawn, Path(path), force=force)
+
+
+def sweep(
+    program: Sequence[str],
+    variables: Mapping[str, Sequence[object]] | None = None,
+    *,
+    gpu: str | Sequence[str] | None = None,
+    memory: str | int | None = None,
+    capability: str | None = None,
+    budget: str | int | None = None,
+    python: str | os.PathLike[str] | None = None,
+    on_progress: Callable[[str], None] | None = None,
+    on_failure: Callable[[str], None] | None = None,
+    **options: Unpack[ProgramOptions],
+) -> Sweep:
+    """Runs a program once for every combination of values and GPUs.
+
+    Args:
+        program: its words; "{batch}" in one of them stands for the variable batch.
+        variables: the values of each variable; None varies the GPU alone.
+        gpu: one GPU of the catalogue, or several.
+        memory, capability, budget, python: as for `ullage.run`.
+        on_progress: called with a line, such as "3 of 8 runs", as runs end.
+        on_failure: called with the last output of a program that failed.
+        options: alloc_conf, steps, real_init, dummy_weights, values and assume of `ullage.run`.
+
+    Raises:
+        SpecError: an option, a variable or the program is not possible.
+        EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
+    """
+    named = {name: tuple(map(str, values)) for name, values in (variables or {}).items()}
+    gpus: Sequence[str | None] = [gpu] if gpu is None or isinstance(gpu, str) else list(gpu)
+    _check(program, named, gpus)
+    devices = [
+        choose_device(one, memory=memory, capability=capability, budget=budget) for one in gpus
+    ]
+    settings, jobs = _lay_out(program, named, devices, python, make_options(**options))
+    started_s = time.monotonic()
+    runs = ParallelRuns(jobs, on_progress, on_failure)
+    runs.run_all()
+    return _explain(
+        runs,
+        settings,
+        program=program,
+        variables=named,
+        devices=devices,
+        wall_s=time.monotonic() - started_s,
+    )
+
+
+def _check(
+    program: Sequence[str],
+    variables: Mapping[str, tuple[str, ...]],
+    gpus: Sequence[str | None],
+) -> None:
+    """Raises SpecError where a sweep says what it cannot mean."""
+    if not gpus:
+        raise SpecError("no GPU was given; name one or more of `ullage gpus`")
+    for name, values in variables.items():
+        if not values or "" in values:
+            raise SpecError(f"{name!r} has an empty value; write, such as: {name}=1,2,4")
+        check_variable(name, program)
+    for what, given in (("GPU", tuple(map(str, gpus))), *variables.items()):
+        twice = next((value for value in given if given.count(value) > 1), None)
+        if twice is not None:
+            raise SpecError(f"{what} has {twice!r} twice; give each value once")
+    num_runs = len(gpus) * math.prod(len(values) for values in variables.values())
+    if num_runs > MAX_RUNS:
+        raise SpecError(f"that is {num_runs} runs, more than {MAX_RUNS}; give fewer values")
+
+
+def _lay_out(
+    program: Sequence[str],
+    variables: Mapping[str, Sequence[str]],
+    devices: Sequence[PhantomDevice],
+    python: str | os.PathLike[str] | None,
+    options: RunOptions,
+) -> tuple[list[Setting], list[Job]]:
+    """The grid, the last variable changing fastest and the GPU slowest: what each run is told, and
+    the run.
+    """
+    from ullage.explain.compare.sweep import Setting
+
+    interpreter = None if python is None else os.fspath(python)
+    settings: list[Setting] = []
+    jobs: list[Job] = []
+    for device, values in itertools.product(devices, itertools.product(*variables.values())):
+        told = tuple(zip(variables, values, strict=True))
+        words = [fill_in(word, told) for word in program]
+        if not jobs:
+            jobs.append(make_job(words, device=device, python=interpreter, options=options))
+        else:
+            again = resolve_program(words, interpreter)
+            job = replace(jobs[0], program=again, device=device)
+            if again.python != jobs[0].program.python:
+                job = make_job(words, device=device, python=interpreter, options=options)
+            jobs.append(job)
+        settings.append(Setting(told, device.usable))
+    return settings, jobs
+
+
+def _explain(
+    runs: ParallelRuns,
+    settings: Sequence[Setting],
+    *,
+    program: Sequence[str],
+    variables: Mapping[str, tuple[str, ...]],
+    devices: Sequence[PhantomDevice],
+    wall_s: float,
+) -> Sweep:
+    from ullage.explain.compare.sweep import Point, explain_sweep
+
+    done = [(one, run) for one, run in zip(settings, runs.results, strict=True) if run is not None]
+    report = explain_sweep(
+        [Point(setting, run) for setting, run in done],
+        template=tuple(program),
+        variables=tuple(variables.items()),
+        gpus=tuple(device.usable for device in devices),
+        fresh_because=runs.fresh_because,
+        wall_s=wall_s,
+        was_interrupted=runs.was_interrupted,
+    )
+    return Sweep(report, tuple(Run(run) for _, run in done))

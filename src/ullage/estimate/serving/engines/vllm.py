@@ -1,0 +1,292 @@
+"""vLLM's KV cache: groups, pages, blocks, and the figures that it prints when it starts.
+
+    pool = lay_out(model.layers, Settings(max_model_len=32768, max_batched_tokens=8192))
+    pool.num_blocks(kv_bytes), pool.tokens(kv_bytes), pool.concurrency(kv_bytes)
+
+Layers of one kind form groups of equal length; every group draws blocks from one pool, so a block
+is as large as the largest group's pages. What vLLM prints as "GPU KV cache size: N tokens" is the
+concurrency times max_model_len: no physical capacity where layers are of several kinds.
+
+Exact, given the bytes: a test compares blocks, tokens, concurrency and block sizes with the
+answers of a real engine (docs/serving.md).
+Source: vLLM 0.32, v1/core/kv_cache_utils.py, v1/kv_cache_interface.py, platforms/interface.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from ullage.errors import SpecError
+from ullage.estimate.serving.kv_cache import state_bytes, token_bytes
+from ullage.models.layers import Attention, Cross, Encoder, Latent, Layer, Recurrent
+
+__all__ = ["REFUSED", "RULES", "Group", "Pool", "Rules", "Settings", "find_rules", "lay_out"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What differs between releases of vLLM.
+
+    Attributes:
+        version: the release that the rules were checked against.
+        block_size: tokens of a block where the user says nothing.
+        utilization: the default of gpu_memory_utilization.
+        balance: groups take the length of the longest kind of layers while that is less than this
+            many times the shortest's.
+    """
+
+    version: tuple[int, int] = (0, 32)
+    block_size: int = 16
+    utilization: float = 0.92
+    balance: float = 1.5
+
+    @property
+    def name(self) -> str:
+        """The version as people write it."""
+        return ".".join(map(str, self.version))
+
+
+RULES: Final = (Rules(),)
+"""Newest first."""
+REFUSED: Final = frozenset({"bart", "t5"})
+"""Model types of ours that vLLM has no model for (model_executor/models/registry.py)."""
+
+
+def find_rules(version: str | None) -> tuple[Rules, str]:
+    """The rules for a version of vLLM, and a sentence to show where they are another's ("").
+
+    Raises:
+        SpecError: it is not a version.
+    """
+    newest = RULES[0]
+    if version is None:
+        return newest, ""
+    parts = version.removeprefix("v").split(".")
+    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
+        raise SpecError(f"engine_version={version!r} is not a version; write one such as 0.32.0")
+    asked = (int(parts[0]), int(parts[1]))
+    if asked == newest.version:
+        return newest, ""
+    return newest, (
+        f"vLLM {version} has not been checked: these are the rules of {newest.name}, and blocks, "
+        f"tokens and concurrency may differ."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the layout depends on beside the model.
+
+    Attributes:
+        max_model_len: tokens of the longest request.
+        max_batched_tokens: the scheduler's budget for one step.
+        kv: precision of keys and values.
+        block_size: tokens of a block; None: the rules' own.
+        tensor_parallel: ranks.
+        has_prefix_caching: blocks of earlier requests are kept and found again.
+        batches_in_flight: steps that are scheduled before the first is settled: 2 with
+            asynchronous scheduling, which is the default on GPUs.
+        kernel_block: a multiple of which blocks must be: 16 for FlashAttention, 32 on the CPU.
+        is_state_fp32: recurrent states are kept in 32 bits.
+        speculated: tokens that are proposed ahead in each step.
+        encoder_budget: tokens of encoded input in one step; None: max_batched_tokens.
+        rules: of the release.
+    """
+
+    max_model_len: int
+    max_batched_tokens: int
+    kv: str = "bf16"
+    block_size: int | None = None
+    tensor_parallel: int = 1
+    has_prefix_caching: bool = True
+    batches_in_flight: int = 2
+    kernel_block: int = 16
+    is_state_fp32: bool = False
+    speculated: int = 0
+    encoder_budget: int | None = None
+    rules: Rules = RULES[0]
+
+    @property
+    def in_flight(self) -> int:
+        """Tokens that are scheduled and not yet settled, so their blocks are not yet freed."""
+        return self.batches_in_flight * self.max_batched_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Layers that share a block table.
+
+    Attributes:
+        layer: what one of them keeps.
+        num_layers: how many they are.
+        block_size: tokens of a block.
+        page_bytes: of one layer's part of a block.
+        request_blocks: that a request of max_model_len is charged.
+    """
+
+    layer: Layer
+    num_layers: int
+    block_size: int
+    page_bytes: int
+    request_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The layout; how large it becomes depends on the bytes that there are.
+
+    Attributes:
+        groups: that share the pool.
+        settings: that it follows from.
+    """
+
+    groups: tuple[Group, ...]
+    settings: Settings
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block that vLLM prints: the fewest of any group."""
+        usual = self.settings.block_size or self.settings.rules.block_size
+        return min((group.block_size for group in self.groups), default=usual)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block: the largest group's pages."""
+        return max((group.num_layers * group.page_bytes for group in self.groups), default=0)
+
+    @property
+    def request_blocks(self) -> int:
+        """That a request of max_model_len is charged, in all groups."""
+        return sum(group.request_blocks for group in self.groups)
+
+    @property
+    def request_bytes(self) -> int:
+        """Of these blocks."""
+        return self.request_blocks * self.block_bytes
+
+    def num_blocks(self, kv_bytes: int) -> int:
+        """Blocks in the bytes for the KV cache on one rank; one of them is never given out."""
+        return kv_bytes // self.block_bytes if self.groups else 1
+
+    def concurrency(self, kv_bytes: int) -> float:
+        """Requests of max_model_len that fit, as vLLM prints it."""
+        return self.num_blocks(kv_bytes) / self.request_blocks if self.groups else 0.0
+
+    def tokens(self, kv_bytes: int) -> int:
+        """What vLLM prints as its KV cache size."""
+        return int(self.concurrency(kv_bytes) * self.settings.max_model_len)
+
+    def users(self, kv_bytes: int) -> int:
+        """Whole requests of max_model_len; none: vLLM does not start."""
+        if not self.groups:
+            return self.settings.max_batched_tokens // self.settings.max_model_len
+        return max(0, self.num_blocks(kv_bytes) - 1) // self.request_blocks
+
+
+def lay_out(layers: tuple[Layer, ...], settings: Settings) -> Pool:
+    """Cuts a model's layers into groups, and gives them blocks and pages.
+
+    Counts: blocks as vLLM's scheduler charges them, with the blocks of windows in flight.
+    Ignores: what the bytes for the cache are; vllm_memory.py has an interval of them.
+    Error: none; docs/serving.md has what it was held against.
+    Source: vLLM 0.32, v1/core/kv_cache_utils.py, v1/kv_cache_interface.py.
+
+    Raises:
+        SpecError: pages of the layers cannot be made equal.
+    """
+    kept: list[Layer] = [layer for layer in layers if not isinstance(layer, Encoder)]
+    block, page = _hybrid_block(kept, settings)
+    buckets: dict[Layer, int] = {}
+    for layer in kept:
+        buckets[layer] = buckets.get(layer, 0) + 1
+    if not buckets:
+        return Pool((), settings)
+    shortest, longest = min(buckets.values()), max(buckets.values())
+    size = longest if longest < settings.rules.balance * shortest else shortest
+    pages = {layer: _page(layer, block, page, settings) for layer in buckets}
+    largest = max(page_bytes for _, page_bytes in pages.values())
+    groups: list[Group] = []
+    for layer, count in buckets.items():
+        block_size = _raise_page(layer, *pages[layer], largest)
+        num_groups = ceil(count / size)
+        needed = _request_blocks(layer, block_size, settings)
+        groups += [
+            Group(layer, len(range(index, count, num_groups)), block_size, largest, needed)
+            for index in range(num_groups)
+        ]
+    return Pool(tuple(groups), settings)
+
+
+def _hybrid_block(layers: list[Layer], settings: Settings) -> tuple[int, int | None]:
+    """Tokens of a block, and the page to which recurrent states are padded (None: they are not).
+
+    Beside recurrent layers the block of attention grows until its page holds a state.
+    """
+    block = settings.block_size or settings.rules.block_size
+    states = [layer for layer in layers if isinstance(layer, Recurrent)]
+    attended = [layer for layer in layers if isinstance(layer, Attention | Latent)]
+    if not states or not attended:
+        return block, None
+    state = max(_state_bytes(layer, settings) for layer in states)
+    each = token_bytes(attended[0], settings.kv, settings.tensor_parallel)
+    step = max(settings.kernel_block, block)
+    if isinstance(attended[0], Latent):
+        step = max(step, 128)
+    needed = step * ceil(state / (step * each))
+    needed = settings.kernel_block * ceil(needed / settings.kernel_block)
+    block = max(block, needed)
+    return block, block * each
+
+
+def _state_bytes(layer: Recurrent, settings: Settings) -> int:
+    return state_bytes(
+        layer,
+        settings.tensor_parallel,
+        state_element=4 if settings.is_state_fp32 or layer.is_state_fp32 else 2,
+        speculated=settings.speculated,
+    )
+
+
+def _page(layer: Layer, block: int, page: int | None, settings: Settings) -> tuple[int, int]:
+    """Tokens of a layer's block, and its bytes, before pages are made equal."""
+    if isinstance(layer, Recurrent):
+        tokens = block if settings.has_prefix_caching else settings.max_model_len
+        return tokens, page or _state_bytes(layer, settings)
+    if isinstance(layer, Attention) and layer.window is not None:
+        block = max(settings.kernel_block, block // settings.kernel_block * settings.kernel_block)
+    return block, block * token_bytes(layer, settings.kv, settings.tensor_parallel)
+
+
+def _raise_page(layer: Layer, block: int, page_bytes: int, largest: int) -> int:
+    """Tokens of a layer's block once its page is as large as the largest."""
+    if page_bytes == largest or isinstance(layer, Recurrent):
+        return block
+    if largest % page_bytes == 0:
+        return block * (largest // page_bytes)
+    if isinstance(layer, Latent):
+        raise SpecError(
+            f"pages of {page_bytes} bytes (latent attention) and {largest} bytes cannot share a "
+            f"pool; vLLM refuses this model"
+        )
+    return block
+
+
+def _request_blocks(layer: Layer, block: int, settings: Settings) -> int:
+    """Blocks that one request of max_model_len is charged in a group of such layers."""
+    longest, in_flight = settings.max_model_len, settings.in_flight
+    if isinstance(layer, Recurrent):
+        if not settings.has_prefix_caching:
+            return 1 + settings.speculated
+        # The state of the last block and the running one; Mamba 2 saves a third in mid-prompt.
+        return 2 + (layer.kind == "mamba2") + settings.speculated
+    if isinstance(layer, Cross):
+        budget = settings.encoder_budget
+        return ceil((settings.max_batched_tokens if budget is None else budget) / block)
+    if isinstance(layer, Attention) and layer.window is not None:
+        # The window need not begin where a block does: one more.
+        return ceil(min(layer.window - 1 + in_flight, longest) / block) + 1
+    if isinstance(layer, Attention) and layer.chunk is not None:
+        return ceil(min(layer.chunk + in_flight, longest) / block)
+    return ceil(longest / block)

@@ -1,0 +1,74 @@
+"""On which GPUs a server holds what it is to hold, and how many of each it takes.
+
+for row in rank_for_serving(config, ServingPlan(context=8192, users=16), load_catalog()):
+    print(row.gpu, row.count, row.users)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from ullage.errors import SpecError
+from ullage.estimate.serving.serving import estimate_serving
+from ullage.estimate.serving.serving_plan import ServingEstimate, ServingPlan, Verdict
+from ullage.models.config import Config
+
+if TYPE_CHECKING:
+    from ullage.gpus.gpu import Gpu
+
+__all__ = ["ServingRow", "rank_for_serving"]
+
+_COUNTS: Final = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class ServingRow:
+    """A GPU of the catalogue, and how a server fares on it.
+
+    Attributes:
+        gpu: its name in the catalogue.
+        count: how many it takes, which share every layer; None: more than 8, or than the model's
+            layers can be divided by.
+        capacity_bytes: what one has.
+        users: requests of the plan's context that fit at least, on so many.
+    """
+
+    gpu: str
+    count: int | None
+    capacity_bytes: int
+    users: int
+
+
+def rank_for_serving(
+    config: Config, plan: ServingPlan, gpus: Iterable[Gpu]
+) -> tuple[ServingRow, ...]:
+    """The GPUs on which at least the plan's users fit, the fewest and smallest first; then the
+    others.
+
+    Raises:
+        SpecError: the model is not known, or the plan is not possible on one GPU.
+    """
+    rows = [_row(config, plan, gpu) for gpu in gpus]
+    return tuple(sorted(rows, key=lambda row: (row.count or _COUNTS[-1] + 1, row.capacity_bytes)))
+
+
+def _row(config: Config, plan: ServingPlan, gpu: Gpu) -> ServingRow:
+    found = estimate_serving(config, replace(plan, gpu=gpu, tensor_parallel=1))
+    for count in _COUNTS:
+        if found.verdict is Verdict.FITS:
+            return ServingRow(gpu.slug, found.plan.tensor_parallel, gpu.total_bytes, found.users[0])
+        larger = _divided(config, replace(plan, gpu=gpu, tensor_parallel=2 * count))
+        if larger is None or count == _COUNTS[-1]:
+            break
+        found = larger
+    return ServingRow(gpu.slug, None, gpu.total_bytes, found.users[0])
+
+
+def _divided(config: Config, plan: ServingPlan) -> ServingEstimate | None:
+    """On several GPUs; None where the layers cannot be divided by so many."""
+    try:
+        return estimate_serving(config, plan)
+    except SpecError:
+        return None

@@ -1,0 +1,320 @@
+"""The answer of `ullage estimate --serve`: what an engine needs, and how many users it holds.
+
+    plan = ServingPlan(gpu=find_gpu("h100-80gb"), context=32768, users=20)
+    answer = estimate_serving(read_config("path/to/model"), plan)
+    answer.tokens, answer.concurrency, answer.verdict
+    for term in answer.terms:               # they add up to the GPU's memory
+        print(term.name, term.bytes, term.source)
+
+The layout of the cache is exact, given its bytes; the bytes are an interval, because activations,
+CUDA graphs and the driver's context are. See docs/serving.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ullage.errors import SpecError
+from ullage.estimate.serving.engines import transformers, vllm
+from ullage.estimate.serving.kv_cache import PRECISIONS, request_bytes, token_bytes
+from ullage.estimate.serving.model_weights import find_format, weight_bytes
+from ullage.estimate.serving.serving_plan import KvGroup, ServingEstimate, ServingPlan, Verdict
+from ullage.estimate.serving.vllm_memory import Spread, activations, batch_defaults, graphs, outside
+from ullage.estimate.term import Term
+from ullage.models.architecture import read_model
+from ullage.models.config import Config
+from ullage.models.layers import Attention, Cross, Latent, Layer, Model, Recurrent
+from ullage.units import format_bytes
+
+if TYPE_CHECKING:
+    from ullage.gpus.gpu import Gpu
+
+__all__ = [
+    "KvGroup",
+    "ServingEstimate",
+    "ServingPlan",
+    "Verdict",
+    "estimate_serving",
+    "find_longest",
+]
+
+_Pools = Callable[[int], vllm.Pool | transformers.Sectors | transformers.Requests]
+"""The layout for a context length."""
+
+
+def estimate_serving(config: Config, plan: ServingPlan) -> ServingEstimate:
+    """What serving a model needs, and how many users it holds.
+
+    Counts: weights, the activations of a step, CUDA graphs, the driver's context and, of the rest,
+    the KV cache as the engine lays it out.
+    Ignores: other processes on the GPU; images and audio of a request; the sampler's memory for
+    prompt_logprobs; pipeline and expert parallelism.
+    Error: layout none (docs/serving.md); the bytes for the cache as the terms' intervals say.
+    Source: of each term, its `source`.
+
+    Raises:
+        SpecError: the model is not known, a field is missing, or the plan is not possible.
+    """
+    model = read_model(config)
+    model.check_tensor_parallel(plan.tensor_parallel)
+    if plan.weights == "auto":
+        plan = replace(plan, weights=find_format(config))
+    if plan.gpu is None:
+        return _without_gpu(config, model, plan)
+    engine = _vllm if plan.engine == "vllm" else _transformers
+    return engine(config, model, plan, plan.gpu)
+
+
+def _groups(model: Model, plan: ServingPlan) -> tuple[KvGroup, ...]:
+    counts: dict[Layer, int] = {}
+    for layer in model.layers:
+        counts[layer] = counts.get(layer, 0) + 1
+    ranks, kv = plan.tensor_parallel, plan.precision
+    found = []
+    for layer, count in counts.items():
+        needed = request_bytes(layer, plan.context, kv, ranks, _encoded(model, plan, plan.context))
+        each = token_bytes(layer, kv, ranks)
+        found.append(KvGroup(_name(layer), count, count * each, count * needed))
+    return tuple(found)
+
+
+def _encoded(model: Model, plan: ServingPlan, context: int) -> int | None:
+    """Positions of the encoder's output: as asked; of an encoder for any length, the context's."""
+    is_open = any(isinstance(layer, Cross) and layer.positions is None for layer in model.layers)
+    return context if plan.encoded is None and is_open else plan.encoded
+
+
+def _name(layer: Layer) -> str:
+    if isinstance(layer, Attention):
+        if layer.window:
+            return f"sliding window of {layer.window:,}"
+        return f"chunks of {layer.chunk:,}" if layer.chunk else "full attention"
+    if isinstance(layer, Recurrent):
+        names = {"mamba": "Mamba", "mamba2": "Mamba 2", "delta": "gated delta net"}
+        return names.get(layer.kind, "short convolution")
+    if isinstance(layer, Latent):
+        return "latent attention"
+    return "cross attention" if isinstance(layer, Cross) else "encoder, keeps nothing"
+
+
+def _weight_terms(model: Model, plan: ServingPlan) -> list[Term]:
+    parts = weight_bytes(model, plan.weights, plan.tensor_parallel)
+    total = sum(parts.values())
+    what = ", ".join(f"{part.value} {format_bytes(size)}" for part, size in parts.items() if size)
+    terms = [Term("weights", total, total, total, what, "counted from the configuration")]
+    held = plan.draft_bytes + plan.lora_bytes
+    if held:
+        terms.append(Term("adapters and drafts", held, held, held, "as the plan says", "the plan"))
+    return terms
+
+
+def _without_gpu(config: Config, model: Model, plan: ServingPlan) -> ServingEstimate:
+    groups = _groups(model, plan)
+    empty: tuple[int, ...] = ()
+    return ServingEstimate(
+        config.name, model.parameters, plan, None, tuple(_weight_terms(model, plan)), groups,
+        empty, empty, plan.block_size or vllm.RULES[0].block_size, 0, empty, (), empty, empty, None,
+        "no GPU was named", _remarks(model, plan),
+    )  # fmt: skip
+
+
+def _remarks(model: Model, plan: ServingPlan) -> tuple[str, ...]:
+    remarks = [f"the weights of {part} are not counted" for part in model.uncounted]
+    if model.context is not None and plan.context > model.context:
+        remarks.append(
+            f"the model was made for {model.context:,} tokens; the plan asks for {plan.context:,}"
+        )
+    if plan.engine == "vllm":
+        sentence = vllm.find_rules(plan.engine_version)[1]
+        remarks += [sentence] if sentence else []
+    return tuple(remarks)
+
+
+def _spread_term(name: str, spread: Spread) -> Term:
+    return Term(name, spread.bytes, spread.low_bytes, spread.high_bytes, spread.what, spread.source)
+
+
+def _vllm(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> ServingEstimate:
+    if model.model_type in vllm.REFUSED:
+        raise SpecError(
+            f"vLLM {vllm.RULES[0].name} does not serve {model.model_type}; "
+            f"plan it with engine transformers"
+        )
+    settings = _settings(model, plan, gpu)
+    seqs = plan.max_seqs or batch_defaults(gpu)[1]
+    terms = _weight_terms(model, plan)
+    terms.append(_spread_term("activations", activations(
+        model, settings.max_batched_tokens, seqs, plan.tensor_parallel
+    )))  # fmt: skip
+    if plan.has_graphs:
+        terms.append(_spread_term("CUDA graphs", graphs(model, seqs)))
+    terms.append(_spread_term("context and libraries", outside(gpu, plan.tensor_parallel)))
+    terms.append(_cache_or_margin(plan, gpu, settings.rules.utilization))
+    likely, low, high = _rest(gpu, terms)
+    pools = partial(_blocks, model, settings)
+    if plan.kv_bytes is None:
+        terms.append(Term("KV cache", likely, low, high, "the rest", "what the others leave"))
+        found = tuple(max(0, size) for size in (low, likely, high))
+    else:
+        terms.append(Term("left free", likely, low, high, "the rest", "what the others leave"))
+        found = (plan.kv_bytes,) * 3
+    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=found)
+
+
+def _cache_or_margin(plan: ServingPlan, gpu: Gpu, usual: float) -> Term:
+    """What the plan fixes: the cache's bytes, or how much of the GPU is left alone."""
+    if plan.kv_bytes is not None:
+        size = plan.kv_bytes
+        return Term("KV cache", size, size, size, "as the plan says", "--kv-cache-memory-bytes")
+    share = plan.utilization or usual
+    left = gpu.total_bytes - int(gpu.total_bytes * share)
+    source = f"gpu_memory_utilization={share:g}"
+    return Term("left free", left, left, left, f"{1 - share:.0%} of the GPU", source)
+
+
+def _rest(gpu: Gpu, terms: list[Term]) -> tuple[int, int, int]:
+    """What the terms leave of the GPU: likely, at least, at most."""
+    return (
+        gpu.total_bytes - sum(term.bytes for term in terms),
+        gpu.total_bytes - sum(term.high_bytes for term in terms),
+        gpu.total_bytes - sum(term.low_bytes for term in terms),
+    )
+
+
+def _settings(model: Model, plan: ServingPlan, gpu: Gpu) -> vllm.Settings:
+    rules = vllm.find_rules(plan.engine_version)[0]
+    has_cross = any(isinstance(layer, Cross) for layer in model.layers)
+    batched = plan.max_batched_tokens or batch_defaults(gpu)[0]
+    return vllm.Settings(
+        max_model_len=plan.context,
+        max_batched_tokens=batched,
+        kv=plan.precision,
+        block_size=plan.block_size,
+        tensor_parallel=plan.tensor_parallel,
+        has_prefix_caching=plan.has_prefix_caching and not has_cross,
+        batches_in_flight=2 if plan.is_async else 1,
+        speculated=plan.speculated,
+        rules=rules,
+    )
+
+
+def _blocks(model: Model, settings: vllm.Settings, context: int) -> vllm.Pool:
+    return vllm.lay_out(model.layers, replace(settings, max_model_len=context))
+
+
+def _requests(model: Model, plan: ServingPlan, context: int) -> transformers.Requests:
+    """A request's cache, and the activations of its prompt, which the batch is read with."""
+    encoded = _encoded(model, plan, context)
+    size = transformers.generated_bytes(model, 1, context, encoded=encoded)
+    return transformers.Requests(context, size + activations(model, context, 1, 1).bytes)
+
+
+def _sectors(sectors: transformers.Sectors, context: int) -> transformers.Sectors:
+    return replace(sectors, context=context)
+
+
+def _generate(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> ServingEstimate:
+    """transformers' generate, with as large a batch as fits: what it cannot batch continuously."""
+    if plan.tensor_parallel > 1:
+        raise SpecError(
+            f"tensor_parallel={plan.tensor_parallel}: {model.model_type} is served by generate, "
+            f"which is planned for one GPU alone"
+        )
+    terms = [*_weight_terms(model, plan), _spread_term("context and libraries", outside(gpu, 1))]
+    likely, low, high = _rest(gpu, terms)
+    terms.append(Term("KV cache", likely, low, high, "caches, and the prompts that are read",
+                      "what the others leave"))  # fmt: skip
+    found = tuple(max(0, size) for size in (low, likely, high))
+    pools = partial(_requests, model, plan)
+    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=found)
+
+
+def _transformers(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> ServingEstimate:
+    if PRECISIONS[plan.precision].bits != 16:
+        raise SpecError(f"kv={plan.kv!r}: transformers' caches are planned in 16 bits; take auto")
+    if not transformers.is_paged(model):
+        return _generate(config, model, plan, gpu)
+    terms = _weight_terms(model, plan)
+    terms.append(_spread_term("context and libraries", outside(gpu, plan.tensor_parallel)))
+    share = plan.utilization or transformers.UTILIZATION
+    batched = plan.max_batched_tokens or transformers.BATCHED_TOKENS
+    sectors = transformers.lay_out(model, plan.context, plan.tensor_parallel, batched)
+    likely, low, high = _rest(gpu, terms)
+    frees = (low, likely, high)
+    found = [sectors.pool_bytes(int(share * max(0, free))) for free in frees]
+    working = [int(share * max(0, free)) - pool for free, pool in zip(frees, found, strict=True)]
+    terms.append(Term("working memory", working[1], min(working), max(working),
+                      f"inputs, activations and masks of {batched:,} tokens a step",
+                      "transformers 5.23, continuous_batching/cache.py"))  # fmt: skip
+    left = [free - int(share * max(0, free)) for free in frees]
+    terms.append(Term("left free", left[1], min(left), max(left), f"{1 - share:.0%} of the rest",
+                      f"max_memory_percent={share:g}"))  # fmt: skip
+    terms.append(Term("KV cache", found[1], found[0], found[2], "the rest",
+                      "what the others leave"))  # fmt: skip
+    pools = partial(_sectors, sectors)
+    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=tuple(found))
+
+
+def _finish(
+    config: Config, model: Model, plan: ServingPlan, *, terms: list[Term], pools: _Pools,
+    kv_bytes: tuple[int, ...],
+) -> ServingEstimate:  # fmt: skip
+    pool = pools(plan.context)
+    users = tuple(pool.users(size) for size in kv_bytes)
+    verdict, reason = _judge(plan, users, terms)
+    most = model.context or plan.context
+    return ServingEstimate(
+        model=config.name,
+        num_parameters=model.parameters,
+        plan=plan,
+        capacity_bytes=plan.gpu.total_bytes if plan.gpu else None,
+        terms=tuple(terms),
+        kv_groups=_groups(model, plan),
+        kv_bytes=kv_bytes,
+        num_blocks=tuple(pool.num_blocks(size) for size in kv_bytes),
+        block_size=pool.block_size,
+        block_bytes=pool.block_bytes,
+        tokens=tuple(pool.tokens(size) for size in kv_bytes),
+        concurrency=tuple(pool.concurrency(size) for size in kv_bytes),
+        users=users,
+        longest=tuple(find_longest(pools, size, max(most, plan.context)) for size in kv_bytes),
+        verdict=verdict,
+        reason=reason,
+        remarks=_remarks(model, plan),
+    )
+
+
+def _judge(plan: ServingPlan, users: tuple[int, ...], terms: list[Term]) -> tuple[Verdict, str]:
+    low, likely, high = users
+    wanted = plan.users or 1
+    asked = f"{wanted:,} request{'s' if wanted > 1 else ''} of {plan.context:,} tokens"
+    if terms[-1].high_bytes <= 0:
+        return Verdict.DOES_NOT_FIT, "the other terms take more than the GPU has: nothing is left"
+    if low >= wanted and plan.kv_bytes is not None and terms[-1].low_bytes < 0:
+        return Verdict.MAY_FIT, "the other terms may take more than the cache leaves of the GPU"
+    if low >= wanted:
+        return Verdict.FITS, f"{asked}: at least {low:,} fit at once"
+    if high >= wanted:
+        return Verdict.MAY_FIT, f"{asked}: {likely:,} are likely to fit, {low:,} to {high:,} may"
+    return Verdict.DOES_NOT_FIT, f"{asked}: at most {high:,} fit at once"
+
+
+def find_longest(pools: _Pools, kv_bytes: int, most: int) -> int:
+    """The longest context of which one request fits, up to `most`; 0: none does.
+
+    Args:
+        pools: the engine's layout for a context.
+        kv_bytes: for the cache.
+        most: where to stop looking.
+    """
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if pools(middle).users(kv_bytes):
+            low = middle
+        else:
+            high = middle - 1
+    return low

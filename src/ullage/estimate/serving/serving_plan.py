@@ -1,0 +1,164 @@
+"""What is asked of a serving engine, and the records of the answer: see serving.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from ullage.errors import SpecError
+from ullage.estimate.serving.kv_cache import PRECISIONS
+from ullage.estimate.term import Term
+
+if TYPE_CHECKING:
+    from ullage.gpus.gpu import Gpu
+
+__all__ = ["ENGINES", "KvGroup", "ServingEstimate", "ServingPlan", "Verdict"]
+
+ENGINES: Final = ("vllm", "transformers")
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPlan:
+    """How a model is to be served.
+
+    Attributes:
+        gpu: on which; None: the catalogue is not asked, and only what each request needs is told.
+        context: tokens of the longest request, prompt and answer together (max_model_len).
+        users: requests of that length at once; None: as many as fit.
+        tensor_parallel: GPUs that share every layer.
+        engine: "vllm" or "transformers" (continuous batching).
+        engine_version: such as "0.32.0"; None: that of the rules.
+        weights: a format of serving/model_weights.py, or "auto": what the checkpoint is in.
+        kv: a precision of estimate/serving/kv_cache.py, or "auto": 16 bits.
+        block_size: tokens of a block; None: the engine's default.
+        utilization: share of the GPU that the engine takes; None: its default.
+        kv_bytes: for vLLM's cache on each GPU, such as a start has printed; None: what the other
+            terms leave.
+        has_prefix_caching: the engine finds earlier requests' blocks again.
+        max_batched_tokens: of one step; None: the engine's default for the GPU.
+        max_seqs: requests of one step; None: the engine's default for the GPU.
+        has_graphs: CUDA graphs are captured (not enforce_eager).
+        is_async: steps are scheduled while the one before still runs.
+        speculated: tokens that are proposed ahead in each step.
+        draft_bytes: weights of what proposes them, and other bytes that are held all the time.
+        lora_bytes: of adapter slots (estimate/serving/adapters.py).
+        encoded: positions of an encoder-decoder's input; None: the most it takes.
+    """
+
+    gpu: Gpu | None = None
+    context: int = 8192
+    users: int | None = None
+    tensor_parallel: int = 1
+    engine: str = "vllm"
+    engine_version: str | None = None
+    weights: str = "auto"
+    kv: str = "auto"
+    block_size: int | None = None
+    utilization: float | None = None
+    kv_bytes: int | None = None
+    has_prefix_caching: bool = True
+    max_batched_tokens: int | None = None
+    max_seqs: int | None = None
+    has_graphs: bool = True
+    is_async: bool = True
+    speculated: int = 0
+    draft_bytes: int = 0
+    lora_bytes: int = 0
+    encoded: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what no plan can be."""
+        least = {"context": 1, "users": 1, "tensor_parallel": 1, "block_size": 1}
+        least |= {"max_batched_tokens": 1, "max_seqs": 1, "kv_bytes": 1, "speculated": 0}
+        least |= {"draft_bytes": 0, "lora_bytes": 0, "encoded": 0}
+        for name, lowest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < lowest:
+                raise SpecError(f"{name}: found {value}, expected at least {lowest}")
+        if self.engine not in ENGINES:
+            raise SpecError(f"engine: found {self.engine!r}, expected {' or '.join(ENGINES)}")
+        if self.kv != "auto" and self.kv not in PRECISIONS:
+            raise SpecError(f"kv: found {self.kv!r}, expected auto, {', '.join(PRECISIONS)}")
+        if self.utilization is not None and not 0 < self.utilization <= 1:
+            raise SpecError(f"utilization: found {self.utilization}, expected above 0, at most 1")
+
+    @property
+    def precision(self) -> str:
+        """Of keys and values."""
+        return "bf16" if self.kv == "auto" else self.kv
+
+
+@dataclass(frozen=True, slots=True)
+class KvGroup:
+    """Layers of one kind.
+
+    Attributes:
+        name: such as "sliding window of 1,024".
+        num_layers: how many.
+        token_bytes: that they keep for each token they see, on one rank.
+        request_bytes: the least that a request of the plan's context needs in them, on one rank.
+    """
+
+    name: str
+    num_layers: int
+    token_bytes: int
+    request_bytes: int
+
+
+class Verdict(Enum):
+    """Whether the plan works."""
+
+    FITS = "fits"
+    MAY_FIT = "may fit"
+    DOES_NOT_FIT = "does not fit"
+
+
+@dataclass(frozen=True, slots=True)
+class ServingEstimate:
+    """What serving a model needs on one GPU.
+
+    Attributes:
+        model: the name by which it was asked for.
+        num_parameters: of the model, all ranks together.
+        plan: how it is served.
+        capacity_bytes: of the GPU; None where none was given.
+        terms: the parts of the GPU's memory; their `bytes` add up to it. Without a GPU: the
+            weights alone.
+        kv_groups: what the layers keep.
+        kv_bytes: for the cache, (low, likely, high); empty without a GPU.
+        num_blocks: the same of blocks (vLLM) or sectors (transformers).
+        block_size: tokens of a block.
+        block_bytes: of one block on one rank.
+        tokens: as the engine prints, (low, likely, high).
+        concurrency: requests of the plan's context, as the engine prints it, (low, likely, high).
+        users: whole requests of the plan's context that fit at once, (low, likely, high).
+        longest: the longest context for one user, (low, likely, high); never beyond what the model
+            was made for.
+        verdict: None without a GPU.
+        reason: of the verdict, in a sentence.
+        remarks: what was taken for granted or left out, each a sentence.
+    """
+
+    model: str
+    num_parameters: int
+    plan: ServingPlan
+    capacity_bytes: int | None
+    terms: tuple[Term, ...]
+    kv_groups: tuple[KvGroup, ...]
+    kv_bytes: tuple[int, ...]
+    num_blocks: tuple[int, ...]
+    block_size: int
+    block_bytes: int
+    tokens: tuple[int, ...]
+    concurrency: tuple[float, ...]
+    users: tuple[int, ...]
+    longest: tuple[int, ...]
+    verdict: Verdict | None
+    reason: str
+    remarks: tuple[str, ...]
+
+    @property
+    def request_bytes(self) -> int:
+        """The least that one request of the plan's context keeps, on one rank."""
+        return sum(group.request_bytes for group in self.kv_groups)

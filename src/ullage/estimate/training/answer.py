@@ -1,0 +1,262 @@
+"""What is asked beside the estimate itself: which GPU, how large a batch, what would save most.
+
+rank_gpus(config, recipe, load_catalog())
+find_largest(config, recipe, gpu, "batch")
+find_knobs(config, recipe, gpu)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ullage.errors import SpecError
+from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
+from ullage.estimate.training.layout import ALONE
+from ullage.estimate.training.recipe import Recipe
+from ullage.models.config import Config
+
+if TYPE_CHECKING:
+    from ullage.gpus.gpu import Gpu
+
+__all__ = [
+    "Answer",
+    "GpuRow",
+    "Knob",
+    "Largest",
+    "bisect",
+    "find_knobs",
+    "find_largest",
+    "rank_gpus",
+]
+
+KNOBS: Final = ("batch", "length", "image")
+_MOST: Final = 1 << 24
+_COUNTS: Final = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRow:
+    """A GPU of the catalogue, and how the job fares on it.
+
+    Attributes:
+        gpu: its name in the catalogue.
+        count: how many it takes: the recipe's layout's; of one for one GPU as many as fit,
+            sharded with FSDP2; None: more than 64, or than the layout has.
+        capacity_bytes: what one has.
+        bytes, high_bytes: what the job needs of each of them, likely and at most.
+        headroom_bytes: what is left of each at most need; negative where it does not fit.
+    """
+
+    gpu: str
+    count: int | None
+    capacity_bytes: int
+    bytes: int
+    high_bytes: int
+    headroom_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """The largest value of a knob that fits.
+
+    Attributes:
+        knob: "batch", "length" or "image".
+        gpu: on which.
+        value: that fits; None where even 1 does not.
+        high_bytes: what it needs at most.
+    """
+
+    knob: str
+    gpu: str
+    value: int | None
+    high_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A change of the recipe, and what it does.
+
+    Attributes:
+        name: such as "checkpointing full".
+        saved_bytes: less at the peak.
+        more_compute: floating-point operations more in a step, as a share of those now.
+        is_same_training: the mathematics stay as they are.
+        remark: what changes beside memory.
+    """
+
+    name: str
+    saved_bytes: int
+    more_compute: float
+    is_same_training: bool
+    remark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An estimate, with what else was asked.
+
+    Attributes:
+        estimate: of the job.
+        source: where the model's configuration is from; "" where it is the user's own file.
+        gpus: the catalogue, those that fit first; empty where it was not asked.
+        largest: the largest batch, length or image; None where it was not asked.
+        knobs: changes that save memory, the best bargain first; empty where it was not asked.
+    """
+
+    estimate: TrainingEstimate
+    source: str = ""
+    gpus: tuple[GpuRow, ...] = ()
+    largest: Largest | None = None
+    knobs: tuple[Knob, ...] = ()
+
+
+def rank_gpus(config: Config, recipe: Recipe, gpus: Iterable[Gpu]) -> tuple[GpuRow, ...]:
+    """The GPUs on which it fits, the smallest first; then those of which it takes several that
+    shard it with FSDP2, the fewest first; then those of which 64 are not enough.
+    """
+    played = _Played(config, recipe)
+    rows = [_row(gpu, played, recipe) for gpu in gpus]
+    return tuple(sorted(rows, key=lambda row: (row.count or _MOST, row.capacity_bytes)))
+
+
+class _Played:
+    """Estimates that are made once for each compute capability: the GPUs of one differ in their
+    size and their context alone.
+    """
+
+    def __init__(self, config: Config, recipe: Recipe) -> None:
+        self.config = config
+        self.recipe = recipe
+        self.known: dict[tuple[tuple[int, int], int], tuple[int, int]] = {}
+
+    def needs(self, gpu: Gpu, count: int) -> tuple[int, int]:
+        """(likely, most) bytes on each of so many GPUs."""
+        key = (gpu.compute_capability, count)
+        if key not in self.known:
+            layout = self.recipe.layout
+            if count > 1:
+                layout = replace(layout, data=count, sharding="fsdp")
+            one = estimate_training(self.config, replace(self.recipe, layout=layout), gpu)
+            self.known[key] = (
+                one.bytes - gpu.context_bytes,
+                one.high_bytes - gpu.context_high_bytes,
+            )
+        likely, most = self.known[key]
+        return likely + gpu.context_bytes, most + gpu.context_high_bytes
+
+
+def _row(gpu: Gpu, played: _Played, recipe: Recipe) -> GpuRow:
+    counts = _COUNTS if recipe.layout == ALONE and recipe.lora is None else _COUNTS[:1]
+    likely, most = played.needs(gpu, 1)
+    for count in counts:
+        likely, most = played.needs(gpu, count)
+        if most <= gpu.total_bytes:
+            count *= recipe.layout.num_gpus
+            return GpuRow(gpu.slug, count, gpu.total_bytes, likely, most, gpu.total_bytes - most)
+    return GpuRow(gpu.slug, None, gpu.total_bytes, likely, most, gpu.total_bytes - most)
+
+
+def find_largest(config: Config, recipe: Recipe, gpu: Gpu, knob: str) -> Largest:
+    """The largest value of a knob that the model takes and at which the upper end of the estimate
+    fits.
+
+    Memory grows with the knob, so the interval between a value that fits and one that does not is
+    halved until they are neighbours.
+
+    Raises:
+        SpecError: the knob is not one of batch, length and image, or the model has no such.
+    """
+    if knob not in KNOBS:
+        raise SpecError(f"largest: found {knob!r}, expected {', '.join(KNOBS)}")
+    if knob != "batch" and getattr(recipe, knob) is None:
+        raise SpecError(f"largest: the model has no {knob}")
+
+    def needs(value: int) -> int:
+        changed: Any = {knob: value}
+        return estimate_training(config, replace(recipe, **changed), gpu).high_bytes
+
+    def fits(value: int) -> bool:
+        try:
+            return needs(value) <= gpu.total_bytes
+        except SpecError:
+            if value <= getattr(recipe, knob):
+                raise
+            return False  # more than the model takes, such as tokens that it has no positions for
+
+    value = bisect(fits)
+    return Largest(knob, gpu.slug, value, needs(value or 1))
+
+
+def bisect(fits: Callable[[int], bool], most: int = _MOST) -> int | None:
+    """The largest number, about `most` at most, that fits; None where 1 does not.
+
+    Args:
+        fits: whether a number does; where one fits, so do all below it.
+        most: where to stop looking.
+    """
+    if not fits(1):
+        return None
+    low, high = 1, 2
+    while fits(high):
+        low, high = high, 2 * high
+        if high > most:
+            return low
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def find_knobs(config: Config, recipe: Recipe, gpu: Gpu | None) -> tuple[Knob, ...]:
+    """Changes that save memory: those that keep the training as it is first, of these the one that
+    saves most for each per cent of more compute.
+    """
+    now = estimate_training(config, recipe, gpu)
+    knobs = []
+    for name, changed, is_same, remark in _changes(recipe):
+        try:
+            then = estimate_training(config, changed, gpu)
+        except SpecError:
+            continue  # not every model has every knob
+        saved = now.bytes - then.bytes
+        if saved > 0:
+            knobs.append(Knob(name, saved, then.work / now.work - 1, is_same, remark))
+    return tuple(sorted(knobs, key=_bargain))
+
+
+def _bargain(knob: Knob) -> tuple[bool, float]:
+    """Same training first; then by bytes for each per cent of more compute."""
+    return not knob.is_same_training, -knob.saved_bytes / max(100 * knob.more_compute, 1)
+
+
+def _changes(recipe: Recipe) -> list[tuple[str, Recipe, bool, str]]:
+    """Recipes that may need less: (name, recipe, whether the training is the same, remark)."""
+    found = []
+    if recipe.checkpointing == "none":
+        found += [
+            (f"checkpointing {kind}", replace(recipe, checkpointing=kind), True, "same result")
+            for kind in ("selective", "full")
+        ]
+    if recipe.attention == "eager":
+        found.append(("attention sdpa", replace(recipe, attention="sdpa"), True, "same result"))
+    if recipe.batch > 1:
+        halved = replace(recipe, batch=recipe.batch // 2, accumulation=2 * recipe.accumulation)
+        found.append(("half the batch, twice", halved, True, "same result without batch norm"))
+    if recipe.precision == "fp32":
+        found.append(("amp-bf16", replace(recipe, precision="amp-bf16"), False, "other rounding"))
+    if recipe.precision not in ("bf16", "fp16"):
+        found.append(("bf16", replace(recipe, precision="bf16"), False, "other rounding"))
+    if recipe.optimizer in ("adam", "adamw"):
+        found.append(
+            ("8-bit AdamW", replace(recipe, optimizer="adamw-8bit"), False, "other rounding")
+        )
+        found.append(("Adafactor", replace(recipe, optimizer="adafactor"), False, "other training"))
+    if recipe.length is not None and recipe.length > 1:
+        halved = replace(recipe, length=recipe.length // 2)
+        found.append(("half the length", halved, False, "other training"))
+    return found

@@ -1,0 +1,176 @@
+"""BERT and RoBERTa, as transformers' modeling_bert.py has them: a masked language model, or an
+encoder of sentences that is trained by contrast.
+"""
+
+from __future__ import annotations
+
+from ullage.errors import SpecError
+from ullage.estimate.training.architectures.activations import find_activation
+from ullage.estimate.training.architectures.losses import contrast, unit_length
+from ullage.estimate.training.architectures.model import Model, ids, parameter_dtype
+from ullage.estimate.training.architectures.rotary import join_heads, split_heads
+from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.attention import attend
+from ullage.estimate.training.eager.indexing import select
+from ullage.estimate.training.eager.module import Embedding, LayerNorm, Linear, Module, Stack
+from ullage.estimate.training.eager.reductions import mean
+from ullage.estimate.training.eager.tensor import INT64, DType, Tensor, empty
+from ullage.estimate.training.recipe import Recipe
+from ullage.models.config import Config
+from ullage.trace.category import Category
+
+__all__ = ["Attention", "Bert", "Embeddings", "Head", "Layer"]
+
+
+class Embeddings(Module):
+    """BertEmbeddings: words, types and positions."""
+
+    def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
+        hidden = config.number("hidden_size")
+        positions = config.number("max_position_embeddings")
+        self.words = Embedding(arena, config.number("vocab_size"), hidden, dtype)
+        self.positions = Embedding(arena, positions, hidden, dtype)
+        types = config.number("type_vocab_size", default=2)
+        self.types = Embedding(arena, types, hidden, dtype)
+        self.norm = LayerNorm(arena, hidden, dtype)
+        self.dropout = config.real("hidden_dropout_prob", default=0.1)
+        self.numbers = [empty(arena, (1, positions), INT64, Category.BUFFER) for _ in range(2)]
+        self.counts_tokens = config.model_type != "bert"
+        self.longest = positions - (
+            0 if config.model_type == "bert" else 2
+        )  # two stand for padding
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        length = tokens.shape[1]
+        positions = self.numbers[0].alias((1, length))
+        if self.counts_tokens:  # RoBERTa counts the tokens that are not padding
+            positions = tokens.like()
+        types = tokens.like((positions.shape[0], length))
+        words = self.words(tokens)
+        kinds = self.types(types if types.shape == tokens.shape else types.like(tokens.shape))
+        x = F.add(words, kinds)
+        places = self.positions(positions)
+        x = F.add(x, places)
+        return F.dropout(self.norm(x), self.dropout)
+
+
+class Attention(Module):
+    """BertSelfAttention and BertSelfOutput."""
+
+    def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
+        hidden = config.number("hidden_size")
+        self.head_dim = hidden // config.number("num_attention_heads")
+        self.attention_dropout = config.real("attention_probs_dropout_prob", default=0.1)
+        self.dropout = config.real("hidden_dropout_prob", default=0.1)
+        self.query = Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.key = Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.value = Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.dense = Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.norm = LayerNorm(arena, hidden, dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        query = split_heads(self.query(x), self.head_dim)
+        key = split_heads(self.key(x), self.head_dim)
+        value = split_heads(self.value(x), self.head_dim)
+        out = join_heads(attend(query, key, value, dropout=self.attention_dropout))
+        del query, key, value
+        out = F.dropout(self.dense(out), self.dropout)
+        return self.norm(F.add(out, x))
+
+
+class Layer(Module):
+    """BertLayer: its norms after its parts."""
+
+    def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
+        hidden, inner = config.number("hidden_size"), config.number("intermediate_size")
+        self.dropout = config.real("hidden_dropout_prob", default=0.1)
+        self.attention = Attention(arena, config, dtype)
+        self.intermediate = Linear(arena, hidden, inner, dtype, has_bias=True)
+        self.output = Linear(arena, inner, hidden, dtype, has_bias=True)
+        self.norm = LayerNorm(arena, hidden, dtype)
+        self.activation = find_activation(config, "hidden_act", default="gelu")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = self.attention(x)
+        out = self.activation(self.intermediate(x))
+        out = F.dropout(self.output(out), self.dropout)
+        return self.norm(F.add(out, x))
+
+
+class Head(Module):
+    """BertLMPredictionHead: its weight is that of the words."""
+
+    def __init__(self, arena: Arena, config: Config, dtype: DType, words: Tensor) -> None:
+        hidden, vocab = config.number("hidden_size"), config.number("vocab_size")
+        self.dense = Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.norm = LayerNorm(arena, hidden, dtype)
+        self.activation = find_activation(config, "hidden_act", default="gelu")
+        is_tied = config.flag("tie_word_embeddings", default=True)
+        self.decoder = Linear(
+            arena, hidden, vocab, dtype, has_bias=True, weight=words if is_tied else None
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.decoder(self.norm(self.activation(self.dense(x))))
+
+
+class Bert(Model):
+    """BertForMaskedLM; BertModel (field `architectures`) embeds sentences.
+
+    A sentence's embedding is the mean over its tokens, of length 1; of each pair in a batch the
+    other's is to be found among all (multiple negatives ranking).
+    """
+
+    def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
+        dtype = parameter_dtype(recipe)
+        embeds_sentences = _embeds_sentences(config)
+        self.embeddings = Embeddings(arena, config, dtype)
+        count, hidden = config.number("num_hidden_layers"), config.number("hidden_size")
+        self.layers = Stack(arena, "encoder", count, lambda: Layer(arena, config, dtype))
+        self.pooler = self.head = None
+        if embeds_sentences:
+            self.pooler = Linear(arena, hidden, hidden, dtype, has_bias=True)
+            for one, _ in self.pooler.parameters():  # the loss does not see it: it gets no gradient
+                one.needs_grad = False
+        else:
+            self.head = Head(arena, config, dtype, self.embeddings.words.weight)
+        self.stacks = (self.layers,)
+
+    def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
+        tokens = ids(arena, recipe)
+        if tokens.shape[1] > self.embeddings.longest:
+            raise SpecError(
+                f"length: found {tokens.shape[1]}, expected at most {self.embeddings.longest}, "
+                "the tokens that the model has positions for"
+            )
+        return (tokens, tokens) if self.head is not None else (tokens, ids(arena, recipe))
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        tokens, others = inputs
+        if self.head is None:
+            return contrast(self._sentence(tokens), self._sentence(others))
+        logits = self.head(self.layers(self.embeddings(tokens)))
+        batch, length, vocab = logits.shape
+        labels = others.alias((batch * length,))
+        return F.cross_entropy(F.view(logits, (batch * length, vocab)), labels)
+
+    def _sentence(self, tokens: Tensor) -> Tensor:
+        x = self.layers(self.embeddings(tokens))
+        if self.pooler is not None:  # made by the library, though nobody asks for it
+            pooled = F.elementwise(self.pooler(select(x, 1)), saves_input=False, saves_output=True)
+            del pooled
+        return unit_length(F.view(mean(x, 1), (x.shape[0], x.shape[2])))
+
+
+def _embeds_sentences(config: Config) -> bool:
+    """The published model has no head: it gives embeddings."""
+    kinds = config.row("architectures", default=())
+    kind = str(kinds[0]) if kinds else "ForMaskedLM"
+    if not kind.endswith(("ForMaskedLM", "Model")):
+        raise config.wrong(
+            "architectures", f"found {kind!r}, expected one of BertForMaskedLM, BertModel"
+        )
+    if config.flag("is_decoder", default=False):
+        raise config.wrong("is_decoder", "found true, expected an encoder")
+    return kind.endswith("Model")

@@ -1,0 +1,29 @@
+"""A model of which nothing is known but how many parameters it has."""
+
+from __future__ import annotations
+
+from ullage.estimate.training.architectures.model import Model, parameter_dtype
+from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.autograd import connect, record
+from ullage.estimate.training.eager.module import parameter
+from ullage.estimate.training.eager.tensor import Tensor
+from ullage.estimate.training.recipe import Recipe
+from ullage.models.config import Config
+
+__all__ = ["Counted"]
+
+
+class Counted(Model):
+    """Parameters, their gradients and states are counted; activations cannot be."""
+
+    def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
+        count = config.number("num_parameters", least=1)
+        self.weight = parameter(arena, count, dtype=parameter_dtype(recipe))
+
+    def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
+        return ()
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        shape = self.weight.shape
+        node = record((self.weight,), lambda gradient, _: [gradient.like(shape)])
+        return connect(self.weight.like(()), node)

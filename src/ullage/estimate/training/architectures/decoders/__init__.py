@@ -1,0 +1,1 @@
+"""Decoder language models, with attention, with state-space layers, and with experts."""

@@ -1,0 +1,173 @@
+"""DeepSeek-V3 and its kin: latent attention, first dense layers, then experts of which one is
+shared, as transformers' modeling_deepseek_v3.py has them.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ullage.estimate.training.architectures.decoders.decoder import (
+    FULL,
+    Attention,
+    Context,
+    Decoder,
+    GatedMLP,
+    Layer,
+    Parts,
+)
+from ullage.estimate.training.architectures.decoders.experts import Experts, Mixture
+from ullage.estimate.training.architectures.norms import RMSNorm
+from ullage.estimate.training.architectures.rotary import Table, join_heads, rotate, split_heads
+from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager.module import Module, parameter
+from ullage.estimate.training.eager.routing import fill_parts, highest
+from ullage.estimate.training.eager.tensor import FLOAT32, Tensor, empty
+from ullage.trace.category import Category
+
+DENSE = "dense"
+
+
+class LatentAttention(Attention):
+    """DeepseekV3Attention: keys and values are expanded from a short vector, and part of a head is
+    rotated.
+    """
+
+    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+        config = parts.config
+        hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
+        rank, kv_rank = config.number("q_lora_rank", default=None), config.number("kv_lora_rank")
+        self.kind = kind
+        self.is_eager = parts.is_eager
+        self.dropout = config.real("attention_dropout", default=0.0)
+        self.is_interleaved = config.flag("rope_interleave", default=True)
+        self.rotated = config.number("qk_rope_head_dim")
+        self.plain = config.number("qk_nope_head_dim")
+        self.value_dim = config.number("v_head_dim")
+        self.kv_rank = kv_rank
+        self.head_dim = self.plain + self.rotated
+        has_bias = config.flag("attention_bias", default=False)
+        self.is_short = rank is not None
+        if rank is None:
+            self.q_proj = parts.linear(hidden, heads * self.head_dim)
+        else:
+            self.q_a_proj = parts.linear(hidden, rank, has_bias=has_bias)
+            self.q_a_layernorm = parts.norm(RMSNorm, rank)
+            self.q_b_proj = parts.linear(rank, heads * self.head_dim)
+        self.kv_a_proj_with_mqa = parts.linear(hidden, kv_rank + self.rotated, has_bias=has_bias)
+        self.kv_a_layernorm = parts.norm(RMSNorm, kv_rank)
+        self.kv_b_proj = parts.linear(kv_rank, heads * (self.plain + self.value_dim))
+        self.o_proj = parts.linear(heads * self.value_dim, hidden, has_bias=has_bias)
+
+    def __call__(self, x: Tensor, context: Context) -> Tensor:
+        turn = rotate_pairs if self.is_interleaved else rotate
+        table = context.tables[self.kind]
+        batch, length, _ = x.shape
+        query = split_heads(self.query(x), self.head_dim)
+        plain, rotated = F.split(query, (self.plain, self.rotated))
+        short, shared = F.split(self.kv_a_proj_with_mqa(x), (self.kv_rank, self.rotated))
+        short = self.kv_a_layernorm(short)
+        shared = F.view(shared, (batch, 1, length, self.rotated))
+        rotated, shared = turn(rotated, table), turn(shared, table)
+        query = F.cat((plain, rotated), -1)
+        key, value = self.expand(short, shared)
+        mask = context.masks[self.kind]
+        out = self.attend(query, key, value, mask)
+        return self.o_proj(join_heads(out))
+
+    def query(self, x: Tensor) -> Tensor:
+        """(batch, length, heads * head_dim)."""
+        if self.is_short:
+            return self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
+        return self.q_proj(x)
+
+    def expand(self, short: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of all heads, from the short vector and the rotated part that they
+        share.
+        """
+        joined = split_heads(self.kv_b_proj(short), self.plain + self.value_dim)
+        plain, value = F.split(joined, (self.plain, self.value_dim))
+        shared = F.expand(shared, (*plain.shape[:-1], self.rotated))
+        return fill_parts((plain, shared)), value
+
+
+def rotate_pairs(x: Tensor, table: Table) -> Tensor:
+    """apply_rotary_pos_emb_interleave, of one of the two: each even element with the odd one after
+    it.
+    """
+    half = x.shape[-1] // 2
+    cos, sin = (one.alias((*one.shape[:-1], half), is_dense=False) for one in table)
+    even, odd = F.narrow(x, -1, half), F.narrow(x, -1, half)
+    first = F.add(F.mul(even, cos), F.mul(odd, sin))
+    second = F.add(F.mul(odd, cos), F.mul(even, sin))
+    return F.cat((first, second), -1)
+
+
+class GroupRouter(Module):
+    """DeepseekV3TopkRouter: in float32; experts of the best groups alone can be chosen."""
+
+    def __init__(self, parts: Parts, count: int, chosen: int) -> None:
+        config = parts.config
+        self.chosen = chosen
+        self.groups = config.number("n_group", default=8, least=1)
+        self.normalizes = config.flag("norm_topk_prob", default=True)
+        if count % self.groups:
+            raise config.wrong("n_group", f"found {self.groups}, expected a divisor of {count}")
+        hidden = config.number("hidden_size")
+        self.weight = parameter(parts.arena, count, hidden, dtype=parts.dtype)
+        self.correction = [empty(parts.arena, (count,), FLOAT32, Category.BUFFER)]
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and numbers of the experts of each token, (tokens, chosen) each."""
+        logits = F.linear(F.to(F.view(x, x.shape), FLOAT32), F.to(self.weight, FLOAT32))
+        scores = F.elementwise(logits, saves_input=False, saves_output=True)
+        with x.arena.recording(is_on=False):
+            allowed = [scores.like() for _ in range(3)]
+        weights, numbers = highest(scores, self.chosen)
+        del allowed
+        return F.scale(weights), numbers
+
+
+class SharedMixture(Mixture):
+    """DeepseekV3MoE: every token goes through one more expert."""
+
+    def __init__(self, parts: Parts) -> None:
+        config = parts.config
+        count = config.number("n_routed_experts", "num_local_experts")
+        inner = config.number("moe_intermediate_size")
+        chosen = config.number("num_experts_per_tok")
+        super().__init__(GroupRouter(parts, count, chosen), Experts(parts, count, inner))
+        shared = config.number("n_shared_experts", default=1)
+        self.shared_experts = GatedMLP(parts, inner * shared)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        shape = x.shape
+        weights, numbers = self.gate(F.view(x, (shape[0] * shape[1], shape[2])))
+        flat = F.view(x, (shape[0] * shape[1], shape[2]))
+        routed = F.view(self.experts(flat, weights, numbers), shape)
+        return F.add(routed, self.shared_experts(x))
+
+
+class DeepseekLayer(Layer):
+    """DeepseekV3DecoderLayer."""
+
+    attention: ClassVar[type[Attention]] = LatentAttention
+
+    def make_mlp(self, parts: Parts, kind: str) -> Module:
+        return GatedMLP(parts) if kind == DENSE else SharedMixture(parts)
+
+
+class DeepseekV3(Decoder):
+    """DeepseekV3ForCausalLM, without the layers that predict further tokens."""
+
+    layer: ClassVar[type[Layer]] = DeepseekLayer
+
+    def layer_kinds(self) -> list[str]:
+        config = self.parts.config
+        count = config.number("num_hidden_layers", least=1)
+        dense = config.number("first_k_dense_replace", default=3)
+        return [DENSE if place < dense else FULL for place in range(count)]
+
+    @property
+    def rotated(self) -> int:
+        width: int = self.parts.config.number("qk_rope_head_dim")
+        return width

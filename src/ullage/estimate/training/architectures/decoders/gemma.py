@@ -1,0 +1,129 @@
+"""Gemma 2 and 3 (text), as transformers' modeling_gemma2.py and modeling_gemma3.py have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from ullage.estimate.training.architectures.decoders.decoder import (
+    FULL,
+    SLIDING,
+    Attention,
+    Context,
+    Decoder,
+    Layer,
+    Parts,
+)
+from ullage.estimate.training.architectures.norms import CenteredNorm, Norm
+from ullage.estimate.training.architectures.rotary import Table, rotary_table
+from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager.attention import attend_eagerly
+from ullage.estimate.training.eager.tensor import Tensor
+
+
+class Gemma2Attention(Attention):
+    """Gemma2Attention: scores are bounded, which sdpa does not know how to do."""
+
+    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+        super().__init__(parts, kind)
+        self.has_cap = bool(parts.config.fields.get("attn_logit_softcapping", 50.0))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        return attend_eagerly(query, key, value, mask, dropout=self.dropout, has_cap=self.has_cap)
+
+
+class GemmaLayer(Layer):
+    """Norms before and after attention, before and after the MLP."""
+
+    norm: ClassVar[type[Norm]] = CenteredNorm
+
+    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+        super().__init__(parts, kind)
+        hidden = parts.config.number("hidden_size")
+        self.pre_feedforward_layernorm = parts.norm(CenteredNorm, hidden)
+        self.post_feedforward_layernorm = parts.norm(CenteredNorm, hidden)
+
+    def __call__(self, x: Tensor, context: Context) -> Tensor:
+        residual = x
+        x = self.self_attn(self.input_layernorm(x), context)
+        x = F.add(residual, self.post_attention_layernorm(x))
+        residual = x
+        x = self.mlp(self.pre_feedforward_layernorm(x))
+        return F.add(residual, self.post_feedforward_layernorm(x))
+
+
+class Gemma2Layer(GemmaLayer):
+    """Gemma2DecoderLayer."""
+
+    attention: ClassVar[type[Attention]] = Gemma2Attention
+
+
+class Gemma2(Decoder):
+    """Gemma2ForCausalLM: every other layer sees a window; the logits are bounded."""
+
+    layer: ClassVar[type[Layer]] = Gemma2Layer
+    has_sdpa = False
+    head_dim = 256
+    window_default = 4096
+    norm_kind: ClassVar[type[Norm]] = CenteredNorm
+    is_tied = True
+    cap: float | None = 30.0  # final_logit_softcapping, where the configuration says nothing
+
+    def layer_kinds(self) -> list[str]:
+        if self.parts.config.has("layer_types"):
+            return super().layer_kinds()
+        count = self.parts.config.number("num_hidden_layers", least=1)
+        return [FULL if place % 2 else SLIDING for place in range(count)]
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return F.scale(self.embed_tokens(tokens))
+
+    def logits(self, x: Tensor) -> Tensor:
+        fields = self.parts.config.fields
+        scores = self.lm_head(x)
+        if not fields.get("final_logit_softcapping", self.cap):
+            return scores
+        scores = F.scale(scores)
+        scores = F.elementwise(scores, saves_input=False, saves_output=True)
+        return F.scale(scores)
+
+
+class Gemma3Attention(Attention):
+    """Gemma3Attention: each head's queries and keys are normalized."""
+
+    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+        super().__init__(parts, kind)
+        self.q_norm = parts.norm(CenteredNorm, self.head_dim)
+        self.k_norm = parts.norm(CenteredNorm, self.head_dim)
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super().heads(x)
+        return self.q_norm(query), self.k_norm(key), value
+
+
+class Gemma3Layer(GemmaLayer):
+    """Gemma3DecoderLayer."""
+
+    attention: ClassVar[type[Attention]] = Gemma3Attention
+
+
+class Gemma3(Gemma2):
+    """Gemma3ForCausalLM: every sixth layer sees everything, and rotates at another pace."""
+
+    layer: ClassVar[type[Layer]] = Gemma3Layer
+    has_sdpa = True
+    cap = None
+
+    def layer_kinds(self) -> list[str]:
+        config = self.parts.config
+        if config.has("layer_types"):
+            return super().layer_kinds()
+        every = config.number("sliding_window_pattern", default=6, least=1)
+        count = config.number("num_hidden_layers", least=1)
+        return [SLIDING if (place + 1) % every else FULL for place in range(count)]
+
+    def count_tables(self) -> int:
+        return len(set(self.kinds))
+
+    def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
+        return {kind: rotary_table(x, x.shape[1], self.rotated) for kind in kinds}

@@ -1,0 +1,151 @@
+"""gpt-oss, as transformers' modeling_gpt_oss.py has it: every other layer sees a window, heads may
+look at nothing (sinks), experts have biases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from ullage.estimate.training.architectures.decoders.decoder import (
+    FULL,
+    SLIDING,
+    Attention,
+    Context,
+    Decoder,
+    Layer,
+    Parts,
+)
+from ullage.estimate.training.architectures.decoders.experts import Experts, Mixture
+from ullage.estimate.training.architectures.norms import Norm, WideNorm
+from ullage.estimate.training.architectures.rotary import Table, rotary_table
+from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager.module import Module, parameter
+from ullage.estimate.training.eager.routing import (
+    add_in_place,
+    clamp,
+    grouped_product,
+    highest,
+    take_rows,
+)
+from ullage.estimate.training.eager.tensor import Tensor
+
+
+class SinkAttention(Attention):
+    """GptOssAttention: a score for nothing stands beside those for the tokens."""
+
+    bias_default = True
+
+    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+        super().__init__(parts, kind)
+        heads = parts.config.number("num_attention_heads")
+        self.sinks = parameter(parts.arena, heads, dtype=parts.dtype)
+
+    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        table = context.tables[self.kind]
+        return rotate_halves(query, table), rotate_halves(key, table)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        batch, heads, length, _ = query.shape
+        times = heads // key.shape[1]
+        key, value = F.repeat_heads(key, times), F.repeat_heads(value, times)
+        scores = F.scale(F.matmul(query, key, is_second_transposed=True))
+        if mask is not None:
+            scores = F.add(scores, mask)
+        sinks = F.expand(F.view(self.sinks, (1, heads, 1, 1)), (batch, heads, length, 1))
+        joined = F.cat((scores, sinks), -1)
+        highest_score, _ = highest(joined, 1)
+        joined = F.sub(joined, highest_score)
+        shares = F.softmax(joined)
+        seen = F.narrow(shares, -1, length)
+        out = F.matmul(F.dropout(seen, self.dropout), value)
+        return F.transpose(F.contiguous(F.transpose(out, 1, 2)), 1, 2)
+
+
+def rotate_halves(x: Tensor, table: Table) -> Tensor:
+    """_apply_rotary_emb of gpt-oss: tables as wide as half a head."""
+    cos, sin = table
+    half = x.shape[-1] // 2
+    first, second = F.split(x, (half, half))
+    turned = F.sub(F.mul(first, cos), F.mul(second, sin))
+    other = F.add(F.mul(second, cos), F.mul(first, sin))
+    return F.cat((turned, other), -1)
+
+
+class BiasedRouter(Module):
+    """GptOssTopKRouter: the softmax of the highest scores alone."""
+
+    def __init__(self, parts: Parts, count: int, chosen: int) -> None:
+        hidden = parts.config.number("hidden_size")
+        if not 1 <= chosen <= count:
+            raise parts.config.wrong(
+                "num_experts_per_tok", f"found {chosen}, expected 1 to {count}, the experts"
+            )
+        self.chosen = chosen
+        self.weight = parameter(parts.arena, count, hidden, dtype=parts.dtype)
+        self.bias = parameter(parts.arena, count, dtype=parts.dtype)
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and numbers of the experts of each token, (tokens, chosen) each."""
+        weights, numbers = highest(F.linear(x, self.weight, self.bias), self.chosen)
+        return F.softmax(weights), numbers
+
+
+class BiasedExperts(Experts):
+    """GptOssExperts: matrices that lie the other way around, with biases, and a bounded gate."""
+
+    def __init__(self, parts: Parts, count: int, inner: int) -> None:
+        hidden, arena, dtype = parts.config.number("hidden_size"), parts.arena, parts.dtype
+        self.inner = inner
+        self.gate_up_proj = parameter(arena, count, hidden, 2 * inner, dtype=dtype)
+        self.gate_up_proj_bias = parameter(arena, count, 2 * inner, dtype=dtype)
+        self.down_proj = parameter(arena, count, inner, hidden, dtype=dtype)
+        self.down_proj_bias = parameter(arena, count, hidden, dtype=dtype)
+
+    def into(self, x: Tensor, numbers: Tensor) -> Tensor:
+        bias = take_rows(self.gate_up_proj_bias, numbers)
+        return add_in_place(grouped_product(x, self.gate_up_proj, is_transposed=True), bias)
+
+    def gate(self, x: Tensor) -> Tensor:
+        gate, up = F.narrow(x, -1, self.inner), F.narrow(x, -1, self.inner)
+        gate = clamp(gate, num_bounds=1)
+        up = clamp(up, num_bounds=2)
+        bounded = F.elementwise(F.scale(gate), saves_input=False, saves_output=True)
+        return F.mul(F.shift(up), F.mul(gate, bounded))
+
+    def back(self, x: Tensor, numbers: Tensor) -> Tensor:
+        bias = take_rows(self.down_proj_bias, numbers)
+        return add_in_place(grouped_product(x, self.down_proj, is_transposed=True), bias)
+
+
+class GptOssLayer(Layer):
+    """GptOssDecoderLayer."""
+
+    attention: ClassVar[type[Attention]] = SinkAttention
+    norm: ClassVar[type[Norm]] = WideNorm
+
+    def make_mlp(self, parts: Parts, kind: str) -> Module:
+        config = parts.config
+        count = config.number("num_local_experts", default=128)
+        chosen = config.number("num_experts_per_tok", "experts_per_token", default=4)
+        inner = config.number("intermediate_size")
+        return Mixture(BiasedRouter(parts, count, chosen), BiasedExperts(parts, count, inner))
+
+
+class GptOss(Decoder):
+    """GptOssForCausalLM, without the loss that balances its experts."""
+
+    layer: ClassVar[type[Layer]] = GptOssLayer
+    norm_kind: ClassVar[type[Norm]] = WideNorm
+    has_sdpa = False
+    head_dim = 64
+    window_default = 128
+
+    def layer_kinds(self) -> list[str]:
+        if self.parts.config.has("layer_types"):
+            return super().layer_kinds()
+        count = self.parts.config.number("num_hidden_layers", least=1)
+        return [FULL if place % 2 else SLIDING for place in range(count)]
+
+    def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
+        return dict.fromkeys(kinds, rotary_table(x, x.shape[1], self.rotated // 2))

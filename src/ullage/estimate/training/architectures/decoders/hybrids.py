@@ -1,0 +1,325 @@
+"""Granite 4 hybrids, Bamba and Nemotron-H, as transformers' modeling_granitemoehybrid.py,
+modeling_bamba.py and modeling_nemotron_h.py have them where the kernels of mamba_ssm are not
+installed: most layers are Mamba 2, some attend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from ullage.estimate.training.architectures.activations import find_activation
+from ullage.estimate.training.architectures.decoders.decoder import (
+    FULL,
+    Attention,
+    Context,
+    Decoder,
+    Layer,
+    Parts,
+)
+from ullage.estimate.training.architectures.decoders.dispatched import make_experts
+from ullage.estimate.training.architectures.decoders.experts import Mixture
+from ullage.estimate.training.architectures.decoders.mamba2 import Mixer, MixerSizes
+from ullage.estimate.training.architectures.norms import Norm
+from ullage.estimate.training.architectures.rotary import Table, rotate_part
+from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager.module import Module, parameter
+from ullage.estimate.training.eager.routing import highest
+from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
+
+MAMBA = "linear_attention"
+_KINDS = {"mamba": MAMBA, "attention": FULL}  # as older files say it
+
+
+def _read(parts: Parts) -> MixerSizes:
+    config = parts.config
+    hidden = config.number("hidden_size", default=4096)
+    inner = int(config.real("mamba_expand", default=2) * hidden)
+    heads = config.number("mamba_n_heads", default=128)
+    width = config.fields.get("mamba_d_head", "auto")
+    width = inner // heads if width == "auto" else config.number("mamba_d_head")
+    if heads * width != inner:
+        raise config.wrong(
+            "mamba_n_heads",
+            f"found {heads} heads of {width}, expected mamba_expand * hidden_size = {inner}",
+        )
+    return MixerSizes(
+        hidden,
+        inner,
+        heads,
+        width,
+        config.number("mamba_d_state", default=256),
+        config.number("mamba_n_groups", default=1),
+        config.number("mamba_d_conv", default=4),
+        config.number("mamba_chunk_size", default=256),
+        config.flag("mamba_proj_bias", default=False),
+        config.flag("mamba_conv_bias", default=True),
+        config.number("mamba_n_groups", default=1),
+    )
+
+
+def _make_mixer(parts: Parts, kind: str, attention: type[Attention]) -> Mixer | Attention:
+    """What a layer looks back with."""
+    if kind == MAMBA:
+        return Mixer(parts.arena, _read(parts), parts.dtype)
+    return attention(parts, kind)
+
+
+def _mix(mixer: Mixer | Attention, x: Tensor, context: Context) -> Tensor:
+    """What it finds there."""
+    return mixer(x) if isinstance(mixer, Mixer) else mixer(x, context)
+
+
+class GraniteHybridAttention(Attention):
+    """GraniteMoeHybridAttention: it may know nothing of positions."""
+
+    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        return super().turn(query, key, context) if context.tables else (query, key)
+
+
+class GraniteRouter(Module):
+    """GraniteMoeHybridTopKRouter: the softmax of the highest scores alone."""
+
+    def __init__(self, parts: Parts, count: int, chosen: int) -> None:
+        if not 1 <= chosen <= count:
+            raise parts.config.wrong(
+                "num_experts_per_tok", f"found {chosen}, expected 1 to {count}, the experts"
+            )
+        self.chosen = chosen
+        hidden = parts.config.number("hidden_size")
+        self.weight = parameter(parts.arena, count, hidden, dtype=parts.dtype)
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and numbers of the experts of each token, (tokens, chosen) each."""
+        scores = F.to(F.linear(x, self.weight), FLOAT32)
+        weights, numbers = highest(scores, self.chosen)
+        return F.to(F.softmax(weights), x.dtype), numbers
+
+
+class SharedMLP(Module):
+    """GraniteMoeHybridMLP: gate and what it gates come from one matrix."""
+
+    def __init__(self, parts: Parts) -> None:
+        hidden = parts.config.number("hidden_size")
+        self.inner = parts.config.number("shared_intermediate_size", default=1024)
+        self.act = find_activation(parts.config, "hidden_act", default="silu")
+        self.input_linear = parts.linear(hidden, 2 * self.inner)
+        self.output_linear = parts.linear(self.inner, hidden)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = F.split(self.input_linear(x), (self.inner, self.inner))
+        return self.output_linear(F.mul(self.act(gate), up))
+
+
+class GraniteHybridLayer(Layer):
+    """GraniteMoeHybridDecoderLayer: what is added to the residual is scaled."""
+
+    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+        config, hidden = parts.config, parts.config.number("hidden_size")
+        self.input_layernorm = parts.norm(self.norm, hidden)
+        self.post_attention_layernorm = parts.norm(self.norm, hidden)
+        count = config.number("num_local_experts", default=8, least=0)
+        self.block_sparse_moe = None
+        if count:
+            chosen = config.number("num_experts_per_tok", default=2)
+            experts = make_experts(parts, count, config.number("intermediate_size"))
+            self.block_sparse_moe = Mixture(GraniteRouter(parts, count, chosen), experts)
+        self.shared_mlp = SharedMLP(parts)
+        self.mixer = _make_mixer(parts, kind, GraniteHybridAttention)
+
+    def __call__(self, x: Tensor, context: Context) -> Tensor:
+        residual = x
+        x = _mix(self.mixer, self.input_layernorm(x), context)
+        x = F.add(residual, F.scale(x))
+        residual = x
+        x = self.post_attention_layernorm(x)
+        if self.block_sparse_moe is None:
+            x = self.shared_mlp(x)
+        else:
+            x = F.add(self.block_sparse_moe(x), self.shared_mlp(x))
+        return F.add(residual, F.scale(x))
+
+
+class GraniteHybrid(Decoder):
+    """GraniteMoeHybridForCausalLM: embeddings and logits are scaled."""
+
+    layer: ClassVar[type[Layer]] = GraniteHybridLayer
+
+    def layer_kinds(self) -> list[str]:
+        config = self.parts.config
+        if not config.has("layer_types") and not config.has("layers_block_type"):
+            return [MAMBA] * config.number("num_hidden_layers", least=1)
+        kinds = config.row("layer_types", "layers_block_type")
+        if len(kinds) != config.number("num_hidden_layers", least=1):
+            raise config.wrong("layer_types", f"found {len(kinds)} of them for another count")
+        return [_KINDS.get(kind, kind) for kind in kinds]
+
+    def count_tables(self) -> int:
+        return int(self.has_rotation)
+
+    @property
+    def has_rotation(self) -> bool:
+        """Positions are told by rotating; else they are not told."""
+        return self.parts.config.fields.get("position_embedding_type") == "rope"
+
+    def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
+        return super().tables(x, kinds) if self.has_rotation else {}
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return F.scale(self.embed_tokens(tokens))
+
+    def logits(self, x: Tensor) -> Tensor:
+        return F.scale(self.lm_head(x))
+
+
+class BambaAttention(Attention):
+    """BambaAttention: a part of each head is rotated."""
+
+    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        table = context.tables[self.kind]
+        return rotate_part(query, table), rotate_part(key, table)
+
+
+class BambaLayer(Layer):
+    """BambaDecoderLayer."""
+
+    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+        hidden = parts.config.number("hidden_size")
+        self.mlp = self.make_mlp(parts, kind)
+        self.input_layernorm = parts.norm(self.norm, hidden)
+        self.post_attention_layernorm = parts.norm(self.norm, hidden)
+        self.mixer = _make_mixer(parts, kind, BambaAttention)
+
+    def __call__(self, x: Tensor, context: Context) -> Tensor:
+        residual = x
+        x = _mix(self.mixer, self.input_layernorm(x), context)
+        x = F.add(residual, x)
+        residual = x
+        x = self.mlp(self.post_attention_layernorm(x))
+        return F.add(residual, x)
+
+
+class Bamba(Decoder):
+    """BambaForCausalLM, without the loss that keeps logits small."""
+
+    layer: ClassVar[type[Layer]] = BambaLayer
+
+    def layer_kinds(self) -> list[str]:
+        config = self.parts.config
+        if config.real("z_loss_coefficient", default=0.0):
+            raise config.wrong("z_loss_coefficient", "found one, which ullage has no formula for")
+        attended = config.row("attn_layer_indices", default=())
+        count = config.number("num_hidden_layers", least=1)
+        return [FULL if place in attended else MAMBA for place in range(count)]
+
+    @property
+    def rotated(self) -> int:
+        return int(self.parts.head_dim * 0.5)  # fixed in its configuration class
+
+
+class NemotronNorm(Norm):
+    """NemotronHRMSNorm: the weight is cast to float32, and multiplies there."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        dtype = x.dtype
+        x = F.to(x, FLOAT32)
+        variance = F.mean(F.pow2(x))
+        x = F.mul(x, F.rsqrt(F.shift(variance)))
+        return F.to(F.mul(F.to(self.weight, FLOAT32), x), dtype)
+
+
+class PlainAttention(Attention):
+    """NemotronHAttention: it knows nothing of positions."""
+
+    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        return query, key
+
+
+class PlainMLP(Module):
+    """NemotronHMLP: two matrices."""
+
+    def __init__(self, parts: Parts) -> None:
+        config, hidden = parts.config, parts.config.number("hidden_size")
+        inner = config.number("intermediate_size", default=21504)
+        has_bias = config.flag("mlp_bias", default=False)
+        self.act = find_activation(config, "mlp_hidden_act", default="relu2")
+        self.up_proj = parts.linear(hidden, inner, has_bias=has_bias)
+        self.down_proj = parts.linear(inner, hidden, has_bias=has_bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.act(self.up_proj(x)))
+
+
+class NemotronLayer(Layer):
+    """NemotronHBlock: one of the three, and no more."""
+
+    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+        config, hidden = parts.config, parts.config.number("hidden_size")
+        self.norm_before = NemotronNorm(parts.arena, hidden, parts.dtype)
+        self.mixer: Mixer | Attention | PlainMLP
+        if kind == MLP:
+            self.mixer = PlainMLP(parts)
+        elif kind == FULL:
+            self.mixer = PlainAttention(parts, kind)
+        else:
+            heads = config.number("mamba_num_heads", default=128)
+            width, groups = (
+                config.number("mamba_head_dim", default=64),
+                config.number("n_groups", default=8),
+            )
+            sizes = MixerSizes(
+                hidden,
+                heads * width,
+                heads,
+                width,
+                config.number("ssm_state_size", default=128),
+                groups,
+                config.number("conv_kernel", default=4),
+                config.number("chunk_size", default=128),
+                config.flag("use_bias", default=False),
+                config.flag("use_conv_bias", default=True),
+                groups,
+            )
+            self.mixer = Mixer(parts.arena, sizes, parts.dtype)
+
+    def __call__(self, x: Tensor, context: Context) -> Tensor:
+        residual = x
+        x = self.norm_before(x)
+        x = self.mixer(x, context) if isinstance(self.mixer, Attention) else self.mixer(x)
+        return F.add(residual, x)
+
+
+MLP = "mlp"
+_MARKS = {"M": MAMBA, "*": FULL, "-": MLP}  # hybrid_override_pattern of older files
+
+
+class NemotronH(Decoder):
+    """NemotronHForCausalLM without experts."""
+
+    layer: ClassVar[type[Layer]] = NemotronLayer
+    norm_kind: ClassVar[type[Norm]] = NemotronNorm
+    head_dim = 128
+
+    def layer_kinds(self) -> list[str]:
+        config = self.parts.config
+        field = "hybrid_override_pattern"
+        if config.has(field):
+            kinds = [_MARKS.get(mark, mark) for mark in config.text(field)]
+        else:
+            field = "layers_block_type"
+            kinds = [_KINDS.get(kind, kind) for kind in config.row(field, "layer_types")]
+        for kind in kinds:
+            if kind not in _MARKS.values():
+                raise config.wrong(field, f"found {kind!r}, which ullage has no formula for")
+        if len(kinds) != config.number("num_hidden_layers", default=len(kinds)):
+            raise config.wrong(field, f"found {len(kinds)} layers, not num_hidden_layers")
+        return kinds
+
+    def count_tables(self) -> int:
+        return 0
+
+    def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
+        return {}
+
+    def logits(self, x: Tensor) -> Tensor:
+        return F.to(self.lm_head(x), FLOAT32)

@@ -1,0 +1,201 @@
+"""Llama and those that differ from it in little: Mistral, Qwen2, Qwen3, Granite, OLMo 2, SmolLM3.
+
+Each follows the modeling file of transformers that has its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from ullage.estimate.training.architectures.decoders.decoder import (
+    FULL,
+    SLIDING,
+    Attention,
+    Context,
+    Decoder,
+    Layer,
+    Parts,
+)
+from ullage.estimate.training.architectures.norms import Norm, RMSNorm, WideNorm
+from ullage.estimate.training.architectures.rotary import Table, rotary_table, split_heads
+from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
+
+
+class Llama(Decoder):
+    """LlamaForCausalLM."""
+
+
+class Mistral(Decoder):
+    """MistralForCausalLM: every layer sees a window, if there is one."""
+
+    window_default: ClassVar[int | None] = 4096
+
+    def layer_kinds(self) -> list[str]:
+        kind = FULL if self.sliding_window is None else SLIDING
+        return [kind] * self.parts.config.number("num_hidden_layers", least=1)
+
+
+class Qwen2Attention(Attention):
+    """Qwen2Attention: a bias on queries, keys and values."""
+
+    has_bias = True
+    has_out_bias = False
+
+
+class Qwen2Layer(Layer):
+    """Qwen2DecoderLayer."""
+
+    attention: ClassVar[type[Attention]] = Qwen2Attention
+
+
+class Qwen2(Decoder):
+    """Qwen2ForCausalLM: the layers from max_window_layers on see a window, if it is used."""
+
+    layer: ClassVar[type[Layer]] = Qwen2Layer
+
+    def layer_kinds(self) -> list[str]:
+        config = self.parts.config
+        if config.has("layer_types") or not config.flag("use_sliding_window", default=False):
+            return super().layer_kinds()
+        first = config.number("max_window_layers", default=28)
+        count = config.number("num_hidden_layers", least=1)
+        has_window = config.has("sliding_window")
+        return [SLIDING if has_window and place >= first else FULL for place in range(count)]
+
+
+class Qwen3Attention(Attention):
+    """Qwen3Attention: each head's queries and keys are normalized."""
+
+    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+        super().__init__(parts, kind)
+        self.q_norm = parts.norm(RMSNorm, self.head_dim)
+        self.k_norm = parts.norm(RMSNorm, self.head_dim)
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query = self.q_norm(apart(self.q_proj(x), self.head_dim))
+        key = self.k_norm(apart(self.k_proj(x), self.head_dim))
+        value = split_heads(self.v_proj(x), self.head_dim)
+        return F.transpose(query, 1, 2), F.transpose(key, 1, 2), value
+
+
+class Qwen3Layer(Layer):
+    """Qwen3DecoderLayer."""
+
+    attention: ClassVar[type[Attention]] = Qwen3Attention
+
+
+class Qwen3(Qwen2):
+    """Qwen3ForCausalLM."""
+
+    head_dim: ClassVar[int | None] = 128
+    layer: ClassVar[type[Layer]] = Qwen3Layer
+
+
+class GraniteLayer(Layer):
+    """GraniteDecoderLayer: what is added to the residual is scaled."""
+
+    def __call__(self, x: Tensor, context: Context) -> Tensor:
+        residual = x
+        x = self.self_attn(self.input_layernorm(x), context)
+        x = F.add(residual, F.scale(x))
+        residual = x
+        x = self.mlp(self.post_attention_layernorm(x))
+        return F.add(residual, F.scale(x))
+
+
+class Granite(Decoder):
+    """GraniteForCausalLM: embeddings and logits are scaled."""
+
+    layer: ClassVar[type[Layer]] = GraniteLayer
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return F.scale(self.embed_tokens(tokens))
+
+    def logits(self, x: Tensor) -> Tensor:
+        return F.scale(self.lm_head(x))
+
+
+class Olmo2Attention(Attention):
+    """Olmo2Attention: queries and keys are normalized over all heads, and rotated in float32."""
+
+    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+        super().__init__(parts, kind)
+        self.q_norm = parts.norm(WideNorm, self.q_proj.weight.shape[0])
+        self.k_norm = parts.norm(WideNorm, self.k_proj.weight.shape[0])
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key = self.q_norm(self.q_proj(x)), self.k_norm(self.k_proj(x))
+        value = split_heads(self.v_proj(x), self.head_dim)
+        return split_heads(query, self.head_dim), split_heads(key, self.head_dim), value
+
+    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        dtype = query.dtype
+        query, key = super().turn(query, key, context)
+        return F.to(query, dtype), F.to(key, dtype)
+
+
+class Olmo2Layer(Layer):
+    """Olmo2DecoderLayer: norms after attention and after the MLP."""
+
+    attention: ClassVar[type[Attention]] = Olmo2Attention
+    norm: ClassVar[type[Norm]] = WideNorm
+
+    def __call__(self, x: Tensor, context: Context) -> Tensor:
+        residual = x
+        x = self.input_layernorm(self.self_attn(x, context))
+        x = F.add(residual, x)
+        residual = x
+        x = self.post_attention_layernorm(self.mlp(x))
+        return F.add(residual, x)
+
+
+class Olmo2(Decoder):
+    """Olmo2ForCausalLM."""
+
+    layer: ClassVar[type[Layer]] = Olmo2Layer
+    norm_kind: ClassVar[type[Norm]] = WideNorm
+
+    def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
+        return dict.fromkeys(kinds, rotary_table(x, x.shape[1], self.rotated, FLOAT32))
+
+
+class SmolLM3Attention(Attention):
+    """SmolLM3Attention: some layers do not rotate."""
+
+    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        return super().turn(query, key, context) if self.kind == FULL else (query, key)
+
+
+class SmolLM3Layer(Layer):
+    """SmolLM3DecoderLayer."""
+
+    attention: ClassVar[type[Attention]] = SmolLM3Attention
+
+
+class SmolLM3(Decoder):
+    """SmolLM3ForCausalLM: every no_rope_layer_interval-th layer knows nothing of positions."""
+
+    layer: ClassVar[type[Layer]] = SmolLM3Layer
+    is_tied = True
+
+    def layer_kinds(self) -> list[str]:
+        config = self.parts.config
+        if config.flag("use_sliding_window", default=False):
+            raise config.wrong("use_sliding_window", "found true, which ullage has no formula for")
+        count = config.number("num_hidden_layers", least=1)
+        every = config.number("no_rope_layer_interval", default=4, least=1)
+        rotated = config.row("no_rope_layers", default=None)
+        if rotated is None:
+            rotated = [(place + 1) % every for place in range(count)]
+        return [FULL if one else UNROTATED for one in rotated]
+
+
+UNROTATED = "full_attention without rotation"
+
+
+def apart(x: Tensor, head_dim: int) -> Tensor:
+    """(batch, length, width) as (batch, length, heads, head_dim)."""
+    batch, length, width = x.shape
+    return F.view(x, (batch, length, width // head_dim, head_dim))

@@ -1,0 +1,266 @@
+"""Mamba 2, as transformers' modeling_mamba2.py has it where the kernels of mamba_ssm and
+causal_conv1d are not installed: the scan is written out in PyTorch, and keeps far more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ullage.estimate.training.architectures.losses import causal_loss
+from ullage.estimate.training.architectures.model import LanguageModel, parameter_dtype
+from ullage.estimate.training.architectures.norms import RMSNorm
+from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.autograd import connect, record
+from ullage.estimate.training.eager.convolution import convolve
+from ullage.estimate.training.eager.indexing import choose, repeat
+from ullage.estimate.training.eager.module import Embedding, Linear, Module, Stack, parameter
+from ullage.estimate.training.eager.shapes import permuted, view_any
+from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, DType, Tensor, empty
+from ullage.estimate.training.recipe import Recipe
+from ullage.models.config import Config
+
+__all__ = ["Block", "GatedNorm", "Mamba2", "Mixer", "MixerSizes"]
+
+
+@dataclass(frozen=True, slots=True)
+class MixerSizes:
+    """What a mixer is made of.
+
+    Attributes:
+        inner: heads * head_dim.
+        state: of each channel of a head.
+        groups: that share B and C.
+        reach: of the convolution.
+        chunk: steps that are taken at once.
+        has_bias: projections have one.
+        has_conv_bias: the convolution has one.
+        normed: groups of channels that are normalized apart.
+    """
+
+    hidden: int
+    inner: int
+    heads: int
+    head_dim: int
+    state: int
+    groups: int
+    reach: int
+    chunk: int
+    has_bias: bool
+    has_conv_bias: bool
+    normed: int = 1
+
+    @property
+    def convolved(self) -> int:
+        """Channels of the convolution: the input, B and C."""
+        return self.inner + 2 * self.groups * self.state
+
+
+def _read(config: Config) -> MixerSizes:
+    hidden = config.number("hidden_size", default=4096)
+    inner = int(config.real("expand", default=2) * hidden)
+    heads, width = config.number("num_heads", default=128), config.number("head_dim", default=64)
+    if heads * width != inner:
+        raise config.wrong(
+            "num_heads", f"found {heads} heads of {width}, expected expand * hidden_size = {inner}"
+        )
+    return MixerSizes(
+        hidden,
+        inner,
+        heads,
+        width,
+        config.number("state_size", default=128),
+        config.number("n_groups", default=8),
+        config.number("conv_kernel", default=4),
+        config.number("chunk_size", default=256),
+        config.flag("use_bias", default=False),
+        config.flag("use_conv_bias", default=True),
+    )
+
+
+class GatedNorm(Module):
+    """MambaRMSNormGated: in float32; of hybrids, whose groups of channels have a norm each."""
+
+    def __init__(self, arena: Arena, width: int, dtype: DType, groups: int = 1) -> None:
+        self.groups = groups
+        self.weight = parameter(arena, width, dtype=dtype)
+
+    def __call__(self, x: Tensor, gate: Tensor) -> Tensor:
+        dtype = x.dtype
+        x = F.to(x, FLOAT32)
+        x = F.mul(x, F.elementwise(F.to(gate, FLOAT32)))
+        shape = x.shape
+        if self.groups > 1:
+            x = F.view(x, (*shape[:-1], self.groups, shape[-1] // self.groups))
+        variance = F.mean(F.pow2(x))
+        x = F.mul(x, F.rsqrt(F.shift(variance)))
+        if self.groups > 1:
+            x = F.view(x, shape)
+        return F.mul(self.weight, F.to(x, dtype))
+
+
+class Mixer(Module):
+    """Mamba2Mixer."""
+
+    def __init__(self, arena: Arena, sizes: MixerSizes, dtype: DType) -> None:
+        self.sizes, has_bias = sizes, sizes.has_bias
+        outputs = sizes.inner + sizes.convolved + sizes.heads
+        self.conv_weight = parameter(arena, sizes.convolved, 1, sizes.reach, dtype=dtype)
+        self.conv_bias = None
+        if sizes.has_conv_bias:
+            self.conv_bias = parameter(arena, sizes.convolved, dtype=dtype)
+        self.in_proj = Linear(arena, sizes.hidden, outputs, dtype, has_bias=has_bias)
+        self.dt_bias = parameter(arena, sizes.heads, dtype=dtype)
+        self.a_log = parameter(arena, sizes.heads, dtype=dtype)
+        self.norm = GatedNorm(arena, sizes.inner, dtype, sizes.normed)
+        self.d = parameter(arena, sizes.heads, dtype=dtype)
+        self.out_proj = Linear(arena, sizes.inner, sizes.hidden, dtype, has_bias=has_bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        sizes = self.sizes
+        batch, length, _ = x.shape
+        projected = self.in_proj(x)
+        decay = F.neg(
+            F.elementwise(F.to(self.a_log, FLOAT32), saves_input=False, saves_output=True)
+        )
+        gate, wide, dt = F.split(projected, (sizes.inner, sizes.convolved, sizes.heads))
+        wide = F.transpose(wide, 1, 2)
+        wide = convolve(wide, self.conv_weight, self.conv_bias, padding=sizes.reach - 1)
+        wide = F.elementwise(F.narrow(wide, 2, length))
+        wide = F.transpose(wide, 1, 2)
+        shared = sizes.groups * sizes.state
+        x, b, c = F.split(wide, (sizes.inner, shared, shared))
+        x = view_any(x, (batch, length, sizes.heads, sizes.head_dim))
+        b = view_any(b, (batch, length, sizes.groups, sizes.state))
+        c = view_any(c, (batch, length, sizes.groups, sizes.state))
+        out = self._scan(x, dt, decay, b, c)
+        out = F.reshape(out, (batch, length, sizes.inner))
+        out = self.norm(out, gate)  # as the scan, in float32
+        return self.out_proj(F.to(out, self.out_proj.weight.dtype))
+
+    def _scan(self, x: Tensor, dt: Tensor, decay: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        """mamba2_chunk_scan: within chunks as attention is, between them by their states."""
+        sizes = self.sizes
+        batch, length, heads, width = x.shape
+        chunk = sizes.chunk
+        chunks = -(-length // chunk)
+        dt = F.elementwise(F.elementwise(F.add(dt, self.dt_bias)))  # softplus, clamp
+        x = F.to(x, FLOAT32)
+        b = repeat(F.to(b, FLOAT32), 2, heads)
+        c = repeat(F.to(c, FLOAT32), 2, heads)
+        padded = (batch, chunks * chunk, heads)
+        residual = F.mul(view_any(self.d, (heads, 1)), _pad(x, (*padded, width)))
+        x = F.mul(x, view_any(F.to(dt, FLOAT32), (batch, length, heads, 1)))
+        a = F.mul(decay, F.to(dt, FLOAT32))
+        x, a, b, c = (_pad(one, (*padded, *one.shape[3:])) for one in (x, a, b, c))
+        every = batch * chunks * heads
+        sums = F.scale(F.contiguous(permuted(a, (batch, heads, chunks, chunk))))  # cumsum
+        within = self._attend(x, sums, b, c, every)
+        between = self._carry(x, sums, b, c, chunks)
+        out = F.contiguous(_lie(F.add(within, between)))
+        out = F.view(out, (batch, chunks * chunk, heads, width))
+        out = F.add(out, residual)
+        return out if chunks * chunk == length else F.narrow(out, 1, length)
+
+    def _attend(self, x: Tensor, sums: Tensor, b: Tensor, c: Tensor, every: int) -> Tensor:
+        """Outputs of each chunk from its own inputs, as (batch * chunks * heads, chunk, width)."""
+        sizes, chunk = self.sizes, self.sizes.chunk
+        steps = _segment_sum(sums, chunk)
+        steps = F.elementwise(steps, saves_input=False, saves_output=True)
+        scores = F.matmul(
+            permuted(c, (every, chunk, sizes.state)),
+            permuted(b, (every, chunk, sizes.state)),
+            is_second_transposed=True,
+        )
+        weights = F.mul(scores, view_any(steps, (every, chunk, chunk)))
+        return F.matmul(weights, permuted(x, (every, chunk, sizes.head_dim)))
+
+    def _carry(self, x: Tensor, sums: Tensor, b: Tensor, c: Tensor, chunks: int) -> Tensor:
+        """Outputs of each chunk from the state that those before it leave, in the same shape."""
+        sizes, chunk = self.sizes, self.sizes.chunk
+        batch, heads = x.shape[0], sizes.heads
+        every, inside = batch * chunks * heads, sizes.head_dim * sizes.state
+        last = F.narrow(sums, -1, 1)
+        left = F.elementwise(F.add(last, sums), saves_input=False, saves_output=True)
+        decayed = F.mul(b, view_any(left, (batch, chunks * chunk, heads, 1)))
+        states = F.matmul(
+            permuted(x, (every, sizes.head_dim, chunk)),
+            permuted(decayed, (every, chunk, sizes.state)),
+        )
+        states = view_any(states, (batch, chunks, heads, inside))
+        states = F.cat((states.like((batch, 1, heads, inside)), states), 1)
+        ends = _pad(view_any(last, (batch, heads, chunks)), (batch, heads, chunks + 1))
+        steps = _segment_sum(ends, chunks + 1)
+        steps = F.elementwise(steps, saves_input=False, saves_output=True)
+        weights = view_any(steps, (batch * heads, chunks + 1, chunks + 1))
+        states = F.matmul(weights, permuted(states, (batch * heads, chunks + 1, inside)))
+        before = F.narrow(states, 1, chunks)
+        out = F.matmul(
+            permuted(c, (every, chunk, sizes.state)),
+            permuted(before, (every, sizes.state, sizes.head_dim)),
+        )
+        grown = F.elementwise(sums, saves_input=False, saves_output=True)
+        return F.mul(out, view_any(grown, (every, chunk, 1)))
+
+
+def _pad(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Zeros after the last step; a copy even where there are none."""
+    before = x.shape
+    node = record((x,), lambda gradient, _: [gradient.like(before)])
+    return connect(x.like(shape), node)
+
+
+def _lie(x: Tensor) -> Tensor:
+    """(batch * chunks * heads, chunk, width) as (batch, steps, heads, width)."""
+    return permuted(x, x.shape)
+
+
+def _segment_sum(x: Tensor, chunk: int) -> Tensor:
+    """segment_sum: sums from each step to each later one, masked before and after."""
+    mask = empty(x.arena, (chunk, chunk), BOOL)
+    wide = F.expand(view_any(x, (*x.shape, 1)), (*x.shape, chunk))
+    wide = choose(mask, wide)
+    wide = F.scale(wide)  # cumsum
+    return choose(empty(x.arena, (chunk, chunk), BOOL), wide)
+
+
+class Block(Module):
+    """Mamba2Block: the residual may be in float32."""
+
+    def __init__(self, arena: Arena, config: Config, sizes: MixerSizes, dtype: DType) -> None:
+        self.dtype = dtype
+        self.is_wide = config.flag("residual_in_fp32", default=True)
+        self.norm = RMSNorm(arena, sizes.hidden, dtype)
+        self.mixer = Mixer(arena, sizes, dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        residual = x
+        x = self.norm(F.to(x, self.dtype))
+        if self.is_wide:
+            residual = F.to(residual, FLOAT32)
+        x = self.mixer(x)
+        return F.add(residual, x)
+
+
+class Mamba2(LanguageModel):
+    """Mamba2ForCausalLM."""
+
+    def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
+        self.dtype = dtype = parameter_dtype(recipe)
+        sizes = _read(config)
+        vocab = config.number("vocab_size", default=32768)
+        self.embeddings = Embedding(arena, vocab, sizes.hidden, dtype)
+        count = config.number("num_hidden_layers", default=64)
+        self.layers = Stack(arena, "layers", count, lambda: Block(arena, config, sizes, dtype))
+        self.norm = RMSNorm(arena, sizes.hidden, dtype)
+        is_tied = config.flag("tie_word_embeddings", default=False)
+        weight = self.embeddings.weight if is_tied else None
+        self.lm_head = Linear(arena, sizes.hidden, vocab, dtype, weight=weight)
+        self.stacks = (self.layers,)
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        tokens, labels = inputs
+        x = self.layers(self.embeddings(tokens))
+        x = self.norm(x)
+        logits = self.lm_head(F.to(x, self.dtype))
+        return causal_loss(logits, labels)

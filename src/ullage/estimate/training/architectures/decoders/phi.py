@@ -1,0 +1,95 @@
+"""Phi-3 and Phi-4, as transformers' modeling_phi3.py has them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ullage.estimate.training.architectures.decoders.decoder import (
+    FULL,
+    SLIDING,
+    Attention,
+    Context,
+    Decoder,
+    Layer,
+    Parts,
+)
+from ullage.estimate.training.architectures.rotary import rotate_part, rotated_share, split_heads
+from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager.module import Module
+from ullage.estimate.training.eager.tensor import Tensor
+
+
+class Phi3Attention(Attention):
+    """Phi3Attention: queries, keys and values come from one matrix."""
+
+    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+        config = parts.config
+        hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
+        kv_heads = config.number("num_key_value_heads", default=heads)
+        self.kind = kind
+        self.head_dim = parts.head_dim
+        self.is_eager = parts.is_eager
+        self.dropout = config.real("attention_dropout", default=0.0)
+        self.widths = heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.head_dim
+        self.o_proj = parts.linear(heads * self.head_dim, hidden)
+        self.qkv_proj = parts.linear(hidden, sum(self.widths))
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        joined = self.qkv_proj(x)
+        query, key, value = (F.narrow(joined, -1, width) for width in self.widths)
+        query, key = split_heads(query, self.head_dim), split_heads(key, self.head_dim)
+        return query, key, split_heads(value, self.head_dim)
+
+    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        table = context.tables[self.kind]
+        return rotate_part(query, table), rotate_part(key, table)
+
+
+class Phi3MLP(Module):
+    """Phi3MLP: gate and what it gates come from one matrix."""
+
+    def __init__(self, parts: Parts) -> None:
+        config = parts.config
+        hidden, self.inner = config.number("hidden_size"), config.number("intermediate_size")
+        self.gate_up_proj = parts.linear(hidden, 2 * self.inner)
+        self.down_proj = parts.linear(self.inner, hidden)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = F.split(self.gate_up_proj(x), (self.inner, self.inner))
+        up = F.mul(up, F.elementwise(gate))
+        return self.down_proj(up)
+
+
+class Phi3Layer(Layer):
+    """Phi3DecoderLayer: dropout before each residual is added."""
+
+    attention: ClassVar[type[Attention]] = Phi3Attention
+
+    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+        super().__init__(parts, kind)
+        self.dropout = parts.config.real("resid_pdrop", default=0.0)
+
+    def make_mlp(self, parts: Parts, kind: str) -> Module:
+        return Phi3MLP(parts)
+
+    def __call__(self, x: Tensor, context: Context) -> Tensor:
+        residual = x
+        x = self.self_attn(self.input_layernorm(x), context)
+        x = F.add(residual, F.dropout(x, self.dropout))
+        residual = x
+        x = self.mlp(self.post_attention_layernorm(x))
+        return F.add(residual, F.dropout(x, self.dropout))
+
+
+class Phi3(Decoder):
+    """Phi3ForCausalLM."""
+
+    layer: ClassVar[type[Layer]] = Phi3Layer
+
+    def layer_kinds(self) -> list[str]:
+        kind = FULL if self.sliding_window is None else SLIDING
+        return [kind] * self.parts.config.number("num_hidden_layers", least=1)
+
+    @property
+    def rotated(self) -> int:
+        return int(self.parts.head_dim * rotated_share(self.parts.config, 1.0))

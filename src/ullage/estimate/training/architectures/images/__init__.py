@@ -1,0 +1,1 @@
+"""Models of images: vision transformers, convolutional networks, diffusion models."""

@@ -1,0 +1,154 @@
+"""CLIP, as transformers' modeling_clip.py has it: pictures and texts, told apart by contrast."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ullage.errors import SpecError
+from ullage.estimate.training.architectures.encoder import Encoder, EncoderShape, gelu
+from ullage.estimate.training.architectures.losses import contrast, unit_length
+from ullage.estimate.training.architectures.model import (
+    Model,
+    ids,
+    images,
+    parameter_dtype,
+    with_side,
+)
+from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.convolution import Conv
+from ullage.estimate.training.eager.indexing import rows, select
+from ullage.estimate.training.eager.module import Embedding, LayerNorm, Linear, Module, parameter
+from ullage.estimate.training.eager.tensor import INT64, DType, Tensor, empty
+from ullage.estimate.training.recipe import Recipe
+from ullage.models.config import Config
+from ullage.trace.category import Category
+
+__all__ = ["Clip", "Text", "Vision", "quick_gelu"]
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """x * sigmoid(1.702 x), in three kernels."""
+    return F.mul(x, F.elementwise(F.scale(x), saves_input=False, saves_output=True))
+
+
+# What the library's own classes have: a published file leaves out parts that are so.
+_DEFAULTS: Final = {
+    "text_config": {
+        "hidden_size": 512,
+        "intermediate_size": 2048,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 12,
+        "max_position_embeddings": 77,
+        "vocab_size": 49408,
+    },
+    "vision_config": {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 12,
+        "image_size": 224,
+        "patch_size": 32,
+    },
+}
+
+
+def _part(config: Config, name: str) -> Config:
+    part = config.part(name)
+    return Config(part.name, {**_DEFAULTS[name], **part.fields}, part.inside)
+
+
+def _shape_of(config: Config) -> EncoderShape:
+    """The layers of one half."""
+    kind = config.text("hidden_act", default="quick_gelu")
+    if kind not in ("quick_gelu", "gelu"):
+        raise config.wrong("hidden_act", f"found {kind!r}, expected 'quick_gelu' or 'gelu'")
+    return EncoderShape(
+        config.number("hidden_size"),
+        config.number("num_attention_heads"),
+        config.number("intermediate_size"),
+        attention_dropout=config.real("attention_dropout", default=0.0),
+        activation=gelu if kind == "gelu" else quick_gelu,
+    )
+
+
+class Vision(Module):
+    """CLIPVisionModel: its class token is what it sees."""
+
+    def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
+        hidden = config.number("hidden_size")
+        self.side, patch = config.number("image_size"), config.number("patch_size")
+        count = (self.side // patch) ** 2 + 1
+        self.class_embedding = parameter(arena, hidden, dtype=dtype)
+        self.patches = Conv(arena, 3, hidden, patch, dtype, stride=patch, has_bias=False)
+        self.positions = Embedding(arena, count, hidden, dtype)
+        self.numbers = empty(arena, (1, count), INT64, Category.BUFFER)
+        self.before = LayerNorm(arena, hidden, dtype)
+        layers = config.number("num_hidden_layers")
+        self.encoder = Encoder(arena, layers, _shape_of(config), dtype)
+        self.after = LayerNorm(arena, hidden, dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = self.encoder(self.before(self._embed(x)))
+        return self.after(select(x, 1))
+
+    def _embed(self, x: Tensor) -> Tensor:
+        patches = self.patches(x)
+        batch, hidden = patches.shape[:2]
+        flat = F.view(patches, (batch, hidden, patches.shape[2] * patches.shape[3]))
+        token = F.expand(self.class_embedding, (batch, 1, hidden))
+        embeds = F.cat((token, F.transpose(flat, 1, 2)), 1)
+        return F.add(embeds, self.positions(self.numbers))
+
+
+class Text(Module):
+    """CLIPTextModel: its last token is what it reads."""
+
+    def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
+        hidden = config.number("hidden_size")
+        self.longest = config.number("max_position_embeddings")
+        self.tokens = Embedding(arena, config.number("vocab_size"), hidden, dtype)
+        self.positions = Embedding(arena, self.longest, hidden, dtype)
+        self.numbers = empty(arena, (1, self.longest), INT64, Category.BUFFER)
+        layers = config.number("num_hidden_layers")
+        self.encoder = Encoder(arena, layers, _shape_of(config), dtype)
+        self.after = LayerNorm(arena, hidden, dtype)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        embeds = self.tokens(tokens)
+        x = F.add(embeds, self.positions(self.numbers.alias((1, tokens.shape[1]))))
+        del embeds
+        x = self.after(self.encoder(x))
+        batch, length, hidden = x.shape
+        flat = F.view(x, (batch * length, hidden))
+        return rows(flat, empty(x.arena, (batch,), INT64))
+
+
+class Clip(Model):
+    """CLIPModel with its loss."""
+
+    def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
+        dtype = parameter_dtype(recipe)
+        text, vision = _part(config, "text_config"), _part(config, "vision_config")
+        shared = config.number("projection_dim", default=512)
+        self.logit_scale = parameter(arena, dtype=dtype)
+        self.text = Text(arena, text, dtype)
+        self.vision = Vision(arena, vision, dtype)
+        self.visual_projection = Linear(arena, vision.number("hidden_size"), shared, dtype)
+        self.text_projection = Linear(arena, text.number("hidden_size"), shared, dtype)
+        self.stacks = (self.text.encoder.layers, self.vision.encoder.layers)
+
+    def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
+        longest = self.text.longest
+        recipe = with_side(recipe, self.vision.side)
+        tokens = ids(arena, recipe)
+        if tokens.shape[1] > longest:
+            raise SpecError(f"length: found {tokens.shape[1]}, expected at most {longest}")
+        return images(arena, recipe), tokens
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        pictures, tokens = inputs
+        seen = self.visual_projection(self.vision(pictures))
+        read = self.text_projection(self.text(tokens))
+        scale = F.elementwise(self.logit_scale, saves_input=False, saves_output=True)
+        return contrast(unit_length(seen), F.mul(unit_length(read), scale))

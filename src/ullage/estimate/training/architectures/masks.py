@@ -1,0 +1,27 @@
+"""The masks that transformers makes for attention (masking_utils.py)."""
+
+from __future__ import annotations
+
+from ullage.estimate.training.eager.tensor import BOOL, Tensor
+from ullage.estimate.training.recipe import Recipe
+
+__all__ = ["causal_mask"]
+
+
+def causal_mask(x: Tensor, recipe: Recipe, window: int | None = None) -> Tensor | None:
+    """For hidden states (batch, length, width): (batch, 1, length, length), or None where sdpa
+    needs none because every earlier token is seen.
+
+    window: how many tokens back are seen. sdpa gets booleans, that all samples share; attention by
+        hand gets numbers to add.
+    """
+    batch, length = x.shape[:2]
+    shape = (batch, 1, length, length)
+    if recipe.attention == "eager":
+        seen = x.like((1, *shape[1:]), BOOL)
+        mask = x.like(shape)
+        del seen
+        return mask
+    if window is None or length <= window:
+        return None
+    return x.like((1, *shape[1:]), BOOL).alias(shape, is_dense=False)

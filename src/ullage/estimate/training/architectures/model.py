@@ -1,0 +1,76 @@
+"""What every model here can do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ullage.errors import SpecError
+from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.module import Module, Stack
+from ullage.estimate.training.eager.tensor import INT64, DType, Tensor, empty, find_dtype
+from ullage.estimate.training.recipe import PRECISIONS, Recipe
+from ullage.trace.category import Category
+
+__all__ = [
+    "LanguageModel", "Model", "ids", "images", "labels", "parameter_dtype", "with_side",
+]  # fmt: skip
+
+
+class Model(Module):
+    """A model with its loss.
+
+    Attributes:
+        stacks: the layers that activation checkpointing can be turned on for.
+    """
+
+    stacks: tuple[Stack, ...] = ()
+
+    def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
+        """What a training step moves to the device."""
+        raise NotImplementedError
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """The loss."""
+        raise NotImplementedError
+
+
+class LanguageModel(Model):
+    """A model whose tokens are its labels, too."""
+
+    def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
+        tokens = ids(arena, recipe)
+        return tokens, tokens
+
+
+def parameter_dtype(recipe: Recipe) -> DType:
+    """The dtype in which parameters are kept."""
+    return find_dtype(PRECISIONS[recipe.precision][0])
+
+
+def ids(arena: Arena, recipe: Recipe) -> Tensor:
+    """Token numbers: (batch, length) int64."""
+    if recipe.length is None:
+        raise SpecError("length: not given, and this model reads tokens; say how many a sample has")
+    return empty(arena, (recipe.batch, recipe.length), INT64, Category.INPUT)
+
+
+def images(arena: Arena, recipe: Recipe, channels: int = 3) -> Tensor:
+    """Square pictures: (batch, channels, side, side)."""
+    if recipe.image is None:
+        raise SpecError(
+            "image: not given, and this model sees images; say how many pixels a side has"
+        )
+    shape = (recipe.batch, channels, recipe.image, recipe.image)
+    return empty(arena, shape, parameter_dtype(recipe), Category.INPUT)
+
+
+def with_side(recipe: Recipe, side: int) -> Recipe:
+    """The recipe, for a model that sees pictures of one size only."""
+    if recipe.image not in (None, side):
+        raise SpecError(f"image: found {recipe.image}, expected {side}, the model's own")
+    return replace(recipe, image=side)
+
+
+def labels(arena: Arena, recipe: Recipe) -> Tensor:
+    """A class for each sample: (batch) int64."""
+    return empty(arena, (recipe.batch,), INT64, Category.INPUT)

@@ -1,0 +1,63 @@
+"""The root-mean-square norms of language models; each casts at another place."""
+
+from __future__ import annotations
+
+from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.module import Module, parameter
+from ullage.estimate.training.eager.tensor import FLOAT32, DType, Tensor
+
+__all__ = ["CenteredNorm", "Norm", "RMSNorm", "UnscaledNorm", "WideNorm", "normalize"]
+
+
+class Norm(Module):
+    """A weight for each element of the last dimension."""
+
+    def __init__(self, arena: Arena, width: int, dtype: DType) -> None:
+        self.weight = parameter(arena, width, dtype=dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class RMSNorm(Norm):
+    """LlamaRMSNorm: in float32; the weight multiplies what is cast back."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        dtype = x.dtype
+        x = F.to(x, FLOAT32)
+        variance = F.mean(F.pow2(x))
+        x = F.mul(x, F.rsqrt(F.shift(variance)))
+        return F.mul(self.weight, F.to(x, dtype))
+
+
+class WideNorm(Norm):
+    """Olmo2RMSNorm and GptOssRMSNorm: the weight multiplies in float32."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        dtype = x.dtype
+        x = F.to(x, FLOAT32)
+        variance = F.mean(F.pow2(x))
+        x = F.mul(x, F.rsqrt(F.shift(variance)))
+        return F.to(F.mul(self.weight, x), dtype)
+
+
+class CenteredNorm(Norm):
+    """Gemma2RMSNorm: in float32, times one more than the weight."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = normalize(F.to(x, FLOAT32))
+        out = F.mul(out, F.shift(F.to(self.weight, FLOAT32)))
+        return F.to(out, x.dtype)
+
+
+class UnscaledNorm(Norm):
+    """Llama4TextRMSNorm: in float32; what is cast back is multiplied by the weight."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.mul(F.to(normalize(F.to(x, FLOAT32)), x.dtype), self.weight)
+
+
+def normalize(x: Tensor) -> Tensor:
+    """x * rsqrt(mean(x ** 2)), of the last dimension."""
+    return F.mul(x, F.rsqrt(F.shift(F.mean(F.pow2(x)))))

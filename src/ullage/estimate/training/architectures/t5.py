@@ -1,0 +1,168 @@
+"""T5, as transformers' modeling_t5.py has it: an encoder and a decoder whose attention has a
+learned bias for each distance, which sdpa gets as a mask.
+"""
+
+from __future__ import annotations
+
+from ullage.estimate.training.architectures.activations import find_activation
+from ullage.estimate.training.architectures.model import LanguageModel, parameter_dtype
+from ullage.estimate.training.architectures.rotary import join_heads, split_heads
+from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.attention import attend
+from ullage.estimate.training.eager.indexing import choose
+from ullage.estimate.training.eager.module import Embedding, Linear, Module, Stack, parameter
+from ullage.estimate.training.eager.reductions import mean
+from ullage.estimate.training.eager.shapes import view_any
+from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT64, DType, Tensor, empty
+from ullage.estimate.training.recipe import Recipe
+from ullage.models.config import Config
+
+__all__ = ["T5", "Attention", "Block", "FeedForward", "Half", "Norm"]
+
+
+class Norm(Module):
+    """T5LayerNorm: the deviation in float32, and the product with it."""
+
+    def __init__(self, arena: Arena, width: int, dtype: DType) -> None:
+        self.weight = parameter(arena, width, dtype=dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        variance = mean(F.pow2(F.to(x, FLOAT32)))
+        x = F.mul(x, F.rsqrt(F.shift(variance)))
+        return F.mul(self.weight, F.to(x, self.weight.dtype))
+
+
+class Attention(Module):
+    """T5Attention, its norm and its dropout: T5LayerSelfAttention and T5LayerCrossAttention."""
+
+    def __init__(self, arena: Arena, config: Config, dtype: DType, *, is_causal: bool) -> None:
+        hidden, self.head_dim = config.number("d_model"), config.number("d_kv", default=64)
+        inner = config.number("num_heads") * self.head_dim
+        self.is_causal = is_causal
+        self.dropout = config.real("dropout_rate", default=0.1)
+        self.q = Linear(arena, hidden, inner, dtype)
+        self.k = Linear(arena, hidden, inner, dtype)
+        self.v = Linear(arena, hidden, inner, dtype)
+        self.o = Linear(arena, inner, hidden, dtype)
+        self.norm = Norm(arena, hidden, dtype)
+
+    def __call__(self, x: Tensor, bias: Tensor, others: Tensor | None = None) -> Tensor:
+        out = self.norm(x)
+        source = out if others is None else others
+        query = split_heads(self.q(out), self.head_dim)
+        key = split_heads(self.k(source), self.head_dim)
+        value = split_heads(self.v(source), self.head_dim)
+        if self.is_causal:
+            bias = choose(empty(x.arena, bias.shape[-2:], BOOL), bias)
+        bias = F.contiguous(bias)
+        out = join_heads(attend(query, key, value, bias, dropout=self.dropout))
+        del query, key, value, bias
+        return F.add(x, F.dropout(self.o(out), self.dropout))
+
+
+class FeedForward(Module):
+    """T5LayerFF: of two linear layers, or gated of three."""
+
+    def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
+        hidden, inner = config.number("d_model"), config.number("d_ff")
+        kind = config.text("feed_forward_proj", default="relu")
+        function = kind.removeprefix("gated-")
+        if kind == "gated-gelu":
+            function = "gelu_new"
+        named = Config(config.name, {"feed_forward_proj": function})
+        self.activation = find_activation(named, "feed_forward_proj", default="relu")
+        self.dropout = config.real("dropout_rate", default=0.1)
+        self.wi = Linear(arena, hidden, inner, dtype)
+        self.gate = Linear(arena, hidden, inner, dtype) if kind.startswith("gated-") else None
+        self.wo = Linear(arena, inner, hidden, dtype)
+        self.norm = Norm(arena, hidden, dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.add(x, F.dropout(self._between(self.norm(x)), self.dropout))
+
+    def _between(self, x: Tensor) -> Tensor:
+        inner = self.activation(self.wi(x))
+        if self.gate is not None:
+            inner = F.mul(inner, self.gate(x))
+        inner = F.dropout(inner, self.dropout)
+        return self.wo(inner)
+
+
+class Block(Module):
+    """T5Block."""
+
+    def __init__(self, arena: Arena, config: Config, dtype: DType, *, is_decoder: bool) -> None:
+        self.attention = Attention(arena, config, dtype, is_causal=is_decoder)
+        self.cross = Attention(arena, config, dtype, is_causal=False) if is_decoder else None
+        self.feed_forward = FeedForward(arena, config, dtype)
+
+    def __call__(
+        self, x: Tensor, bias: Tensor, cross_bias: Tensor | None, others: Tensor | None
+    ) -> Tensor:
+        x = self.attention(x, bias)
+        if self.cross is not None and cross_bias is not None:
+            x = self.cross(x, cross_bias, others)
+        return self.feed_forward(x)
+
+
+class Half(Module):
+    """T5Stack: the encoder or the decoder; the first block's bias serves all."""
+
+    def __init__(
+        self, arena: Arena, config: Config, dtype: DType, words: Embedding, *, is_decoder: bool
+    ) -> None:
+        self.words = words
+        self.heads = config.number("num_heads")
+        self.dropout = config.real("dropout_rate", default=0.1)
+        count = config.number("num_layers")
+        if is_decoder:
+            count = config.number("num_decoder_layers", default=count)
+        buckets = config.number("relative_attention_num_buckets", default=32)
+        self.distances = Embedding(arena, buckets, self.heads, dtype)
+        self.blocks = Stack(
+            arena,
+            "decoder" if is_decoder else "encoder",
+            count,
+            lambda: Block(arena, config, dtype, is_decoder=is_decoder),
+        )
+        self.norm = Norm(arena, config.number("d_model"), dtype)
+
+    def __call__(self, tokens: Tensor, others: Tensor | None = None) -> Tensor:
+        embedded = self.words(tokens)
+        x = F.dropout(embedded, self.dropout)
+        length = tokens.shape[1]
+        bias = self.distances(empty(x.arena, (length, length), INT64))
+        bias = view_any(F.transpose(bias, 0, 2), (1, self.heads, length, length))
+        cross_bias = None
+        if others is not None:
+            shape = (1, self.heads, length, others.shape[1])
+            cross_bias = empty(x.arena, shape, x.dtype)
+        x = self.norm(self.blocks(x, bias, cross_bias, others))
+        return F.dropout(x, self.dropout)
+
+
+class T5(LanguageModel):
+    """T5ForConditionalGeneration: source and target are equally long."""
+
+    def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
+        dtype = parameter_dtype(recipe)
+        hidden, vocab = config.number("d_model"), config.number("vocab_size")
+        self.shared = Embedding(arena, vocab, hidden, dtype)
+        self.encoder = Half(arena, config, dtype, self.shared, is_decoder=False)
+        self.decoder = Half(arena, config, dtype, self.shared, is_decoder=True)
+        # transformers ties the head whatever the field says, and takes "no" for: do not scale.
+        self.is_scaled = config.flag("tie_word_embeddings", default=True)
+        self.lm_head = Linear(arena, hidden, vocab, dtype, weight=self.shared.weight)
+        self.stacks = (self.encoder.blocks, self.decoder.blocks)
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        tokens, labels = inputs
+        encoded = self.encoder(tokens)
+        x = self.decoder(labels.like(), encoded)
+        if self.is_scaled:
+            x = F.scale(x)
+        logits = self.lm_head(x)
+        batch, length, vocab = logits.shape
+        labels = labels.alias((batch * length,))
+        return F.cross_entropy(F.view(logits, (batch * length, vocab)), labels)

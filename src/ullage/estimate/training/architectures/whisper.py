@@ -1,0 +1,183 @@
+"""Whisper, as transformers' modeling_whisper.py has it: 30 seconds of sound, and their text."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ullage.errors import SpecError
+from ullage.estimate.training.architectures.activations import find_activation
+from ullage.estimate.training.architectures.encoder import gelu
+from ullage.estimate.training.architectures.model import Model, ids, parameter_dtype
+from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.attention import attend
+from ullage.estimate.training.eager.convolution import Conv
+from ullage.estimate.training.eager.indexing import rows
+from ullage.estimate.training.eager.module import (
+    Embedding,
+    LayerNorm,
+    Linear,
+    Module,
+    Stack,
+    parameter,
+)
+from ullage.estimate.training.eager.tensor import DType, Tensor, empty
+from ullage.estimate.training.recipe import Recipe
+from ullage.models.config import Config
+from ullage.trace.category import Category
+
+__all__ = ["Attention", "Decoder", "Encoder", "Layer", "Whisper"]
+
+_STRIDE: Final = 2  # of the second convolution
+
+
+class Attention(Module):
+    """WhisperAttention: queries are scaled before they are split, and all three are copied."""
+
+    def __init__(
+        self, arena: Arena, hidden: int, heads: int, dtype: DType, *, dropout: float
+    ) -> None:
+        self.head_dim = hidden // heads
+        self.dropout = dropout
+        self.k_proj = Linear(arena, hidden, hidden, dtype)
+        self.v_proj = Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.q_proj = Linear(arena, hidden, hidden, dtype, has_bias=True)
+        self.out_proj = Linear(arena, hidden, hidden, dtype, has_bias=True)
+
+    def __call__(self, x: Tensor, others: Tensor | None = None) -> Tensor:
+        source = x if others is None else others
+        query = self._split(F.scale(self.q_proj(x)))
+        key = self._split(self.k_proj(source))
+        value = self._split(self.v_proj(source))
+        out = F.contiguous(F.transpose(attend(query, key, value, dropout=self.dropout), 1, 2))
+        return self.out_proj(F.view(out, x.shape))
+
+    def _split(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        heads = F.view(x, (batch, length, width // self.head_dim, self.head_dim))
+        return F.contiguous(F.transpose(heads, 1, 2))
+
+
+class Layer(Module):
+    """WhisperEncoderLayer, WhisperDecoderLayer."""
+
+    def __init__(self, arena: Arena, config: Config, dtype: DType, *, is_decoder: bool) -> None:
+        side = "decoder" if is_decoder else "encoder"
+        hidden, inner = config.number("d_model"), config.number(f"{side}_ffn_dim")
+        heads = config.number(f"{side}_attention_heads")
+        weights = config.real("attention_dropout", default=0.0)
+        self.dropout = config.real("dropout", default=0.0)
+        self.activation = find_activation(config, "activation_function", default="gelu")
+        self.activation_dropout = config.real("activation_dropout", default=0.0)
+        self.self_attn = Attention(arena, hidden, heads, dtype, dropout=weights)
+        self.self_norm = LayerNorm(arena, hidden, dtype)
+        self.cross = self.cross_norm = None
+        if is_decoder:
+            self.cross = Attention(arena, hidden, heads, dtype, dropout=weights)
+            self.cross_norm = LayerNorm(arena, hidden, dtype)
+        self.fc1 = Linear(arena, hidden, inner, dtype, has_bias=True)
+        self.fc2 = Linear(arena, inner, hidden, dtype, has_bias=True)
+        self.final_norm = LayerNorm(arena, hidden, dtype)
+
+    def __call__(self, x: Tensor, others: Tensor | None = None) -> Tensor:
+        residual = x
+        x = F.dropout(self.self_attn(self.self_norm(x)), self.dropout)
+        x = F.add(residual, x)
+        if self.cross is not None and self.cross_norm is not None:
+            residual = x
+            x = F.dropout(self.cross(self.cross_norm(x), others), self.dropout)
+            x = F.add(residual, x)
+        residual = x
+        x = self.activation(self.fc1(self.final_norm(x)))
+        x = self.fc2(F.dropout(x, self.activation_dropout))
+        return F.add(residual, F.dropout(x, self.dropout))
+
+
+class Encoder(Module):
+    """WhisperEncoder: two convolutions over the spectrum, fixed positions, layers."""
+
+    def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
+        hidden, positions = config.number("d_model"), config.number("max_source_positions")
+        bins = config.number("num_mel_bins")
+        self.dropout = config.real("dropout", default=0.0)
+        self.conv1 = Conv(arena, bins, hidden, 3, dtype, padding=1, dimensions=1)
+        self.conv2 = Conv(arena, hidden, hidden, 3, dtype, stride=_STRIDE, padding=1, dimensions=1)
+        self.positions = parameter(arena, positions, hidden, dtype=dtype, needs_grad=False)
+        self.layers = Stack(
+            arena,
+            "encoder",
+            config.number("encoder_layers"),
+            lambda: Layer(arena, config, dtype, is_decoder=False),
+        )
+        self.layer_norm = LayerNorm(arena, hidden, dtype)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        embeds = gelu(self.conv1(features))
+        embeds = gelu(self.conv2(embeds))
+        embeds = F.transpose(embeds, 1, 2)
+        x = F.add(embeds, self.positions.like())
+        x = F.dropout(x, self.dropout)
+        return self.layer_norm(self.layers(x))
+
+
+class Decoder(Module):
+    """WhisperDecoder: learned positions."""
+
+    def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
+        hidden = config.number("d_model")
+        self.dropout = config.real("dropout", default=0.0)
+        self.embed_tokens = Embedding(arena, config.number("vocab_size"), hidden, dtype)
+        self.positions = Embedding(arena, config.number("max_target_positions"), hidden, dtype)
+        self.layers = Stack(
+            arena,
+            "decoder",
+            config.number("decoder_layers"),
+            lambda: Layer(arena, config, dtype, is_decoder=True),
+        )
+        self.layer_norm = LayerNorm(arena, hidden, dtype)
+
+    def __call__(self, tokens: Tensor, encoded: Tensor) -> Tensor:
+        embeds = self.embed_tokens(tokens)
+        positions = rows(self.positions.weight, tokens.like())
+        x = F.dropout(F.add(embeds, positions), self.dropout)
+        return self.layer_norm(self.layers(x, encoded))
+
+
+class Whisper(Model):
+    """WhisperForConditionalGeneration."""
+
+    def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
+        dtype = parameter_dtype(recipe)
+        self.frames = _STRIDE * config.number("max_source_positions")
+        self.bins = config.number("num_mel_bins")
+        self.dtype = dtype
+        self.longest = config.number("max_target_positions")
+        self.encoder = Encoder(arena, config, dtype)
+        self.decoder = Decoder(arena, config, dtype)
+        self.proj_out = Linear(
+            arena,
+            config.number("d_model"),
+            config.number("vocab_size"),
+            dtype,
+            weight=self.decoder.embed_tokens.weight,
+        )
+        self.stacks = (self.encoder.layers, self.decoder.layers)
+
+    def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
+        tokens = ids(arena, recipe)
+        if tokens.shape[1] > self.longest:
+            raise SpecError(
+                f"length: found {tokens.shape[1]}, expected at most {self.longest}, "
+                "the tokens that the model has positions for"
+            )
+        shape = (recipe.batch, self.bins, self.frames)
+        return empty(arena, shape, self.dtype, Category.INPUT), tokens
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        features, labels = inputs
+        shifted = labels.like()
+        x = self.decoder(shifted, self.encoder(features))
+        logits = self.proj_out(x)
+        batch, length, vocab = logits.shape
+        targets = labels.alias((batch * length,))
+        return F.cross_entropy(F.view(logits, (batch * length, vocab)), targets)

@@ -1,0 +1,246 @@
+"""The memory that storages live in, and the log of what came and went.
+
+arena = Arena()
+storage = arena.take(4096)      # live until nobody refers to it
+arena.log.requested             # [4096]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from typing import Any, Final
+
+from ullage.estimate.training.eager.dtype import DType
+from ullage.estimate.training.eager.machine import Machine
+from ullage.trace.category import Category
+
+__all__ = ["Arena", "Log", "Section", "Storage"]
+
+_OPEN: Final = 1 << 62
+_ROUNDING: Final = 511
+
+
+class Section:
+    """A stretch of the log that belongs together: a layer's forward pass, the optimizer's step.
+
+    Attributes:
+        name: such as "layers".
+        phase: "build", "forward", "backward", "optimizer" or "".
+        repeats: how many times in a row the real program goes through it.
+        begin, end: positions in the log; the end is exclusive.
+    """
+
+    __slots__ = ("begin", "end", "name", "phase", "repeats")
+
+    def __init__(self, name: str, phase: str, repeats: int, begin: int) -> None:
+        self.name = name
+        self.phase = phase
+        self.repeats = repeats
+        self.begin = begin
+        self.end = _OPEN
+
+    @property
+    def is_open(self) -> bool:
+        """It has not ended yet."""
+        return self.end == _OPEN
+
+
+class Log:
+    """What came and went. A storage has a number; a position is the number of events before it.
+
+    Attributes:
+        requested: bytes asked for, by storage.
+        categories: who owns it; None is decided by the phases that it lives through.
+        events: the number of a storage that is made; the complement of that of one that is gone.
+        sections: in order; the first to begin comes first, none lies in another.
+        phases: (position, name) of each phase that begins; it ends where the next one begins.
+        assumed: (lowest, highest) bytes of a storage whose size a closed library decides.
+        streams: of a storage that is not allocated on the stream where the model computes.
+        work: (position, floating-point operations) of each product of matrices.
+    """
+
+    __slots__ = (
+        "assumed", "categories", "events", "phases", "requested", "sections", "streams", "work",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.requested: list[int] = []
+        self.categories: list[Category | None] = []
+        self.events: list[int] = []
+        self.sections: list[Section] = []
+        self.phases: list[tuple[int, str]] = []
+        self.assumed: dict[int, tuple[int, int]] = {}
+        self.streams: dict[int, int] = {}
+        self.work: list[tuple[int, int]] = []
+
+    @property
+    def position(self) -> int:
+        """Events so far."""
+        return len(self.events)
+
+    @property
+    def sizes(self) -> list[int]:
+        """What was asked for, rounded up to 512 bytes as the allocator does."""
+        return [(nbytes + _ROUNDING) & ~_ROUNDING for nbytes in self.requested]
+
+    def freeze(self) -> Log:
+        """The same, to which nothing is added."""
+        other = copy(self)
+        other.events = list(self.events)
+        return other
+
+    def lowest(self) -> Log:
+        """The same with every assumed storage at its low end."""
+        return self._with({index: low for index, (low, _) in self.assumed.items()})
+
+    def highest(self) -> Log:
+        """The same with every assumed storage at its high end."""
+        return self._with({index: high for index, (_, high) in self.assumed.items()})
+
+    def _with(self, requested: dict[int, int]) -> Log:
+        other = copy(self)
+        other.requested = list(self.requested)
+        for index, nbytes in requested.items():
+            other.requested[index] = nbytes
+        return other
+
+
+class Storage:
+    """Bytes on the device; they are given back when nothing refers to this any more."""
+
+    __slots__ = ("arena", "index")
+
+    def __init__(self, arena: Arena, index: int) -> None:
+        self.arena = arena
+        self.index = index
+
+    def __del__(self) -> None:
+        self.arena.log.events.append(~self.index)
+
+    def own(self, category: Category) -> None:
+        """Says whose it is."""
+        self.arena.log.categories[self.index] = category
+
+    @property
+    def category(self) -> Category | None:
+        """Whose it was said to be."""
+        return self.arena.log.categories[self.index]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes as the allocator counts them: a multiple of 512."""
+        return (self.arena.log.requested[self.index] + _ROUNDING) & ~_ROUNDING
+
+
+class Arena:
+    """A device's memory while a model runs on it.
+
+    Attributes:
+        log: what came and went.
+        machine: the GPU and PyTorch that it is on.
+        is_recording: autograd builds a graph (torch.is_grad_enabled()).
+        is_training: modules are in training mode.
+        checkpoints_every: each so many-th layer of a stack is checkpointed; 0: none is.
+        is_selective: checkpoints keep the outputs of matrix products and of attention.
+        blas_workspace_bytes: what a product of matrices takes for as long as it runs.
+        autocast: the dtype of torch.autocast; None outside of it.
+        casts: parameters in that dtype, by index of their storage: (section, tensor). They stay
+            until autocast ends.
+        steps_with: of an optimizer that steps each parameter in the backward pass: gets it once it
+            has its gradient, which is then let go.
+        sharding: how ranks share out parameters (sharding.py); None: they do not.
+    """
+
+    __slots__ = (
+        "__dict__", "autocast", "blas_workspace_bytes", "casts", "checkpoints_every",
+        "is_recording", "is_selective", "is_training", "log", "machine", "sharding", "steps_with",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        machine: Machine = Machine(),  # noqa: B008
+        *,
+        checkpoints_every: int = 0,
+        is_selective: bool = False,
+    ) -> None:
+        self.log = Log()
+        self.machine = machine
+        self.checkpoints_every = checkpoints_every
+        self.is_selective = is_selective
+        self.blas_workspace_bytes = machine.blas_workspace_bytes
+        self.is_recording = True
+        self.is_training = True
+        self.autocast: DType | None = None
+        self.casts: dict[int, tuple[Section | None, Any]] = {}
+        self.steps_with: Callable[[Any], None] | None = None
+        self.sharding: Any = None
+
+    def take(self, nbytes: int, category: Category | None = None) -> Storage:
+        """A new storage. An empty one takes nothing, as in PyTorch."""
+        log = self.log
+        requested = log.requested
+        index = len(requested)
+        requested.append(nbytes)
+        log.categories.append(category)
+        log.events.append(index)
+        return Storage(self, index)
+
+    def begin(self, phase: str) -> None:
+        """Notes that a phase begins: "build", "forward", "backward" or "optimizer". A section that
+        is still open ends: the backward pass of a first layer has no boundary behind it.
+        """
+        log = self.log
+        log.phases.append((log.position, phase))
+        if log.sections and log.sections[-1].is_open:
+            log.sections[-1].end = log.position
+
+    def assume(self, low: int, likely: int, high: int) -> Storage:
+        """A workspace of a closed library: as large as is likely, and between two ends."""
+        storage = self.take(likely, Category.WORKSPACE)
+        if high > low:
+            self.log.assumed[storage.index] = (low, high)
+        return storage
+
+    @contextmanager
+    def section(self, name: str, phase: str, repeats: int = 1) -> Iterator[None]:
+        """Notes that what happens within belongs together, and how often it is repeated."""
+        section = Section(name, phase, repeats, self.log.position)
+        self.log.sections.append(section)
+        try:
+            yield
+        finally:
+            section.end = self.log.position
+
+    @contextmanager
+    def recording(self, *, is_on: bool = True) -> Iterator[None]:
+        """torch.set_grad_enabled."""
+        before, self.is_recording = self.is_recording, is_on
+        try:
+            yield
+        finally:
+            self.is_recording = before
+
+    @contextmanager
+    def autocasting(self, dtype: DType | None) -> Iterator[None]:
+        """torch.autocast; None: without it."""
+        outer, self.autocast = self.autocast, dtype
+        try:
+            yield
+        finally:
+            self.autocast = outer
+            if outer is None:
+                self._drop_casts()
+
+    def _drop_casts(self) -> None:
+        """Lets go of the casts: of those of a section that is repeated, as often as it was."""
+        casts, self.casts = list(self.casts.values()), {}
+        while casts:
+            section = casts[0][0]
+            if section is None or section.is_open:
+                casts.pop(0)
+                continue
+            with self.section(section.name, section.phase, section.repeats):
+                while casts and casts[0][0] is section:
+                    casts.pop(0)

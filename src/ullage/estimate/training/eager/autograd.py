@@ -1,0 +1,342 @@
+"""The graph that a forward pass leaves, and the backward pass over it.
+
+The rules are those of PyTorch's engine (torch/csrc/autograd/engine.cpp, input_buffer.cpp,
+accumulate_grad.cpp): the node that was made last runs first, what it saved is let go after it has
+run, gradients that meet are added in place where nobody else holds the first, and a leaf's first
+gradient is taken as it is.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.tensor import DType, Tensor
+from ullage.trace.category import Category
+
+__all__ = [
+    "Node", "backward", "checkpoint", "connect", "drop_remade", "keep", "record", "remember",
+]  # fmt: skip
+
+Gradients: TypeAlias = Sequence[Tensor | None]
+# Gets the gradient of the output and what was saved; gives one for each input.
+Backward: TypeAlias = Callable[[Tensor, Sequence[Tensor]], Gradients]
+# getrefcount counts its own argument and the variable that is looked at.
+_ONLY_HERE: Final = 2
+
+
+class Node:
+    """One operation in the graph.
+
+    Attributes:
+        inputs: of each input its node, the leaf itself, or None where no gradient goes.
+        saved: what backward needs; empty after it has run.
+        rule: makes the inputs' gradients.
+        number: in the order in which nodes were made.
+        frame: the checkpoint in which it was made: what it saved is to be made again.
+        place: its number in that frame.
+        gathered: of an operation with several outputs, their gradients; None where it has one.
+    """
+
+    __slots__ = ("frame", "gathered", "inputs", "number", "place", "rule", "saved")
+
+    def __init__(self, inputs: list[Node | Tensor | None], rule: Backward, number: int) -> None:
+        self.inputs = inputs
+        self.rule = rule
+        self.saved: list[Tensor] = []
+        self.number = number
+        self.frame: _Frame | None = None
+        self.place = 0
+        self.gathered: list[Tensor] | None = None
+
+
+class _EarlyStop(Exception):
+    """All that a recomputation was for is there."""
+
+
+class _Frame:
+    """A checkpointed call: how to make what it saved again."""
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self.function = function
+        self.arguments: tuple[Any, ...] | None = arguments
+        self.kept: list[Tensor] = []  # by selective checkpointing, in the order of their making
+        self.autocast: DType | None = None
+        self.num_saved = 0
+        self.num_nodes = 0
+        self.saved: list[list[Tensor]] | None = None
+        self.num_made = 0
+
+    def keep(self, node: Node, tensors: Sequence[Tensor]) -> None:
+        """Notes what a node would save; while it is made again, keeps it."""
+        if self.saved is None:
+            if node.frame is None:
+                node.frame, node.place = self, self.num_nodes
+                self.num_nodes += 1
+            self.num_saved += len(tensors)
+            return
+        if node.frame is None:
+            node.frame = self
+            self.saved.append([])
+        self.saved[-1].extend(tensor.detach() for tensor in tensors)
+        self.num_made += len(tensors)
+        if self.num_made == self.num_saved:
+            raise _EarlyStop
+
+
+class _State:
+    """What autograd is doing: kept on the arena, so that two models do not meet."""
+
+    __slots__ = ("frames", "fresh", "number")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.fresh: list[Tensor] = []  # leaves that had no gradient before this pass
+        self.frames: list[_Frame] = []
+
+
+def _state_of(tensor: Tensor) -> _State:
+    states = tensor.storage.arena.__dict__
+    state = states.get("autograd")
+    if state is None:
+        state = states["autograd"] = _State()
+    return state
+
+
+def record(inputs: Sequence[Tensor | None], rule: Backward, *saved: Tensor) -> Node | None:
+    """The node of an operation that begins; None where no gradient is needed.
+
+    What it saves of its inputs is named here, before the output has memory: a checkpoint that is
+    made again ends at the last thing that is needed.
+    """
+    edges: list[Node | Tensor | None] = [
+        None if tensor is None or not tensor.needs_grad else tensor.node or tensor
+        for tensor in inputs
+    ]
+    if not any(edges):
+        return None
+    first = next(tensor for tensor in inputs if tensor is not None)
+    if not first.storage.arena.is_recording:
+        return None
+    state = _state_of(first)
+    state.number += 1
+    node = Node(edges, rule, state.number)
+    if saved:
+        keep(node, *saved)
+    return node
+
+
+def keep(node: Node, *tensors: Tensor) -> None:
+    """Saves tensors for backward: as PyTorch does, without the graph behind them."""
+    if not tensors:
+        return
+    frames = _state_of(tensors[0]).frames
+    if frames:
+        frames[-1].keep(node, tensors)
+    else:
+        node.saved.extend(tensor.detach() for tensor in tensors)
+
+
+def connect(output: Tensor, node: Node | None) -> Tensor:
+    """The output of an operation, as a part of the graph."""
+    if node is not None:
+        output.node = node
+        output.needs_grad = True
+    return output
+
+
+def checkpoint(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
+    """torch.utils.checkpoint with use_reentrant=False: nothing that the function saves is kept;
+    backward calls it again, up to the last thing that it saved.
+    """
+    first = next(one for one in arguments if isinstance(one, Tensor))
+    if not first.arena.is_recording:
+        return function(*arguments)
+    frame = _Frame(function, arguments)
+    frame.autocast = first.arena.autocast
+    frames = _state_of(first).frames
+    frames.append(frame)
+    try:
+        return function(*arguments)
+    finally:
+        frames.pop()
+
+
+def remember(make: Callable[[], Tensor], arena: Arena) -> Tensor:
+    """The output of an operation that selective checkpointing keeps: it is made once, and taken
+    from there when the function is called again.
+
+    That is what torch.utils.checkpoint.create_selective_checkpoint_contexts does with the
+    operators on its list; here aten.mm, addmm, bmm and all of _scaled_dot_product_*.
+    """
+    state: _State | None = arena.__dict__.get("autograd")
+    if not arena.is_selective or state is None or not state.frames:
+        return make()
+    frame = state.frames[-1]
+    if frame.saved is not None:
+        return frame.kept.pop(0)
+    out = make()
+    frame.kept.append(out.detach())
+    return out
+
+
+class _Remade(list[Tensor]):
+    """What a checkpoint made again: only the node's function holds it."""
+
+
+def drop_remade(saved: Sequence[Tensor]) -> None:
+    """Lets go of what a checkpoint made again. The engine sums a gradient to its input's shape when
+    the function is done with its own; what a node saved itself is let go after that.
+    """
+    if isinstance(saved, _Remade):
+        saved.clear()
+
+
+def _saved_of(node: Node) -> list[Tensor]:
+    """What a node saved; makes a checkpoint's again where that has not been done."""
+    frame = node.frame
+    if frame is None:
+        return node.saved
+    if frame.saved is None:
+        _recompute(frame)
+    if frame.saved is None or node.place >= len(frame.saved):
+        return []
+    taken, frame.saved[node.place] = frame.saved[node.place], []
+    return _Remade(taken)
+
+
+def _recompute(frame: _Frame) -> None:
+    arguments, frame.arguments = frame.arguments or (), None
+    frame.saved = []
+    if not frame.num_saved:
+        return
+    first = next(one for one in arguments if isinstance(one, Tensor))
+    state = _state_of(first)
+    outer, state.frames = state.frames, [frame]
+    detached = []
+    for one in arguments:
+        if isinstance(one, Tensor):
+            inside = one.detach()
+            inside.needs_grad = one.needs_grad
+            detached.append(inside)
+        else:
+            detached.append(one)
+    log = first.arena.log
+    begin = log.position
+    try:
+        with first.arena.recording(), first.arena.autocasting(frame.autocast):
+            frame.function(*detached)
+    except _EarlyStop:
+        pass
+    finally:
+        state.frames = outer
+    events = log.events[begin:]
+    gone = {~event for event in events if event < 0}
+    for index in events:  # what is left of it is what forward would have kept
+        if index >= 0 and index not in gone and log.categories[index] is None:
+            log.categories[index] = Category.ACTIVATION
+
+
+def backward(root: Tensor, gradient: Tensor | None = None) -> None:
+    """Runs the graph behind a tensor; leaves get their gradients."""
+    if root.node is None:
+        return
+    waiting = _count_edges(root.node)
+    gradient = root.like() if gradient is None else gradient  # torch.autograd.backward holds it
+    buffers: dict[Node, Tensor] = {root.node: gradient}
+    ready = [(-root.node.number, root.node)]
+    with root.arena.recording(is_on=False):
+        while ready:
+            _, node = heapq.heappop(ready)
+            if node in buffers:
+                _run(node, buffers)
+            for edge in node.inputs:
+                if isinstance(edge, Node):
+                    waiting[edge.number] -= 1
+                    if not waiting[edge.number]:
+                        heapq.heappush(ready, (-edge.number, edge))
+            node.inputs = []
+    fresh = _state_of(root).fresh
+    for leaf in fresh:
+        if leaf.grad is not None:
+            leaf.grad.is_view = False
+    fresh.clear()
+
+
+def _count_edges(root: Node) -> dict[int, int]:
+    """How many gradients each node of the graph waits for, by its number: a node that has run is
+    let go.
+    """
+    counts: dict[int, int] = {}
+    stack = [root]
+    while stack:
+        for edge in stack.pop().inputs:
+            if isinstance(edge, Node):
+                number = edge.number
+                if number not in counts:
+                    counts[number] = 0
+                    stack.append(edge)
+                counts[number] += 1
+    return counts
+
+
+def _run(node: Node, buffers: dict[Node, Tensor]) -> None:
+    """One node: its rule, then what it saved is let go, then its gradients go on."""
+    saved = _saved_of(node)
+    arrived = buffers.pop(node)
+    gradients = list(node.rule(arrived, saved))
+    node.gathered = None
+    del arrived
+    saved.clear()
+    del saved
+    edges = node.inputs
+    for place in range(len(gradients)):
+        gradient, gradients[place] = gradients[place], None
+        edge = edges[place]
+        if gradient is None or edge is None:
+            continue
+        if isinstance(edge, Tensor):
+            _accumulate(edge, gradient)
+        elif edge.gathered is not None:
+            edge.gathered.append(gradient)
+            buffers[edge] = gradient
+        elif edge in buffers:
+            held = buffers.pop(edge)
+            is_alone = (
+                sys.getrefcount(held) == _ONLY_HERE
+                and sys.getrefcount(held.storage) == _ONLY_HERE
+                and held.is_whole
+                and not held.is_view
+            )
+            buffers[edge] = held if is_alone else held.like()
+            del held
+        else:
+            buffers[edge] = gradient
+        del gradient
+
+
+def _accumulate(leaf: Tensor, gradient: Tensor) -> None:
+    """A leaf's first gradient is taken where nobody else holds it; later ones are added to it."""
+    if leaf.grad is None:
+        is_alone = (
+            sys.getrefcount(gradient) <= _ONLY_HERE + 1
+            and sys.getrefcount(gradient.storage) == _ONLY_HERE
+            and gradient.is_whole
+            and not gradient.is_permuted  # it is to be laid out like the leaf
+        )
+        leaf.grad = gradient if is_alone else gradient.like(gradient.shape)
+        leaf.grad.is_view = gradient.is_view
+        if leaf.storage.category is not None:  # not an activation that was made a leaf
+            leaf.grad.storage.own(Category.GRADIENT)
+        _state_of(leaf).fresh.append(leaf)
+    elif leaf.grad.is_view:  # from another use of the leaf in this pass: see can_accumulate_inplace
+        leaf.grad = leaf.grad.like(leaf.shape)
+        if leaf.storage.category is not None:  # not an activation that was made a leaf
+            leaf.grad.storage.own(Category.GRADIENT)
+    steps_with = leaf.arena.steps_with
+    if steps_with is not None:
+        steps_with(leaf)
+        leaf.grad = None

@@ -1,0 +1,153 @@
+"""How much scratch memory cuDNN's convolutions ask for.
+
+The library chooses its kernels by closed rules; this is the phantom's model of what the kernels
+have to keep (src/ullage/phantom/csrc/cudnn_workspace.c, where each rule has its cause). Each answer
+has a low and a high end.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import prod
+from typing import Final, NamedTuple
+
+from ullage.estimate.training.eager.dtype import FLOAT32, DType
+from ullage.estimate.training.eager.machine import Machine
+
+__all__ = ["Convolution", "Direction", "Scratch", "convolution_scratch"]
+
+_TILE: Final = 128  # rows and columns of a product that one block of threads makes
+_LEAST_SLICE: Final = 256  # of the sum: below, a split costs more than it brings
+_VECTOR_BYTES: Final = 16
+_WINOGRAD_FILTER: Final = 16  # floats of a transformed 3 x 3 filter, tiles of 4 x 4
+_WINOGRAD_TILE: Final = 36  # floats of a tile of 6 x 6
+
+
+class Scratch(NamedTuple):
+    """Bytes of a workspace."""
+
+    low: int
+    likely: int
+    high: int
+
+
+class Direction(Enum):
+    """What is computed: the response, the image's gradient, or the filter's."""
+
+    FORWARD = "forward"
+    BACKWARD_DATA = "backward data"
+    BACKWARD_FILTER = "backward filter"
+
+
+class Convolution(NamedTuple):
+    """The shapes of one convolution, as (batch or outputs, channels, sizes...).
+
+    Attributes:
+        filter: (outputs, channels of one group, sizes...).
+        has_unit_strides: neither strides nor dilation.
+        is_channels_last: all three are laid out so.
+    """
+
+    image: tuple[int, ...]
+    filter: tuple[int, ...]
+    response: tuple[int, ...]
+    dtype: DType
+    has_unit_strides: bool
+    is_channels_last: bool = False
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of channels that do not see each other."""
+        return self.image[1] // self.filter[1]
+
+    @property
+    def vector_channels(self) -> int:
+        """Channels that fill 16 bytes."""
+        return _VECTOR_BYTES // self.dtype.itemsize
+
+    @property
+    def suits_winograd(self) -> bool:
+        """3 x 3 without strides, dilation or groups."""
+        return self.filter[2:] == (3, 3) and self.has_unit_strides and self.num_groups == 1
+
+
+def convolution_scratch(machine: Machine, direction: Direction, one: Convolution) -> Scratch:
+    """What cuDNN asks for to compute one direction of a convolution.
+
+    Counts: copies in another layout, transformed tiles, and sums that blocks of threads share.
+    Ignores: kernels that cudnn.benchmark finds.
+    Error: between its two ends; not compared with a GPU here.
+    Source: phantom/csrc/cudnn_workspace.c, where each rule has its cause.
+    """
+    least = 8 if one.dtype.name in ("float32", "bfloat16") else 7
+    if machine.capability[0] >= least:
+        return _on_tensor_cores(machine, direction, one)
+    return _on_plain_cores(direction, one)
+
+
+def _on_tensor_cores(machine: Machine, direction: Direction, one: Convolution) -> Scratch:
+    sizes = one.image, one.filter, one.response
+    image, filters, response = (_layout_copy(one, shape) for shape in sizes)
+    packed = [prod(shape) * one.dtype.itemsize for shape in sizes]
+    if direction is Direction.FORWARD:
+        inputs, output, rounded = image + filters, response, packed[0] + packed[1]
+    elif direction is Direction.BACKWARD_DATA:
+        inputs, output, rounded = response + filters, image, packed[2] + packed[1]
+    else:
+        inputs, output, rounded = image + response, filters, packed[0] + packed[2]
+    is_tf32 = one.dtype is FLOAT32
+    split = _split_bytes(machine, direction, one)
+    likely = inputs + output
+    high = (max(inputs, rounded) if is_tf32 else inputs) + output + split
+    if is_tf32 and direction is Direction.FORWARD:
+        likely = inputs
+    if direction is Direction.BACKWARD_FILTER:
+        likely = inputs + (split or output)
+    if one.filter[1] < one.vector_channels and one.num_groups > 1:
+        likely = 0
+    if one.suits_winograd and not (one.is_channels_last or one.image[1] == 1):
+        high = max(high, _winograd_bytes(one))
+    return Scratch(0, likely, high)
+
+
+def _on_plain_cores(direction: Direction, one: Convolution) -> Scratch:
+    is_filter = direction is Direction.BACKWARD_FILTER
+    if one.suits_winograd:
+        transformed = _WINOGRAD_FILTER * one.filter[0] * one.filter[1] * 4
+        return Scratch(0, 0 if is_filter else transformed, max(transformed, _winograd_bytes(one)))
+    taps = prod(one.filter[2:])
+    offsets = 0 if is_filter else one.filter[1] * taps * 4
+    columns = one.image[1] * taps * prod(one.response[2:]) * one.dtype.itemsize
+    return Scratch(0, offsets, max(offsets, columns))
+
+
+def _layout_copy(one: Convolution, shape: tuple[int, ...]) -> int:
+    """The channels-last, padded copy; where the sizes are 1, the channels are last as they are."""
+    channels = -(-shape[1] // one.vector_channels) * one.vector_channels
+    is_last = one.is_channels_last or channels == 1 or prod(shape[2:]) == 1
+    if is_last and shape[1] == channels:
+        return 0
+    return shape[0] * channels * prod(shape[2:]) * one.dtype.itemsize
+
+
+def _split_bytes(machine: Machine, direction: Direction, one: Convolution) -> int:
+    """Float partial results, where the output has fewer tiles than there are multiprocessors."""
+    groups, taps = one.num_groups, prod(one.filter[2:])
+    outputs, inputs = one.filter[0] // groups, one.filter[1]
+    responses = one.response[0] * prod(one.response[2:])
+    images = one.image[0] * prod(one.image[2:])
+    rows, columns, depth = {
+        Direction.FORWARD: (responses, outputs, inputs * taps),
+        Direction.BACKWARD_DATA: (images, inputs, outputs * taps),
+        Direction.BACKWARD_FILTER: (outputs, inputs * taps, responses),
+    }[direction]
+    tiles = groups * -(-rows // _TILE) * -(-columns // _TILE)
+    slices = min(machine.multiprocessors // tiles, depth // _LEAST_SLICE)
+    return 0 if slices < 2 else slices * groups * rows * columns * 4
+
+
+def _winograd_bytes(one: Convolution) -> int:
+    """Image, filter and response in tiles of 6 x 6 floats."""
+    tiles = one.response[0] * prod(-(-size // 4) for size in one.response[2:])
+    inputs, outputs = one.filter[1], one.filter[0]
+    return _WINOGRAD_TILE * (tiles * (inputs + outputs) + inputs * outputs) * 4

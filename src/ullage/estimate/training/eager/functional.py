@@ -1,0 +1,365 @@
+"""PyTorch's operators, by what they allocate, save and hand back.
+
+Each follows its formula in PyTorch's derivatives.yaml and FunctionsManual.cpp: what is named there
+as saved is saved here, and each intermediate of an expression lives until the expression ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ullage.estimate.training.eager.autocast import lower, raise_, to
+from ullage.estimate.training.eager.autograd import (
+    Gradients,
+    connect,
+    drop_remade,
+    keep,
+    record,
+    remember,
+)
+from ullage.estimate.training.eager.reductions import fit, log_softmax, mean, softmax, sum_to
+from ullage.estimate.training.eager.shapes import (
+    cat,
+    contiguous,
+    expand,
+    in_order,
+    narrow,
+    repeat_heads,
+    reshape,
+    split,
+    transpose,
+    view,
+)
+from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, DType, Tensor
+from ullage.trace.category import Category
+
+__all__ = [
+    "add", "broadcast", "cat", "contiguous", "cross_entropy", "dropout", "elementwise",
+    "embedding", "expand", "layer_norm", "linear", "log_softmax", "matmul", "mean", "mul",
+    "multiply", "narrow", "neg", "pow2", "repeat_heads", "reshape", "rsqrt", "scale", "shift",
+    "softmax", "split", "sub", "to", "transpose", "view",
+]  # fmt: skip
+
+
+def _promote(first: Tensor, second: Tensor) -> DType:
+    """The dtype of an operation of two: the wider, as bfloat16 and float16 do not meet."""
+    if first.dtype.is_floating != second.dtype.is_floating:
+        return first.dtype if first.dtype.is_floating else second.dtype
+    return first.dtype if first.dtype.itemsize >= second.dtype.itemsize else second.dtype
+
+
+def _result(first: Tensor, second: Tensor) -> Tensor:
+    """New memory for an operation of two: laid out like the first that is not broadcast."""
+    shape = broadcast(first.shape, second.shape)
+    guide = first if first.shape == shape else second
+    out = first.like(shape, _promote(first, second))
+    out.is_permuted = guide.is_permuted and guide.shape == shape
+    out.is_dense = not out.is_permuted
+    return out
+
+
+def _fit_each(
+    gradients: list[Tensor | None], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[DType]
+) -> list[Tensor | None]:
+    """Gradients in the shapes and dtypes of their inputs; each is let go once it is summed."""
+    for place, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True)):
+        gradient = gradients[place]
+        if gradient is not None:
+            gradients[place] = fit(gradient, shape, dtype)
+        del gradient
+    return gradients
+
+
+def broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of two together."""
+    if first == second:
+        return first
+    longer, shorter = (first, second) if len(first) >= len(second) else (second, first)
+    padded = (1,) * (len(longer) - len(shorter)) + shorter
+    return tuple(max(one, other) for one, other in zip(longer, padded, strict=True))
+
+
+# ------------------------------------------------------------------------------- element by element
+
+
+def add(first: Tensor, second: Tensor) -> Tensor:
+    """first + second (also minus): saves nothing, hands its gradient to both."""
+    shapes, dtypes = (first.shape, second.shape), (first.dtype, second.dtype)
+    wanted = first.needs_grad, second.needs_grad
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        return [
+            fit(gradient.detach(), shape, dtype) if is_wanted else None
+            for shape, dtype, is_wanted in zip(shapes, dtypes, wanted, strict=True)
+        ]
+
+    node = record((first, second), rule)
+    return connect(_result(first, second), node)
+
+
+def sub(first: Tensor, second: Tensor) -> Tensor:
+    """first - second: saves nothing; the second's gradient is a new tensor, negated."""
+    shapes, dtypes = (first.shape, second.shape), (first.dtype, second.dtype)
+    wanted = first.needs_grad, second.needs_grad
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        of_second = gradient.like() if wanted[1] else None
+        return _fit_each([gradient.detach() if wanted[0] else None, of_second], shapes, dtypes)
+
+    node = record((first, second), rule)
+    return connect(_result(first, second), node)
+
+
+def mul(first: Tensor, second: Tensor) -> Tensor:
+    """first * second: saves each where the other needs a gradient."""
+    wanted = first.needs_grad, second.needs_grad
+    shapes, dtypes = (first.shape, second.shape), (first.dtype, second.dtype)
+    saved = [
+        one for one, is_wanted in zip((second, first), wanted, strict=True) if is_wanted
+    ]  # fmt: skip
+
+    def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
+        others = iter(saved)
+        products = [
+            gradient.like(dtype=_promote(gradient, next(others))) if is_wanted else None
+            for is_wanted in wanted
+        ]
+        return _fit_each(products, shapes, dtypes)
+
+    node = record((first, second), rule, *saved)
+    return connect(_result(first, second), node)
+
+
+def scale(x: Tensor) -> Tensor:
+    """x times, or divided by, a number: saves nothing; the gradient is a new tensor."""
+    node = record((x,), lambda gradient, _: [gradient.like()])
+    return connect(x.like(), node)
+
+
+neg = scale
+
+
+def shift(x: Tensor) -> Tensor:
+    """x plus a number: saves nothing; hands its gradient on."""
+    node = record((x,), lambda gradient, _: [gradient])
+    return connect(x.like(), node)
+
+
+def elementwise(
+    x: Tensor, *, saves_input: bool = True, saves_output: bool = False, num_temporaries: int = 0
+) -> Tensor:
+    """A function of each element with a fused backward: gelu, silu (input), tanh, sigmoid, exp
+    (output), relu (output).
+    """
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        scratch = [gradient.like() for _ in range(num_temporaries)]
+        out = gradient.like()
+        del scratch
+        return [out]
+
+    node = record((x,), rule, *((x,) if saves_input else ()))
+    out = x.like()
+    if node is not None and saves_output:
+        keep(node, out)
+    return connect(out, node)
+
+
+def pow2(x: Tensor) -> Tensor:
+    """x.pow(2): saves x; backward is grad * (2 * x.pow(1)), of which each factor is a tensor."""
+    x = raise_(x)
+
+    def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
+        power = saved[0].like()
+        doubled = saved[0].like()
+        out = gradient.like()
+        del power, doubled
+        return [out]
+
+    node = record((x,), rule, x)
+    return connect(x.like(), node)
+
+
+def rsqrt(x: Tensor) -> Tensor:
+    """x.rsqrt(): saves its result."""
+    return elementwise(raise_(x), saves_input=False, saves_output=True, num_temporaries=2)
+
+
+def dropout(x: Tensor, probability: float) -> Tensor:
+    """dropout: nothing at probability 0 or in evaluation; else saves a mask of one byte each."""
+    if not probability or not x.arena.is_training:
+        return x
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        return [gradient.like()]
+
+    node = record((x,), rule)
+    out = x.like()
+    mask = x.like(dtype=BOOL)
+    if node is not None:
+        keep(node, mask)
+    return connect(out, node)
+
+
+# ------------------------------------------------------------------------------------------ algebra
+
+
+def multiply(
+    like: Tensor, shape: Sequence[int], dtype: DType | None = None, *, work: int = 0
+) -> Tensor:
+    """A product of matrices: its result, beside which cuBLAS has its workspace while it runs.
+
+    work: floating-point operations, two for each multiplication and addition.
+    """
+    arena = like.storage.arena
+
+    def make() -> Tensor:
+        arena.log.work.append((arena.log.position, work))
+        out = like.like(tuple(shape), dtype)
+        if arena.blas_workspace_bytes:
+            arena.take(arena.blas_workspace_bytes, Category.WORKSPACE)
+        return out
+
+    return remember(make, arena)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T + bias; x may have any number of dimensions, and is copied if not in order."""
+    bias = None if bias is None else lower(bias)
+    weight, x = lower(weight), lower(x)  # the last argument is cast first
+    # addmm, whose gradients come in another order than mm's; else the bias is added in place
+    is_fused = bias is not None and x.is_dense
+    x = in_order(x)
+    wanted = x.needs_grad, weight.needs_grad, bias is not None and bias.needs_grad
+    saved = [one for one, is_wanted in ((weight, wanted[0]), (x, wanted[1])) if is_wanted]
+    shape, sizes, width = x.shape, weight.shape, weight.shape[0]
+    work = 2 * x.numel * width
+
+    def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
+        gradient = in_order(gradient)
+        of_input = multiply(gradient, shape, work=work) if wanted[0] and is_fused else None
+        of_weight = multiply(gradient, sizes, work=work) if wanted[1] else None
+        if wanted[0] and not is_fused:
+            of_input = multiply(gradient, shape, work=work)
+        if of_input is not None and len(shape) > 2:
+            of_input = of_input.alias()  # what was computed is a matrix
+        if of_weight is not None:
+            of_weight = of_weight.alias()  # what was computed is its transpose
+        drop_remade(saved)
+        of_bias = sum_to(gradient, (width,)) if wanted[2] else None
+        return [of_input, of_weight, of_bias]
+
+    node = record((x, weight, bias), rule, *saved)
+    if not is_fused:
+        return connect(multiply(x, (*shape[:-1], width), work=work), node)
+
+    def make() -> Tensor:
+        x.arena.log.work.append((x.arena.log.position, work))
+        out = x.like((*shape[:-1], width))
+        x.arena.take(_LT_WORKSPACE_BYTES, Category.WORKSPACE)
+        return out
+
+    return connect(remember(make, x.arena), node)
+
+
+# cuBLASLt adds the bias as it multiplies, with a workspace of its own (CUDABlas.cpp).
+_LT_WORKSPACE_BYTES = 1_048_576
+
+
+def matmul(first: Tensor, second: Tensor, *, is_second_transposed: bool = False) -> Tensor:
+    """A batched product (bmm) of (..., n, k) and (..., k, m), or (..., m, k) if transposed.
+
+    Operands whose leading dimensions are not in order are copied; rows may be far apart.
+    """
+    first, second = _stacked(lower(first)), _stacked(lower(second))
+    wanted = first.needs_grad, second.needs_grad
+    shapes = first.shape, second.shape
+    saved = [one for one, is_wanted in zip((second, first), wanted, strict=True) if is_wanted]
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        gradient = _stacked(gradient)
+        of_second = multiply(gradient, shapes[1], work=work) if wanted[1] else None
+        of_first = multiply(gradient, shapes[0], work=work) if wanted[0] else None
+        return [one if one is None else one.alias() for one in (of_first, of_second)]
+
+    columns = second.shape[-2] if is_second_transposed else second.shape[-1]
+    work = 2 * first.numel * columns
+    node = record((first, second), rule, *saved)
+    return connect(multiply(first, (*first.shape[:-1], columns), work=work), node)
+
+
+def _stacked(x: Tensor) -> Tensor:
+    """Matrices one after the other, as bmm reads them."""
+    return contiguous(x) if x.is_permuted or x.is_expanded else x
+
+
+def embedding(indices: Tensor, weight: Tensor, *, rows: int | None = None) -> Tensor:
+    """Rows of a table: saves the indices; the gradient of the table is dense.
+
+    rows: of the gradient; None: as many as the table has.
+    """
+    sizes = (rows or weight.shape[0], weight.shape[1])
+
+    def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
+        count = prod(saved[0].shape)
+        if count <= _SORTED_FROM:
+            return [gradient.like(sizes)]
+        gradient = in_order(gradient)
+        scratch = [saved[0].like() for _ in range(_SORTED_TENSORS)]
+        out = gradient.like(sizes)
+        segments = count // _SEGMENT_ROWS + min(count, sizes[0])
+        scratch += [gradient.like((segments, 2)), gradient.like((segments, sizes[1]), FLOAT32)]
+        del scratch
+        return [out]
+
+    node = record((weight,), rule, indices)
+    return connect(weight.like((*indices.shape, sizes[-1])), node)
+
+
+# embedding_dense_backward sorts the indices when there are more, in this many tensors like them,
+# and sums in float32 the rows of each run of equal indices, of at most so many. Source:
+# aten/src/ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu.
+_SORTED_FROM = 3072
+_SORTED_TENSORS = 6
+_SEGMENT_ROWS = 10
+
+
+def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """native_layer_norm: saves its input, a mean and a reciprocal deviation for each row."""
+    x = raise_(x)
+    weight, bias = (None if one is None else raise_(one) for one in (weight, bias))
+    sizes = None if weight is None else weight.shape
+    has_bias = bias is not None
+
+    is_dense = x.is_dense
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        copies = [gradient.like() for one in (gradient.is_dense, is_dense) if not one]
+        out = gradient.like(gradient.shape)
+        weights = None if sizes is None else gradient.like(sizes)
+        biases = gradient.like(sizes) if has_bias else None
+        del copies
+        return [out, weights, biases]
+
+    node = record((x, weight, bias), rule, x, *((weight,) if weight is not None else ()))
+    copy = None if is_dense else x.like()  # what is not in order, the kernel gets a copy of
+    out = x.like(x.shape)
+    rows = (*x.shape[:-1], 1)
+    means, deviations = x.like(rows, FLOAT32), x.like(rows, FLOAT32)
+    del copy
+    if node is not None:
+        keep(node, means, deviations)
+    return connect(out, node)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """log_softmax and nll_loss, both of which keep the probabilities of all classes."""
+    logs = log_softmax(logits)
+    shape = logs.shape
+    node = record((logs,), lambda gradient, _: [gradient.like(shape)], logs, labels)
+    loss = logs.like(())
+    weight = logs.like(())
+    if node is not None:
+        keep(node, weight)
+    return connect(loss, node)

@@ -1,0 +1,249 @@
+"""Layers with parameters, as torch.nn has them, and the stack of alike layers that is played three
+times and counted as often as the model has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+from ullage.estimate.training.eager.arena import Arena, Section
+from ullage.estimate.training.eager.autograd import checkpoint, connect, record
+from ullage.estimate.training.eager.functional import embedding, layer_norm, linear
+from ullage.estimate.training.eager.tensor import DType, Tensor, empty
+from ullage.trace.category import Category
+
+__all__ = ["Embedding", "LayerNorm", "Linear", "Module", "Stack", "parameter"]
+
+_PLAYED: Final = 3  # a stack of so many layers is played as it is
+
+
+def parameter(arena: Arena, *shape: int, dtype: DType, needs_grad: bool = True) -> Tensor:
+    """nn.Parameter: memory that belongs to the model."""
+    made: Tensor
+    if arena.sharding is None:
+        made = empty(arena, shape, dtype, Category.PARAMETER)
+    else:
+        made = arena.sharding.shard(arena, shape, dtype)
+    made.needs_grad = needs_grad
+    return made
+
+
+class Module:
+    """What has parameters: as attributes, and in the modules, or lists of them, that it holds."""
+
+    __call__: Callable[..., Any]
+
+    def children(self) -> Iterator[tuple[str, Module, int]]:
+        """Each module in it, its name, and how many like it the real model has."""
+        for name, value in vars(self).items():
+            for one in value if isinstance(value, list) else (value,):
+                if isinstance(one, Module):
+                    yield name, one, 1
+
+    def parameters(self) -> Iterator[tuple[Tensor, int]]:
+        """Each parameter, frozen or not, and how many like it the real model has; one that is
+        shared comes once for each module that holds it.
+        """
+        for value in vars(self).values():
+            if isinstance(value, Tensor) and value.storage.category is Category.PARAMETER:
+                yield value, 1
+        for _, child, repeats in self.children():
+            for one, count in child.parameters():
+                yield one, count * repeats
+
+
+class Linear(Module):
+    """nn.Linear."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        inputs: int,
+        outputs: int,
+        dtype: DType,
+        *,
+        has_bias: bool = False,
+        weight: Tensor | None = None,
+    ) -> None:
+        """weight: another module's, where the two are tied."""
+        self.weight = parameter(arena, outputs, inputs, dtype=dtype) if weight is None else weight
+        self.bias = parameter(arena, outputs, dtype=dtype) if has_bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+class Embedding(Module):
+    """nn.Embedding.
+
+    Attributes:
+        leaves: where enable_input_require_grads() of transformers makes the output a leaf that
+            gets a gradient: these outputs, which the graph holds as long as the loss is there;
+            None: it does not.
+    """
+
+    def __init__(self, arena: Arena, rows: int, width: int, dtype: DType) -> None:
+        self.weight = parameter(arena, rows, width, dtype=dtype)
+        self.leaves: list[Tensor] | None = None
+
+    def __call__(self, indices: Tensor) -> Tensor:
+        out = embedding(indices, self.weight)
+        if self.leaves is not None and not out.needs_grad:
+            out.needs_grad = True
+            self.leaves[:] = [out]
+        return out
+
+
+class LayerNorm(Module):
+    """nn.LayerNorm."""
+
+    def __init__(self, arena: Arena, width: int, dtype: DType, *, has_bias: bool = True) -> None:
+        self.weight = parameter(arena, width, dtype=dtype)
+        self.bias = parameter(arena, width, dtype=dtype) if has_bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return layer_norm(x, self.weight, self.bias)
+
+
+class Stack(Module):
+    """Layers, one after the other.
+
+    Of many in a row that are alike the first, one between and the last are played, and the one
+    between is counted as often as it stands there; where a pattern of layers comes again and again,
+    it is one pattern. That is exact as long as it leaves memory, forward and backward, each time as
+    the time before.
+
+    Attributes:
+        layers: those that are played.
+        pieces: (repeats, number of layers) of each part of them, in order.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        name: str,
+        count: int,
+        make: Callable[..., Module],
+        *,
+        kinds: Sequence[Hashable] | None = None,
+        can_checkpoint: bool = True,
+    ) -> None:
+        """make: a layer; gets its kind where kinds, one for each layer, are given."""
+        self.arena = arena
+        self.name = name
+        self.layers: list[Any] = []
+        self.pieces: list[tuple[int, int]] = []
+        self.is_checkpointed: list[bool] = []
+        every = arena.checkpoints_every if can_checkpoint else 0
+        keys = [
+            (None if kinds is None else kinds[place], bool(every) and not (place + 1) % every)
+            for place in range(count)
+        ]
+        for repeats, piece in _find_pieces(keys):
+            self.pieces.append((repeats, len(piece)))
+            with arena.section(name, "build", repeats):
+                for kind, is_checkpointed in piece:
+                    self.layers.append(make() if kinds is None else make(kind))
+                    self.is_checkpointed.append(is_checkpointed)
+
+    @property
+    def repeats(self) -> list[int]:
+        """Of each layer that is played, how often it stands there."""
+        return [repeats for repeats, count in self.pieces for _ in range(count)]
+
+    def children(self) -> Iterator[tuple[str, Module, int]]:
+        for layer, repeats in zip(self.layers, self.repeats, strict=True):
+            yield self.name, layer, repeats
+
+    def __call__(self, x: Tensor, *others: Any) -> Tensor:  # noqa: ANN401
+        groups = self._groups()
+        x = self._boundary(x, None, groups)
+        first = 0
+        for repeats, count in self.pieces:
+            with self.arena.section(self.name, "forward", repeats):
+                for place in range(first, first + count):
+                    x = self._call(place, x, others, groups[place])
+                    x = self._boundary(x, place, groups)
+            first += count
+        return x
+
+    def _groups(self) -> list[list[Tensor]]:
+        """The parameters of each layer that ranks share out; nobody else asks for them."""
+        sharding = self.arena.sharding
+        if sharding is None:
+            return [[] for _ in self.layers]
+        return [
+            [one for one, _ in layer.parameters() if id(one) not in sharding.apart]
+            for layer in self.layers
+        ]
+
+    def _call(self, place: int, x: Tensor, others: Sequence[Any], group: list[Tensor]) -> Tensor:
+        sharding, layer = self.arena.sharding, self.layers[place]
+        since = 0 if sharding is None else len(sharding.order)
+        if sharding is not None:
+            sharding.gather(group)
+        x = checkpoint(layer, x, *others) if self.is_checkpointed[place] else layer(x, *others)
+        if sharding is not None:
+            sharding.free(group, since, self.repeats[place])
+        return x
+
+    def _boundary(self, x: Tensor, place: int | None, groups: list[list[Tensor]]) -> Tensor:
+        """Where the backward pass of the layer that made x begins, and that of the next ends.
+
+        place: of the layer that made x; None: what comes before the first.
+        """
+        log, name, sharding = x.arena.log, self.name, self.arena.sharding
+        after = 0 if place is None else place + 1
+        ends = list(accumulate(count for _, count in self.pieces))  # exclusive, of each piece
+
+        def rule(gradient: Tensor, _: object) -> list[Tensor]:
+            if sharding is not None and after < len(groups):
+                sharding.reduce(groups[after])
+            last = log.sections[-1]
+            is_edge = after in (0, *ends)
+            if is_edge and last.phase == "backward" and last.name == name and last.is_open:
+                last.end = log.position
+            if is_edge and place is not None:
+                log.sections.append(Section(name, "backward", self.repeats[place], log.position))
+            if place is not None and sharding is not None:
+                sharding.regather(groups[place])
+            return [gradient]
+
+        return connect(x.alias(is_dense=x.is_dense), record((x,), rule))
+
+
+_LONGEST: Final = 12  # layers of a pattern
+
+
+def _find_pieces(keys: Sequence[Hashable]) -> Iterator[tuple[int, Sequence[Any]]]:
+    """(repeats, layers) that stand for all layers.
+
+    A pattern that comes again and again is there once for its first time, when what all of its
+    layers share is let go of in the backward pass, and once for all that are followed by another.
+    """
+    place = 0
+    while place < len(keys):
+        times, length = _find_pattern(keys, place) if len(keys) > _PLAYED else (1, 1)
+        if length > 1:
+            yield from _find_pieces(keys[place : place + length])
+        else:
+            yield 1, keys[place : place + 1]
+        place += length
+        if times > 1:
+            yield times, keys[place : place + length]
+            place += times * length
+
+
+def _find_pattern(keys: Sequence[Hashable], place: int) -> tuple[int, int]:
+    """(times, length) of the pattern from a place on, after its first time, that spares most."""
+    best = (1, 1)
+    for length in range(1, _LONGEST + 1):
+        end = place
+        while end + length < len(keys) and keys[end] == keys[end + length]:
+            end += 1
+        times = (end - place - 1) // length
+        if (times - 1) * length > (best[0] - 1) * best[1]:
+            best = (times, length)
+    return best

@@ -1,0 +1,1 @@
+"""Operators of training that is spread over ranks: sharding, sequences, rings, stages."""

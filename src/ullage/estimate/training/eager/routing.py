@@ -1,0 +1,138 @@
+"""What mixtures of experts are made of: the highest scores, rows by number, products by group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ullage.estimate.training.eager.autograd import Gradients, connect, record
+from ullage.estimate.training.eager.tensor import BOOL, INT64, Tensor
+
+__all__ = [
+    "add_in_place", "clamp", "fill_parts", "grouped_product", "highest", "place_rows",
+    "repeat_rows", "sum_first", "sum_groups", "sum_second", "take_rows",
+]  # fmt: skip
+
+_SORTING: Final = 5  # tensors like the indices, that index_put sorts them with
+
+
+def highest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """x.topk(count): values and their places, (rows, count) each; saves the places."""
+    before = x.shape
+    values_shape = (*before[:-1], count)
+    values = x.like(values_shape)
+    places = x.like(values_shape, INT64)
+    node = record((x,), lambda gradient, _: [gradient.like(before)], places)
+    return connect(values, node), places
+
+
+def take_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """x[rows]: saves the numbers of the rows; backward adds to zeros, row by row, sorted.
+
+    Source: aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel.
+    """
+    before = x.shape
+
+    def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
+        out = gradient.like(before)
+        out.is_view = True  # a second gradient is not added to it in place
+        scratch = [saved[0].like() for _ in range(_SORTING)]
+        del scratch
+        return [out]
+
+    node = record((x,), rule, rows)
+    return connect(x.like((*rows.shape, *before[1:])), node)
+
+
+def grouped_product(x: Tensor, weight: Tensor, *, is_transposed: bool = False) -> Tensor:
+    """grouped_mm: rows (rows, inputs), sorted by group, times the matrix of their group.
+
+    weight: (groups, outputs, inputs), or (groups, inputs, outputs) where is_transposed.
+    """
+    shapes = x.shape, weight.shape
+    width = weight.shape[2] if is_transposed else weight.shape[1]
+    wanted = x.needs_grad, weight.needs_grad
+    saved = [one for one, is_wanted in zip((weight, x), wanted, strict=True) if is_wanted]
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        of_weight = gradient.like(shapes[1]) if wanted[1] else None
+        of_rows = gradient.like(shapes[0]) if wanted[0] else None
+        return [of_rows, of_weight]
+
+    node = record((x, weight), rule, *saved)
+    return connect(x.like((x.shape[0], width)), node)
+
+
+def place_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """empty_like(x), and [rows] = x: saves the numbers of the rows."""
+    node = record((x,), lambda gradient, _: [gradient.like()], rows)
+    return connect(x.like(), node)
+
+
+def sum_second(x: Tensor) -> Tensor:
+    """x.sum(1) of (rows, count, width): backward expands, which takes no memory."""
+    before = x.shape
+    node = record((x,), lambda gradient, _: [gradient.alias(before, is_dense=before[1] == 1)])
+    return connect(x.like((before[0], before[2])), node)
+
+
+def sum_groups(x: Tensor, size: int) -> Tensor:
+    """x.view(-1, size, width).sum(1): backward copies what it expands."""
+    before = x.shape
+    node = record((x,), lambda gradient, _: [gradient.like(before)])
+    return connect(x.like((before[0] // size, before[1])), node)
+
+
+def fill_parts(parts: Sequence[Tensor]) -> Tensor:
+    """new_empty, and a copy_ of each part into its share of the last dimension.
+
+    Each copy takes over the tensor's history (CopySlices): in backward it clones the gradient, and
+    hands on the clone with its share set to zero.
+    """
+    widths = [one.shape[-1] for one in parts]
+    out = parts[0].like((*parts[0].shape[:-1], sum(widths)))
+    for part in parts:
+        shape = part.shape
+
+        def rule(
+            gradient: Tensor, _: Sequence[Tensor], shape: tuple[int, ...] = shape
+        ) -> Gradients:
+            rest = gradient.like()
+            return [rest, rest.like(shape)]
+
+        node = record((out, part), rule)
+        connect(out, node)
+    return out
+
+
+def add_in_place(x: Tensor, other: Tensor) -> Tensor:
+    """x.add_(other): hands its gradient to both."""
+    node = record((x, other), lambda gradient, _: [gradient.detach(), gradient.detach()])
+    return connect(x.detach(), node)
+
+
+def clamp(x: Tensor, *, num_bounds: int) -> Tensor:
+    """x.clamp(...): saves its input; backward compares it with each bound."""
+
+    def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
+        inside = [saved[0].like(saved[0].shape, BOOL) for _ in range(num_bounds)]
+        out = gradient.like()
+        del inside
+        return [out]
+
+    node = record((x,), rule, x)
+    return connect(x.like(), node)
+
+
+def repeat_rows(x: Tensor, times: int) -> Tensor:
+    """x.repeat(times, 1): a copy; backward sums."""
+    before = x.shape
+    node = record((x,), lambda gradient, _: [gradient.like(before)])
+    return connect(x.like((times * before[0], *before[1:])), node)
+
+
+def sum_first(x: Tensor) -> Tensor:
+    """x.sum(0): backward expands, which takes no memory."""
+    before = x.shape
+    node = record((x,), lambda gradient, _: [gradient.alias(before, is_dense=False)])
+    return connect(x.like(before[1:]), node)

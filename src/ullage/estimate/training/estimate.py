@@ -1,0 +1,324 @@
+"""The answer of `ullage estimate` about training: what a training loop needs, term by term.
+
+estimate = estimate_training(config, Recipe(batch=8, length=4096), find_gpu("h100-80gb"))
+estimate.bytes, estimate.high_bytes      # the peak of the process, and its upper end
+for term in estimate.terms:              # they add up to it
+    print(term.name, term.bytes, term.what)
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from ullage.estimate.surroundings import find_context, find_slack
+from ullage.estimate.term import OwnedTerm
+from ullage.estimate.training.eager.machine import Machine
+from ullage.estimate.training.infinity import (
+    NOTHING,
+    Between,
+    HostMemory,
+    buffers_on_device,
+    host_memory,
+)
+from ullage.estimate.training.layout import Layout
+from ullage.estimate.training.loop import Played, play_training
+from ullage.estimate.training.optimizers import find_optimizer
+from ullage.estimate.training.recipe import Recipe
+from ullage.estimate.training.timeline import Moment, Stretch, Timeline
+from ullage.models.config import COUNTED, Config
+from ullage.trace.category import Category
+
+if TYPE_CHECKING:
+    from ullage.gpus.gpu import Gpu
+
+__all__ = ["TrainingEstimate", "estimate_training"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEstimate:
+    """What a training loop needs on one GPU.
+
+    Attributes:
+        model: the name by which it was asked for.
+        num_parameters: of the whole model.
+        num_trainable: of these, how many the optimizer changes.
+        num_rank_parameters: that a GPU keeps; the one that is looked at, where they differ.
+        recipe: how it is trained.
+        gpu: the catalogue's name of the GPU; None where none was given.
+        capacity_bytes: of the GPU; None where none was given.
+        terms: the parts of the peak, in the order in which one explains them.
+        peak: the moment of the peak: tensors alone, without what surrounds them.
+        peaks: the same within each phase: "forward", "backward", "optimizer".
+        stretches: what happens in a step, to draw it.
+        assumptions: what was taken for granted, each a sentence.
+        host: memory of the host, and of disks, where shards and states are kept there.
+        work: floating-point operations of the products of matrices in a step.
+        is_floor: activations are not in it, as nothing but a number of parameters is known.
+    """
+
+    model: str
+    num_parameters: int
+    num_trainable: int
+    num_rank_parameters: int
+    recipe: Recipe
+    gpu: str | None
+    capacity_bytes: int | None
+    terms: tuple[OwnedTerm, ...]
+    peak: Moment
+    peaks: Mapping[str, Moment]
+    stretches: tuple[Stretch, ...]
+    assumptions: tuple[str, ...]
+    host: HostMemory = NOTHING
+    work: int = 0
+    is_floor: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """The most that the process takes on the GPU: the sum of the terms."""
+        return sum(term.bytes for term in self.terms)
+
+    @property
+    def low_bytes(self) -> int:
+        """The least that it may be."""
+        return sum(term.low_bytes for term in self.terms)
+
+    @property
+    def high_bytes(self) -> int:
+        """The most that it may be."""
+        return sum(term.high_bytes for term in self.terms)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What torch.cuda.max_memory_reserved() would say: all but the context."""
+        return sum(term.bytes for term in self.terms if term.name != "context")
+
+    @property
+    def headroom_bytes(self) -> int | None:
+        """What the GPU has left at the upper end; negative where it does not fit."""
+        return None if self.capacity_bytes is None else self.capacity_bytes - self.high_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        """True: even the most fits; False: not even the least does. None: it is between them, or
+        no GPU was given, or what is known is only a floor.
+        """
+        if self.capacity_bytes is None:
+            return None
+        if self.low_bytes > self.capacity_bytes:
+            return False
+        if self.is_floor or self.high_bytes > self.capacity_bytes:
+            return None
+        return True
+
+
+_PLAYED: Final = "played: PyTorch's eager mode without values"
+_REPLAYED: Final = "replayed: the rules of PyTorch's caching allocator, over two steps"
+_ASSUMED: Final = "assumed: the catalogue's figures for this GPU"
+_RULES: Final = "assumed: DeepSpeed 0.19.8's defaults (infinity.py)"
+# category -> (name, what it is)
+_TENSORS: Final = {
+    Category.PARAMETER: ("parameters", "the model's weights"),
+    Category.BUFFER: ("buffers", "what the model keeps beside its weights, such as running means"),
+    Category.OPTIMIZER_STATE: ("optimizer states", "what the optimizer keeps for each parameter"),
+    Category.GRADIENT: ("gradients", "of the parameters, as far as they are there at the peak"),
+    Category.INPUT: ("inputs", "the batch on the device"),
+    Category.ACTIVATION: ("activations", "what the forward pass keeps for the backward pass"),
+    Category.TEMPORARY: (
+        "temporaries",
+        "what one operation or one step of a pass needs for itself",
+    ),
+    Category.WORKSPACE: ("workspaces", "scratch memory of cuBLAS, cuDNN and attention kernels"),
+    Category.COMMUNICATION: ("communication", "buffers in which ranks exchange tensors"),
+}
+
+
+def estimate_training(
+    config: Config,
+    recipe: Recipe,
+    gpu: Gpu | None = None,
+    *,
+    torch: tuple[int, int] = (2, 15),
+) -> TrainingEstimate:
+    """What a training loop needs on a GPU; no torch, a few milliseconds.
+
+    Counts: the step that play_training() plays, the allocator's slack, the driver's context.
+    Ignores: a program's own code, compiled programs, other processes.
+    Error: docs/estimate-accuracy.md; the interval holds the phantom's peak in all but the cases
+    that it marks.
+    Source: of each term, its `source`.
+
+    Args:
+        config: the model's published configuration.
+        recipe: how it is trained.
+        gpu: a row of the catalogue; without one an H100's rules and no context.
+        torch: (major, minor) of PyTorch.
+
+    Raises:
+        SpecError: the architecture is not known, a field is missing, or what is asked for cannot
+            be.
+    """
+    with _uncollected():
+        return _estimate(config, recipe, gpu, torch)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the search for cycles, of which a play makes none; a large one takes a third longer
+    with it.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _estimate(
+    config: Config, recipe: Recipe, gpu: Gpu | None, torch: tuple[int, int]
+) -> TrainingEstimate:
+    machine = Machine(torch=torch)
+    if gpu is not None:
+        machine = Machine(
+            gpu.compute_capability, torch, gpu.num_multiprocessors, gpu.threads_per_multiprocessor
+        )
+    played, recipe = _worst_stage(config, recipe, machine)
+    timeline = played.timeline
+    peak = timeline.peak()
+    return TrainingEstimate(
+        model=config.name,
+        num_parameters=played.num_parameters,
+        num_trainable=played.num_trainable,
+        num_rank_parameters=played.num_rank_parameters,
+        recipe=recipe,
+        gpu=gpu.slug if gpu else None,
+        capacity_bytes=gpu.total_bytes if gpu else None,
+        terms=(
+            *_tensor_terms(timeline, peak),
+            *_buffers(played, recipe),
+            *_surroundings(timeline, gpu),
+        ),
+        peak=peak,
+        peaks={
+            name: peak if name == peak.phase else timeline.peak(name)
+            for name in timeline.phases
+            if name != "build"
+        },
+        stretches=timeline.stretches,
+        host=_host(played, recipe),
+        is_floor=config.model_type == COUNTED,
+        work=timeline.work * recipe.accumulation // min(recipe.accumulation, 2),
+        assumptions=_assumptions(recipe, torch),
+    )
+
+
+def _worst_stage(config: Config, recipe: Recipe, machine: Machine) -> tuple[Played, Recipe]:
+    """What was played of the stage that needs most, and the recipe with that stage in it."""
+    candidates = []
+    for stage in recipe.layout.stages:
+        its = replace(recipe, layout=replace(recipe.layout, stage=stage))
+        played = play_training(config, its, machine)
+        candidates.append((played.timeline.peak_bytes, played, its))
+    _, played, its = max(candidates, key=lambda one: one[0])
+    return played, its
+
+
+def _tensor_terms(timeline: Timeline, peak: Moment) -> list[OwnedTerm]:
+    """What tensors take. Where a closed library decides of a size, workspaces have an interval."""
+    terms = []
+    for category, (name, what) in _TENSORS.items():
+        count = peak.by_category.get(category, 0)
+        low = high = count
+        if category is Category.WORKSPACE and timeline.log.assumed:
+            lowest, highest = timeline.ends()
+            low = max(count + lowest - peak.allocated_bytes, 0)
+            high = count + highest - peak.allocated_bytes
+        if high:
+            terms.append(OwnedTerm(name, count, low, high, what, _PLAYED, category))
+    return terms
+
+
+def _buffers(played: Played, recipe: Recipe) -> list[OwnedTerm]:
+    """Of a library that is not played."""
+    if not recipe.layout.nvme:
+        return []
+    low, likely, high = buffers_on_device(played.num_parameters)
+    what = "DeepSpeed's bucket of gradients, and parameters that it keeps gathered"
+    name, owner = "buffers of DeepSpeed", Category.COMMUNICATION
+    return [OwnedTerm(name, likely, low, high, what, _RULES, owner)]
+
+
+def _host(played: Played, recipe: Recipe) -> HostMemory:
+    if recipe.layout.nvme:
+        return host_memory(played.num_rank_parameters)
+    return HostMemory(Between(played.host_bytes, played.host_bytes, played.host_bytes))
+
+
+def _surroundings(timeline: Timeline, gpu: Gpu | None) -> list[OwnedTerm]:
+    """What the process holds beside tensors."""
+    rounding, cached = find_slack(timeline)
+    rows = [
+        ("block rounding", rounding, "blocks that are given whole, up to 1 MiB above the request"),
+        (
+            "cached blocks",
+            cached,
+            "segments kept for later; given back when memory is short",
+        ),
+    ]
+    terms = [
+        OwnedTerm(name, one.likely, one.low, one.high, what, _REPLAYED) for name, one, what in rows
+    ]
+    if gpu is not None:
+        what = "what the driver holds for a process with PyTorch's kernels loaded"
+        one = find_context(gpu)
+        terms.append(OwnedTerm("context", one.likely, one.low, one.high, what, _ASSUMED))
+    return terms
+
+
+def _assumptions(recipe: Recipe, torch: tuple[int, int]) -> tuple[str, ...]:
+    """Which program was played, where there is a choice."""
+    major, minor = torch
+    lines = [
+        f"PyTorch {major}.{minor}, eager mode, its default allocator settings",
+        "every sample of a batch has the same length",
+        f"the optimizer is {find_optimizer(recipe.optimizer).what}",
+    ]
+    way = recipe.checkpointing
+    if way == "full":
+        lines.append("each block is checkpointed, as gradient_checkpointing_enable() does it")
+    elif way == "selective":
+        lines.append("checkpoints keep the outputs of aten.mm, addmm, bmm and attention")
+    elif way != "none":
+        lines.append(f"blocks {way}, {2 * int(way)}, ... are checkpointed")
+    if recipe.lora is not None:
+        lines.append("adapters are peft's, in float32")
+        if recipe.lora.is_quantized:
+            lines.append("what is not quantized is float32: prepare_model_for_kbit_training")
+    lines += _of_layout(recipe.layout)
+    if recipe.keeps_gradients:
+        lines.append("gradients stay from step to step: zero_grad(set_to_none=False)")
+    return tuple(lines)
+
+
+def _of_layout(layout: Layout) -> list[str]:
+    """Whose way of dividing it was played."""
+    lines = []
+    if layout.sequence:
+        lines.append("norms and residuals are divided by SequenceParallel, the logits gathered")
+    if layout.ring is not None:
+        lines.append(
+            f"the sequence is divided by torch's context_parallel; this is rank {layout.ring.rank} "
+            f"of {layout.context}, which needs most"
+        )
+    if layout.nvme:
+        lines.append("DeepSpeed's ZeRO-Infinity keeps buffers by its defaults; it is not played")
+    if layout.expert > 1:
+        lines.append(
+            "experts are dispatched by transformers' all_to_all, each chosen equally often"
+        )
+    return lines

@@ -1,0 +1,201 @@
+"""The order in which a training program asks for memory: from a played step to the allocator.
+
+What is reserved depends on all that came before: a first step without optimizer states, then the
+states, then a second step among what the first one left. csrc/replay.c has the allocator's rules.
+
+    replay(timeline)        # Reserved(reserved_bytes=..., allocated_bytes=...)
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+from ullage.errors import SpecError, UllageError
+from ullage.estimate.training.timeline import Stretch, Timeline
+from ullage.native.libraries import REPLAY
+from ullage.trace.category import Category
+
+__all__ = ["Reserved", "replay"]
+
+# Kinds of runs. Of an heir (see _find_heirs) the oldest block is freed, in a backward pass the
+# newest; a run of the third kind frees what it names.
+_FORWARD, _BACKWARD, _DROP = range(3)
+
+
+class Reserved(NamedTuple):
+    """What the allocator comes to.
+
+    Attributes:
+        reserved_bytes: segments.
+        allocated_bytes: the most that was in blocks, which may be larger than what was asked for.
+    """
+
+    reserved_bytes: int
+    allocated_bytes: int
+
+
+class _Run(NamedTuple):
+    """Positions of the log that are passed through so many times."""
+
+    begin: int
+    end: int
+    repeats: int
+    kind: int
+
+
+def replay(timeline: Timeline) -> Reserved:
+    """What two steps of a program come to: build, step, states, step.
+
+    Counts: all that comes and goes, in every repetition of every layer.
+    Ignores: empty_cache(), other settings than the default ones, and memory that waits for another
+    stream.
+    Error: in the cases of docs/estimate-accuracy.md 0.1 % of what is reserved in the median, 12 %
+    at worst, where one large request more does not fit; of what is in blocks 0.01 %, and 2.3 %.
+    Source: c10/cuda/CUDACachingAllocator.cpp.
+
+    Raises:
+        SpecError: more is asked for than there are numbers.
+        UllageError: the native part was not built.
+    """
+    log = timeline.log
+    sizes, streams = log.sizes, bytearray(len(log.requested))
+    first = next(begin for begin, phase in log.phases if phase != "build")
+    for event in log.events[:first]:
+        if event < 0:  # weights that were quantized: a program loads them quantized
+            sizes[~event] = 0
+    for index, stream in log.streams.items():
+        streams[index] = stream
+    runs, dropped = _program(timeline)
+    found = array("q", (0, 0))
+    try:
+        is_done = _load_library().replay_log(
+            _pass("q", sizes), len(sizes), bytes(streams), _pass("i", log.events),
+            _pass("i", _find_heirs(timeline, sizes)), _pass("i", dropped),
+            _pass("q", [field for run in runs for field in run]), len(runs),
+            found.buffer_info()[0],
+        )  # fmt: skip
+    except OverflowError:
+        is_done = False
+    if not is_done:
+        raise SpecError(
+            "the recipe asks for more memory than can be counted, 8 EiB; lower batch, length or "
+            "the model's sizes"
+        )
+    return Reserved(*found)
+
+
+@cache
+def _load_library() -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(REPLAY))
+    except OSError as error:
+        raise UllageError(
+            f"the native part {REPLAY.name} is missing ({error}); "
+            "build it with `python -m ullage.native.build`"
+        ) from None
+    number, numbers = ctypes.c_int64, ctypes.c_void_p
+    library.replay_log.argtypes = [
+        numbers, number, ctypes.c_char_p, numbers, numbers, numbers, numbers, number, numbers,
+    ]  # fmt: skip
+    return library
+
+
+def _pass(kind: str, numbers: Sequence[int]) -> ctypes.Array[ctypes.c_char]:
+    """Numbers as C reads them."""
+    packed = array(kind, numbers or (0,))
+    return (ctypes.c_char * (len(packed) * packed.itemsize)).from_buffer(packed)
+
+
+def _program(timeline: Timeline) -> tuple[list[_Run], list[int]]:
+    """What happens in order, and the storages that runs of kind _DROP free."""
+    model, states, passes, optimizer = _parts(timeline)
+    gradients, variables = _left(timeline, passes)
+    num_forward = next(
+        (place for place, one in enumerate(passes) if one.phase == "backward"), len(passes)
+    )
+    runs = [_run(one) for part in (model, passes, states, optimizer) for one in part]
+    # zero_grad(); what the loop's variables hold stays until there is a new loss
+    runs.append(_Run(0, len(gradients), 1, _DROP))
+    runs += map(_run, passes[:num_forward])
+    runs.append(_Run(len(gradients), len(gradients) + len(variables), 1, _DROP))
+    runs += [_run(one) for part in (passes[num_forward:], optimizer) for one in part]
+    return runs, gradients + variables
+
+
+def _run(one: Stretch) -> _Run:
+    return _Run(one.begin, one.end, one.repeats, _BACKWARD * (one.phase == "backward"))
+
+
+def _parts(timeline: Timeline) -> list[list[Stretch]]:
+    """The model, the states, the passes, the optimizer's step."""
+    builds = [begin for begin, phase in timeline.log.phases if phase == "build"]
+    parts: list[list[Stretch]] = [[], [], [], []]
+    for one in timeline.stretches:
+        if one.phase == "build":
+            parts[int(len(builds) > 1 and one.begin >= builds[1])].append(one)
+        else:
+            parts[3 if one.phase == "optimizer" else 2].append(one)
+    return parts
+
+
+def _left(timeline: Timeline, passes: Sequence[Stretch]) -> tuple[list[int], list[int]]:
+    """Storages that the passes have made: gradients, each as often as it is there, and the others
+    that outlive them.
+    """
+    log = timeline.log
+    seen = set(log.events)
+    gradients, variables = [], []
+    for one in passes:
+        for index in log.events[one.begin : one.end]:
+            if index >= 0 and log.categories[index] is Category.GRADIENT:
+                gradients += one.repeats * [index]
+            elif index >= 0 and ~index not in seen:
+                variables.append(index)
+    return gradients, variables
+
+
+def _find_heirs(timeline: Timeline, sizes: Sequence[int]) -> list[int]:
+    """Of each storage the one that stands for it in the repetitions of a stretch: where a layer
+    lets go of what the first one made, the next lets go of what the layer before it made in its
+    place. -1: none does.
+    """
+    log, stretches = timeline.log, timeline.stretches
+    heirs = [-1] * len(sizes)
+    made = [[one for one in log.events[row.begin : row.end] if one >= 0] for row in stretches]
+    # (stretch, place in it): counted from its end, as a pattern of layers ends like its last layer
+    places = {
+        index: (number, len(among) - place)
+        for number, among in enumerate(made)
+        for place, index in enumerate(among)
+    }
+    for number, row in enumerate(stretches):
+        for event in log.events[row.begin : row.end] if row.repeats > 1 else ():
+            if event >= 0 or stretches[places[~event][0]].repeats == row.repeats:
+                continue
+            first, place = places[~event]
+            alike = _find_alike(stretches, number, first)
+            if alike is not None and place <= len(made[alike]):
+                heir = made[alike][-place]
+                is_same = sizes[heir] == sizes[~event]
+                is_same = is_same and log.streams.get(heir) == log.streams.get(~event)
+                heirs[~event] = heir if is_same else -1
+    return heirs
+
+
+def _find_alike(stretches: Sequence[Stretch], number: int, first: int) -> int | None:
+    """The number of the stretch that is of the same layers as one, repeated as often, and in the
+    phase of a first one: the nearest to that.
+    """
+    row, phase = stretches[number], stretches[first].phase
+    if row.phase == phase:
+        return number
+    alike = (
+        place
+        for place, one in enumerate(stretches)
+        if (one.phase, one.name, one.repeats) == (phase, row.name, row.repeats)
+    )
+    return min(alike, key=lambda place: abs(place - first), default=None)

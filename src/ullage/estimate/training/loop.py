@@ -1,0 +1,230 @@
+"""A training loop, played on tensors without values: build, forward, backward, optimizer step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from ullage.estimate.training.architectures import build_model
+from ullage.estimate.training.architectures.model import Model
+from ullage.estimate.training.division import divide
+from ullage.estimate.training.eager.arena import Arena, Storage
+from ullage.estimate.training.eager.autograd import backward
+from ullage.estimate.training.eager.dtype import FLOAT32, DType, find_dtype
+from ullage.estimate.training.eager.functional import scale
+from ullage.estimate.training.eager.machine import Machine
+from ullage.estimate.training.eager.tensor import Tensor, empty
+from ullage.estimate.training.layout import ALONE
+from ullage.estimate.training.lora import add_adapters
+from ullage.estimate.training.optimizers import (
+    OPTIMIZERS,
+    Optimizer,
+    Run,
+    clip_gradients,
+    find_optimizer,
+)
+from ullage.estimate.training.recipe import PRECISIONS, Recipe
+from ullage.estimate.training.spread import Spread
+from ullage.estimate.training.timeline import Timeline
+from ullage.models.config import Config
+from ullage.trace.category import Category
+
+__all__ = ["Played", "play_training"]
+
+# Before this version cuBLAS keeps a workspace for each thread that has multiplied with it: that of
+# the forward pass and that of the backward pass.
+_WORKSPACES_END: Final = (2, 15)
+_THREADS: Final = 2
+_SCALER_STATES = 2  # GradScaler's scale and growth tracker
+
+
+class Played(NamedTuple):
+    """What was played.
+
+    Attributes:
+        timeline: of a step once the optimizer has its states.
+        num_parameters: of the whole model, those that are shared once.
+        num_trainable: of these, how many the optimizer changes.
+        num_rank_parameters: that this rank keeps.
+        host_bytes: of host memory, where shards and states are kept there.
+    """
+
+    timeline: Timeline
+    num_parameters: int
+    num_trainable: int
+    num_rank_parameters: int
+    host_bytes: int
+
+
+def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
+    """A step of the training loop, once the optimizer has its states.
+
+    Counts: every tensor of the model's library, PyTorch's operators and engine, and the optimizer.
+    Ignores: the rounding of large blocks (history.py has it), and a program's own tensors.
+    Error: docs/estimate-accuracy.md: of the peak 0.01 % in the median, 2.2 % at worst.
+    Source: torch/csrc/autograd/engine.cpp, and the files that architectures and operators name.
+
+    Raises:
+        SpecError: the model or the recipe cannot be.
+    """
+    arena = Arena(
+        machine,
+        checkpoints_every=recipe.checkpoints_every,
+        is_selective=recipe.checkpointing == "selective",
+    )
+    arena.begin("build")
+    spread = Spread(arena, recipe.layout, find_dtype(PRECISIONS[recipe.precision][0]))
+    model = build_model(arena, divide(config, recipe), recipe)
+    spread.cut(model, recipe)
+    if recipe.layout.context > 1 and recipe.length is not None:
+        recipe = replace(recipe, length=recipe.length // recipe.layout.context)
+    if recipe.lora is not None:
+        add_adapters(arena, model, recipe.lora)
+    parameters = _unique(model)
+    spread.begin(model, parameters)
+    trained = [(one, count) for one, count in spread.own(parameters) if one.needs_grad]
+    steps = list(_assign(recipe, model, trained))
+    states = _prepare_all(arena, recipe, trained, steps)
+    left = _play_passes(spread, model, recipe)
+    arena.begin("optimizer")
+    if recipe.clips_gradients:
+        clip_gradients(arena, [run for _, runs in steps for run in runs])
+    if not recipe.steps_in_backward:
+        for optimizer, runs in steps:
+            optimizer.step(arena, runs)
+    played = Played(
+        Timeline(arena.log),
+        *_count(_all_parameters(config, recipe, machine) or parameters),
+        spread.count(parameters),
+        spread.host_bytes(parameters, find_optimizer(recipe.optimizer)),
+    )
+    del states, left  # until here they are there
+    return played
+
+
+def _all_parameters(
+    config: Config, recipe: Recipe, machine: Machine
+) -> list[tuple[Tensor, int]] | None:
+    """Those of the whole model, where a rank builds only a part of it."""
+    layout = recipe.layout
+    if layout.tensor == layout.pipeline == layout.expert == 1:
+        return None
+    arena = Arena(machine)
+    model = build_model(arena, config, replace(recipe, layout=ALONE))
+    if recipe.lora is not None:
+        add_adapters(arena, model, recipe.lora)
+    return _unique(model)
+
+
+def _count(parameters: list[tuple[Tensor, int]]) -> tuple[int, int]:
+    """How many, and how many of them are trained."""
+    return (
+        sum(one.numel * count for one, count in parameters),
+        sum(one.numel * count for one, count in parameters if one.needs_grad),
+    )
+
+
+def _prepare_all(
+    arena: Arena,
+    recipe: Recipe,
+    trained: list[tuple[Tensor, int]],
+    steps: list[tuple[Optimizer, list[Run]]],
+) -> list[Tensor | Storage]:
+    """What the first step leaves for all that follow: states, and gradients that stay."""
+    if recipe.keeps_gradients:
+        for one, count in trained:
+            with arena.section("gradients", "build", count):
+                one.grad = one.like()
+                one.grad.storage.own(Category.GRADIENT)
+    if not any(optimizer.is_prepared_at_once for optimizer, _ in steps):
+        arena.begin("build")  # again: in a program the states come after the first backward pass
+    made = [one for optimizer, runs in steps for one in _prepare(arena, optimizer, runs)]
+    made += [arena.take(4) for _ in range(_SCALER_STATES * _autocast(recipe)[1])]
+    if arena.machine.torch < _WORKSPACES_END:
+        size = arena.blas_workspace_bytes
+        made += [arena.take(size, Category.WORKSPACE) for _ in range(_THREADS)]
+        arena.blas_workspace_bytes = 0
+    return made
+
+
+def _play_passes(spread: Spread, model: Model, recipe: Recipe) -> object:
+    """Forward and backward, twice where gradients are accumulated: the second stands for the rest.
+
+    Gives what the loop's variables hold when the optimizer steps: the batch and the loss; those of
+    the step before stay until there are new ones.
+    """
+    arena = spread.arena
+    dtype, is_scaled = _autocast(recipe)
+    if recipe.steps_in_backward:
+        optimizer = find_optimizer(recipe.optimizer)
+        arena.steps_with = lambda one: optimizer.step(arena, [Run(1, [one])])
+    inputs: tuple[Tensor, ...] = ()
+    loss = empty(arena, (), FLOAT32)
+    held = []  # what passes in flight hold
+    for is_held in spread.passes(recipe.accumulation):
+        inputs = model.inputs(arena, recipe)
+        arena.begin("forward")
+        spread.before_forward()
+        with arena.autocasting(dtype):
+            loss = spread.run(model, inputs)
+        if is_held:
+            held.append((inputs, loss))
+            continue
+        arena.begin("backward")
+        spread.before_backward()
+        backward(scale(loss) if is_scaled else loss)
+        spread.after_backward()
+    for _, waiting in held:
+        arena.begin("backward")
+        spread.before_backward()
+        backward(waiting)
+        spread.after_backward()
+    spread.after_passes(model)
+    return inputs, loss
+
+
+def _autocast(recipe: Recipe) -> tuple[DType | None, bool]:
+    """The dtype of autocast, and whether the loss is scaled for it."""
+    name = PRECISIONS[recipe.precision][1]
+    return (None if name is None else find_dtype(name)), name == "float16"
+
+
+def _assign(
+    recipe: Recipe, model: Model, trained: list[tuple[Tensor, int]]
+) -> list[tuple[Optimizer, list[Run]]]:
+    """Which optimizer has which parameters."""
+    optimizer = find_optimizer(recipe.optimizer)
+    if not optimizer.is_for_matrices:
+        return [(optimizer, _runs(trained))]
+    inside = {id(one) for stack in model.stacks for one, _ in stack.parameters()}
+    is_matrix = [len(one.shape) == 2 and id(one) in inside for one, _ in trained]
+    matrices = [row for row, wanted in zip(trained, is_matrix, strict=True) if wanted]
+    rest = [row for row, wanted in zip(trained, is_matrix, strict=True) if not wanted]
+    return [(optimizer, _runs(matrices)), (OPTIMIZERS["adamw"], _runs(rest))]
+
+
+def _runs(parameters: list[tuple[Tensor, int]]) -> list[Run]:
+    """Parameters that follow each other and stand there equally often, together."""
+    return [
+        Run(count, [one for one, _ in rows])
+        for count, rows in groupby(parameters, key=lambda row: row[1])
+    ]
+
+
+def _prepare(arena: Arena, optimizer: Optimizer, runs: list[Run]) -> list[Tensor | Storage]:
+    """The optimizer's states."""
+    states: list[Tensor | Storage] = [
+        arena.take(nbytes, Category.OPTIMIZER_STATE) for nbytes in optimizer.shared_bytes
+    ]
+    for repeats, parameters in runs:
+        with arena.section("states", "build", repeats):
+            for one in parameters:
+                states += optimizer.prepare(one)
+    return states
+
+
+def _unique(model: Model) -> list[tuple[Tensor, int]]:
+    """Each parameter once, and how many like it the real model has."""
+    found = {id(one): (one, count) for one, count in model.parameters()}
+    return list(found.values())

@@ -1,0 +1,322 @@
+"""Why one run holds more than another: what the two have of rules, sizes and counts, from the most
+telling to the least.
+
+A rule that finds something in one run alone names a fault. Where nothing is wrong sizes tell: all
+parameters twice as large are another precision, other parameters another model; what a forward pass
+makes, as often as before and twice as large, is another batch or sequence length.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ullage.explain.compare.changes import LINE, SAME_FACTOR, Change, Moment, describe_factor
+from ullage.explain.compare.differences import CHECKPOINTING, OPTIMIZER, Difference
+from ullage.explain.owners.ownership import code_of
+from ullage.explain.owners.sites import UNKNOWN_SITE
+from ullage.explain.rules.rule import Finding, Kind
+from ullage.trace.model import Category, Int64Array
+from ullage.units import KIB, format_bytes
+
+# Changes smaller than this share of the larger peak are not named as a cause.
+MIN_SHARE = 0.005
+# A rule that found something before has found more if it gains so many times as much.
+_MUCH_MORE = 1.5
+# So much of what the passes make has to have grown by one factor.
+_SCALED_SHARE = 0.5
+# Of a longer sequence some places grow with its square; smaller shares may be chance.
+_SQUARE_SHARE = 0.01
+# A factor tells as much as the square of its root, and is the simpler reason.
+_SQUARE_WEIGHT = 0.9
+# Optimizer states, as a share of the parameters, differ by so much between optimizers.
+_OTHER_STATES = 0.1
+# Parameters below this size are rounded up, and do not tell their precision.
+_ROUNDED_BYTES = 64 * KIB
+# No block is of 4 TiB: a place and a size make one number to sort by.
+_SIZE_BITS = 42
+_PRECISIONS = (0.25, 0.5, 2.0, 4.0)
+_SCALES = (Category.ACTIVATION, Category.INPUT, Category.TEMPORARY, Category.KV_CACHE,
+           Category.UNATTRIBUTED)  # fmt: skip
+
+
+class CauseKind(enum.Enum):
+    """What sort of cause it is; in the order in which they are told."""
+
+    FAULT = "fault"
+    PRECISION = "precision"
+    MODEL = "model"
+    OPTIMIZER = "optimizer"
+    CHECKPOINTING = "checkpointing"
+    SCALE = "scale"
+    CHOICE = "choice"
+    PLACE = "place"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A reason for a change.
+
+    Attributes:
+        text: in words.
+        changed_bytes: that go with it; 0 where that is not known.
+        code: of the rule, such as UL111; empty where none speaks for it.
+    """
+
+    kind: CauseKind
+    text: str
+    changed_bytes: int = 0
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What causes are found in: both runs at their peaks, and what is known of each.
+
+    Attributes:
+        before, after: the peaks.
+        held: what lives at the end of the last step of each, or else at the peak: there the
+            parameters and optimizer states are, whatever the peak is made of.
+        findings: what the rules find in each.
+        sites: the places that changed at the peak, the largest change first.
+        differences: what the two say of themselves.
+    """
+
+    before: Moment
+    after: Moment
+    held: tuple[Moment, Moment]
+    findings: tuple[Sequence[Finding], Sequence[Finding]]
+    sites: Sequence[Change]
+    differences: Sequence[Difference]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The larger of the two peaks."""
+        return max(one.device.peak_allocated_bytes for one in (self.before, self.after))
+
+
+def find_causes(evidence: Evidence) -> tuple[Cause, ...]:
+    """The causes of what changed, by their kinds, of each kind the largest first; places where
+    nothing else is left to say.
+    """
+    found = [*_compare_findings(evidence)]
+    resized = [*_compare_parameters(evidence)]
+    found += resized
+    found += _compare_optimizers(evidence)
+    found += _compare_checkpointing(evidence)
+    # A model of another size or precision makes other activations too.
+    if evidence.sites and not resized:
+        found += _find_scale(evidence)
+    order = list(CauseKind)
+    found.sort(key=lambda cause: (order.index(cause.kind), -abs(cause.changed_bytes)))
+    return (*found, *_name_places(evidence))
+
+
+def _compare_findings(evidence: Evidence) -> Iterator[Cause]:
+    """What the rules find on one side, or much more of on one side."""
+    sides = [_by_code(findings, moment.device.index) for findings, moment in
+             zip(evidence.findings, (evidence.before, evidence.after), strict=True)]  # fmt: skip
+    for code in dict.fromkeys(chain(sides[1], sides[0])):
+        before, after = (side.get(code) for side in sides)
+        told = after if after is not None else before
+        if told is None:
+            continue
+        gains = [0 if one is None else one.gain_bytes for one in (before, after)]
+        changed = gains[1] - gains[0]
+        is_both = before is not None and after is not None
+        is_little = abs(changed) < MIN_SHARE * evidence.peak_bytes
+        if is_both and (is_little or max(gains) < _MUCH_MORE * min(gains)):
+            continue
+        which = "in both, " if is_both else "" if after is not None else "no longer "
+        kind = CauseKind.FAULT if told.rule.kind is Kind.FAULT else CauseKind.CHOICE
+        yield Cause(kind, f"{which}{code}: {told.what}", changed, code)
+
+
+def _by_code(findings: Sequence[Finding], device: int) -> dict[str, Finding]:
+    """The largest finding of each rule on a device."""
+    found: dict[str, Finding] = {}
+    for one in findings:
+        known = found.get(one.rule.code)
+        if one.device == device and (known is None or one.gain_bytes > known.gain_bytes):
+            found[one.rule.code] = one
+    return found
+
+
+def _sizes(moment: Moment, category: Category) -> Counter[int]:
+    """How many live blocks of each requested size a category has."""
+    blocks = moment.device.replay.blocks
+    mine = blocks.is_live(moment.event) & (moment.device.owners.category == code_of(category))
+    return Counter(blocks.requested_bytes[mine].tolist())
+
+
+def _total(sizes: Mapping[int, int]) -> int:
+    return sum(size * count for size, count in sizes.items())
+
+
+def _compare_parameters(evidence: Evidence) -> Iterator[Cause]:
+    """Another precision, or another model."""
+    before, after = (_sizes(moment, Category.PARAMETER) for moment in evidence.held)
+    changed = _total(after) - _total(before)
+    is_known = all(moment.device.owners.is_known for moment in evidence.held)
+    if not before or not after or abs(changed) < MIN_SHARE * evidence.peak_bytes:
+        return
+    sizes = f"{format_bytes(_total(before))} to {format_bytes(_total(after))}"
+    factor = _total(after) / _total(before)
+    is_resized = any(abs(factor - one) <= SAME_FACTOR * one for one in _PRECISIONS)
+    copies = round(after.total() / before.total())
+    if is_resized and before.total() == after.total() and _has_one_factor(before, after, factor):
+        how = describe_factor(_total(before), _total(after))
+        text = f"as many parameters, {how} the bytes each: another precision ({sizes})"
+        yield Cause(CauseKind.PRECISION, text, changed)
+    elif is_known and after == Counter({size: copies * num for size, num in before.items()}):
+        text = f"the parameters are there {copies} times, and were once ({sizes})"
+        yield Cause(CauseKind.MODEL, text, changed)
+    elif is_known:
+        text = f"another model: {before.total()} to {after.total()} parameters ({sizes})"
+        yield Cause(CauseKind.MODEL, text, changed)
+
+
+def _has_one_factor(before: Counter[int], after: Counter[int], factor: float) -> bool:
+    """Whether the blocks of one side are those of the other, all grown by one factor."""
+    pairs = zip(sorted(before.elements()), sorted(after.elements()), strict=True)
+    return all(
+        abs(new - factor * old) <= SAME_FACTOR * new
+        for old, new in pairs
+        if min(old, new) >= _ROUNDED_BYTES
+    )
+
+
+def _compare_optimizers(evidence: Evidence) -> Iterator[Cause]:
+    """Another optimizer, by the functions that allocated or by what its states come to."""
+    states, parameters = (
+        [_total(_sizes(moment, category)) for moment in evidence.held]
+        for category in (Category.OPTIMIZER_STATE, Category.PARAMETER)
+    )
+    named = next((one for one in evidence.differences if one.name == OPTIMIZER), None)
+    changed = states[1] - states[0]
+    if not all(parameters) or abs(changed) < MIN_SHARE * evidence.peak_bytes:
+        return
+    shares = [state / size for state, size in zip(states, parameters, strict=True)]
+    if abs(shares[1] - shares[0]) < _OTHER_STATES:
+        return
+    which = f" ({named.before or 'none'} to {named.after or 'none'})" if named else ""
+    text = (
+        f"another optimizer{which}: its states are {shares[1]:.2g} times the parameters, and were "
+        f"{shares[0]:.2g} times"
+    )
+    yield Cause(CauseKind.OPTIMIZER, text, changed)
+
+
+def _compare_checkpointing(evidence: Evidence) -> Iterator[Cause]:
+    """Activation checkpointing, by the functions that allocated."""
+    named = next((one for one in evidence.differences if one.name == CHECKPOINTING), None)
+    if named is None:
+        return
+    sizes = [_total(_sizes(moment, Category.ACTIVATION))
+             for moment in (evidence.before, evidence.after)]  # fmt: skip
+    what = "on" if named.after == "on" else "off"
+    text = f"activation checkpointing was turned {what}; it was {named.before}"
+    yield Cause(CauseKind.CHECKPOINTING, text, sizes[1] - sizes[0])
+
+
+def _find_scale(evidence: Evidence) -> Iterator[Cause]:
+    """Whether most of what the passes make grew by one factor, made as often as before.
+
+    All allocations of the traces are compared, not those of the peaks, which may be of other
+    moments.
+    """
+    before, after = (_count_sizes(moment) for moment in (evidence.before, evidence.after))
+    places = before.keys() & after.keys()
+    everything = max(sum(one.size_bytes for one in side.values()) for side in (before, after))
+
+    def share_of(factor: float) -> tuple[float, float]:
+        found = [_match_sizes(before[place], after[place], factor) for place in places]
+        return sum(one for one, _ in found) / everything, sum(two for _, two in found) / everything
+
+    ratios = {round(after[place].size_bytes / before[place].size_bytes, 2) for place in places}
+    # Of a longer sequence a part grows with the square: the root is the cause.
+    ratios |= {round(ratio**0.5, 2) for ratio in ratios}
+    factors = sorted(ratio for ratio in ratios if abs(ratio - 1) > SAME_FACTOR and ratio > 0)
+    shares = {factor: share_of(factor) for factor in factors}
+    best = max(
+        shares, key=lambda one: shares[one][0] + _SQUARE_WEIGHT * shares[one][1], default=None
+    )
+    if best is None or sum(shares[best]) < _SCALED_SHARE:
+        return
+    what = "sequence length" if shares[best][1] > _SQUARE_SHARE else "batch or sequence length"
+    text = (
+        f"another {what}, {describe_factor(100, round(100 * best))} as large: "
+        f"{100 * sum(shares[best]):.0f} % of what the passes allocate grew like it"
+    )
+    changed = sum(site.changed_bytes for site in evidence.sites if site.category in _SCALES)
+    yield Cause(CauseKind.SCALE, text, changed)
+
+
+class _Sizes(NamedTuple):
+    """What a place allocates: different sizes, ascending, and how many of each in a step."""
+
+    sizes: Int64Array
+    counts: NDArray[np.float64]
+
+    @property
+    def size_bytes(self) -> float:
+        return float((self.sizes * self.counts).sum())
+
+
+def _match_sizes(before: _Sizes, after: _Sizes, factor: float) -> tuple[float, float]:
+    """How many bytes of the larger side are blocks of the smaller, grown by a factor; and of what
+    is left, by its square.
+    """
+    if factor < 1:
+        before, after, factor = after, before, 1 / factor
+    left, free = before.counts.copy(), after.counts.copy()
+    # What did not grow at all is not to be taken for what grew by a little.
+    accuracy = min(SAME_FACTOR, (factor - 1) / 2)
+    matched = []
+    for power in (factor, factor**2):
+        wanted = before.sizes * power
+        near = np.searchsorted(after.sizes, wanted * (1 - accuracy))
+        near = np.minimum(near, len(after.sizes) - 1)
+        is_there = np.abs(after.sizes[near] - wanted) <= accuracy * wanted
+        counts = np.where(is_there, np.minimum(left, free[near]), 0.0)
+        left -= counts
+        np.subtract.at(free, near, counts)
+        free = np.maximum(free, 0.0)  # two sizes may be near the same
+        matched.append(float((after.sizes[near] * counts).sum()))
+    return matched[0], matched[1]
+
+
+def _count_sizes(moment: Moment) -> dict[str, _Sizes]:
+    """The requested sizes of all that each place allocated for the passes."""
+    device, names = moment.device, moment.report.sites.names
+    blocks, num_steps = device.replay.blocks, max(device.course.num_steps, 1)
+    mine = np.isin(device.owners.category, [code_of(one) for one in _SCALES]) & (blocks.birth >= 0)
+    mine &= (blocks.requested_bytes > 0) & (blocks.requested_bytes < 1 << _SIZE_BITS)
+    numbers: dict[str, int] = {}
+    places = np.array([numbers.setdefault(LINE.sub(r"\2", name), len(numbers)) for name in names])
+    place = places[moment.report.sites.of_stack[blocks.stack[mine]]]
+    keys, counts = np.unique(place << _SIZE_BITS | blocks.requested_bytes[mine], return_counts=True)
+    place, sizes = keys >> _SIZE_BITS, keys & ((1 << _SIZE_BITS) - 1)
+    begins = np.searchsorted(place, np.arange(len(numbers) + 1))
+    return {
+        name: _Sizes(sizes[begin:end], counts[begin:end] / num_steps)
+        for name, begin, end in zip(numbers, begins[:-1], begins[1:], strict=True)
+        if begin < end
+    }
+
+
+def _name_places(evidence: Evidence) -> Iterator[Cause]:
+    """The places themselves, those of some size."""
+    for site in evidence.sites:
+        if abs(site.changed_bytes) >= MIN_SHARE * evidence.peak_bytes:
+            owner = site.category.value.replace("_", " ") if site.category else "blocks"
+            where = "without a Python stack" if site.name == UNKNOWN_SITE else f"at {site.name}"
+            text = f"{owner} {where} ({site.looks_like})"
+            yield Cause(CauseKind.PLACE, text, site.changed_bytes)

@@ -1,0 +1,237 @@
+"""What is live at a moment of one run beside what is live at a moment of another, by category, by
+module and by place in the code.
+
+Addresses, line numbers and torch's own frames differ from run to run, so blocks are compared by
+category, file and function, and then by their sizes: as many blocks, each twice as large, are
+another precision or batch; twice as many of the same size are something kept that was not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from ullage.explain.owners.modules import merge_numbered, share_by_module
+from ullage.explain.owners.ownership import CATEGORIES
+from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
+from ullage.trace.model import Category
+from ullage.units import format_bytes
+
+LINE = re.compile(r":(\d+)( in |$)")
+# Bytes that grew by one factor, to this relative accuracy, grew for one reason.
+SAME_FACTOR = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What the blocks of one place came to on one side."""
+
+    size_bytes: int
+    num_blocks: int
+    lines: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One place in the code, or one category, on both sides.
+
+    Attributes:
+        name: "model.py in forward", or the category's name.
+        category: of the blocks; None where the row is of several.
+        looks_like: in words, what the numbers say of the change; empty for a category.
+    """
+
+    name: str
+    category: Category | None
+    before: Side
+    after: Side
+    looks_like: str = ""
+
+    @property
+    def changed_bytes(self) -> int:
+        """More on the second side: positive."""
+        return self.after.size_bytes - self.before.size_bytes
+
+
+class Moment(NamedTuple):
+    """What is live on one device after an event."""
+
+    report: SnapshotReport
+    device: DeviceSnapshot
+    event: int
+
+
+def compare_categories(before: Moment, after: Moment) -> Iterable[Change]:
+    """Every category that either side has."""
+    sides = [_count_categories(moment) for moment in (before, after)]
+    for code, category in enumerate(CATEGORIES):
+        one, two = (side[code] for side in sides)
+        if one.size_bytes or two.size_bytes:
+            yield Change(category.value, category, one, two)
+
+
+def _count_categories(moment: Moment) -> list[Side]:
+    blocks = moment.device.replay.blocks
+    live = blocks.is_live(moment.event)
+    codes = moment.device.owners.category[live]
+    counts = np.bincount(codes, minlength=len(CATEGORIES))
+    sums = np.zeros(len(CATEGORIES), dtype=np.int64)
+    np.add.at(sums, codes, blocks.size_bytes[live])
+    return [Side(int(size), int(count)) for size, count in zip(sums, counts, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleChange:
+    """One module on both sides, or several that differ in numbers alone, as "layers.*.mlp"; the
+    path None is what was allocated outside of all.
+    """
+
+    path: str | None
+    before_bytes: int
+    after_bytes: int
+
+    @property
+    def changed_bytes(self) -> int:
+        """More on the second side: positive."""
+        return self.after_bytes - self.before_bytes
+
+
+def compare_modules(before: Moment, after: Moment) -> list[ModuleChange]:
+    """Every module that changed, the largest change first; none where ullage recorded not both."""
+    sides = []
+    for moment in (before, after):
+        blocks, owners = moment.device.replay.blocks, moment.device.owners.modules
+        if owners is None:
+            return []
+        shares = share_by_module(owners, blocks.is_live(moment.event), blocks.size_bytes)
+        sides.append({share.path: share.size_bytes for share in merge_numbered(shares)})
+    changes = [
+        ModuleChange(path, *(side.get(path, 0) for side in sides))
+        for path in dict.fromkeys((*sides[0], *sides[1]))
+    ]
+    changed = [one for one in changes if one.changed_bytes]
+    return sorted(changed, key=lambda change: -abs(change.changed_bytes))
+
+
+def compare_sites(before: Moment, after: Moment) -> list[Change]:
+    """Every place that changed, the largest change first.
+
+    Line by line where a function's lines are the same on both sides, else function by function: its
+    code has moved.
+    """
+    places = _sum_sites(before), _sum_sites(after)
+    lines = _lines_of(places[0]), _lines_of(places[1])
+    moved = {name for name in lines[0].keys() & lines[1].keys() if lines[0][name] != lines[1][name]}
+    old, new = (_join_lines(one, moved) for one in places)
+    changes = []
+    for key in dict.fromkeys((*old, *new)):
+        one, two = old.get(key, _NOWHERE), new.get(key, _NOWHERE)
+        if one.sizes != two.sizes:
+            name, category, line = key
+            name = name.replace(" in ", f":{line} in ", 1) if line else name
+            changes.append(
+                Change(name, CATEGORIES[category], one.side(), two.side(), _looks_like(one, two))
+            )
+    return sorted(changes, key=lambda change: -abs(change.changed_bytes))
+
+
+# A place without its line, the code of a category, and the line; 0 where there is none.
+_Key: TypeAlias = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The blocks of one place: how many of each size, and the lines they were made at."""
+
+    sizes: Counter[int]
+    lines: frozenset[int]
+
+    def side(self) -> Side:
+        """Their sums."""
+        total = sum(size * count for size, count in self.sizes.items())
+        return Side(total, self.sizes.total(), tuple(sorted(self.lines)))
+
+
+_NOWHERE = _Place(Counter(), frozenset())
+
+
+def _sum_sites(moment: Moment) -> dict[_Key, _Place]:
+    """The live blocks by place, category and line."""
+    blocks, sites = moment.device.replay.blocks, moment.report.sites
+    numbers = np.flatnonzero(blocks.is_live(moment.event))
+    found: dict[_Key, Counter[int]] = {}
+    rows = zip(
+        sites.of_stack[blocks.stack[numbers]].tolist(),
+        moment.device.owners.category[numbers].tolist(),
+        blocks.size_bytes[numbers].tolist(),
+        strict=True,
+    )
+    for (site, category, size), count in Counter(rows).items():
+        name = sites.names[site]
+        match = LINE.search(name)
+        key = (LINE.sub(r"\2", name), category, int(match[1]) if match else 0)
+        found.setdefault(key, Counter())[size] += count
+    return {
+        key: _Place(sizes, frozenset({key[2]} if key[2] else ())) for key, sizes in found.items()
+    }
+
+
+def _lines_of(places: Mapping[_Key, _Place]) -> dict[str, frozenset[int]]:
+    """The lines of each function that make blocks."""
+    found: dict[str, set[int]] = {}
+    for name, _, line in places:
+        found.setdefault(name, set()).add(line)
+    return {name: frozenset(lines) for name, lines in found.items()}
+
+
+def _join_lines(places: Mapping[_Key, _Place], moved: Collection[str]) -> dict[_Key, _Place]:
+    """The places of functions that have moved, without their lines."""
+    joined: dict[_Key, _Place] = {}
+    for (name, category, line), place in places.items():
+        key = (name, category, 0 if name in moved else line)
+        known = joined.get(key, _NOWHERE)
+        joined[key] = _Place(known.sizes + place.sizes, known.lines | place.lines)
+    return joined
+
+
+def _looks_like(one: _Place, two: _Place) -> str:
+    """What the sizes say of a change."""
+    before, after = one.side(), two.side()
+    if not before.num_blocks:
+        return f"new: {_blocks(after.num_blocks)}"
+    if not after.num_blocks:
+        return f"gone: {_blocks(before.num_blocks)}"
+    is_close = abs(after.size_bytes - before.size_bytes) <= SAME_FACTOR * before.size_bytes
+    if before.num_blocks == after.num_blocks and is_close:
+        return "as many blocks, of nearly the same sizes"
+    if before.num_blocks == after.num_blocks:
+        return f"as many blocks, {describe_factor(before.size_bytes, after.size_bytes)} as large"
+    if set(one.sizes) == set(two.sizes):
+        return f"{before.num_blocks} to {_blocks(after.num_blocks)} of the same sizes"
+    return f"{before.num_blocks} to {_blocks(after.num_blocks)}, of other sizes"
+
+
+def _blocks(count: int) -> str:
+    return f"{count} block{'s' * (count != 1)}"
+
+
+def describe_factor(before: int, after: int) -> str:
+    """A ratio as people say it: 2x, 1/2, 1.37x."""
+    ratio = Fraction(after, before).limit_denominator(16)
+    is_close = abs(float(ratio) * before - after) <= SAME_FACTOR * after
+    if is_close and ratio.denominator == 1 and ratio != 1:
+        return f"{ratio.numerator}x"
+    if is_close and ratio.numerator == 1 and ratio != 1:
+        return f"1/{ratio.denominator}"
+    return f"{after / before:.2f}x"
+
+
+def signed(num_bytes: int) -> str:
+    """A change in bytes for people, with its sign."""
+    return f"{'+' if num_bytes > 0 else ''}{format_bytes(num_bytes, 2)}"

@@ -1,0 +1,1 @@
+"""When: steps, phases and peaks of a trace, and how memory moves between them."""

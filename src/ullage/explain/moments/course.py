@@ -1,0 +1,174 @@
+"""What the program was doing at each event of a trace: its steps, and their phases where they are
+known.
+
+Steps come from what ullage recorded, else from what the program or torch wrote into the snapshot
+("ProfilerStep#3", "Optimizer.step#AdamW.step"), else from the stacks: a loop is a function whose
+lines come again and again (see rounds.py). Which of these it was is said wherever they are used.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ullage.explain.moments.phases import Phase, find_regions
+from ullage.explain.moments.rounds import find_rounds
+from ullage.explain.owners.matching import Match
+from ullage.trace.model import MarkKind, Request
+from ullage.trace.replay import BoolArray, Replay
+from ullage.trace.snapshot import Int64Array, Snapshot, UInt8Array
+
+_PROFILER_STEP, _OPTIMIZER_STEP = "ProfilerStep#", "Optimizer.step#"
+_MAX_NAMED = 3
+
+
+class StepSource(enum.Enum):
+    """Where the steps of a trace are known from."""
+
+    RECORD = "recorded by ullage"
+    ANNOTATIONS = "from the snapshot's annotations"
+    STACKS = "guessed from lines that come again and again"
+    NONE = "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Stretches of a trace in order, as columns; together they cover every event.
+
+    Attributes:
+        begin: the first event of each; the first is -1, before the trace.
+        phase: a `Phase`; OUTSIDE where only steps are known.
+        grad: whether the forward pass recorded gradients.
+        step_ends: the event before which each step ended, ascending.
+        source: where the steps are known from.
+        has_phases: whether the phases are known, too.
+        requests: those that were replayed against the program, between two events each.
+    """
+
+    begin: Int64Array
+    phase: UInt8Array
+    grad: BoolArray
+    step_ends: Int64Array
+    source: StepSource
+    has_phases: bool
+    requests: tuple[Request, ...] = ()
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps ended."""
+        return len(self.step_ends)
+
+    def region_at(self, event: Int64Array) -> Int64Array:
+        """The stretch in which each event came."""
+        return np.maximum(np.searchsorted(self.begin, event, side="right") - 1, 0)
+
+    def step_at(self, event: Int64Array) -> Int64Array:
+        """How many steps had ended before each event."""
+        return np.searchsorted(self.step_ends, event, side="right")
+
+    def describe(self, event: int) -> str:
+        """Where an event came: "step 2, backward", or "requests.jsonl:7, forward"; empty where that
+        is not known.
+        """
+        number = np.array([event])
+        step = int(self.step_at(number)[0])
+        parts = []
+        if self.source is not StepSource.NONE and event >= 0:
+            parts.append(f"after step {step - 1}" if step == self.num_steps else f"step {step}")
+        phase = Phase(int(self.phase[self.region_at(number)[0]]))
+        if self.has_phases and phase in _PHASE_NAMES:
+            parts = [f"step {step}"] if self.source is not StepSource.NONE else []
+            parts.append(_PHASE_NAMES[phase])
+        if self.requests:
+            running = [one.where for one in self.requests if one.begin <= event < one.end]
+            parts = [_name(running), *parts[1:]] if running else ["before and between requests"]
+        return ", ".join(parts)
+
+
+_PHASE_NAMES = {
+    Phase.FORWARD: "forward",
+    Phase.LOSS: "after forward",
+    Phase.BACKWARD: "backward",
+    Phase.AFTER_BACKWARD: "after backward",
+    Phase.OPTIMIZER: "optimizer",
+}
+
+
+def _name(running: list[str]) -> str:
+    """The requests that ran at once: "requests.jsonl:3, 4, 7 and 5 more"."""
+    first, *others = running[:_MAX_NAMED]
+    file = first.rpartition(":")[0]
+    lines = [first, *(one.removeprefix(f"{file}:") for one in others)]
+    more = f" and {len(running) - _MAX_NAMED} more" if len(running) > _MAX_NAMED else ""
+    return ", ".join(lines) + more
+
+
+def find_course(snapshot: Snapshot, replay: Replay, device: int, match: Match | None) -> Course:
+    """What the program was doing when."""
+    if match is not None:
+        return _recorded(match, replay)
+    annotated = _annotated(snapshot, replay, device)
+    if annotated is not None:
+        return annotated
+    ends = find_rounds(snapshot.stacks, replay)
+    source = StepSource.STACKS if len(ends) else StepSource.NONE
+    return _without_phases(ends, source)
+
+
+def _recorded(match: Match, replay: Replay) -> Course:
+    record = match.record
+    regions = find_regions(record.marks, record.first_position)
+    steps = [mark.position for mark in record.marks if mark.kind is MarkKind.STEP]
+    begin = match.event_after(regions.begin, replay.num_events)
+    begin[0] = -1
+    return Course(
+        begin=np.maximum.accumulate(begin),
+        phase=regions.phase,
+        grad=regions.grad,
+        step_ends=match.event_after(np.array(steps, dtype=np.int64), replay.num_events),
+        source=StepSource.RECORD if steps else StepSource.NONE,
+        has_phases=True,
+        requests=_in_events(record.requests, match, replay.num_events),
+    )
+
+
+def _in_events(requests: tuple[Request, ...], match: Match, num_events: int) -> tuple[Request, ...]:
+    """The requests with events in place of positions."""
+    begins, ends = (
+        match.event_after(np.array(positions, dtype=np.int64), num_events).tolist()
+        for positions in ([one.begin for one in requests], [one.end for one in requests])
+    )
+    return tuple(
+        replace(one, begin=begin, end=end)
+        for one, begin, end in zip(requests, begins, ends, strict=True)
+    )
+
+
+def _annotated(snapshot: Snapshot, replay: Replay, device: int) -> Course | None:
+    """Steps and optimizer phases by the times of annotations; None where there are none."""
+    times = snapshot.events_of(device).time_us
+    if not len(times) or not times.any():
+        return None
+    # A profiled iteration begins where the one before ends; an optimizer's step ends an iteration.
+    begun = [a.time_us for a in snapshot.annotations
+             if a.name.startswith(_PROFILER_STEP) and a.stage == "START"]  # fmt: skip
+    ended = [a.time_us for a in snapshot.annotations
+             if a.name.startswith(_OPTIMIZER_STEP) and a.stage == "END"]  # fmt: skip
+    moments = sorted(begun)[1:] if len(begun) > 1 else sorted(ended)
+    inside = [m for m in moments if times[0] <= m <= times[-1] or m == moments[-1] >= times[-1]]
+    if not inside:
+        return None
+    return _without_phases(np.searchsorted(times, np.array(inside)), StepSource.ANNOTATIONS)
+
+
+def _without_phases(step_ends: Int64Array, source: StepSource) -> Course:
+    return Course(
+        begin=np.array([-1], dtype=np.int64),
+        phase=np.array([Phase.OUTSIDE], dtype=np.uint8),
+        grad=np.zeros(1, dtype=np.bool_),
+        step_ends=step_ends.astype(np.int64),
+        source=source,
+        has_phases=False,
+    )

@@ -1,0 +1,160 @@
+"""The peak of each step, of each phase within it, and of each evaluation between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from ullage.explain.moments.evaluations import (
+    Evaluation,
+    Round,
+    find_evaluations,
+    find_rounds_of_marks,
+)
+from ullage.explain.moments.phases import Phase, Regions
+from ullage.trace.lifetime import NEVER
+from ullage.trace.model import Int64Array, Mark, MarkKind
+from ullage.trace.timeline import Timeline, max_between
+
+
+class Peak(NamedTuple):
+    """The highest levels over a stretch of the program, in bytes."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+# The phases a reader knows: the loss belongs to forward, clipping to backward.
+PHASE_NAMES = MappingProxyType(
+    {
+        Phase.FORWARD: "forward",
+        Phase.LOSS: "forward",
+        Phase.BACKWARD: "backward",
+        Phase.AFTER_BACKWARD: "backward",
+        Phase.OPTIMIZER: "optimizer",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPeak:
+    """The peak of one step.
+
+    Attributes:
+        index: its number.
+        peak: without that of an evaluation before it.
+        phases: likewise, by name.
+        is_complete: False for a last step that did not end.
+        inputs: the shapes that its forwards with gradients were called with; empty where that was
+            not recorded.
+        follows_evaluation: whether an evaluation came right before it.
+    """
+
+    index: int
+    peak: Peak
+    phases: Mapping[str, Peak]
+    is_complete: bool
+    inputs: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    follows_evaluation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPeak:
+    """The peak of one evaluation: `before_step` is the number of the step that came next, or would
+    have.
+    """
+
+    before_step: int
+    num_forwards: int
+    peak: Peak
+
+
+def peak_per_step(
+    timeline: Timeline, marks: Sequence[Mark], regions: Regions
+) -> tuple[tuple[StepPeak, ...], tuple[EvaluationPeak, ...]]:
+    """The peaks of the steps of a device, and of the evaluations between them.
+
+    The first step begins with its first forward pass (what comes before is set-up), each other
+    where the one before ended, or the evaluation after that.
+    """
+    rounds = find_rounds_of_marks(marks)
+    evaluations = find_evaluations(rounds)
+    ends = {one.row: one.end for one in evaluations}
+    steps = [
+        (row, one, _begin(row, one, ends))
+        for row, one in enumerate(rounds)
+        if one.end is not None or _has_more(one, ends.get(row))
+    ]
+    last = int(timeline.position[-1])
+    begins = np.array([begin for _, _, begin in steps], dtype=np.int64)
+    stops = np.array([last if one.end is None else one.end for _, one, _ in steps], dtype=np.int64)
+    phases = _phase_peaks(timeline, regions, len(rounds), evaluations)
+    indices = [mark.index for mark in marks if mark.kind is MarkKind.STEP]
+    names = [row if index is None else index for row, index in enumerate([*indices, None])]
+    return tuple(
+        StepPeak(
+            index=names[row],
+            peak=peak,
+            phases=MappingProxyType(phases[row]),
+            is_complete=one.end is not None,
+            inputs=tuple(each.inputs for each in one.forwards if each.grad and each.inputs),
+            follows_evaluation=row in ends,
+        )
+        for (row, one, _), peak in zip(steps, _peaks(timeline, begins, stops), strict=True)
+    ), _evaluation_peaks(timeline, evaluations, names)
+
+
+def _begin(row: int, one: Round, evaluation_ends: Mapping[int, int]) -> int:
+    """Where a step begins."""
+    if row in evaluation_ends:
+        return evaluation_ends[row]
+    if row or not one.forwards:
+        return one.begin if row or one.end is None else one.end
+    return one.forwards[0].begin
+
+
+def _has_more(one: Round, evaluation_end: int | None) -> bool:
+    """Whether a step was begun that did not end."""
+    return any(evaluation_end is None or each.begin >= evaluation_end for each in one.forwards)
+
+
+def _evaluation_peaks(
+    timeline: Timeline, evaluations: Sequence[Evaluation], names: Sequence[int]
+) -> tuple[EvaluationPeak, ...]:
+    begins = np.array([one.begin for one in evaluations], dtype=np.int64)
+    ends = np.array([one.end for one in evaluations], dtype=np.int64)
+    return tuple(
+        EvaluationPeak(names[one.row], one.num_forwards, peak)
+        for one, peak in zip(evaluations, _peaks(timeline, begins, ends), strict=True)
+    )
+
+
+def _peaks(timeline: Timeline, begin: Int64Array, end: Int64Array) -> list[Peak]:
+    allocated = max_between(timeline, timeline.allocated_bytes, begin, end)
+    reserved = max_between(timeline, timeline.reserved_bytes, begin, end)
+    return [Peak(int(a), int(r)) for a, r in zip(allocated, reserved, strict=True)]
+
+
+def _phase_peaks(
+    timeline: Timeline, regions: Regions, num_steps: int, evaluations: Sequence[Evaluation]
+) -> list[dict[str, Peak]]:
+    """The peak of each phase of each step; a region belongs to the step in which it begins, unless
+    that is in an evaluation.
+    """
+    end = np.where(regions.end == NEVER, timeline.position[-1], regions.end)
+    result: list[dict[str, Peak]] = [{} for _ in range(num_steps)]
+    for row, peak in enumerate(_peaks(timeline, regions.begin, end)):
+        name = PHASE_NAMES.get(Phase(int(regions.phase[row])))
+        step = int(regions.step[row])
+        begin = int(regions.begin[row])
+        if name is None or step >= num_steps:
+            continue
+        if any(one.row == step and one.begin <= begin < one.end for one in evaluations):
+            continue
+        known = result[step].get(name, peak)
+        result[step][name] = Peak(*map(max, known, peak))
+    return result

@@ -1,0 +1,1 @@
+"""Who owned the memory: categories, modules, call sites and names."""

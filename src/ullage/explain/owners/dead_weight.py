@@ -1,0 +1,100 @@
+"""Dead weight: blocks that are live at the peak though nothing reads or writes them any more.
+
+The phantom notes when each block was last handed to a kernel, a library or a copy. Words that only
+may have been arguments count, so a block is called dead too late rather than too early. What is
+there when the program ends might have been used again had it gone on: it counts only after whole
+steps without a use, which no weight has that every step reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ullage.explain.moments.course import Course
+from ullage.explain.moments.levels import Levels
+from ullage.explain.moments.spikes import BRIEF_BIRTHS, peak_without
+from ullage.explain.owners.matching import Match
+from ullage.explain.owners.ownership import code_of
+from ullage.trace.model import Category, Int64Array, UInt8Array
+from ullage.trace.replay import BoolArray, Replay
+
+_MIN_IDLE_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeadWeight:
+    """What was dead at the peak.
+
+    Attributes:
+        last_use: (num_blocks,) the event before which each block of the device was last used; its
+            birth, where it never was.
+        blocks: numbers in `Replay.blocks` of those that were dead, the largest first.
+        size_bytes: of these.
+        lower_peak_bytes: the peak had each of them gone right after its last use.
+    """
+
+    last_use: Int64Array
+    blocks: Int64Array
+    size_bytes: int
+    lower_peak_bytes: int
+
+
+def find_dead_weight(
+    match: Match, replay: Replay, levels: Levels, category: UInt8Array, course: Course
+) -> DeadWeight | None:
+    """What was dead at the peak; None where uses were not recorded.
+
+    Args:
+        category: (num_blocks,) indices into CATEGORIES. Workspaces are never dead: a library gets
+            them once and keeps them.
+    """
+    last_use = find_last_uses(match, replay)
+    if last_use is None:
+        return None
+    peak, blocks = levels.peak_event, replay.blocks
+    # Until a few blocks later an operation may have let go of it, in its own time.
+    num_later = np.searchsorted(blocks.birth, peak, "right") - np.searchsorted(
+        blocks.birth, last_use, "left"
+    )
+    is_dead = blocks.is_live(peak) & (num_later > BRIEF_BIRTHS)
+    is_dead &= category != code_of(Category.WORKSPACE)
+    is_dead &= _is_settled(replay, course, last_use)
+    numbers = np.flatnonzero(is_dead)
+    return DeadWeight(
+        last_use=last_use,
+        blocks=numbers[np.argsort(-blocks.size_bytes[numbers], kind="stable")],
+        size_bytes=int(blocks.size_bytes[numbers].sum()),
+        lower_peak_bytes=peak_without(replay, levels, is_dead, last_use),
+    )
+
+
+def find_last_uses(match: Match, replay: Replay) -> Int64Array | None:
+    """(num_blocks,) the event before which each block was last used; None: not recorded."""
+    record, blocks = match.record, replay.blocks
+    if record.last_use is None:
+        return None
+    is_known = match.row >= 0
+    birth = (
+        match.lifetimes.birth[np.where(is_known, match.row, 0)] if len(match.lifetimes) else None
+    )
+    if birth is None:
+        return blocks.birth.copy()
+    event = birth - record.first_position - 1
+    is_known &= event >= 0  # else it was there before the log began
+    position = np.where(is_known, record.last_use[np.where(is_known, event, 0)], 0)
+    used = match.event_after(np.maximum(position, birth), replay.num_events)
+    # Of what the record does not know, nothing may be said: it is used to the end.
+    return np.where(is_known, np.maximum(used, blocks.birth), replay.num_events)
+
+
+def _is_settled(replay: Replay, course: Course, last_use: Int64Array) -> BoolArray:
+    """Which blocks would not have been used again: they were freed while the program went on, or
+    lay idle for whole steps to its end.
+    """
+    ends = course.step_ends
+    last_end = int(ends[-1]) if len(ends) else replay.num_events
+    num_idle = course.num_steps - course.step_at(last_use) - 1
+    settled: BoolArray = (replay.blocks.death < last_end) | (num_idle >= _MIN_IDLE_STEPS)
+    return settled

@@ -1,0 +1,52 @@
+"""By which names blocks were held: "outputs[...] in train()"."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ullage.explain.owners.matching import Match
+from ullage.trace.lifetime import find_blocks
+from ullage.trace.model import GraphHolder
+
+_INDEX = re.compile(r"\[(\d+|\.\.\.)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """The names that a program had for what it held.
+
+    Attributes:
+        chain: of blocks by their numbers in `Replay.blocks`; not all have one.
+        graph: the tensor that held the largest graph at any look, and its name; None where none
+            was held.
+    """
+
+    chain: dict[int, str]
+    graph: GraphHolder | None
+
+    def name(self, blocks: Iterable[int]) -> str | None:
+        """The name under which most of some blocks are held, without the places in lists."""
+        names = Counter(self.chain[block] for block in blocks if block in self.chain)
+        return names.most_common(1)[0][0] if names else None
+
+
+def find_holders(match: Match) -> Holders:
+    """The names that the record has for the blocks of the trace; of several the last."""
+    record = match.record
+    table = np.array(
+        [(one.position, one.device, one.address) for one in record.holders], dtype=np.int64
+    ).reshape(-1, 3)
+    rows = find_blocks(match.lifetimes, table[:, 0], table[:, 1], table[:, 2])
+    block_of = {row: block for block, row in enumerate(match.row.tolist()) if row >= 0}
+    chain = {
+        block_of[row]: _INDEX.sub("[...]", one.chain)
+        for row, one in zip(rows.tolist(), record.holders, strict=True)
+        if row in block_of
+    }
+    graph = max(record.graphs, key=lambda one: one.num_nodes, default=None)
+    return Holders(chain, graph)

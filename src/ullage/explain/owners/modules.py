@@ -1,0 +1,134 @@
+"""Which module each allocation belongs to, and what the modules came to at a moment.
+
+What a parameter owns (itself, its gradient, its optimizer's state) belongs to the module that holds
+the parameter. All else belongs to the module in whose forward it was allocated; in backward, to the
+module whose forward made the node of the graph that allocated it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ullage.explain.owners.ownership import CLAIM_ORDER
+from ullage.trace.lifetime import Lifetimes, find_blocks
+from ullage.trace.model import Category, Claims, Int32Array, Int64Array, Record
+
+NO_MODULE = -1
+_NAMED = (Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE, Category.GRADIENT)
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleOwners:
+    """The module of each allocation.
+
+    Attributes:
+        names: every module once, as a path in the outermost one; "" is the outermost itself.
+        index: (num_allocations,) into names; NO_MODULE for what was allocated outside of all.
+    """
+
+    names: tuple[str, ...]
+    index: Int32Array
+
+    def of_rows(self, row: Int64Array) -> ModuleOwners:
+        """The same for allocations by number; -1 is one that is not known."""
+        return ModuleOwners(self.names, np.append(self.index, np.int32(NO_MODULE))[row])
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleShare:
+    """What the blocks of modules came to at a moment.
+
+    Attributes:
+        path: of the module, or of several that differ in numbers alone, as "layers.*.mlp"; None
+            for what was allocated outside of all.
+        num_modules: how many there are.
+        size_bytes: of their live blocks.
+    """
+
+    path: str | None
+    num_modules: int
+    size_bytes: int
+
+
+def attribute_modules(lifetimes: Lifetimes, record: Record) -> ModuleOwners:
+    """The module of each allocation of a record."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(record.modules))}
+    of_scope = np.array([*(numbers[name] for name in record.modules), NO_MODULE], dtype=np.int32)
+    event = lifetimes.birth - record.first_position - 1
+    scope = np.append(record.events.scope, np.int32(NO_MODULE))[event]
+    # A damaged record may name a module that it does not list.
+    scope = np.where((scope >= 0) & (scope < len(record.modules)), scope, NO_MODULE)
+    index = of_scope[scope]
+    _settle_claimed(index, lifetimes, record.claims, numbers)
+    return ModuleOwners(tuple(numbers), index)
+
+
+def share_by_module(
+    owners: ModuleOwners, live: npt.NDArray[np.bool_], size_bytes: Int64Array
+) -> tuple[ModuleShare, ...]:
+    """What the live allocations of each module came to, the largest first."""
+    index = owners.index[live].astype(np.int64)
+    sums = np.zeros(len(owners.names) + 1, dtype=np.int64)
+    np.add.at(sums, index, size_bytes[live])  # NO_MODULE is the last
+    paths: Sequence[str | None] = (*owners.names, None)
+    shares = [
+        ModuleShare(path, 1, int(size)) for path, size in zip(paths, sums, strict=True) if size
+    ]
+    return tuple(sorted(shares, key=lambda share: -share.size_bytes))
+
+
+def merge_numbered(shares: Sequence[ModuleShare]) -> tuple[ModuleShare, ...]:
+    """Modules whose paths differ in numbers alone, as those of equal layers do, made one share."""
+    groups: dict[str | None, list[ModuleShare]] = {}
+    for share in shares:
+        path = None if share.path is None else _NUMBER.sub("*", share.path)
+        groups.setdefault(path, []).append(share)
+    merged = [
+        group[0]
+        if len(group) == 1
+        else ModuleShare(path, len(group), sum(share.size_bytes for share in group))
+        for path, group in groups.items()
+    ]
+    return tuple(sorted(merged, key=lambda share: -share.size_bytes))
+
+
+def _settle_claimed(
+    index: Int32Array, lifetimes: Lifetimes, claims: Claims, numbers: dict[str, int]
+) -> None:
+    """Gives what a parameter or a buffer owns to the module that holds it; what several own, of
+    which none has more right to it, to the innermost module that holds them all.
+    """
+    told = [
+        number
+        for number, (category, name) in enumerate(zip(claims.category, claims.name, strict=True))
+        if name and category in _NAMED
+    ]
+    rows = np.array(told, dtype=np.int64)
+    blocks = find_blocks(
+        lifetimes, claims.position[rows], claims.device[rows], claims.address[rows]
+    )
+    settled: dict[int, tuple[int, str]] = {}
+    for number, block in zip(told, blocks.tolist(), strict=True):
+        strength = CLAIM_ORDER.index(claims.category[number])
+        path = claims.name[number].rpartition(".")[0]
+        known = settled.get(block)
+        if known is None or strength < known[0]:
+            settled[block] = (strength, path)
+        elif strength == known[0] and path != known[1]:
+            settled[block] = (strength, _shared(path, known[1]))
+    settled.pop(len(lifetimes), None)
+    for block, (_, path) in settled.items():
+        index[block] = numbers.setdefault(path, len(numbers))
+
+
+def _shared(path: str, other: str) -> str:
+    """The innermost module that holds two."""
+    parts = zip(path.split("."), other.split("."), strict=False)
+    return ".".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], parts))

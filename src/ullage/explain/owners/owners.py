@@ -1,0 +1,120 @@
+"""Who owns each block of a snapshot: known where ullage recorded the run, else guessed.
+
+A guess is made from the functions in a block's stack and from its birth and death, and is never
+mixed with what is known: a snapshot has one or the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ullage.explain.moments.phases import find_regions
+from ullage.explain.owners.matching import Match
+from ullage.explain.owners.modules import ModuleOwners, attribute_modules
+from ullage.explain.owners.ownership import CATEGORIES, attribute_record, code_of
+from ullage.trace.model import Category, UInt8Array
+from ullage.trace.replay import BoolArray, Replay
+from ullage.trace.snapshot import Int64Array, Stacks
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """The category of each block of a `Replay`, as an index into CATEGORIES.
+
+    Attributes:
+        category: (num_blocks,).
+        is_known: whether ullage recorded them; else they are guesses.
+        modules: of each block; None where ullage did not record the run.
+    """
+
+    category: UInt8Array
+    is_known: bool
+    modules: ModuleOwners | None = None
+
+
+def find_owners(stacks: Stacks, replay: Replay, match: Match | None) -> Owners:
+    """The owner of each block; `match` where ullage recorded the run."""
+    if match is not None:
+        modules = attribute_modules(match.lifetimes, match.record).of_rows(match.row)
+        return Owners(_known_owners(match), is_known=True, modules=modules)
+    return Owners(_guess(stacks, replay), is_known=False)
+
+
+def _known_owners(match: Match) -> UInt8Array:
+    """The categories of the record, brought to the blocks of the trace."""
+    record = match.record
+    regions = find_regions(record.marks, record.first_position)
+    categories = attribute_record(record, match.lifetimes, regions)
+    return np.append(categories, np.uint8(code_of(Category.UNATTRIBUTED)))[match.row]
+
+
+# The functions that say what an allocation is for, most telling first; of a stack the first rule
+# that any of its frames meets decides. Paths may have been shortened by whoever shared the file.
+_RULES: tuple[tuple[re.Pattern[str], Category], ...] = (
+    (re.compile(r"torch/optim/.*\b(_init_group|step|_single_tensor|_multi_tensor|_fused)"
+                r"|optim[^/]*\.py (step|_init_group|_single_tensor\w*|_multi_tensor\w*)$"
+                r"| profile_hook_step|torch/optim/optimizer\.py wrapper$"),
+     Category.OPTIMIZER_STATE),
+    (re.compile(r"torch/(autograd/(__init__|graph)|_tensor)\.py \w*backward"
+                r"| torch::autograd::(Engine|Node)"), Category.GRADIENT),
+    (re.compile(r"torch/distributed/"), Category.COMMUNICATION),
+    (re.compile(r"\bcache_utils\w*\.py|[kK][vV]_?[cC]ache"), Category.KV_CACHE),
+    (re.compile(r"\bnn/modules/module\.py (_apply|convert|to|cuda)\b"
+                r"|^modules/module\.py (_apply|convert|to|cuda)\b| from_pretrained$"
+                r"| load_state_dict$| reset_parameters$"), Category.PARAMETER),
+    (re.compile(r"\bmodules/module\.py _(wrapped_)?call_impl| forward$"),
+     Category.ACTIVATION),
+    (re.compile(r"torch/utils/data/| \w*(collate|get_batch|load_batch|make_batch)\w*$"),
+     Category.INPUT),
+)  # fmt: skip
+
+
+def _guess(stacks: Stacks, replay: Replay) -> UInt8Array:
+    """Categories by stack; what was made for a moment within an operation is temporary."""
+    of_frame = [_rule_of(f"{file} {function}") for file, function in
+                zip(stacks.frames.file, stacks.frames.function, strict=True)]  # fmt: skip
+    rules = np.array(of_frame, dtype=np.uint8)
+    of_stack = np.array([_strongest(rules, stacks, stack) for stack in range(len(stacks))])
+    codes = np.array(
+        [*(code_of(category) for _, category in _RULES),
+         code_of(Category.UNATTRIBUTED)],
+        dtype=np.uint8,
+    )  # fmt: skip
+    found = codes[of_stack[replay.blocks.stack]]
+    return _tell_temporaries(found, replay)
+
+
+def _rule_of(frame: str) -> int:
+    return next((n for n, (rule, _) in enumerate(_RULES) if rule.search(frame)), len(_RULES))
+
+
+def _strongest(rules: UInt8Array, stacks: Stacks, stack: int) -> int:
+    frames = stacks.frame[stacks.start[stack] : stacks.start[stack + 1]]
+    return int(rules[frames].min()) if len(frames) else len(_RULES)
+
+
+def _tell_temporaries(categories: UInt8Array, replay: Replay) -> UInt8Array:
+    """What backward, the optimizer or a forward pass frees again almost at once was scratch."""
+    blocks = replay.blocks
+    is_gone = (blocks.birth >= 0) & (blocks.death < replay.num_events)
+    is_brief = is_gone & (blocks.death - blocks.birth <= _BRIEF_EVENTS)
+    may_be = np.isin(categories, [code_of(category) for category in _BRIEF_ARE_TEMPORARY])
+    return np.where(is_brief & may_be, np.uint8(code_of(Category.TEMPORARY)), categories)
+
+
+# Three events end a block that the next operation frees: its own free has two.
+_BRIEF_EVENTS = 6
+_BRIEF_ARE_TEMPORARY: Sequence[Category] = (
+    Category.ACTIVATION, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.UNATTRIBUTED,
+)  # fmt: skip
+
+
+def sum_by_category(owners: Owners, sizes: Int64Array, live: BoolArray) -> dict[Category, int]:
+    """The bytes of each category among live blocks, in the order of CATEGORIES, without zeros."""
+    sums = np.zeros(len(CATEGORIES), dtype=np.int64)
+    np.add.at(sums, owners.category[live], sizes[live])
+    return {category: int(size) for category, size in zip(CATEGORIES, sums, strict=True) if size}

@@ -1,0 +1,194 @@
+"""Who owns each allocation: decided from what was claimed, what was handed out as scratch memory,
+and phases alone.
+
+What is known comes first, the earlier in CLAIM_ORDER the stronger. What nobody claimed is placed by
+birth and death:
+
+    born in                and                                            owner
+    a forward pass         alive after it ends                            ACTIVATION
+      with gradients       gone before it ends                            TEMPORARY
+      without              kept for later passes (carried.py)             KV_CACHE
+                           gone before the next allocation                TEMPORARY,
+                           otherwise                                      ACTIVATION
+    the loss               alive when what follows begins                 ACTIVATION
+                           otherwise                                      TEMPORARY
+    backward, recomputed   gone when backward has used it                 ACTIVATION
+                           gone before                                    TEMPORARY
+    backward and later     gone before the step ends                      TEMPORARY
+                           otherwise                                      UNATTRIBUTED
+    between the passes     alive when a forward pass begins               INPUT
+                           otherwise                                      UNATTRIBUTED
+
+Source: the categories of torch's memory profiler and MemTracker; TEMPORARY is what dies within the
+operation or the backward step. Without gradients nothing is saved for backward: a block that
+another one is born beside is a hidden state on its way to the next operation. Autograd notes what
+a recomputation runs and nothing else in backward, so the events tell the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from ullage.explain.carried import find_carried
+from ullage.explain.moments.phases import Phase, Regions, region_of_births
+from ullage.trace.lifetime import NEVER, Lifetimes, find_blocks
+from ullage.trace.model import Category, Claims, Record, UInt8Array, Workspaces
+from ullage.trace.replay import BoolArray
+
+CATEGORIES = tuple(Category)
+_EXCHANGES = "NCCL"
+_CODE = {category: code for code, category in enumerate(CATEGORIES)}
+
+# Strongest first: a parameter that is also an input to something stays a parameter.
+CLAIM_ORDER = (
+    Category.PARAMETER,
+    Category.BUFFER,
+    Category.OPTIMIZER_STATE,
+    Category.GRADIENT,
+    Category.COMMUNICATION,
+    Category.KV_CACHE,
+    Category.INPUT,
+    Category.WORKSPACE,
+)
+
+
+def code_of(category: Category) -> int:
+    """The number that stands for a category in a column: its index in CATEGORIES."""
+    return _CODE[category]
+
+
+def attribute_record(record: Record, lifetimes: Lifetimes, regions: Regions) -> UInt8Array:
+    """The category of each allocation of a record, as indices into CATEGORIES."""
+    return attribute(
+        lifetimes,
+        record.claims,
+        record.workspaces,
+        regions,
+        found={
+            Category.ACTIVATION: _find_recomputed(record, lifetimes, regions),
+            Category.KV_CACHE: find_carried(record, lifetimes, regions),
+        },
+        oom_positions=[oom.position for oom in record.ooms],
+    )
+
+
+def attribute(
+    lifetimes: Lifetimes,
+    claims: Claims,
+    workspaces: Workspaces,
+    regions: Regions,
+    *,
+    found: Mapping[Category, BoolArray] = MappingProxyType({}),
+    oom_positions: Sequence[int] = (),
+) -> UInt8Array:
+    """The category of each allocation, as indices into CATEGORIES.
+
+    What is `found` to be of a category is so unless it is claimed. What a pass held when memory ran
+    out (`oom_positions`) it held for what was to follow.
+    """
+    by_phase = _categories_by_phase(lifetimes, regions)
+    for position in oom_positions:
+        by_phase[_is_held_at(lifetimes, regions, position)] = code_of(Category.ACTIVATION)
+    for category, is_of_it in found.items():
+        by_phase[is_of_it] = code_of(category)
+    # What a pass keeps for its backward is no less an activation for having been exchanged.
+    kept = (by_phase == code_of(Category.ACTIVATION)) & ~_survives_step(lifetimes, regions)
+    claimed = _categories_by_claim(lifetimes, claims, workspaces, kept)
+    unclaimed = code_of(Category.UNATTRIBUTED)
+    return np.where(claimed != unclaimed, claimed, by_phase)
+
+
+def _categories_by_claim(
+    lifetimes: Lifetimes, claims: Claims, workspaces: Workspaces, kept: BoolArray
+) -> UInt8Array:
+    """The strongest claim on each allocation; UNATTRIBUTED where there is none. What is `kept` is
+    not claimed by its having been exchanged.
+    """
+    strength = {category: rank for rank, category in enumerate(CLAIM_ORDER)}
+    # Claims to categories that only phases decide rank below all others and have no effect.
+    weakest = len(CLAIM_ORDER)
+    best = np.full(len(lifetimes) + 1, weakest, dtype=np.int64)  # one more: what no block holds
+    ranks = np.array(
+        [strength.get(category, weakest) for category in claims.category], dtype=np.int64
+    )
+    np.minimum.at(
+        best, find_blocks(lifetimes, claims.position, claims.device, claims.address), ranks
+    )
+    scratch = find_blocks(lifetimes, workspaces.position, workspaces.device, workspaces.address)
+    is_exchanged = np.array([library == _EXCHANGES for library in workspaces.library], dtype=bool)
+    np.minimum.at(best, scratch[~is_exchanged], strength[Category.WORKSPACE])
+    exchanged = scratch[is_exchanged]
+    exchanged = exchanged[~np.append(kept, np.False_)[exchanged]]
+    np.minimum.at(best, exchanged, strength[Category.COMMUNICATION])
+    codes = np.array(
+        [code_of(category) for category in (*CLAIM_ORDER, Category.UNATTRIBUTED)], dtype=np.uint8
+    )
+    return codes[best[:-1]]
+
+
+def _categories_by_phase(lifetimes: Lifetimes, regions: Regions) -> UInt8Array:
+    """Where each allocation belongs by its birth and death alone."""
+    region = region_of_births(regions, lifetimes.birth)
+    phase, grad = regions.phase[region], regions.grad[region]
+    outlives = lifetimes.death > regions.end[region]
+    in_forward, in_loss = phase == Phase.FORWARD, phase == Phase.LOSS
+    in_update = (
+        (phase == Phase.BACKWARD) | (phase == Phase.AFTER_BACKWARD) | (phase == Phase.OPTIMIZER)
+    )
+    # Without gradients "the loss" is whatever the program does between two forward passes: what
+    # reaches the next is input.
+    is_next_input = regions.before_forward[region] & outlives & ~in_forward & ~(in_loss & grad)
+    is_hidden = in_forward & ~grad & _sees_a_birth(lifetimes)
+    category = np.full(len(lifetimes), code_of(Category.UNATTRIBUTED), dtype=np.uint8)
+    category[in_forward | in_loss] = code_of(Category.TEMPORARY)
+    # A record that ends within a pass (out of memory, say) ends before what the pass still holds
+    # could be put to use.
+    is_held_at_end = (regions.end[region] == NEVER) & (lifetimes.death == NEVER)
+    category[(in_forward | in_loss) & (outlives | is_held_at_end)] = code_of(Category.ACTIVATION)
+    category[is_hidden] = code_of(Category.ACTIVATION)
+    category[in_update & ~_survives_step(lifetimes, regions)] = code_of(Category.TEMPORARY)
+    category[is_next_input] = code_of(Category.INPUT)
+    return category
+
+
+def _find_recomputed(record: Record, lifetimes: Lifetimes, regions: Regions) -> BoolArray:
+    """What was born in backward while autograd took notes, and died when it did not."""
+    has_graph = np.append(record.events.has_graph, np.False_)  # the last: of no event
+    birth = lifetimes.birth - record.first_position - 1
+    death = np.minimum(lifetimes.death - record.first_position, len(has_graph)) - 1
+    in_backward = regions.phase[region_of_births(regions, lifetimes.birth)] == Phase.BACKWARD
+    found: BoolArray = in_backward & has_graph[birth] & ~has_graph[death]
+    return found
+
+
+def _survives_step(lifetimes: Lifetimes, regions: Regions) -> BoolArray:
+    """What is still there when the step ends in which it was born."""
+    survives: BoolArray = (
+        lifetimes.death > regions.step_end[region_of_births(regions, lifetimes.birth)]
+    )
+    return survives
+
+
+def _is_held_at(lifetimes: Lifetimes, regions: Regions, position: int) -> BoolArray:
+    """The allocations that the forward pass (or the loss) under way at a position holds there."""
+    now = region_of_births(regions, np.array([position]))[0]
+    if regions.phase[now] not in (Phase.FORWARD, Phase.LOSS):
+        return np.zeros(len(lifetimes), dtype=np.bool_)
+    is_of_pass = region_of_births(regions, lifetimes.birth) == now
+    held: BoolArray = is_of_pass & (lifetimes.birth <= position) & (lifetimes.death > position)
+    return held
+
+
+def _sees_a_birth(lifetimes: Lifetimes) -> BoolArray:
+    """Whether another allocation was born on the same device while this one lived."""
+    result = np.zeros(len(lifetimes), dtype=np.bool_)
+    for device in np.unique(lifetimes.device):
+        rows = np.flatnonzero(lifetimes.device == device)
+        births = np.sort(lifetimes.birth[rows])
+        following = np.searchsorted(births, lifetimes.birth[rows], side="right")
+        next_birth = np.append(births, NEVER)[following]
+        result[rows] = next_birth < lifetimes.death[rows]
+    return result

@@ -1,0 +1,311 @@
+"""Runs the cases of scenarios, as many at once as the machine has room for, those whose result is
+known left out.
+
+    with run_cases(cases, settings) as results:
+        results[0].report.verdict, results[0].kept.measured
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ullage.errors import SpecError
+from ullage.explain.stops import describe_stop
+from ullage.explain.verdict import Verdict
+from ullage.gate.cache import Cache, Kept
+from ullage.gate.dependencies import digest_case
+from ullage.gate.figures import measure
+from ullage.gate.inputs import digest_inputs, read_inputs
+from ullage.gate.lock import Key
+from ullage.gate.scenario import DISTINCT, PORT_NAME, Case, fill_in
+from ullage.phantom.client import Service, find_free_port
+from ullage.phantom.device import choose_device
+from ullage.phantom.http_requests import Endpoint
+from ullage.phantom.launch import run_directory
+from ullage.phantom.program import resolve_program
+from ullage.phantom.rank import choose_ranks
+from ullage.record.requests.requests import read_requests
+from ullage.runs.job import Job, make_job, make_options
+from ullage.runs.parallel import ParallelRuns
+from ullage.runs.server import run_server
+from ullage.runs.survey import Survey
+from ullage.trace.model import StepKind
+from ullage.version import __version__
+
+if TYPE_CHECKING:
+    from ullage.explain.run import RunReport
+    from ullage.explain.snapshot import SnapshotReport
+
+_ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How cases are run.
+
+    Attributes:
+        python: an interpreter instead of that of each scenario.
+        cache: where results are kept; None neither looks for them nor keeps any.
+        on_progress: called with a line, such as "3 of 8 runs".
+        on_failure: called with the last output of a program that failed.
+    """
+
+    python: str | None = None
+    cache: Cache | None = None
+    on_progress: Callable[[str], None] | None = None
+    on_failure: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """What a case came to.
+
+    Attributes:
+        case: that was run, or whose result was known.
+        total_bytes: of its device; None where that never runs out.
+        report: of the run; None where the result was known.
+        kept: what each device took; empty where none was used.
+        output: the last lines of a program that failed.
+    """
+
+    case: Case
+    total_bytes: int | None
+    report: RunReport | None
+    kept: Kept
+    output: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A case that is ready to be run: its job, and what its result is kept under."""
+
+    case: Case
+    job: Job
+    key: str
+    directory: Path
+
+    @property
+    def notes(self) -> Path:
+        """Where its processes note what they read."""
+        return self.directory / "inputs"
+
+    @property
+    def is_server(self) -> bool:
+        """Whether requests are sent to it."""
+        return self.case.replay is not None and self.case.replay.url is not None
+
+
+@contextmanager
+def run_cases(cases: Sequence[Case], settings: Settings) -> Iterator[list[CaseResult]]:
+    """The results of cases, in their order; while this lasts, their snapshots are there.
+
+    Raises:
+        SpecError: a program is not there, or an option is not possible.
+        EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
+        KeyboardInterrupt: the user stopped it.
+    """
+    with run_directory() as directory:
+        prepared = [
+            _prepare(case, directory / str(number), settings)
+            for number, case in enumerate(cases)
+        ]  # fmt: skip
+        results = {one.case.name: _find(one, settings) for one in prepared}
+        unknown = [one for one in prepared if results[one.case.name] is None]
+        began_ns = time.time_ns()
+        for one, run, output in _run_all(unknown, settings):
+            results[one.case.name] = _conclude(one, run, output, began_ns, settings)
+        yield [result for result in results.values() if result is not None]
+
+
+def _prepare(case: Case, directory: Path, settings: Settings) -> _Prepared:
+    """Checks all that can be known to be wrong; says of which scenario it is."""
+    scenario = case.scenario
+    python = settings.python or scenario.python
+    numbers = scenario.ranks if isinstance(scenario.ranks, tuple) else (0,)
+    ranks = (
+        None
+        if scenario.world_size is None
+        else choose_ranks(numbers, scenario.world_size, scenario.local_world_size)
+    )
+    (directory / "inputs").mkdir(parents=True)
+    try:
+        options = replace(
+            make_options(
+                alloc_conf=scenario.alloc_conf,
+                steps=scenario.steps,
+                real_init=scenario.real_init,
+                dummy_weights=scenario.dummy_weights,
+                values=scenario.values,
+                assume=scenario.assume,
+            ),
+            has_snapshot=True,
+            rank=None if ranks is None else ranks[0],
+            mail=None if ranks is None else directory,
+            num_devices=scenario.num_devices,
+            variables=case.env,
+            timeout_s=scenario.timeout_s,
+            inputs=directory / "inputs",
+        )
+        device = choose_device(case.gpu, memory=scenario.memory, capability=scenario.capability)
+        job = make_job(
+            _words(case),
+            device=device,
+            python=python,
+            options=options,
+            directory=scenario.directory,
+        )
+    except SpecError as error:
+        raise SpecError(f"scenario {case.name!r} (line {scenario.line}): {error}") from None
+    key = "" if settings.cache is None else digest_case(case, job.program, device, job.build)
+    return _Prepared(case, job, key, directory)
+
+
+def _words(case: Case) -> tuple[str, ...]:
+    """What is run: the command, or what calls the function."""
+    replay = case.replay
+    if replay is None or replay.function is None:
+        return case.command
+    file = str(case.scenario.directory / replay.file)
+    words = replay.function, file, replay.users, str(replay.limit or 0)
+    return ("-m", "ullage.record.requests.calls", *words)
+
+
+def _find(one: _Prepared, settings: Settings) -> CaseResult | None:
+    kept = None if settings.cache is None else settings.cache.find(one.key)
+    return None if kept is None else CaseResult(one.case, _total_bytes(one.job), None, kept)
+
+
+def _total_bytes(job: Job) -> int | None:
+    return None if job.device.is_unlimited else job.device.gpu.total_bytes
+
+
+def _run_all(
+    cases: Sequence[_Prepared], settings: Settings
+) -> Iterator[tuple[_Prepared, RunReport, str]]:
+    """Every run with the last output of a program that failed: those of one process at once, each
+    server, and each job of several ranks, by itself.
+    """
+    alone = [one for one in cases if one.job.options.rank is None and not one.is_server]
+    if alone:
+        snapshots = [one.directory / "run.pickle" for one in alone]
+        runs = ParallelRuns(
+            [one.job for one in alone], settings.on_progress, settings.on_failure, snapshots
+        )
+        runs.run_all()
+        if runs.was_interrupted:
+            raise KeyboardInterrupt
+        for number, (one, run) in enumerate(zip(alone, runs.results, strict=True)):
+            if run is not None:
+                yield one, run, runs.outputs.get(number, "")
+    for one in cases:
+        if one.is_server:
+            yield one, *_run_server(one, settings)
+        elif one.job.options.rank is not None:
+            yield one, *_run_ranks(one, settings)
+
+
+def _run_server(one: _Prepared, settings: Settings) -> tuple[RunReport, str]:
+    """Starts the server on a port of its own, and sends it the requests."""
+    case, replay = one.case, one.case.replay
+    if replay is None or replay.url is None:
+        raise ValueError(f"{case.name} is no server")
+    told = {PORT_NAME: str(find_free_port())}
+    path = case.scenario.directory / replay.file
+    service = Service(
+        Endpoint.parse(fill_in(replay.url, told)),
+        read_requests(path, replay.limit),
+        path.parent,
+        users=int(replay.users),
+        ready=replay.ready,
+        ready_timeout_s=replay.ready_timeout_s,
+        timeout_s=replay.timeout_s,
+        fields=replay.fields,
+    )
+    words = [fill_in(word, told) for word in case.command]
+    variables = {name: fill_in(text, told) for name, text in case.env.items()}
+    job = replace(
+        one.job,
+        program=resolve_program(words, one.job.program.python, case.scenario.directory),
+        options=replace(one.job.options, variables=variables),
+    )
+    run, output = run_server(job, service, one.directory / "run.pickle")
+    if settings.on_progress is not None:
+        settings.on_progress(f"{case.name}: {len(service.requests)} requests")
+    is_failed = run.verdict is Verdict.FAILED
+    if is_failed and settings.on_failure is not None:
+        settings.on_failure(output)
+    return run, output if is_failed else ""
+
+
+def _run_ranks(one: _Prepared, settings: Settings) -> tuple[RunReport, str]:
+    ranks = one.case.scenario.ranks
+    outputs: list[str] = []
+
+    def note(output: str) -> None:
+        outputs.append(output)
+        if settings.on_failure is not None:
+            settings.on_failure(output)
+
+    started_s = time.monotonic()
+    survey = Survey(one.job, settings.on_progress, note, one.directory)
+    if ranks == DISTINCT:
+        survey.play((0,))
+        covers = survey.find_distinct()
+    else:
+        numbers = [int(rank) for rank in ranks]
+        survey.play(numbers)
+        covers = {number: (number,) for number in numbers}
+    return survey.joined(covers, time.monotonic() - started_s), "\n".join(outputs)
+
+
+def _conclude(
+    one: _Prepared, report: RunReport, output: str, began_ns: int, settings: Settings
+) -> CaseResult:
+    """What a run took; what can be relied on is kept."""
+    measured = measure(
+        report,
+        [_explain(process.snapshot) for process in report.processes],
+        lambda rank: _key(one, rank),
+        one.case.scenario.directory.name,
+    )
+    stop = report.stop
+    warnings = report.warnings
+    if stop is not None and stop.kind is StepKind.INFERENCE:
+        warnings += (describe_stop(stop),)
+    kept = Kept(measured, warnings, report.program.wall_s)
+    if settings.cache is not None and measured and report.verdict is Verdict.FITS:
+        inputs = read_inputs(one.notes)
+        digests = None if inputs is None else digest_inputs(inputs, began_ns)
+        if digests is not None:
+            settings.cache.keep(one.key, kept, digests)
+    return CaseResult(one.case, _total_bytes(one.job), report, kept, output)
+
+
+def _explain(snapshot: str | None) -> SnapshotReport | None:
+    from ullage.explain.snapshot import explain_snapshot
+    from ullage.trace.snapshot_reader import read_snapshot
+
+    return None if snapshot is None else explain_snapshot(read_snapshot(Path(snapshot)))
+
+
+def _key(one: _Prepared, rank: int | None) -> Key:
+    """What the figures of a run hold for."""
+    job, case = one.job, one.case
+    environment = os.environ | dict(case.env)
+    told = (environment.get(name) for name in _ALLOCATOR_VARIABLES)
+    world_size = case.scenario.world_size
+    return Key(
+        torch=job.build.version,
+        cuda=job.build.cuda,
+        gpu="unlimited" if job.device.is_unlimited else job.device.gpu.slug,
+        ullage=__version__,
+        allocator=case.scenario.alloc_conf or next(filter(None, told), ""),
+        command=case.text,
+        ranks="" if world_size is None or rank is None else f"rank {rank} of {world_size}",
+    )

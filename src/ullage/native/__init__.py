@@ -1,0 +1,1 @@
+"""The C parts: how they are built, where the libraries are."""

@@ -1,0 +1,233 @@
+"""Builds the native parts: the phantom, one library that answers and a tiny stub for each of
+NVIDIA's sonames; the reader of snapshots (trace/csrc); the replay of an estimate (estimate/csrc).
+
+The stubs hold no code. Each carries a soname, such as libcublas.so.13, and needs
+libullage_phantom.so beside it: a loader that looks for the soname finds the phantom's functions.
+
+    python -m ullage.native.build [--out DIR] [--target aarch64-linux-gnu.2.17] [--cc CC]
+
+The file stands alone (standard library only): the build of the package loads it by path before
+ullage is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parents[1]
+SOURCES = _PACKAGE / "phantom" / "csrc"
+DEFAULT_OUT = Path(__file__).parent / "lib"
+LIBRARY = "libullage_phantom.so"
+# Of Python's own: the sources of each.
+EXTENSIONS = {
+    "libullage_reader.so": _PACKAGE / "trace" / "csrc",
+    "libullage_replay.so": _PACKAGE / "estimate" / "csrc",
+}
+LIBRARIES = (LIBRARY, *EXTENSIONS)
+STAMP = "build.stamp"
+
+COMPILE_FLAGS = (
+    "-std=c11",
+    "-D_GNU_SOURCE=",  # the phantom is for Linux alone; empty, as a source would define it itself
+    "-O2",
+    "-g0",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-pthread",
+    "-Wall",
+    "-Wextra",
+    f"-I{SOURCES}",
+    f"-I{SOURCES / 'machine'}",
+    f"-I{SOURCES / 'answers'}",
+)
+# A function that nobody defines is an error here, not in the user's program.
+LINK_FLAGS = ("-shared", "-s", "-pthread", "-Wl,-z,defs")
+# The stubs reference nothing, so a linker that drops what is not referenced must be told to keep
+# the phantom. They hold no function either: torch asks for cudaMalloc of version libcudart.so.13,
+# and glibc takes an unversioned answer from any library but the one of that very name.
+STUB_FLAGS = ("-shared", "-s", "-nostdlib", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN")
+
+
+class BuildError(Exception):
+    """The phantom cannot be built; the message says what to do."""
+
+
+def build(out: Path = DEFAULT_OUT, *, target: str | None = None, cc: str | None = None) -> Path:
+    """Builds the library and the stubs into `out`, unless they are there and newer.
+
+    target: a zig target, such as aarch64-linux-gnu.2.17 (CPU, system, oldest glibc); None builds
+    for this machine. cc: the C compiler's command; None finds one. Returns: the directory that
+    holds the libraries. Raises: BuildError: no compiler, or the compiler refused the sources (its
+    words are in the message).
+    """
+    if target is None and platform.system() != "Linux":
+        raise BuildError(
+            f"the phantom is a Linux library and this is {platform.system()}; "
+            "use WSL2 or a Linux container, or cross-compile with --target x86_64-linux-gnu.2.17"
+        )
+    compiler = find_compiler(target=target, cc=cc)
+    sonames = read_sonames()
+    stamp = _stamp(compiler)
+    if _is_current(out, sonames, stamp):
+        return out
+    out.mkdir(parents=True, exist_ok=True)
+    # Built aside and moved into place, so that an interrupted build leaves nothing that looks
+    # whole.
+    with tempfile.TemporaryDirectory(dir=out, prefix=".build-") as aside:
+        _compile(compiler, sonames, Path(aside))
+        (out / STAMP).unlink(missing_ok=True)
+        for name in (*LIBRARIES, *sonames):
+            (Path(aside) / name).replace(out / name)
+        (out / STAMP).write_text(stamp, encoding="ascii")
+    return out
+
+
+def read_sonames() -> tuple[str, ...]:
+    """The NVIDIA sonames that the phantom answers for, from csrc/sonames.txt."""
+    lines = (SOURCES / "sonames.txt").read_text(encoding="ascii").splitlines()
+    return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+
+
+def find_compiler(*, target: str | None = None, cc: str | None = None) -> tuple[str, ...]:
+    """The C compiler's command: `cc`, $CC, cc, gcc, clang, or the one in the PyPI package ziglang.
+
+    A target always means zig: it carries the C library of every target.
+    Raises: BuildError: there is none.
+    """
+    # Without a target zig compiles for this very CPU; the library may be carried to another.
+    zig = (sys.executable, "-m", "ziglang", "cc")
+    has_zig = importlib.util.find_spec("ziglang") is not None
+    if target is not None:
+        if has_zig:
+            return (*zig, "-target", target)
+        raise BuildError(
+            f"building for {target!r} needs the zig compiler; install it with `pip install ziglang`"
+        )
+    named = cc or os.environ.get("CC")
+    if named:
+        return tuple(shlex.split(named))
+    for name in ("cc", "gcc", "clang"):
+        if shutil.which(name):
+            return (name,)
+    if has_zig:
+        return (*zig, "-mcpu=baseline")
+    raise BuildError(
+        "no C compiler found: looked at $CC, for cc, gcc and clang on PATH, and for the Python "
+        "package ziglang; `pip install ziglang` brings one, so does your system's gcc package"
+    )
+
+
+def _stamp(compiler: tuple[str, ...]) -> str:
+    """A hash of all that the result depends on."""
+    # Not where Python is: a build in a throw-away environment must not look like another.
+    command = [word for word in compiler if word != sys.executable]
+    digest = hashlib.sha256(repr(command).encode())
+    files = [path for where in (SOURCES, *EXTENSIONS.values()) for path in where.rglob("*")]
+    sources = [path for path in files if path.suffix in {".c", ".h", ".inc", ".txt"}]
+    for path in (Path(__file__), *sorted(sources)):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _is_current(out: Path, sonames: tuple[str, ...], stamp: str) -> bool:
+    if not all((out / name).is_file() for name in (*LIBRARIES, *sonames)):
+        return False
+    built = out / STAMP
+    return built.is_file() and built.read_text(encoding="ascii") == stamp
+
+
+def _compile(compiler: tuple[str, ...], sonames: tuple[str, ...], aside: Path) -> None:
+    """Compiles everything into the directory `aside`."""
+    library = aside / LIBRARY
+    stub = aside / "stub.c"
+    stub.write_text("typedef int nothing_here;\n", encoding="ascii")
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        links = [
+            _compile_objects(pool, compiler, sources, aside / name)
+            for name, sources in ((LIBRARY, SOURCES), *EXTENSIONS.items())
+        ]
+        for name, objects in zip(LIBRARIES, links, strict=True):
+            output = (f"-Wl,-soname,{name}", "-o", str(aside / name))
+            _call(compiler, *LINK_FLAGS, *output, *map(str, objects), "-ldl")
+        for done in [
+            pool.submit(
+                _call,
+                compiler,
+                *STUB_FLAGS,
+                # A name without a number is for linkers; what they link asks for the first version.
+                f"-Wl,-soname,{soname}{'' if soname[-1].isdigit() else '.1'}",
+                "-o",
+                str(aside / soname),
+                str(stub),
+                str(library),
+            )
+            for soname in sonames
+        ]:
+            done.result()
+
+
+def _compile_objects(
+    pool: ThreadPoolExecutor, compiler: tuple[str, ...], sources: Path, name: Path
+) -> list[Path]:
+    """Compiles each source of a library into an object that is named after both."""
+    found = sorted(sources.rglob("*.c"))
+    if not found:
+        raise BuildError(f"no C sources found in {str(sources)!r}; the installation is incomplete")
+    objects = [name.with_name(f"{name.stem}-{source.stem}.o") for source in found]
+    for done in [
+        pool.submit(_call, compiler, *COMPILE_FLAGS, "-c", str(source), "-o", str(object_))
+        for source, object_ in zip(found, objects, strict=True)
+    ]:
+        done.result()
+    return objects
+
+
+def _call(compiler: tuple[str, ...], *arguments: str) -> None:
+    """Runs the compiler; passes its warnings on, and raises what it says when it fails."""
+    command = [*compiler, *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise BuildError(
+            f"the C compiler {compiler[0]!r} cannot be started ({error.strerror}); "
+            "set CC to one that can, or `pip install ziglang`"
+        ) from None
+    if done.returncode != 0:
+        raise BuildError(f"`{shlex.join(command)}` failed:\n{done.stderr.strip()}")
+    sys.stderr.write(done.stderr)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ullage.native.build", description="Builds the phantom's libraries."
+    )
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, metavar="DIR")
+    parser.add_argument(
+        "--target", help="cross-compile with zig, for example aarch64-linux-gnu.2.17"
+    )
+    parser.add_argument("--cc", help="the C compiler's command (default: $CC, cc, gcc, clang, zig)")
+    options = parser.parse_args(arguments)
+    try:
+        out = build(options.out, target=options.target, cc=options.cc)
+    except BuildError as error:
+        sys.stderr.write(f"ullage: {error}\n")
+        return 2
+    sys.stdout.write(f"Wrote {out}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,288 @@
+/* What the report is told: calls that were refused, sizes that were assumed, scratch memory that was handed over.
+ *
+ * And the observer: PyTorch's allocator reports every block it gives or takes back to the profiler, through one C++
+ * function of libc10. The phantom stands in front of it, notes the event, and passes it on. So the record holds every
+ * event whatever the program does with torch's own history, and each fact found later (an address, a phase) can be tied
+ * to a position in the event sequence at the cost of reading a counter.
+ *
+ * The levels stand in a file that the recorder names, so that others can read them while the program runs, and after it
+ * was killed.
+ */
+#include "blocks.h"
+#include "host.h"
+#include "phantom.h"
+#include "scope.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { MAX_EVENTS = 1 << 25, MAX_REFUSED = 512, MAX_ASSUMED = 128, CUDA = 1 };
+
+/* Kinds of events, and what may be added to them. */
+enum { BLOCK = 0, OUT_OF_MEMORY = 1, WITH_GRAPH = 2 };
+
+struct event {
+  int64_t address, bytes, reserved;
+  int32_t scope;
+  uint8_t device, kind;
+};
+
+struct workspace {
+  uint64_t position;
+  int64_t address, bytes;
+  int32_t device, library;
+};
+
+struct refused {
+  const char *name;
+  uint64_t count;
+};
+
+struct assumed {
+  char what[96];
+  uint64_t count, low, answered, high;
+};
+
+/* record/session/levels.py reads this. */
+struct levels {
+  uint64_t position;
+  struct {
+    uint64_t allocated, reserved, peak_allocated, peak_reserved, peak_non_torch, num_ooms;
+  } devices[MAX_DEVICES];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct event *events;
+static uint64_t num_events, event_room;
+static struct levels own_levels, *levels = &own_levels;
+static struct workspace *workspaces;
+static uint64_t num_workspaces, workspace_room;
+static struct refused refusals[MAX_REFUSED];
+static struct assumed assumptions[MAX_ASSUMED];
+static size_t num_refusals, num_assumptions;
+
+static bool grow(void **array, uint64_t *room, size_t item) {
+  uint64_t wanted = *room ? *room * 2 : 4096;
+  void *larger = realloc(*array, wanted * item);
+  if (!larger) return false;
+  *array = larger;
+  *room = wanted;
+  return true;
+}
+
+static void raise_to(uint64_t *peak, uint64_t level) {
+  if (level > *peak) *peak = level;
+}
+
+static void note_non_torch(int index) {
+  uint64_t used = used_bytes(index);
+  uint64_t torch = device(index)->context_bytes + levels->devices[index % MAX_DEVICES].reserved;
+  if (used > torch) raise_to(&levels->devices[index % MAX_DEVICES].peak_non_torch, used - torch);
+}
+
+static void note_levels(const struct event *e, uint64_t allocated) {
+  size_t index = e->device % MAX_DEVICES;
+  levels->devices[index].allocated = allocated;
+  levels->devices[index].reserved = (uint64_t)e->reserved;
+  raise_to(&levels->devices[index].peak_allocated, allocated);
+  raise_to(&levels->devices[index].peak_reserved, (uint64_t)e->reserved);
+  levels->devices[index].num_ooms += e->kind == OUT_OF_MEMORY;
+  note_non_torch((int)index);
+}
+
+/* Answers with the number of the event. */
+static uint64_t note_event(struct event e, uint64_t allocated) {
+  pthread_mutex_lock(&lock);
+  uint64_t number = __atomic_fetch_add(&levels->position, 1, __ATOMIC_RELAXED);
+  bool room = num_events < event_room || (num_events < MAX_EVENTS && grow((void **)&events, &event_room, sizeof *events));
+  if (room) events[num_events++] = e;
+  note_levels(&e, allocated);
+  pthread_mutex_unlock(&lock);
+  return number;
+}
+
+void note_outside(int index) {
+  pthread_mutex_lock(&lock);
+  note_non_torch(index);
+  pthread_mutex_unlock(&lock);
+}
+
+uint64_t event_position(void) { return __atomic_load_n(&levels->position, __ATOMIC_RELAXED); }
+
+/* libc10's own function of this name. It was loaded by Python's import, out of reach of RTLD_NEXT. */
+void *in_libc10(const char *name) {
+  void *handle = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+  return handle ? dlsym(handle, name) : NULL;
+}
+
+#define REPORT_USAGE _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
+#define REPORT_OOM _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE
+#define TEXT_OF(name) #name
+#define NAME_OF(name) TEXT_OF(name)
+
+/* c10::Device: device type in the low byte, index in the next. */
+typedef uint16_t c10_device;
+
+/* Whether autograd notes what this thread runs: in backward, that it recomputes. */
+static bool is_recording_graph(void) {
+  static bool (*is_enabled)(void);
+  if (!is_enabled) is_enabled = (bool (*)(void))in_libc10("_ZN3c108GradMode10is_enabledEv");
+  return is_enabled && is_enabled();
+}
+
+API void REPORT_USAGE(void *block, int64_t bytes, size_t allocated, size_t reserved, c10_device where) {
+  static void (*next)(void *, int64_t, size_t, size_t, c10_device);
+  if (!next) next = (void (*)(void *, int64_t, size_t, size_t, c10_device))in_libc10(NAME_OF(REPORT_USAGE));
+  if ((where & 0xff) == CUDA && is_device_address(block)) {
+    if (bytes < 0) block_freed((uintptr_t)block);
+    uint64_t number = note_event((struct event){(int64_t)(uintptr_t)block, bytes, (int64_t)reserved,
+                                                bytes > 0 ? current_scope() : NO_SCOPE, (uint8_t)(where >> 8),
+                                                BLOCK | (is_recording_graph() ? WITH_GRAPH : 0)},
+                                 allocated);
+    if (bytes > 0) block_allocated((uintptr_t)block, (size_t)bytes, number);
+  }
+  if (next) next(block, bytes, allocated, reserved, where);
+}
+
+API void REPORT_OOM(int64_t bytes, size_t allocated, size_t reserved, c10_device where) {
+  static void (*next)(int64_t, size_t, size_t, c10_device);
+  if (!next) next = (void (*)(int64_t, size_t, size_t, c10_device))in_libc10(NAME_OF(REPORT_OOM));
+  if ((where & 0xff) == CUDA) note_event((struct event){0, bytes, (int64_t)reserved, current_scope(), (uint8_t)(where >> 8), OUT_OF_MEMORY}, allocated);
+  if (next) next(bytes, allocated, reserved, where);
+}
+
+/* ---- What the libraries say -------------------------------------------------------------------------------------- */
+
+int refuse(const char *name, int status) {
+  pthread_mutex_lock(&lock);
+  size_t i = 0;
+  while (i < num_refusals && strcmp(refusals[i].name, name)) i++;
+  if (i == num_refusals && num_refusals < MAX_REFUSED) refusals[num_refusals++].name = name;
+  if (i < num_refusals) refusals[i].count++;
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+void assume_bytes(const char *what, size_t low, size_t answered, size_t high) {
+  pthread_mutex_lock(&lock);
+  size_t i = 0;
+  while (i < num_assumptions && strcmp(assumptions[i].what, what)) i++;
+  if (i == num_assumptions && num_assumptions < MAX_ASSUMED) {
+    snprintf(assumptions[num_assumptions].what, sizeof assumptions->what, "%s", what);
+    num_assumptions++;
+  }
+  if (i < num_assumptions) {
+    struct assumed *a = &assumptions[i];
+    if (!a->count++ || high > a->high) {
+      a->low = low;
+      a->answered = answered;
+      a->high = high;
+    }
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+static void note_handed(enum library library, const void *p, size_t bytes) {
+  if (!mark_workspace((uintptr_t)p)) return;
+  pthread_mutex_lock(&lock);
+  if (num_workspaces < workspace_room || grow((void **)&workspaces, &workspace_room, sizeof *workspaces))
+    workspaces[num_workspaces++] = (struct workspace){event_position(), (int64_t)(uintptr_t)p, (int64_t)bytes,
+                                                      device_of_address(p), (int32_t)library};
+  pthread_mutex_unlock(&lock);
+}
+
+void saw_workspace(enum library library, const void *p, size_t bytes) {
+  if (!bytes || !is_device_address(p)) return;
+  forget(p);
+  note_handed(library, p, bytes);
+}
+
+void saw_communication(const void *p) {
+  if (is_device_address(p)) note_handed(LIBRARY_NCCL, p, 0);
+}
+
+void *new_handle(void) {
+  static uintptr_t next = 0x1000;
+  return (void *)__atomic_add_fetch(&next, 16, __ATOMIC_RELAXED);
+}
+
+/* ---- For the recorder -------------------------------------------------------------------------------------------- */
+
+API uint64_t ullage_position(void) { return event_position(); }
+API uint64_t ullage_num_events(void) { return num_events; }
+
+/* Copies the events into columns of ullage_num_events() entries. */
+API void ullage_events(uint64_t count, int64_t *address, int64_t *bytes, int64_t *reserved, int32_t *scope,
+                       uint8_t *dev, uint8_t *kind) {
+  pthread_mutex_lock(&lock);
+  for (uint64_t i = 0; i < count && i < num_events; i++) {
+    address[i] = events[i].address;
+    bytes[i] = events[i].bytes;
+    reserved[i] = events[i].reserved;
+    scope[i] = events[i].scope;
+    dev[i] = events[i].device;
+    kind[i] = events[i].kind;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+API uint64_t ullage_num_workspaces(void) { return num_workspaces; }
+
+API void ullage_workspace(uint64_t i, int64_t row[5]) {
+  const struct workspace *w = &workspaces[i];
+  row[0] = (int64_t)w->position;
+  row[1] = w->device;
+  row[2] = w->address;
+  row[3] = w->bytes;
+  row[4] = w->library;
+}
+
+API const char *ullage_refused(uint64_t i, uint64_t *count) {
+  if (i >= num_refusals) return NULL;
+  *count = refusals[i].count;
+  return refusals[i].name;
+}
+
+API const char *ullage_assumed(uint64_t i, uint64_t row[4]) {
+  if (i >= num_assumptions) return NULL;
+  row[0] = assumptions[i].count;
+  row[1] = assumptions[i].low;
+  row[2] = assumptions[i].answered;
+  row[3] = assumptions[i].high;
+  return assumptions[i].what;
+}
+
+API uint64_t ullage_non_torch_peak(int index) { return levels->devices[index % MAX_DEVICES].peak_non_torch; }
+
+/* A forked process has levels of its own. */
+static void keep_to_itself(void) {
+  own_levels = *levels;
+  levels = &own_levels;
+}
+
+/* From now on the levels are in this file, after its first `offset` bytes; false: it could not be had. */
+API int ullage_share_levels(const char *path, uint64_t offset) {
+  static bool is_told;
+  int file = open(path, O_RDWR | O_CLOEXEC);
+  if (file < 0) return false;
+  size_t size = (size_t)offset + sizeof *levels;
+  /* Room on the disk first: a page for which there is none would end the program when it is written. */
+  void *mapped = posix_fallocate(file, 0, (off_t)size) ? MAP_FAILED
+                                                       : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  if (mapped == MAP_FAILED) return false;
+  if (!is_told) pthread_atfork(NULL, NULL, keep_to_itself);
+  is_told = true;
+  pthread_mutex_lock(&lock);
+  struct levels *shared = (struct levels *)((char *)mapped + offset);
+  *shared = *levels;
+  levels = shared;
+  pthread_mutex_unlock(&lock);
+  return true;
+}

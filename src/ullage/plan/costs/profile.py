@@ -1,0 +1,187 @@
+"""How much memory each stretch of a step takes, and how much of it the blocks that went forward
+before hold for backward: read off the record of a run.
+
+A step is cut at the first and the last allocation of each block in forward and in backward. In a
+stretch, a block that is between its forward and its backward is *held*, and the block at work in
+it, if any, is its *own*. What the stretch takes at most, less what the held blocks keep, is its
+*rest*: that hangs on nothing but how its own block is treated. So runs in which all blocks are
+treated alike tell what any mixture takes:
+
+    peak = max over stretches of: rest[treatment of its own block] + sum of kept[treatment] held
+
+The same block is named alike in all runs, whatever its position in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ullage.explain.moments.phases import Phase, Regions, find_regions, region_of_births
+from ullage.plan.costs.blocks import Block, block_of_module
+from ullage.trace.lifetime import find_lifetimes
+from ullage.trace.model import EventKind, Int64Array, Record
+
+_NOBODY = -1
+_NEVER = np.iinfo(np.int64).max
+
+
+class Stretch(NamedTuple):
+    """A part of a step: "forward" or "backward" of a block, or what comes "after" one of them;
+    "before" all of them.
+    """
+
+    what: str
+    block: int = _NOBODY
+
+    @property
+    def own(self) -> int:
+        """The block at work in it; -1: none."""
+        return self.block if self.what in {"forward", "backward"} else _NOBODY
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What one run took.
+
+    Attributes:
+        kept_bytes: what each block's forward keeps for its backward.
+        rest_bytes: of each stretch.
+        held: which blocks are held in each stretch.
+        peak_bytes: the most that was allocated in all.
+    """
+
+    kept_bytes: Int64Array
+    rest_bytes: Mapping[Stretch, int]
+    held: Mapping[Stretch, npt.NDArray[np.bool_]]
+    peak_bytes: int
+
+
+class _Iteration(NamedTuple):
+    """A forward and its backward, as events: where it begins and ends, and where backward does."""
+
+    begin: int
+    end: int
+    backward: int
+
+
+def kept_by_module(record: Record) -> Int64Array:
+    """What the forward of each module itself keeps for backward, by its index in the record; at
+    most, over the iterations.
+    """
+    log = _Log(record, np.arange(len(record.modules) + 1))
+    kept = np.zeros(len(record.modules) + 1, dtype=np.int64)
+    for iteration in log.iterations:
+        kept = np.maximum(kept, log.kept(iteration, len(kept)))
+    return kept
+
+
+def read_profile(record: Record, blocks: Sequence[Block]) -> Profile:
+    """The profile of a run, over all of its iterations."""
+    log = _Log(record, block_of_module(blocks, record.modules))
+    num = len(blocks)
+    kept = np.zeros(num, dtype=np.int64)
+    for iteration in log.iterations:
+        kept = np.maximum(kept, log.kept(iteration, num))
+    rest: dict[Stretch, int] = {}
+    held: dict[Stretch, npt.NDArray[np.bool_]] = {}
+    first = log.iterations[0].begin if log.iterations else len(log.level)
+    if first:
+        rest[Stretch("before")] = int(log.level[:first].max())
+        held[Stretch("before")] = np.zeros(num, dtype=np.bool_)
+    for iteration in log.iterations:
+        for stretch, is_held, peak in log.stretches(iteration, num):
+            left = peak - int(kept[is_held].sum())
+            if left >= rest.get(stretch, 0):
+                rest[stretch], held[stretch] = left, is_held
+    return Profile(kept, rest, held, int(log.level.max(initial=0)))
+
+
+class _Log:
+    """The events of the first device, with the label of each: a module or a block."""
+
+    def __init__(self, record: Record, label_of_module: Int64Array) -> None:
+        events = record.events
+        device = int(events.device[0]) if len(events) else 0
+        is_block = (events.kind == EventKind.BLOCK) & (events.device == device)
+        self.level = np.cumsum(np.where(is_block, events.size_bytes, 0))
+        self._regions = find_regions(record.marks, record.first_position)
+        position = np.arange(len(events), dtype=np.int64) + record.first_position + 1
+        region = region_of_births(self._regions, position)
+        phase = self._regions.phase[region]
+        is_birth = is_block & (events.size_bytes > 0)
+        label = label_of_module[events.scope]
+        is_forward = (phase == Phase.FORWARD) & self._regions.grad[region]
+        self._forward = np.where(is_birth & is_forward, label, _NOBODY)
+        self._backward = np.where(is_birth & (phase == Phase.BACKWARD), label, _NOBODY)
+        self._first = record.first_position
+        self._lives = find_lifetimes(events, record.first_position)
+        self._device = device
+        self.iterations = list(_iterations(self._regions, record.first_position, len(events)))
+
+    def kept(self, iteration: _Iteration, count: int) -> Int64Array:
+        """What was born in forward and lives when backward begins, by label."""
+        lives = self._lives
+        event = lives.birth - self._first - 1
+        is_in = (event >= iteration.begin) & (event < iteration.backward)
+        is_in &= (lives.death > iteration.backward + self._first) & (lives.device == self._device)
+        label = np.where(is_in, self._forward[np.maximum(event, 0)], _NOBODY)
+        is_in &= label >= 0
+        kept = np.zeros(count, dtype=np.int64)
+        np.add.at(kept, label[is_in], lives.size_bytes[is_in])
+        return kept
+
+    def stretches(
+        self, iteration: _Iteration, count: int
+    ) -> Iterator[tuple[Stretch, npt.NDArray[np.bool_], int]]:
+        """The stretches of an iteration, which blocks each holds, and its peak."""
+        forward = _extents(self._forward, iteration, count)
+        backward = _extents(self._backward, iteration, count)
+        # What backward never turned to is held to the end.
+        until = np.where(backward[0] == _NEVER, iteration.end, backward[0])
+        cuts = {iteration.begin: Stretch("before")}
+        for what, (begin, end) in (("forward", forward), ("backward", backward)):
+            for block in np.flatnonzero(begin != _NEVER).tolist():
+                cuts[int(end[block])] = Stretch(f"after {what}", block)
+        for what, (begin, _) in (("forward", forward), ("backward", backward)):
+            for block in np.flatnonzero(begin != _NEVER).tolist():
+                cuts[int(begin[block])] = Stretch(what, block)
+        places = sorted(cuts)
+        for place, following in zip(places, [*places[1:], iteration.end], strict=True):
+            if place < following:
+                is_held = (forward[1] <= place) & (until >= following)
+                yield cuts[place], is_held, int(self.level[place:following].max())
+
+
+def _extents(
+    labels: Int64Array, iteration: _Iteration, count: int
+) -> tuple[Int64Array, Int64Array]:
+    """For each label its first event, and the event after its last; _NEVER for none."""
+    begin = np.full(count, _NEVER, dtype=np.int64)
+    end = np.full(count, -1, dtype=np.int64)
+    events = np.flatnonzero(labels[iteration.begin : iteration.end] >= 0) + iteration.begin
+    np.minimum.at(begin, labels[events], events)
+    np.maximum.at(end, labels[events], events + 1)
+    return begin, np.where(end < 0, _NEVER, end)
+
+
+def _iterations(regions: Regions, first: int, num_events: int) -> Iterator[_Iteration]:
+    """Each begins with the first forward pass that records gradients after a backward."""
+    begins: list[int] = []
+    backwards: list[int] = []
+    for place, phase, grad in zip(
+        regions.begin.tolist(), regions.phase.tolist(), regions.grad.tolist(), strict=True
+    ):
+        is_open = len(begins) > len(backwards)
+        if phase == Phase.FORWARD and grad and not is_open:
+            begins.append(place - first)
+        elif phase == Phase.BACKWARD and is_open:
+            backwards.append(place - first)
+    ends = [*begins[1:], num_events]
+    for begin, backward, end in zip(begins, backwards, ends, strict=False):
+        if begin < backward:
+            yield _Iteration(begin, end, backward)

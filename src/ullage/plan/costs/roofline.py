@@ -1,0 +1,158 @@
+"""How long a step takes: a roofline for each operation, and the link to the host.
+
+An operation takes the longest of three: its floating-point operations at the rate of the units that
+do them, the bytes that it moves at the memory's bandwidth, and the time in which the host launches
+its kernels. Copies over the link, and what ranks send each other, run beside the block that they
+are for, and cost what they take longer than it. The rates are those of the catalogue, as the makers
+state them: real ones are lower, all of them, so that the seconds are a lower bound, and it is their
+order that plans are chosen by; or what `ullage calibrate` has measured of them (gpus/rates.py).
+
+Ignores: kernels that torch.compile fuses; cuts of the clock; what runs beside on the host.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ullage.errors import SpecError
+from ullage.gpus.catalog import Gpu
+from ullage.gpus.rates import STATED, Rates, Speed, stored_rates
+from ullage.plan.costs.blocks import Block, block_of_module
+from ullage.trace.model import Record
+from ullage.trace.work import Operation
+
+# In place of a file with rates: those that makers state.
+CATALOGUE = "catalogue"
+# Between two launches of kernels by PyTorch's eager host code. Assumed.
+LAUNCH_S = 5e-6
+# Where nobody states the host link, as that of GPUs which are soldered to their host.
+_LINK_BYTES_PER_S = 15_754_000_000
+# Of an optimizer's step on the host, all ranks of a machine together: half of what eight channels
+# of DDR4-3200 give. Assumed for any host.
+_HOST_BYTES_PER_S = 100_000_000_000
+# Multiplications and additions a clock and multiprocessor outside of the tensor cores, in 32 bits.
+# Source: CUDA C++ Programming Guide, arithmetic instructions, throughput by compute capability.
+_FP32_PER_CLOCK = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
+_FP32_PER_CLOCK_LATER = 128
+_CLOCK_KHZ = 1_500_000
+_FP64_SHARE = 0.5
+_PARTS = ("forward", "backward", "optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """How long a step takes: each block's part in it, and all of it."""
+
+    blocks: npt.NDArray[np.float64]
+    step: float
+
+
+def step_seconds(record: Record, blocks: Sequence[Block], gpu: Gpu) -> Seconds:
+    """The seconds of the last whole step of a run with the work."""
+    block_of = block_of_module(blocks, record.modules)
+    operations = () if record.work is None else record.work.operations
+    num_ranks = max(map(len, record.groups), default=1)
+    busy = np.zeros((len(blocks) + 1, len(_PARTS)))
+    link, sent = np.zeros_like(busy), np.zeros_like(busy)
+    for one in operations:
+        place = block_of[one.module], _PARTS.index(one.part)
+        seconds = operation_seconds(one, gpu, num_ranks) * one.num
+        (sent if one.peer_bytes else link if one.link_bytes else busy)[place] += seconds
+    taken = np.maximum(np.maximum(busy, link), sent).sum(axis=1)
+    return Seconds(taken[:-1], float(taken.sum()))
+
+
+def operation_seconds(one: Operation, gpu: Gpu, num_ranks: int = 1) -> float:
+    """The seconds of one operation; of what is done on the host, by as many ranks at once."""
+    rates = gpu.measured
+    if one.host_bytes:
+        return one.host_bytes * num_ranks / _HOST_BYTES_PER_S
+    launched = one.num_launches * (rates.launch_s if rates else LAUNCH_S)
+    if one.link_bytes:
+        link = _slower(rates.to_device, rates.to_host) if rates else STATED
+        return max(link.seconds(one.link_bytes, link_bytes_per_s(gpu)), launched)
+    if one.peer_bytes:
+        peers = (rates.peers if rates else None) or STATED
+        return max(peers.seconds(one.peer_bytes, peer_bytes_per_s(gpu, num_ranks)), launched)
+    computed = 0.0
+    if one.flops:
+        speed = _compute_speed(one, rates) if rates else STATED
+        computed = speed.seconds(one.flops, flops_per_s(gpu, one.precision))
+    memory = rates.memory if rates else STATED
+    return max(computed, memory.seconds(one.num_bytes, gpu.bandwidth_bytes_per_s), launched)
+
+
+def _compute_speed(one: Operation, rates: Rates) -> Speed:
+    """What was measured of matrix products, or of attention, in a precision; what was not measured
+    goes at the stated rate.
+    """
+    if "attention" in one.name:
+        return rates.attention.get("backward" if "backward" in one.name else "forward", STATED)
+    return rates.matmul.get(one.precision, STATED)
+
+
+def _slower(one: Speed, other: Speed) -> Speed:
+    """The record of the work does not tell the directions of copies apart."""
+    return min(one, other, key=lambda speed: speed.frac)
+
+
+def peer_bytes_per_s(gpu: Gpu, num_ranks: int) -> float:
+    """What a GPU can send to the others of its machine: over NVLink, or over the host's link, as
+    more than two cards do that a bridge connects in pairs.
+    """
+    is_bridged = "card" in gpu.form and num_ranks > 2
+    if gpu.nvlink_bytes_per_s is None or is_bridged:
+        return float(link_bytes_per_s(gpu))
+    return gpu.nvlink_bytes_per_s / 2  # stated for both directions together
+
+
+def link_bytes_per_s(gpu: Gpu) -> int:
+    """What the link to the host carries, each way."""
+    return gpu.host_bytes_per_s or _LINK_BYTES_PER_S
+
+
+def with_rates(gpu: Gpu, rates: str | os.PathLike[str] | None) -> Gpu:
+    """A GPU with what was measured of it.
+
+    Args:
+        gpu: of the catalogue, with another memory or not.
+        rates: a file of `ullage calibrate`; "catalogue": none; None: what is kept of this GPU, if
+            it was measured.
+
+    Raises:
+        SpecError: the file cannot be read, or is of another GPU.
+    """
+    if rates == CATALOGUE:
+        return gpu
+    slug = gpu.slug.partition(" ")[0]
+    found = stored_rates(slug) if rates is None else Rates.load(rates)
+    if found is not None and found.gpu != slug:
+        raise SpecError(
+            f"{found.source}: these are rates of {found.gpu}, and the GPU is {slug}; give those of "
+            "that one, or `--rates catalogue`"
+        )
+    return replace(gpu, measured=found)
+
+
+def flops_per_s(gpu: Gpu, precision: str) -> float:
+    """The rate of a GPU for numbers such as "bfloat16" or "fp32"."""
+    rates = gpu.tensor_ops_per_s
+    tensor = {
+        "bfloat16": rates.bf16,
+        "float16": rates.fp16,
+        "tf32": rates.tf32,
+        "float8_e4m3fn": rates.fp8,
+        "float8_e5m2": rates.fp8,
+        "int8": rates.int8,
+    }.get(precision)
+    if tensor is not None:
+        return float(tensor)
+    per_clock = _FP32_PER_CLOCK.get(gpu.compute_capability, _FP32_PER_CLOCK_LATER)
+    clock = (gpu.clock_khz or _CLOCK_KHZ) * 1000
+    rate = 2.0 * per_clock * gpu.num_multiprocessors * clock
+    return rate * _FP64_SHARE if precision == "float64" else rate

@@ -1,0 +1,113 @@
+"""The whole search: on one GPU, on several, for the smallest GPU, and what of it is left where it
+is interrupted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ullage.errors import SpecError
+from ullage.gpus.catalog import find_gpu, load_catalog
+from ullage.phantom.device import PhantomDevice
+from ullage.plan.budget import Limit
+from ullage.plan.findings import FitReport
+from ullage.plan.launchers.launched import find_launched, fit_launched
+from ullage.plan.over_ranks import Goal, fit_spread
+from ullage.plan.runner import make_runner
+from ullage.runs.job import Job
+from ullage.runs.trials import Trials
+from ullage.techniques.technique import Semantics
+
+if TYPE_CHECKING:
+    from ullage.runs.ray_trials import RayTrials
+
+
+class Smallest(Enum):
+    """Whether the smallest GPU is looked for, and the plan is for that one."""
+
+    NO = 0
+    TOO = 1
+    INSTEAD = 2
+
+
+def find_plan(
+    trials: Trials | RayTrials,
+    job: Job,
+    goal: Goal,
+    allowed: Semantics,
+    wanted: Smallest,
+    *,
+    limit: Limit,
+) -> FitReport:
+    """The best plan; of a search that is interrupted, the best so far."""
+    try:
+        if job.options.rank is not None:
+            return _fit_several(trials, job, goal, allowed)
+        found = _fit_as_it_is(trials, job, goal, wanted)
+        return found or _fit_one(trials, job, goal, allowed, wanted, limit=limit)
+    except KeyboardInterrupt:
+        known = None if limit.search is None else limit.search.so_far(limit.budget_bytes)
+        if known is None:
+            raise
+        return known
+
+
+def _fit_as_it_is(
+    trials: Trials | RayTrials, job: Job, goal: Goal, smallest: Smallest
+) -> FitReport | None:
+    """The report of a program that fits as it is, by one run; None: it does not, or that is not
+    what is asked.
+    """
+    from ullage.plan.as_it_is import fits_as_it_is
+
+    if goal.is_for_memory or smallest is not Smallest.NO:
+        return None
+    return fits_as_it_is(make_runner(trials, job), goal.gpu, goal.budget_bytes)
+
+
+def _fit_one(
+    trials: Trials | RayTrials,
+    job: Job,
+    goal: Goal,
+    allowed: Semantics,
+    wanted: Smallest,
+    *,
+    limit: Limit,
+) -> FitReport:
+    """The best plan for one GPU."""
+    from ullage.plan.search import Search
+
+    if allowed is Semantics.TRAINING and wanted is Smallest.NO and not goal.is_for_memory:
+        # One that does less in a step is faster: it is for where nothing else fits.
+        milder = Search(
+            make_runner(trials, job), goal.gpu, Semantics.ROUNDING, is_late=limit.is_late
+        )
+        limit.follow(milder, goal.budget_bytes)
+        report = milder.fastest(goal.budget_bytes)
+        if report.best is not None or report.failure:
+            return report
+    search = Search(make_runner(trials, job), goal.gpu, allowed, is_late=limit.is_late)
+    limit.follow(search, goal.budget_bytes)
+    smallest = None if wanted is Smallest.NO else search.smallest_gpu(load_catalog())
+    if wanted is Smallest.INSTEAD and smallest is not None:
+        found = find_gpu(smallest.gpu)
+        there = replace(job, device=PhantomDevice(found, is_unlimited=True))
+        search = Search(make_runner(trials, there), found, allowed, is_late=limit.is_late)
+        goal = goal._replace(gpu=found, budget_bytes=found.total_bytes)
+        limit.follow(search, goal.budget_bytes)
+    ask = search.leanest if goal.is_for_memory else search.fastest
+    return replace(ask(goal.budget_bytes), smallest=smallest)
+
+
+def _fit_several(trials: Trials | RayTrials, job: Job, goal: Goal, allowed: Semantics) -> FitReport:
+    """The best plan for several GPUs; where the program has a launcher's configuration, the best of
+    those.
+    """
+    launched = find_launched(job)
+    if launched is None:
+        return fit_spread(make_runner(trials, job), job, goal, allowed)
+    if not isinstance(trials, Trials):
+        raise SpecError("configurations of a launcher are tried on this machine; leave --ray out")
+    return fit_launched(trials, job, launched, goal.budget_bytes, is_for_memory=goal.is_for_memory)

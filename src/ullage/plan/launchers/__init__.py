@@ -1,0 +1,1 @@
+"""Plans for programs that bring their own launcher: configurations of Accelerate and DeepSpeed."""

@@ -1,0 +1,283 @@
+"""The search for programs that bring their own launcher: what `ullage fit --gpus N` does where the
+program is started by `accelerate launch`, or reads a configuration of DeepSpeed.
+
+    ullage fit --gpu rtx-4090 --gpus 4 -o accelerate.yaml -- accelerate launch train.py
+    ullage fit --gpu rtx-4090 --gpus 4 -o ds.json -- train.py --deepspeed ds_config.json
+
+What is tried, and written, is that launcher's own configuration; each is played as one rank.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from ullage.errors import SpecError
+from ullage.explain.run import RunReport
+from ullage.phantom.device import PhantomDevice
+from ullage.phantom.launch import make_environment, run_directory
+from ullage.phantom.launcher import ranks_of
+from ullage.phantom.program import UserProgram, resolve_program
+from ullage.phantom.rank import choose_ranks
+from ullage.plan.findings import FitReport
+from ullage.plan.launchers.accelerate_file import accelerate_config, to_yaml
+from ullage.plan.launchers.deepspeed_file import deepspeed_config, read_deepspeed_config
+from ullage.plan.launchers.sharded_search import ShardedSearch, Wanted
+from ullage.plan.launchers.shardings import SHARDINGS, Engine, Sharding, splitting_sequences
+from ullage.runs.job import Job
+from ullage.runs.trials import Trials
+
+# Options of `accelerate launch` that say what its configuration is to say.
+_SAYS_HOW = ("--multi", "--use_", "--fsdp", "--zero", "--offload", "--deepspeed", "--cpu", "--tpu")
+_MODULE = "accelerate.commands.launch"
+_READ_YAML = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))"
+
+
+class Launched(Protocol):
+    """A program with a launcher's configuration that can be another one."""
+
+    @property
+    def suffix(self) -> str:
+        """What the names of its files end in."""
+
+    @property
+    def shardings(self) -> Sequence[Sharding]:
+        """Those that its configuration can say."""
+
+    def text(self, sharding: Sharding, kinds: Sequence[str]) -> str:
+        """Its configuration for a sharding and the classes of the blocks."""
+
+    def jobs(self, files: Sequence[Path], job: Job) -> list[Job | str]:
+        """The job with each of these configurations, or why it cannot be started with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccelerateLaunched:
+    """A program that `accelerate launch` starts.
+
+    Attributes:
+        words: of the whole command line.
+        place: among them, of the launcher's first option.
+        own: its configuration.
+        num_ranks: of the job.
+    """
+
+    words: tuple[str, ...]
+    place: int
+    own: Mapping[str, Any]
+    num_ranks: int
+
+    @property
+    def suffix(self) -> str:
+        """As Accelerate tells YAML from JSON."""
+        return ".yaml"
+
+    @property
+    def shardings(self) -> Sequence[Sharding]:
+        """All, and one that DeepSpeed's file cannot say."""
+        return (*SHARDINGS, splitting_sequences(self.num_ranks))
+
+    def text(self, sharding: Sharding, kinds: Sequence[str]) -> str:
+        """YAML."""
+        return to_yaml(accelerate_config(self.own, sharding, self.num_ranks, kinds))
+
+    def jobs(self, files: Sequence[Path], job: Job) -> list[Job | str]:
+        """What `accelerate launch --config_file FILE` would start."""
+        launched = [
+            resolve_program(
+                [*self.words[: self.place], "--config_file", str(file), *self.words[self.place :]],
+                job.program.python,
+                job.program.directory,
+            )
+            for file in files
+        ]
+        with run_directory() as run_dir:
+            environment = make_environment(run_dir, job.device, job.build, job.options)
+            asked = ranks_of(launched, environment)
+        return [one if isinstance(one, str) else _started(job, *one) for one in asked]
+
+
+def _started(job: Job, program: UserProgram, variables: Mapping[str, str]) -> Job:
+    """A job of what a launcher starts."""
+    told = {**job.options.variables, **variables}
+    program = replace(program, argv=job.program.argv)
+    return replace(job, program=program, options=replace(job.options, variables=told))
+
+
+@dataclass(frozen=True, slots=True)
+class DeepSpeedLaunched:
+    """A program that reads a configuration of DeepSpeed.
+
+    Attributes:
+        word: of its command line, which names that file.
+        own: its configuration.
+    """
+
+    word: str
+    own: Mapping[str, Any]
+
+    @property
+    def suffix(self) -> str:
+        """Of JSON."""
+        return ".json"
+
+    @property
+    def shardings(self) -> Sequence[Sharding]:
+        """Those of DeepSpeed."""
+        return [one for one in SHARDINGS if one.engine is Engine.DEEPSPEED]
+
+    def text(self, sharding: Sharding, kinds: Sequence[str]) -> str:
+        """JSON; it says nothing of blocks."""
+        del kinds
+        return json.dumps(deepspeed_config(self.own, sharding), indent=2) + "\n"
+
+    def jobs(self, files: Sequence[Path], job: Job) -> list[Job | str]:
+        """The program with another file in its words."""
+        program = job.program
+        made: list[Job | str] = []
+        for file in files:
+            words = [
+                one.removesuffix(self.word) + str(file) if _names(one, self.word) else one
+                for one in program.arguments
+            ]
+            made.append(replace(job, program=replace(program, arguments=tuple(words))))
+        return made
+
+
+def _names(word: str, file: str) -> bool:
+    """Whether a word of a command line is a file, or an option with it: --deepspeed=ds.json."""
+    return word.rpartition("=")[2] == file
+
+
+def find_launched(job: Job) -> Launched | None:
+    """What configuration the program of a rank's job has that can be varied; None: it has none.
+
+    Raises:
+        SpecError: its configuration cannot be read, or its command line says what that is to say.
+    """
+    words = job.program.argv
+    for word in words:
+        name = word.rpartition("=")[2]
+        own = read_deepspeed_config(name)
+        if own is not None:
+            return DeepSpeedLaunched(name, own)
+    launch = next((n for n, one in enumerate(words[:3]) if one in {"launch", _MODULE}), None)
+    if launch and (words[launch] == _MODULE or Path(words[launch - 1]).name == "accelerate"):
+        return _find_accelerate(job, launch + 1)
+    return None
+
+
+def _find_accelerate(job: Job, place: int) -> AccelerateLaunched:
+    words = list(job.program.argv)
+    script = job.program.arguments[job.program.arguments[0] == "-m"]
+    options = words[place : words.index(script, place)]
+    own: Mapping[str, Any] = {}
+    for number, word in reversed([*enumerate(options, place)]):
+        name, _, value = word.partition("=")
+        if name == "--config_file":
+            own = _read_config(value or words[number + 1], job.program.python)
+            del words[number : number + (1 if value else 2)]
+        elif name.startswith(_SAYS_HOW):
+            raise SpecError(
+                f"{name} says how the ranks share the training, which is what is looked for; leave "
+                "it out, or put it into the file that --config_file names"
+            )
+    rank = job.options.rank
+    told = {"mixed_precision": job.options.variables.get("ACCELERATE_MIXED_PRECISION", "no")}
+    num_ranks = 1 if rank is None else rank.world_size
+    return AccelerateLaunched(tuple(words), place, {**told, **own}, num_ranks)
+
+
+def _read_config(file: str, python: str) -> Mapping[str, Any]:
+    """A configuration of Accelerate, read by the YAML of the program's own environment."""
+    done = subprocess.run(
+        [python, "-c", _READ_YAML, file], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        said = "; ".join(done.stderr.strip().splitlines()[-1:])
+        raise SpecError(f"the configuration {file!r} cannot be read: {said}")
+    found = json.loads(done.stdout)
+    if not isinstance(found, dict):
+        raise SpecError(f"the configuration {file!r} is {found!r}; expected names and values")
+    return found
+
+
+def fit_launched(
+    trials: Trials, job: Job, launched: Launched, budget_bytes: int, *, is_for_memory: bool = False
+) -> FitReport:
+    """Finds the fastest configuration under which every rank of a job fits.
+
+    Args:
+        trials: makes the runs.
+        job: its first rank, where memory is without end.
+        launched: the configuration that it has.
+        budget_bytes: of each rank's device.
+        is_for_memory: find that which takes the least memory instead.
+    """
+    with run_directory() as directory:
+        runs = _Runs(job, launched, trials, directory)
+        search = ShardedSearch(runs.run, launched.text, job.device.gpu, launched.shardings)
+        find = search.leanest if is_for_memory else search.fastest
+        num_gpus = 1 if job.options.rank is None else job.options.rank.world_size
+        return replace(find(budget_bytes), num_gpus=num_gpus)
+
+
+class _Runs:
+    """Makes the runs that a search asks for; each configuration is written, and asked for, once."""
+
+    def __init__(self, job: Job, launched: Launched, trials: Trials, directory: Path) -> None:
+        self._job = job
+        self._launched = launched
+        self._trials = trials
+        self._directory = directory
+        self._jobs: dict[str, Job | str] = {"": job}
+
+    def run(self, wanted: Sequence[Wanted]) -> list[RunReport | str]:
+        """Runs these; of what cannot be started, why."""
+        texts = [self._text(one) for one in wanted]
+        new = [text for text in dict.fromkeys(texts) if text not in self._jobs]
+        suffix = self._launched.suffix
+        files = [self._directory / f"{len(self._jobs) + n}{suffix}" for n in range(len(new))]
+        for text, file in zip(new, files, strict=True):
+            file.write_text(text, encoding="utf-8")
+        if new:
+            self._jobs |= dict(zip(new, self._launched.jobs(files, self._job), strict=True))
+        found: list[RunReport | str] = []
+        jobs = []
+        for text, one in zip(texts, wanted, strict=True):
+            job = self._jobs[text]
+            if not isinstance(job, str):
+                jobs.append(self._as_wanted(job, one))
+        reports = iter(self._trials.run(jobs))
+        for text in texts:
+            why = self._jobs[text]
+            found.append(why if isinstance(why, str) else next(reports))
+        return found
+
+    def _text(self, wanted: Wanted) -> str:
+        if wanted.sharding is None:
+            return ""
+        is_done = wanted.plan is not None  # the plan does what the file cannot say
+        said = replace(wanted.sharding, is_checkpointed=False) if is_done else wanted.sharding
+        return self._launched.text(said, wanted.kinds)
+
+    def _as_wanted(self, job: Job, wanted: Wanted) -> Job:
+        rank = self._job.options.rank
+        if rank is not None and wanted.is_last:
+            last = rank.world_size - 1
+            (rank,) = choose_ranks((last,), rank.world_size, rank.local_world_size)
+        device = job.device
+        if wanted.gpu is not None:
+            device = PhantomDevice(wanted.gpu, is_unlimited=False)
+        options = replace(
+            job.options,
+            rank=rank,
+            plan=wanted.plan,
+            describes=wanted.has_work,
+            has_work=wanted.has_work,
+        )
+        return replace(job, device=device, options=options)

@@ -1,0 +1,334 @@
+"""The search among configurations of a launcher: the fastest under which the ranks of a job fit.
+
+It starts no process and writes no file itself: a `Runner` does, and gives back what each run said.
+
+    search = ShardedSearch(run, gpu, SHARDINGS)
+    search.fastest(budget_bytes).best
+
+Each sharding is played as one rank where memory is without end; those that take too much, with
+activation checkpointing too. They are then run on the device, the fastest first, the first rank and
+the last, until one is seen to fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ullage.errors import SpecError
+from ullage.explain.run import RunReport
+from ullage.explain.verdict import ExitCode, Verdict
+from ullage.gpus.catalog import Gpu
+from ullage.plan.costs.blocks import Block, find_blocks
+from ullage.plan.costs.profile import kept_by_module
+from ullage.plan.costs.roofline import step_seconds
+from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, Seen, failed, foreseen
+from ullage.plan.judging import judge
+from ullage.plan.launchers.shardings import Engine, OnHost, Sharding
+from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.technique import Action
+from ullage.units import format_bytes
+
+# What watching every operation moves of the peak, at most.
+_DISTURBANCE = 0.005
+
+
+class Wanted(NamedTuple):
+    """A run of one rank that is wanted.
+
+    Attributes:
+        sharding: how the ranks share the training; None: as the program has it.
+        kinds: the classes of the blocks.
+        plan: what is applied to it beside.
+        gpu: None: with memory without end.
+        is_last: the last rank, rather than the first.
+        has_work: whether the work is recorded.
+    """
+
+    sharding: Sharding | None = None
+    kinds: tuple[str, ...] = ()
+    plan: Plan | None = None
+    gpu: Gpu | None = None
+    is_last: bool = False
+    has_work: bool = False
+
+
+# What each run said, or why it could not be started.
+Runner = Callable[[Sequence[Wanted]], list[RunReport | str]]
+Ends = tuple[Seen, Seen]  # of the first rank, and of the last
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """A sharding that ran: with which plan, in which time and memory, and for which program."""
+
+    sharding: Sharding | None
+    plan: Plan | None
+    step_s: float
+    used_bytes: int
+    peak_bytes: int
+    made_for: MadeFor
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """What is tried first: what DeepSpeed's optimizer for the host takes there is not known."""
+        is_on_host = self.sharding is not None and self.sharding.on_host is not OnHost.NOTHING
+        return is_on_host, self.step_s
+
+
+class ShardedSearch:
+    """What is known of one program's shardings on one GPU.
+
+    Args:
+        run: makes runs, of one rank each.
+        write: a sharding as the text of the launcher's file; SpecError where it cannot be said.
+        gpu: each rank's device.
+        shardings: what is tried.
+    """
+
+    def __init__(
+        self,
+        run: Runner,
+        write: Callable[[Sharding, Sequence[str]], str],
+        gpu: Gpu,
+        shardings: Sequence[Sharding],
+    ) -> None:
+        self._run = run
+        self._write = write
+        self._gpu = gpu
+        self._shardings = shardings
+        self._left_out: dict[str, str] = {}
+        self._blocks: tuple[Block, ...] = ()
+
+    @property
+    def _kinds(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(block.kind for block in self._blocks))
+
+    def fastest(self, budget_bytes: int) -> FitReport:
+        """The fastest that is seen to fit."""
+        first, base = self._measure_program()
+        if base is None:
+            return self._failed(first, budget_bytes)
+        measured = self._measure_all(base, budget_bytes)
+        measured.sort(key=lambda one: one.order)
+        return self._told(first, base, measured, budget_bytes)
+
+    def leanest(self, budget_bytes: int) -> FitReport:
+        """That which takes the least memory, if it is seen to fit."""
+        first, base = self._measure_program()
+        if base is None:
+            return self._failed(first, budget_bytes)
+        measured = self._measure_all(base, 0)
+        measured.sort(key=lambda one: one.used_bytes)
+        return self._told(first, base, measured, budget_bytes)
+
+    def _measure_all(self, base: _Measured, enough_bytes: int) -> list[_Measured]:
+        """Every sharding, and with checkpointing those that take more than enough."""
+        plain = self._measure([(one, None) for one in self._shardings])
+        large = [one for one in plain if one.used_bytes > enough_bytes]
+        return [base, *plain, *self._measure([self._checkpointed(one) for one in large])]
+
+    def _told(
+        self,
+        first: RunReport,
+        base: _Measured,
+        measured: Sequence[_Measured],
+        budget_bytes: int,
+    ) -> FitReport:
+        """The report, of all that was measured; tried on the device in this order."""
+        seen = self._try(measured, budget_bytes)
+        place = _choose(seen)
+        best = None if place is None else measured[place]
+        candidates = [
+            self._candidate(one, seen.get(number), best, budget_bytes)
+            for number, one in enumerate(measured)
+        ]
+        chosen = None if place is None else candidates[place]
+        return FitReport(
+            program=first.program.argv,
+            torch=first.torch,
+            gpu=self._gpu,
+            budget_bytes=budget_bytes,
+            blocks=self._blocks,
+            as_it_is=candidates[measured.index(base)],
+            best=chosen,
+            plan=self._plan(best, chosen, budget_bytes),
+            candidates=tuple(sorted(candidates, key=lambda one: one.step_s)),
+            front=tuple(_front(measured)),
+            bound_s=0.0,
+            left_out=self._left_out,
+            smallest=None,
+            failure="",
+            warnings=first.warnings,
+            num_runs=0,
+            wall_s=0.0,
+            exit_code=ExitCode.ANSWER_IS_NO if best is None else ExitCode.FINE,
+        )
+
+    def _runs(self, wanted: Sequence[Wanted]) -> list[RunReport]:
+        """Runs of what has been started before."""
+        return [one for one in self._run(wanted) if not isinstance(one, str)]
+
+    def _measure_program(self) -> tuple[RunReport, _Measured | None]:
+        """The program as it is: its blocks, and what it takes."""
+        (report,) = self._runs([Wanted(has_work=True)])
+        if not _ran(report):
+            return report, None
+        found = report.program.plan.found if report.program.plan is not None else None
+        if found is None:
+            return report, None
+        record = report.processes[0].record
+        blocks = find_blocks(record, kept_by_module(record))
+        self._blocks = tuple(one for one in blocks if found.modules.get(one.path) == one.kind)
+        return report, self._read(None, None, report, found)
+
+    def _measure(self, tried: Sequence[tuple[Sharding, Plan | None]]) -> list[_Measured]:
+        """Those of the shardings that can be written and run."""
+        wanted = []
+        for sharding, plan in tried:
+            try:
+                self._text(sharding, plan)
+            except SpecError as error:
+                self._left_out[sharding.name] = str(error)
+                continue
+            wanted.append(Wanted(sharding, self._kinds, plan, has_work=True))
+        found = []
+        for one, report in zip(wanted, self._run(wanted) if wanted else [], strict=True):
+            if isinstance(report, str):
+                self._left_out[_name(one)] = report
+                continue
+            outcome = report.program.plan
+            if _ran(report) and outcome is not None and outcome.found is not None:
+                found.append(self._read(one.sharding, one.plan, report, outcome.found))
+            else:
+                self._left_out[_name(one)] = report.reason
+        return found
+
+    def _read(
+        self, sharding: Sharding | None, plan: Plan | None, report: RunReport, found: MadeFor
+    ) -> _Measured:
+        device = report.devices[0]
+        # Where ranks share a batch it takes as many steps to train on as many.
+        num_steps = 1 if sharding is None else sharding.num_context_ranks
+        return _Measured(
+            sharding,
+            plan,
+            num_steps * step_seconds(report.processes[0].record, self._blocks, self._gpu).step,
+            device.peak_used_bytes,
+            device.totals.peak_allocated_bytes,
+            found,
+        )
+
+    def _checkpointed(self, one: _Measured) -> tuple[Sharding, Plan | None]:
+        """The same with activation checkpointing: by the launcher's file, else by a plan."""
+        if one.sharding is None:
+            raise RuntimeError("only a sharding can be varied")
+        sharding = one.sharding.checkpointed
+        if sharding.engine is Engine.FSDP2:
+            return sharding, None
+        paths = tuple(block.path for block in self._blocks)
+        named = {path: one.made_for.modules[path] for path in paths}
+        action = Action("checkpoint", paths)
+        return sharding, Plan((action,), replace(one.made_for, modules=named))
+
+    def _text(self, sharding: Sharding, plan: Plan | None) -> str:
+        """The launcher's file; what a plan does is not asked of it."""
+        said = sharding if plan is None else replace(sharding, is_checkpointed=False)
+        return self._write(said, self._kinds)
+
+    def _try(self, measured: Sequence[_Measured], budget_bytes: int) -> dict[int, Ends]:
+        """On the device, until one fits without the allocator's retries: those that are expected
+        to, then those that may where the allocator gives back its cache.
+        """
+        seen: dict[int, Ends] = {}
+        least = self._gpu.context_low_bytes
+        may_fit = [n for n, one in enumerate(measured) if one.peak_bytes + least <= budget_bytes]
+        expected = budget_bytes * (1 + _DISTURBANCE)
+        for place in sorted(may_fit, key=lambda n: measured[n].used_bytes > expected):
+            one = measured[place]
+            ends = [
+                Wanted(one.sharding, self._kinds, one.plan, self._gpu, is_last=is_last)
+                for is_last in (False, True)
+            ]
+            first, last = (judge(report, budget_bytes) for report in self._runs(ends))
+            seen[place] = first, last
+            if first.fits and last.fits and not first.num_retries + last.num_retries:
+                break
+        return seen
+
+    def _candidate(
+        self,
+        one: _Measured,
+        ends: Ends | None,
+        best: _Measured | None,
+        budget_bytes: int,
+    ) -> Candidate:
+        worse = None if ends is None else max(ends, key=lambda end: (not end.fits, end.used_bytes))
+        used = one.used_bytes if worse is None else worse.used_bytes
+        why = ""
+        if one is not best:
+            why = _why(one, worse, best, budget_bytes)
+        return Candidate(
+            AS_IT_IS if one.sharding is None else one.sharding.name,
+            () if one.plan is None else one.plan.actions,
+            one.step_s,
+            one.peak_bytes,
+            used,
+            worse,
+            why,
+            configuration="" if one.sharding is None else self._text(one.sharding, one.plan),
+        )
+
+    def _plan(
+        self, best: _Measured | None, chosen: Candidate | None, budget_bytes: int
+    ) -> Plan | None:
+        if best is None or best.plan is None or chosen is None or chosen.seen is None:
+            return None
+        told = foreseen(chosen.seen, chosen.step_s, self._gpu, budget_bytes)
+        return replace(best.plan, foreseen=told)
+
+    def _failed(self, first: RunReport, budget_bytes: int) -> FitReport:
+        """The report of a program that failed by itself."""
+        trains_none = "it trains no model that could be shared among ranks"
+        found = failed(first, self._gpu, budget_bytes, trains_none)
+        return replace(found, left_out=self._left_out)
+
+
+def _name(wanted: Wanted) -> str:
+    return AS_IT_IS if wanted.sharding is None else wanted.sharding.name
+
+
+def _choose(seen: dict[int, Ends]) -> int | None:
+    """The first that fits on both ranks, without the allocator's retries if there is one."""
+    fitting = [place for place, ends in seen.items() if all(end.fits for end in ends)]
+    smooth = [place for place in fitting if not sum(end.num_retries for end in seen[place])]
+    return next(iter([*smooth, *fitting]), None)
+
+
+def _ran(report: RunReport) -> bool:
+    return report.verdict is Verdict.FITS and bool(report.processes) and bool(report.devices)
+
+
+def _why(one: _Measured, seen: Seen | None, best: _Measured | None, budget_bytes: int) -> str:
+    """Why a sharding is not the one chosen."""
+    if seen is not None and not seen.fits:
+        return seen.reason
+    if seen is not None and seen.num_retries:
+        return f"fits, with {seen.num_retries} retries of the allocator"
+    if one.used_bytes > budget_bytes:
+        return f"{format_bytes(one.used_bytes - budget_bytes)} too much"
+    if best is not None and one.step_s > best.step_s:
+        return f"{100 * (one.step_s / best.step_s - 1):.1f} % slower"
+    if best is None:
+        return ""
+    return "not tried: the host's part comes last" if one.order[0] else "no faster"
+
+
+def _front(measured: Sequence[_Measured]) -> list[tuple[float, int]]:
+    """Those that no other beats on both time and memory, fastest first."""
+    front: list[tuple[float, int]] = []
+    for one in sorted(measured, key=lambda each: (each.step_s, each.used_bytes)):
+        if not front or one.used_bytes < front[-1][1]:
+            front.append((one.step_s, one.used_bytes))
+    return front

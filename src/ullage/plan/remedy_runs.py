@@ -1,0 +1,270 @@
+"""Tries what is advised of a program that ran out of memory: what `ullage run --try-remedies` does.
+
+    report = try_remedies(report, job)
+    report.processes[0].findings[1].trial.makes_it_fit
+
+The program is run again where memory is without end, a few steps further than it came. In that
+trace a change of the program is replayed through PyTorch's allocator on the room that there was;
+settings of the allocator and techniques of `ullage fit` are run on the device itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from ullage.errors import EnvironmentProblem, PlanError, SnapshotError, SpecError
+from ullage.phantom.device import PhantomDevice
+from ullage.phantom.launch import make_environment, run_directory, start
+from ullage.plan.runner import make_runner
+from ullage.runs.job import Job
+from ullage.runs.one import explain_job
+from ullage.runs.parallel import OUTPUT
+from ullage.runs.trials import Trials
+from ullage.techniques.technique import Action
+
+if TYPE_CHECKING:
+    from ullage.explain.rules.rule import Finding
+    from ullage.explain.run import Process, RunReport
+    from ullage.explain.snapshot import SnapshotReport
+    from ullage.explain.trial import Trial
+
+# The steps beyond those that ended: the one that failed, and two that show that they are alike.
+_MORE_STEPS: Final = 3
+# Runs of the program beside the one without end, and what they may take together.
+_MAX_RUNS: Final = 4
+_MIN_PATIENCE_S: Final = 120.0
+_PATIENCE: Final = 20.0
+_FLOAT16: Final = "float16"
+# The technique that does what a rule advises; with modules where it is applied to blocks.
+_TECHNIQUES: Final[Mapping[str, Action]] = MappingProxyType({
+    "UL101": Action("eight_bit_states"),
+    "UL102": Action("optimizer_kernel"),
+    "UL103": Action("free_gradients"),
+    "UL104": Action("free_gradients"),
+    "UL106": Action("bf16_parameters"),
+    "UL121": Action("chunked_loss"),
+    "UL123": Action("flash_attention"),
+    "UL125": Action("checkpoint"),
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A run that ended out of memory: its job, its one process and what its snapshot says, what the
+    allocator could have, and what its remedies may take.
+    """
+
+    job: Job
+    process: Process
+    report: SnapshotReport
+    limit_bytes: int
+    num_steps: int
+    deadline_s: float
+
+    @property
+    def is_late(self) -> bool:
+        """Whether no more runs are to be started."""
+        return time.monotonic() > self.deadline_s
+
+
+def try_remedies(
+    result: RunReport, job: Job, on_progress: Callable[[str], None] | None = None
+) -> RunReport:
+    """The run with what came of trying its remedies; the run itself where there are none to try: it
+    fits, has several processes, or is under a plan already.
+    """
+    say = on_progress or (lambda _line: None)
+    failure = _failure_of(result, job)
+    if failure is None:
+        return result
+    say("trying remedies: the program again, where memory is without end")
+    with run_directory() as directory:
+        whole = _run_whole(failure, directory / "whole.pickle")
+        if whole is None:
+            return result
+        findings = _replayed(failure, whole)
+        findings = _run_each(failure, findings, say)
+    process = replace(failure.process, findings=findings)
+    return replace(result, processes=(process,))
+
+
+def _failure_of(result: RunReport, job: Job) -> _Failure | None:
+    """What has remedies to try."""
+    from ullage.explain.remedies import ran_out, room_of
+    from ullage.explain.snapshot import explain_snapshot
+    from ullage.trace.snapshot_reader import read_snapshot
+
+    processes = result.processes
+    is_alone = len(processes) == 1 and job.options.plan is None and job.options.rank is None
+    if not is_alone or processes[0].oom is None or processes[0].snapshot is None:
+        return None
+    try:
+        report = explain_snapshot(read_snapshot(Path(processes[0].snapshot)))
+    except SnapshotError:
+        return None
+    device = next((one for one in report.devices if ran_out(one)), None)
+    if device is None or device.shortage is None:
+        return None
+    steps = device.course.num_steps + _MORE_STEPS
+    patience = max(_MIN_PATIENCE_S, _PATIENCE * result.program.wall_s)
+    return _Failure(
+        job=job,
+        process=processes[0],
+        report=report,
+        limit_bytes=room_of(device.shortage).limit_bytes,
+        num_steps=min(steps, job.options.steps or steps),
+        deadline_s=time.monotonic() + patience,
+    )
+
+
+def _run_whole(failure: _Failure, kept: Path) -> SnapshotReport | None:
+    """The program where memory is without end; None where it does not come to an end there."""
+    from ullage.explain.snapshot import explain_snapshot
+    from ullage.explain.verdict import Verdict
+    from ullage.trace.snapshot_reader import read_snapshot
+
+    job = _endless(failure)
+    job = replace(job, options=replace(job.options, has_snapshot=True))
+    with run_directory() as run_dir:
+        environment = make_environment(run_dir, job.device, job.build, job.options)
+        with start(job.program, environment, output=run_dir / OUTPUT) as child:
+            ended = child.wait(lambda: child.stop() if failure.is_late else None)
+            result = explain_job(job, run_dir, child.pid, ended, kept)
+    snapshot = result.processes[0].snapshot if result.processes else None
+    if result.verdict is not Verdict.FITS or snapshot is None:
+        return None
+    return explain_snapshot(read_snapshot(Path(snapshot)))
+
+
+def _endless(failure: _Failure) -> Job:
+    job = failure.job
+    return replace(
+        job,
+        device=replace(job.device, is_unlimited=True),
+        options=replace(job.options, steps=failure.num_steps, has_snapshot=False),
+    )
+
+
+def _replayed(failure: _Failure, whole: SnapshotReport) -> tuple[Finding, ...]:
+    """Why it failed, then what is found in the whole trace, with what replays of it say."""
+    from ullage.explain.remedies import derive_whole
+    from ullage.explain.rules.registry import find_findings
+    from ullage.whatif.remedies import replay_trials
+
+    causes = tuple(one for one in failure.process.findings if one.is_fatal)
+    found = derive_whole(whole, find_findings(whole), failure.limit_bytes)
+    python = failure.job.program.python
+    try:
+        if any(one.relief is not None for one in causes):
+            causes = replay_trials(failure.report, causes, python=python)
+        found = replay_trials(whole, found, python=python, limit_bytes=failure.limit_bytes)
+    except (EnvironmentProblem, SpecError):  # what is derived is not to be lost for it
+        return (*causes, *found)
+    return (*causes, *found)
+
+
+def _run_each(
+    failure: _Failure, findings: Sequence[Finding], say: Callable[[str], None]
+) -> tuple[Finding, ...]:
+    """The findings with what runs of the program itself say."""
+    from ullage.explain.trial import MakesItFit
+
+    job, result = _endless(failure), list(findings)
+    num_runs = 0
+    with Trials(job) as trials:
+        plans = _Plans(trials, job)
+        for number, one in enumerate(findings):
+            is_open = one.trial is not None and one.trial.makes_it_fit is MakesItFit.NOT_TRIED
+            if not is_open or num_runs == _MAX_RUNS or failure.is_late:
+                continue
+            trial = _run_one(failure, plans, one, say)
+            if trial is not None:
+                num_runs += 1
+                result[number] = replace(one, trial=trial)
+    return tuple(result)
+
+
+def _run_one(
+    failure: _Failure, plans: _Plans, finding: Finding, say: Callable[[str], None]
+) -> Trial | None:
+    """A run with the remedy of a finding; None where there is nothing to run."""
+    from ullage.explain.remedies import EXPANDABLE, sets_allocator
+
+    if sets_allocator(finding):
+        if failure.job.options.alloc_conf:
+            return None
+        say(f"trying remedies: {EXPANDABLE}")
+        options = replace(plans.job.options, alloc_conf=EXPANDABLE)
+        limited = replace(plans.job, device=failure.job.device, options=options)
+        (report,) = plans.trials.run([limited])
+        return _judge(report, f"run with {EXPANDABLE}")
+    action = _technique_of(finding)
+    if action is None:
+        return None
+    say(f"trying remedies: {action.technique}")
+    return plans.try_action(action, failure.job.device)
+
+
+def _technique_of(finding: Finding) -> Action | None:
+    """What of `ullage fit` does what a finding advises."""
+    if finding.rule.code == "UL123" and _FLOAT16 in finding.change.partition(":")[0]:
+        return Action("autocast_float16")
+    return _TECHNIQUES.get(finding.rule.code)
+
+
+class _Plans:
+    """Makes plans of one technique for a program, which is measured once, and runs them."""
+
+    def __init__(self, trials: Trials, job: Job) -> None:
+        self.trials = trials
+        self.job = job
+        self._known: Any = None
+
+    def try_action(self, action: Action, device: PhantomDevice) -> Trial:
+        """A run on a device under a technique alone, on every block where it is for modules."""
+        from ullage.explain.trial import MakesItFit, Trial
+        from ullage.plan.costs.measure import Measurements, Wanted
+        from ullage.techniques.catalog import TECHNIQUES
+        from ullage.techniques.technique import Place
+
+        run = make_runner(self.trials, self.job)
+        if self._known is None:
+            self._known = Measurements(run, device.gpu)
+            self._known.measure_program()
+        if TECHNIQUES[action.technique].place is Place.MODULES:
+            action = replace(action, modules=tuple(one.path for one in self._known.blocks))
+        try:
+            plan = self._known.plan((action,))
+        except PlanError as error:
+            return Trial(MakesItFit.NOT_TRIED, f"no plan of {action.technique}: {error}")
+        (report,) = run([Wanted(plan, device.gpu)])
+        trial = _judge(report, f"run under the technique {action.technique}")
+        return replace(trial, plan=plan.document)
+
+
+def _judge(report: RunReport, how: str) -> Trial:
+    """What a run on the device says."""
+    from ullage.explain.trial import MakesItFit, Trial
+    from ullage.explain.verdict import Verdict
+    from ullage.units import format_bytes
+
+    if report.verdict is Verdict.OUT_OF_MEMORY:
+        return Trial(MakesItFit.NO, f"{how}: out of memory")
+    if report.verdict is not Verdict.FITS or not report.devices:
+        return Trial(MakesItFit.NOT_TRIED, f"{how}, which failed: {report.reason}")
+    device = report.devices[0]
+    steps = len([one for one in device.steps if one.is_complete])
+    left = format_bytes(max(device.headroom_bytes, 0))
+    return Trial(
+        MakesItFit.YES,
+        f"{how} it fits over {steps} step{'s' * (steps != 1)}, {left} left",
+        device.totals.peak_allocated_bytes,
+    )
+
+
+__all__ = ["try_remedies"]

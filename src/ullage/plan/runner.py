@@ -1,0 +1,88 @@
+"""The runs of a search: from what it wants to know to jobs, and their reports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Unpack
+
+from ullage.errors import SpecError
+from ullage.phantom.device import PhantomDevice
+from ullage.runs.job import Job, ProgramOptions, make_job, make_options
+from ullage.runs.trials import Trials
+from ullage.techniques.technique import Semantics
+
+if TYPE_CHECKING:
+    from ullage.explain.run import RunReport
+    from ullage.plan.costs.measure import Runner, Wanted
+    from ullage.runs.ray_trials import RayTrials
+
+# The steps that a run is cut off after: the first has no optimizer states yet, the third is as all
+# that follow.
+STEPS = 3
+
+
+def make_search_job(
+    program: Sequence[str],
+    device: PhantomDevice,
+    python: str | os.PathLike[str] | None,
+    **options: Unpack[ProgramOptions],
+) -> Job:
+    """The runs that a search makes plans from: cut off after `STEPS`, where memory is without end.
+
+    Raises:
+        SpecError: an option or the program is not possible.
+        EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
+    """
+    if options.get("plan") is not None:
+        raise SpecError("a search makes a plan; leave the other plan out")
+    told = {"steps": STEPS, **{key: value for key, value in options.items() if value is not None}}
+    return make_job(
+        program,
+        device=replace(device, is_unlimited=True),
+        python=python,
+        options=make_options(**told),  # type: ignore[arg-type]
+    )
+
+
+def make_trials(
+    job: Job, ray: str | None, on_progress: Callable[[str], None] | None, semantics: Semantics
+) -> Trials | RayTrials:
+    """What makes the runs of a search, of techniques that may change so much: this machine, or a
+    Ray cluster.
+    """
+    if ray is None:
+        from ullage.plan.menu import variables
+
+        return Trials(job, on_progress, list(variables(semantics)))
+    from ullage.runs.ray_trials import RayTrials
+
+    return RayTrials(job, ray, on_progress)
+
+
+def make_runner(trials: Trials | RayTrials, job: Job) -> Runner:
+    """Runs plans, each on its GPU or where memory is without end, with the work or without."""
+
+    def device_of(one: Wanted) -> PhantomDevice:
+        return job.device if one.gpu is None else PhantomDevice(one.gpu, is_unlimited=False)
+
+    def run(wanted: Sequence[Wanted]) -> list[RunReport]:
+        jobs = [
+            replace(
+                job,
+                device=device_of(one),
+                options=replace(
+                    job.options,
+                    plan=one.plan,
+                    describes=one.describes,
+                    has_work=one.has_work,
+                    replays=one.replays,
+                ),
+            )
+            for one in wanted
+        ]
+        is_fresh = any(one.is_fresh for one in wanted)
+        return trials.run(jobs, is_fresh=is_fresh)
+
+    return run

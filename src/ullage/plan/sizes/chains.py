@@ -1,0 +1,301 @@
+"""Uniform, square-root and optimal segments of a program's chain of modules, each run and seen.
+
+It starts no process itself, as the search (plan/search.py).
+
+    report = compare_cuts(run, gpu, path=None)
+    report.cuts[0].lengths, report.cuts[0].allocated_bytes, report.cuts[0].recomputed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ullage.errors import SpecError
+from ullage.estimate.training.checkpointing import best_num_segments
+from ullage.explain.run import RunReport
+from ullage.explain.verdict import ExitCode, Verdict
+from ullage.gpus.catalog import Gpu
+from ullage.plan.costs.blocks import Block
+from ullage.plan.costs.measure import Runner, Wanted
+from ullage.plan.costs.profile import Profile, Stretch, kept_by_module, read_profile
+from ullage.plan.costs.roofline import step_seconds
+from ullage.plan.sizes import segments
+from ullage.plan.sizes.segments import least_peak
+from ullage.techniques.checkpoint_segments import CHECKPOINT_SEGMENTS, even_lengths
+from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.technique import Action
+from ullage.trace.model import Int64Array, Record
+
+_KIND = "Sequential"
+# Of fewer modules, there is nothing to compare.
+_LEAST_MODULES = 4
+_AS_LITTLE = 1.001
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A segmentation, and what was seen of it.
+
+    Attributes:
+        name: for people: "square root, 4".
+        lengths: modules in each segment; empty: nothing is checkpointed.
+        spares_last: the last segment does not run again.
+        plan: to be written; None of none.
+        used_bytes, allocated_bytes: the device's and the allocator's peaks.
+        recomputed: floating-point operations more than without, as a share of a step's.
+        step_s: seconds of a step by the model of costs.
+        why_not: why it did not run; empty if it did.
+    """
+
+    name: str
+    lengths: tuple[int, ...]
+    spares_last: bool = False
+    plan: Plan | None = None
+    used_bytes: int = 0
+    allocated_bytes: int = 0
+    recomputed: float = 0.0
+    step_s: float = 0.0
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Modules that are called one after another.
+
+    Attributes:
+        path: of what holds them; "" if it is the model itself.
+        parts: they.
+        units: how many belong together, in order. What has no parameters, such as an activation
+            that may change its input in place, belongs to what is before it.
+    """
+
+    path: str
+    parts: tuple[Block, ...]
+    units: tuple[int, ...]
+
+    def lengths(self, num_units: Sequence[int]) -> tuple[int, ...]:
+        """Modules in segments of so many units each."""
+        ends = np.cumsum([0, *self.units])[np.cumsum([0, *num_units])]
+        return tuple(np.diff(ends).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class ChainReport:
+    """The segmentations of a chain side by side.
+
+    Attributes:
+        program: its words.
+        torch: its version.
+        gpu: whose rates the seconds are by.
+        path: of the chain; "" if it is the model itself.
+        modules: the classes of what it holds, in order.
+        num_units: how many of these, or groups of these, may be segments.
+        cuts: nothing checkpointed first.
+        failure: why the program failed by itself; empty if it did not.
+        num_runs, wall_s: how many runs, and how long they took.
+    """
+
+    program: tuple[str, ...]
+    torch: str
+    gpu: Gpu
+    path: str
+    modules: tuple[str, ...]
+    num_units: int
+    cuts: tuple[Cut, ...]
+    failure: str = ""
+    num_runs: int = 0
+    wall_s: float = 0.0
+
+    @property
+    def best(self) -> Cut | None:
+        """The fastest segments of those under which the least is allocated, to a thousandth; None:
+        none ran.
+        """
+        ran = [one for one in self.cuts if one.lengths and not one.why_not]
+        least = min((one.allocated_bytes for one in ran), default=0)
+        as_little = [one for one in ran if one.allocated_bytes <= least * _AS_LITTLE]
+        return min(as_little, key=lambda one: one.step_s, default=None)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """3 where the program failed by itself."""
+        return ExitCode.PROGRAM_FAILED if self.failure else ExitCode.FINE
+
+
+def compare_cuts(run: Runner, gpu: Gpu, path: str | None) -> ChainReport:
+    """Runs a program with its chain in several segmentations, on a device without end.
+
+    Args:
+        run: makes runs.
+        gpu: whose rates count.
+        path: of the chain; None: that which keeps the most for backward.
+
+    Raises:
+        SpecError: there is no such chain.
+    """
+    clean, worked = run([Wanted(describes=True), Wanted(has_work=True)])
+    outcome = clean.program.plan
+    report = ChainReport(clean.program.argv, clean.torch, gpu, path or "", (), 0, ())
+    has_failed = Verdict.FAILED in {clean.verdict, worked.verdict}
+    if outcome is None or outcome.found is None or has_failed:
+        return replace(report, failure=clean.reason or worked.reason or "it trains no model")
+    chain = find_chain(worked.processes[0].record, path)
+    comparison = _Comparison(run, gpu, outcome.found, chain)
+    return replace(
+        report,
+        path=chain.path,
+        modules=tuple(one.kind for one in chain.parts),
+        num_units=len(chain.units),
+        cuts=tuple(comparison.cuts(clean, worked)),
+    )
+
+
+def find_chain(record: Record, path: str | None) -> Chain:
+    """A chain of a program, by its path or by what it keeps for backward.
+
+    Raises:
+        SpecError: there is none, or none at that path.
+    """
+    tree = {record.modules[one.module]: one for one in (record.work.tree if record.work else ())}
+    parts_of: dict[str, list[str]] = {}
+    for name in tree:
+        parent = name.rpartition(".")[0]
+        if name and parent in tree and tree[parent].kind == _KIND:
+            parts_of.setdefault(parent, []).append(name)
+    chains = {name: parts for name, parts in parts_of.items() if len(parts) >= _LEAST_MODULES}
+    if path is not None and path not in chains:
+        known = ", ".join(repr(one) for one in chains) or "none"
+        raise SpecError(
+            f"{path!r} is no torch.nn.Sequential of {_LEAST_MODULES} modules or more; the "
+            f"program's model has: {known}"
+        )
+    if not chains:
+        raise SpecError(
+            f"the program's model has no torch.nn.Sequential of {_LEAST_MODULES} modules or more; "
+            "`ullage fit` chooses among modules that are called in other ways"
+        )
+    kept = dict(zip([*record.modules, None], kept_by_module(record).tolist(), strict=True))
+
+    def kept_in(name: str) -> int:
+        inside = f"{name}." if name else ""
+        return sum(kept[one] for one in tree if one.startswith(inside))
+
+    chosen = path if path is not None else max(chains, key=kept_in)
+    starts = [place for place, one in enumerate(chains[chosen]) if tree[one].num_parameters]
+    ends = [*starts[1:], len(chains[chosen])]
+    return Chain(
+        chosen,
+        tuple(Block(one, tree[one].kind) for one in chains[chosen]),
+        tuple(np.diff([0, *ends]).tolist()),
+    )
+
+
+class _Comparison:
+    """The runs of one chain."""
+
+    def __init__(self, run: Runner, gpu: Gpu, found: MadeFor, chain: Chain) -> None:
+        self._run = run
+        self._gpu = gpu
+        self._made_for = replace(found, modules={chain.path: found.modules[chain.path]})
+        self._chain = chain
+
+    def cuts(self, clean: RunReport, worked: RunReport) -> Iterator[Cut]:
+        """All segmentations, and what was seen of each."""
+        none = self._seen(Cut("none", ()), clean, worked, worked)
+        yield none
+        count = len(self._chain.units)
+        each = Cut(f"one each, {count}", self._chain.units)
+        (each_clean, each_worked) = self._runs([each])
+        optimal = even_lengths(count, best_num_segments(count))
+        if each_clean.verdict is Verdict.FITS:
+            optimal = least_peak(self._costs(clean, each_clean))
+        wanted = [
+            replace(one, lengths=self._chain.lengths(one.lengths)) for one in _cuts(count, optimal)
+        ]
+        reports = self._runs(wanted)
+        for cut, of_cut, with_work in zip(wanted, reports[::2], reports[1::2], strict=True):
+            yield self._seen(cut, of_cut, with_work, worked)
+        yield self._seen(each, each_clean, each_worked, worked)
+
+    def _costs(self, clean: RunReport, each: RunReport) -> segments.Chain:
+        """What the units take, by a run in which nothing is checkpointed and one in which each unit
+        is a segment.
+
+        What a unit keeps in that one is its output, the next one's input; the first one's comes
+        from outside, and is held in any case. What is outside, it tells as well: weights that
+        autocast has cast are held there in all of forward, and count for no unit.
+        """
+        profile, checkpointed = self._profile(clean), self._profile(each)
+        outputs = self._by_unit(checkpointed.kept_bytes)
+        kept, rests = profile.kept_bytes, profile.rest_bytes
+        own = [rests.get(Stretch("backward", one), int(held)) for one, held in enumerate(kept)]
+        starts = np.cumsum([0, *self._chain.units[:-1]])
+        before = np.cumsum(kept) - kept
+        before -= np.repeat(before[starts], self._chain.units)
+        outside = [
+            rest for one, rest in checkpointed.rest_bytes.items() if checkpointed.held[one].all()
+        ]
+        return segments.Chain(
+            np.concatenate([[0], outputs[:-1]]),
+            self._by_unit(kept),
+            np.maximum.reduceat(before + np.array(own), starts),
+            max(outside, default=0) + int(outputs[-1]),
+        )
+
+    def _profile(self, report: RunReport) -> Profile:
+        return read_profile(report.processes[0].record, self._chain.parts)
+
+    def _by_unit(self, sizes: Int64Array) -> Int64Array:
+        found: Int64Array = np.add.reduceat(sizes, np.cumsum([0, *self._chain.units[:-1]]))
+        return found
+
+    def _runs(self, wanted: Sequence[Cut]) -> list[RunReport]:
+        """For each, a run as it is and one with the work."""
+        plans = [self._plan(one) for one in wanted]
+        return self._run(
+            [Wanted(plan, has_work=has_work) for plan in plans for has_work in (False, True)]
+        )
+
+    def _plan(self, cut: Cut) -> Plan | None:
+        if not cut.lengths:
+            return None
+        told = {"lengths": ",".join(map(str, cut.lengths))}
+        settings = told | ({"spares_last": True} if cut.spares_last else {})
+        return Plan(
+            (Action(CHECKPOINT_SEGMENTS.name, (self._chain.path,), settings),), self._made_for
+        )
+
+    def _seen(self, cut: Cut, clean: RunReport, worked: RunReport, base: RunReport) -> Cut:
+        failed = next((one for one in (clean, worked) if one.verdict is not Verdict.FITS), None)
+        if failed is not None:
+            return replace(cut, why_not=failed.reason)
+        record, without = worked.processes[0].record, base.processes[0].record
+        return replace(
+            cut,
+            plan=self._plan(cut),
+            used_bytes=clean.devices[0].peak_used_bytes,
+            allocated_bytes=clean.devices[0].totals.peak_allocated_bytes,
+            recomputed=_flops(record) / max(_flops(without), 1) - 1,
+            step_s=step_seconds(record, self._chain.parts, self._gpu).step,
+        )
+
+
+def _cuts(count: int, optimal: tuple[int, ...]) -> Iterator[Cut]:
+    """Even segments, and those with the least peak by the profile; their lengths in units."""
+    root = best_num_segments(count)
+    for number in sorted({2, root // 2, root, 2 * root} - {0, 1, count}):
+        if number < count:
+            name = f"{'square root' if number == root else 'uniform'}, {number}"
+            yield Cut(name, even_lengths(count, number))
+    name = f"optimal, {len(optimal)}"
+    yield Cut(name, optimal)
+    if len(optimal) > 1:
+        yield Cut(f"{name}, last spared", optimal, spares_last=True)
+
+
+def _flops(record: Record) -> int:
+    operations = () if record.work is None else record.work.operations
+    return sum(one.flops * one.num for one in operations)

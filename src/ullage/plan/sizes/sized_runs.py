@@ -1,0 +1,103 @@
+"""Runs of a program with any sizes, as a search for the largest wants them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ullage.phantom.device import PhantomDevice
+from ullage.phantom.program import resolve_program
+from ullage.plan.runner import make_runner
+from ullage.runs.job import Job
+from ullage.runs.trials import Trials
+from ullage.runs.variables import fill_in
+
+if TYPE_CHECKING:
+    from ullage.explain.run import RunReport
+    from ullage.plan.costs.measure import Wanted
+
+_LARGER = 16
+
+
+def without_end(device: PhantomDevice) -> PhantomDevice:
+    """The device where memory is without end.
+
+    A size far beyond the device is measured there, and torch reserves no longer ranges for its
+    expandable segments than a device is large: so this one says that it is many times as large.
+    """
+    gpu = replace(device.gpu, total_bytes=_LARGER * device.gpu.total_bytes)
+    return replace(device, gpu=gpu, is_unlimited=True)
+
+
+class SizedRuns:
+    """Runs a program with any sizes, as many at once as there are processors.
+
+    The many runs of one size that plans are looked for with have trials of their own, which keep
+    the program as it is at the first call of its model; other sizes, and all runs on the device,
+    share one warm process.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        program: Sequence[str],
+        variable: str,
+        on_progress: Callable[[str], None] | None,
+    ) -> None:
+        self._job = job
+        self._program = program
+        self._variable = variable
+        self._report = on_progress or (lambda _line: None)
+        self._stack = ExitStack()
+        self._held: dict[int, Trials] = {}
+
+    def __enter__(self) -> SizedRuns:
+        self._trials = self._start(self._job)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def num_runs(self) -> int:
+        return sum(one.num_runs for one in (self._trials, *self._held.values()))
+
+    @property
+    def outputs(self) -> list[str]:
+        """The last lines of runs that failed."""
+        trials = (self._trials, *self._held.values())
+        return [text for one in trials for text in one.outputs.values()]
+
+    def run(self, asked: Sequence[tuple[int, Wanted]]) -> list[RunReport]:
+        """Each run, in their order."""
+        sizes = {size for size, _ in asked}
+        if len(asked) > 1 and len(sizes) == 1:
+            (size,) = sizes
+            if size not in self._held:
+                self._held[size] = self._start(self._job_at(size))
+        with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
+            return [*pool.map(self._run_one, asked)]
+
+    def _run_one(self, asked: tuple[int, Wanted]) -> RunReport:
+        size, wanted = asked
+        trials = self._trials if wanted.gpu else self._held.get(size, self._trials)
+        (report,) = make_runner(trials, self._job_at(size))([wanted])
+        self._report(f"{self.num_runs} runs, {self._variable} {size}")
+        return report
+
+    def _job_at(self, size: int) -> Job:
+        words = words_at(self._program, self._variable, size)
+        program = self._job.program
+        return replace(self._job, program=resolve_program(words, program.python, program.directory))
+
+    def _start(self, job: Job) -> Trials:
+        return self._stack.enter_context(Trials(job))
+
+
+def words_at(program: Sequence[str], variable: str, size: int) -> list[str]:
+    """The words of a program whose variable has this size."""
+    return [fill_in(word, ((variable, str(size)),)) for word in program]

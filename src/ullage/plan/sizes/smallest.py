@@ -1,0 +1,67 @@
+"""The smallest GPU of the catalogue on which a program runs, under the plans that take least."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ullage.explain.run import RunReport
+from ullage.explain.verdict import Verdict
+from ullage.gpus.catalog import Gpu
+from ullage.plan.costs.measure import Runner, Wanted
+from ullage.techniques.plan import Plan
+
+# On another generation other kernels run, with other workspaces: what has less than this share of
+# what is needed here is taken for too small, and everything above it is tried.
+_NEEDED = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Smallest:
+    """The smallest GPU.
+
+    Attributes:
+        gpu: its slug.
+        name: of the plan under which the program was seen to fit it, for people.
+        used_bytes: of it at most.
+        total_bytes: that it has.
+        too_small: the GPUs before it that were tried, and why the program does not fit.
+    """
+
+    gpu: str
+    name: str
+    used_bytes: int
+    total_bytes: int
+    too_small: Mapping[str, str]
+
+
+def find_smallest(
+    run: Runner, plans: Mapping[str, Plan | None], catalogued: Sequence[Gpu]
+) -> Smallest | None:
+    """The first GPU, by memory, on which one of these plans is seen to fit.
+
+    None: there is none, or no plan ran where memory is without end.
+    """
+    wanted = [Wanted(plan) for plan in plans.values()]
+    ran = [report for report in run(wanted) if report.verdict is Verdict.FITS and report.devices]
+    if not ran:
+        return None
+    needed = min(_least_bytes(report) for report in ran)
+    too_small: dict[str, str] = {}
+    for gpu in sorted(catalogued, key=lambda one: (one.total_bytes, one.slug)):
+        if gpu.total_bytes - gpu.context_high_bytes < _NEEDED * needed:
+            continue
+        reports = run([Wanted(plan, gpu) for plan in plans.values()])
+        for name, report in zip(plans, reports, strict=True):
+            if report.verdict is Verdict.FITS:
+                used = max(one.peak_used_bytes for one in report.devices)
+                return Smallest(gpu.slug, name, used, gpu.total_bytes, too_small)
+        too_small[gpu.slug] = reports[0].reason
+    return None
+
+
+def _least_bytes(report: RunReport) -> int:
+    """What a run needs of a device beside its context; the allocator can do without its cache."""
+    return max(
+        one.totals.peak_allocated_bytes + one.totals.non_torch_bytes for one in report.devices
+    )

@@ -1,0 +1,1 @@
+"""The optimisation problem of a plan, and the ways to solve it."""

@@ -1,0 +1,1 @@
+"""One rank of a distributed job without its peers."""

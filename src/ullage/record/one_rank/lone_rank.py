@@ -1,0 +1,188 @@
+"""One rank of a job without its peers: what `ullage run --world-size N --rank r` means in the
+program.
+
+PyTorch's own process groups do the work. ProcessGroupNCCL is the real one; the phantom answers its
+calls to NCCL. What is put in place here is what it would need the other ranks for: the store that
+they meet in, NCCL's unique identifiers, and Gloo, which connects every rank with every other. The
+rule is that of csrc/nccl.c: every rank held the same values. Where a value cannot be known by it,
+that is noted, with its place in the program.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ullage.record.one_rank.mail import Mail
+from ullage.record.session import library
+
+Note = Callable[[str, int, str], None]
+"""Takes what was not known, its bytes, and what was assumed in its stead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The rank that is played, the number of ranks, and the directory that ranks share which are
+    played together.
+    """
+
+    rank: int
+    world_size: int
+    mail: Path
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Job | None:
+        """Of the ULLAGE_* variables; None where no rank is played alone."""
+        rank, _, world_size = environment.get("ULLAGE_RANK", "").partition("/")
+        if not world_size:
+            return None
+        return cls(int(rank), int(world_size), Path(environment["ULLAGE_MAIL"]))
+
+
+_NCCL_ID_BYTES = 128
+# Communicators of one group that are made one after another: one for each device it is used on.
+_NUM_COMMUNICATORS = 64
+
+
+def install(torch: ModuleType, job: Job | None, note: Note) -> list[list[int]]:
+    """Puts a world of one rank in the place of the other ranks.
+
+    Args:
+        torch: the module, imported, with torch.distributed.
+        job: the rank that this process plays; None where the others are there.
+        note: called where a value of another rank was needed that cannot be known.
+
+    Returns the ranks of each process group, to which those are added that come to be.
+    """
+    groups: list[list[int]] = []
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not distributed.is_available():
+        return groups
+    _tell_split_sizes(torch)
+    if job is None:
+        return groups
+    from ullage.record.one_rank import gloo, objects
+
+    _replace_stores(torch, job, note)
+    _answer_nccl(torch)
+    gloo.install()
+    objects.install(Mail(job.mail, job.rank), note)
+
+    def note_group(ranks: list[int]) -> None:
+        if not groups and len(ranks) > 1:
+            others = job.world_size - 1
+            note(f"values from the {others} other ranks", 0, "every rank held the same")
+        groups.append(ranks)
+
+    torch.distributed.distributed_c10d._pg_group_ranks = _NotedGroups(note_group)
+    return groups
+
+
+class _NotedGroups(dict[Any, dict[int, int]]):
+    """torch's own table of process groups and their ranks, which tells of new ones."""
+
+    def __init__(self, note: Callable[[list[int]], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def __setitem__(self, group: Any, ranks: dict[int, int]) -> None:
+        super().__setitem__(group, ranks)
+        self._note(list(ranks))
+
+
+def _replace_stores(torch: ModuleType, job: Job, note: Note) -> None:
+    """TCPStore and FileStore become stores without peers."""
+    from ullage.record.one_rank.store import LoneStore
+
+    def note_key(key: str) -> None:
+        note(f"key {key!r} of the store", 0, "empty, as no other rank is there to write it")
+
+    class TCPStore(LoneStore):
+        """Of no host and no port."""
+
+        def __init__(
+            self, host_name: str = "", port: int = 0, *_arguments: object, **_named: object
+        ) -> None:
+            super().__init__(job.rank, job.world_size, note_key)
+            self.host, self.port = host_name, port
+
+    class FileStore(LoneStore):
+        """Of no file."""
+
+        def __init__(self, file_name: str = "", *_arguments: object, **_named: object) -> None:
+            super().__init__(job.rank, job.world_size, note_key)
+            self.path = file_name
+
+    # torch.distributed.rendezvous is a function that hides the module of that name.
+    rendezvous = importlib.import_module("torch.distributed.rendezvous")
+    for module in (torch._C._distributed_c10d, torch.distributed, rendezvous):
+        for store in (TCPStore, FileStore):
+            setattr(module, store.__name__, store)
+
+
+def _tell_split_sizes(torch: ModuleType) -> None:
+    """The phantom's NCCL learns how many ranks a communicator has that is split from another."""
+    c10d = torch._C._distributed_c10d
+    split_group = getattr(c10d.ProcessGroup, "split_group", None)
+    if split_group is not None:
+        c10d.ProcessGroup.split_group = _with_size(split_group, lambda ranks, *_rest: ranks)
+    newer = getattr(c10d, "ProcessGroupNCCL2", None)
+    if newer is not None:
+        newer.split = _with_size(newer.split, lambda _store, ranks, *_rest: ranks)
+
+
+def _with_size(
+    split: Callable[..., Any], ranks_of: Callable[..., Sequence[int]]
+) -> Callable[..., Any]:
+    @functools.wraps(split)
+    def with_size(self: object, *arguments: Any, **named: Any) -> Any:
+        library.split_size(len(named["ranks"] if "ranks" in named else ranks_of(*arguments)))
+        try:
+            return split(self, *arguments, **named)
+        finally:
+            library.split_size(0)
+
+    return with_size
+
+
+def _answer_nccl(torch: ModuleType) -> None:
+    """Every NCCL process group finds the identifiers that other ranks would have made.
+
+    It gets a store of its own, one in C++: threads of it ask the store until the process ends, when
+    Python is no longer there to answer.
+    """
+    for name in ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy"):
+        group = getattr(torch._C._distributed_c10d, name, None)
+        if group is not None:
+            group.__init__ = _with_identifiers(torch, group.__init__)
+
+
+def _with_identifiers(torch: ModuleType, initialise: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(initialise)
+    def with_identifiers(
+        self: object, store: object, rank: int, size: int, *arguments: Any, **named: Any
+    ) -> None:
+        known = torch.distributed.HashStore()
+        options = named.get("options", arguments[0] if arguments else None)
+        for key in _identifier_keys(rank, size, getattr(options, "group_name", "")):
+            known.set(key, "\0" * _NCCL_ID_BYTES)
+        initialise(self, known, rank, size, *arguments, **named)
+
+    return with_identifiers
+
+
+def _identifier_keys(rank: int, size: int, group_name: str) -> list[str]:
+    """The keys that ProcessGroupNCCL reads an identifier from which another rank wrote: those of
+    whole groups, of groups with several roots, and of pairs with a lower rank; then those of its
+    second version, which torch 2.15 takes.
+    """
+    whole = [str(number) for number in range(_NUM_COMMUNICATORS)] if rank else []
+    roots = [f"UniqueNCCLID:{root}" for root in range(size)]
+    pairs = [f"{peer}:{rank}" for peer in range(rank)]
+    newer = f"{group_name or 'nccl2'}/nccl_storekey_0"
+    return [*whole, *roots, *pairs, newer, *(f"{newer}_{root}" for root in range(size))]

@@ -1,0 +1,1 @@
+"""Who owns device memory: claims by modules, optimizers and names of the program."""

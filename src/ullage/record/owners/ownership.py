@@ -1,0 +1,182 @@
+"""Who owns which address: claims, made where an owner's address is known.
+
+A claim holds for the whole life of the block that is live at its address at its position, so it may
+be made late: a gradient is claimed when backward has ended, a parameter at the first forward. Names
+of functions play no part.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+from ullage.record.owners import sharded
+from ullage.record.owners.module_trees import find_roots, join, live_owners
+from ullage.record.owners.modules import Modules, Place
+from ullage.record.session import library
+
+Claim = tuple[int, int, int, str, str]  # position, device, address, category, name
+Name = list[Place]
+"""The place of a parameter, or nothing; it may become known after a claim was made."""
+_SELDOM = frozenset([*range(4), *(10**power for power in range(1, 9))])
+"""Calls at which a root module or an optimizer is walked again; the end finds the rest."""
+
+
+class Claims:
+    """Collects claims. One for the process."""
+
+    def __init__(self, torch: ModuleType, modules: Modules) -> None:
+        self._claims: list[tuple[int, int, int, str, Name]] = []
+        self._torch = torch
+        self._modules = modules
+        self._num_calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._parameters: dict[int, tuple[weakref.ref[Any], Name]] = {}
+        self._states: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+    def rows(self) -> list[Claim]:
+        """The claims, with names as they are known now."""
+        naming = self._modules.naming()
+        return [
+            (position, device, address, category, naming(name[0]) if name else "")
+            for position, device, address, category, name in self._claims
+        ]
+
+    def claim_module(self, module: Any) -> None:
+        """The parameters and buffers of a root module."""
+        if self._is_seldom(module):
+            sharded.watch(self)
+            self._walk(module)
+            self._modules.note_call(module)
+
+    def claim_for(self, parameter: Any, tensor: Any, category: str) -> None:
+        """A tensor that belongs to a parameter; None: to no single one."""
+        self._claim(tensor, category, self._name(parameter))
+
+    def claim_gradients(self) -> None:
+        """What `.grad` holds now, of every parameter met so far."""
+        gone = []
+        for key, (reference, name) in self._parameters.items():
+            parameter = reference()
+            if parameter is None:
+                gone.append(key)
+            elif parameter.grad is not None:
+                self._claim(parameter.grad, "gradient", name)
+        for key in gone:
+            del self._parameters[key]
+
+    def claim_optimizer(self, optimizer: Any) -> None:
+        """The parameters, gradients and state of an optimizer."""
+        # Asked first, as it counts the calls.
+        if not self._is_seldom(optimizer) and not self._has_new_states(optimizer):
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._meet(parameter)
+                if parameter.grad is not None:
+                    self._claim(parameter.grad, "gradient", self._name(parameter))
+        for parameter, state in optimizer.state.items():
+            self._claim_all(state, "optimizer_state", self._name(parameter))
+
+    def claim_cache(self, named: dict[str, Any], output: Any) -> None:
+        """Keys and values that a model was handed, or returned, to keep for the next token."""
+        for holder in (named.get("past_key_values"), getattr(output, "past_key_values", None)):
+            if holder is not None:
+                self._claim_all(holder, "kv_cache", [])
+
+    def claim_everything(self) -> None:
+        """Every module and optimizer there is: after the first step (at the end, what the
+        program's functions held may be gone), when memory ran out, and at the end.
+        """
+        modules, optimizers = live_owners(self._torch)
+        for module in find_roots(modules):
+            self._walk(module)
+        self.claim_gradients()
+        for optimizer in optimizers:
+            self._num_calls.pop(optimizer, None)
+            self.claim_optimizer(optimizer)
+
+    def _is_seldom(self, owner: Any) -> bool:
+        calls = self._num_calls.get(owner, 0)
+        self._num_calls[owner] = calls + 1
+        return calls in _SELDOM
+
+    def _has_new_states(self, optimizer: Any) -> bool:
+        """Whether the states of its first parameter are others than before: some optimizers make
+        theirs anew in each step, such as those that keep them in 8 bits.
+        """
+        first = next(iter(optimizer.state.values()), None)
+        states = list(_tensors(first, self._torch.Tensor))
+        known = self._states.get(optimizer, [])
+        if len(known) == len(states) and all(
+            reference() is state for reference, state in zip(known, states, strict=True)
+        ):
+            return False
+        self._states[optimizer] = [weakref.ref(state) for state in states]
+        return True
+
+    def _walk(self, top: Any) -> None:
+        named = set()
+        for (root, path), module in self._modules.walk(top):
+            for name, parameter in module.named_parameters(recurse=False):
+                if id(parameter) not in named:  # of tied parameters the first has the name
+                    named.add(id(parameter))
+                    self._meet(parameter, (root, join(path, name)))
+            # A replica's copies of parameters are plain tensors to torch.
+            for name, copy in module.__dict__.get("_former_parameters", {}).items():
+                self._claim(copy, "parameter", [(root, join(path, name))])
+            for name, buffer in module.named_buffers(recurse=False):
+                self._claim(buffer, "buffer", [(root, join(path, name))])
+            cache = module.__dict__.get("kv_cache")  # as vLLM binds it to its layers
+            if cache is not None:
+                self._claim_all(cache, "kv_cache", [(root, path)])
+
+    def _meet(self, parameter: Any, place: Place | None = None) -> None:
+        """Claims a parameter, and remembers it for its gradients."""
+        known = self._parameters.get(id(parameter))
+        if known is None or known[0]() is not parameter:
+            self._parameters[id(parameter)] = known = (weakref.ref(parameter), [])
+        if place is not None:
+            known[1][:] = [place]
+        self._claim(parameter, "parameter", known[1])
+
+    def _name(self, parameter: Any) -> Name:
+        known = self._parameters.get(id(parameter))
+        return known[1] if known is not None else []
+
+    def _claim_all(self, holder: Any, category: str, name: Name) -> None:
+        for tensor in _tensors(holder, self._torch.Tensor):
+            self._claim(tensor, category, name)
+
+    def _claim(self, tensor: Any, category: str, name: Name) -> None:
+        tensor = getattr(tensor, "_local_tensor", tensor)  # a DTensor's part on this rank
+        if not tensor.is_cuda:
+            return
+        if hasattr(tensor, "__tensor_flatten__"):  # a subclass made of others: codes and scales
+            for part in tensor.__tensor_flatten__()[0]:
+                self._claim(getattr(tensor, part), category, name)
+            return
+        try:
+            address = tensor.untyped_storage().data_ptr()
+        except (RuntimeError, NotImplementedError):  # a subclass without storage of its own
+            return
+        if address:
+            self._claims.append((library.position(), tensor.get_device(), address, category, name))
+
+
+def _tensors(holder: Any, tensor_type: type, depth: int = 5) -> Iterator[Any]:
+    """The tensors in nested containers and plain objects."""
+    if isinstance(holder, tensor_type):
+        yield holder
+        return
+    if depth == 0 or holder is None or isinstance(holder, (str, bytes, int, float, type)):
+        return
+    if isinstance(holder, dict):
+        parts: Iterable[Any] = holder.values()
+    elif isinstance(holder, (list, tuple)):
+        parts = holder
+    else:
+        parts = getattr(holder, "__dict__", {}).values()
+    for part in list(parts):
+        yield from _tensors(part, tensor_type, depth - 1)

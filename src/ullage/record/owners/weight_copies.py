@@ -1,0 +1,84 @@
+"""Copies of a model's weights that are no module: averages that a program keeps in a list or dict.
+
+A copy.deepcopy, an AveragedModel or timm's ModelEmaV3 is a module, whose parameters are found as
+those of any other. diffusers' EMAModel and torch_ema keep plain tensors. They are known by their
+shapes, which are those of the model's parameters in their order, and by living on: what was there
+after the first step and still is after the second was kept for later. (Gradients have these shapes
+too, and are others in each step.)
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Container, Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+from ullage.record.owners.module_trees import find_roots, live_owners
+from ullage.record.owners.ownership import Claims
+
+_MIN_TENSORS = 2
+
+
+class WeightCopies:
+    """Looks for copies. One for the process."""
+
+    def __init__(self, torch: ModuleType, claims: Claims) -> None:
+        self._torch = torch
+        self._claims = claims
+        self._candidates: list[list[tuple[Any, weakref.ref[Any]]]] = []
+
+    def look(self) -> None:
+        """After a step: notes what has the shapes of the weights."""
+        modules, optimizers = live_owners(self._torch)
+        models = [list(root.parameters()) for root in find_roots(modules)]
+        by_count: dict[int, list[list[Any]]] = {}
+        for parameters in models:
+            if len(parameters) >= _MIN_TENSORS:
+                by_count.setdefault(len(parameters), []).append(parameters)
+        known = _owned(models, optimizers)
+        self._candidates = [
+            [(one, weakref.ref(copy)) for one, copy in zip(parameters, tensors, strict=True)]
+            for tensors in self._containers(by_count.keys())
+            for parameters in by_count[len(tensors)]
+            if _is_copy(tensors, parameters, known)
+        ]
+
+    def claim(self) -> None:
+        """After a later step: what is still there is kept beside the model."""
+        for pairs in self._candidates:
+            copies = [(parameter, reference()) for parameter, reference in pairs]
+            if all(copy is not None for _, copy in copies):
+                for parameter, copy in copies:
+                    self._claims.claim_for(parameter, copy, "buffer")
+        self._candidates = []
+
+    def _containers(self, counts: Container[int]) -> Iterator[Sequence[Any]]:
+        """The tensors of each list, tuple and dict that has so many and nothing else."""
+        for found in gc.get_objects():
+            kind = type(found)
+            if (kind is list or kind is tuple or kind is dict) and len(found) in counts:
+                values = list(found.values()) if kind is dict else found
+                if all(isinstance(one, self._torch.Tensor) for one in values):
+                    yield values
+
+
+def _owned(models: Sequence[Sequence[Any]], optimizers: Sequence[Any]) -> set[int]:
+    """The parameters, their gradients and the optimizers' states, which lists may hold too."""
+    parameters = [one for parameters in models for one in parameters]
+    parameters += [one for each in optimizers for group in each.param_groups
+                   for one in group["params"]]  # fmt: skip
+    found = {id(one) for one in parameters} | {id(one.grad) for one in parameters}
+    for each in optimizers:
+        for state in each.state.values():
+            found |= {id(one) for one in state.values()} if isinstance(state, dict) else set()
+    return found
+
+
+def _is_copy(tensors: Sequence[Any], parameters: Sequence[Any], known: set[int]) -> bool:
+    """Whether these are no one's yet, on the device, and of the parameters' shapes."""
+    return all(
+        id(one) not in known and one.is_cuda and one.shape == parameter.shape
+        for one, parameter in zip(tensors, parameters, strict=True)
+    )

@@ -1,0 +1,1 @@
+"""Requests that a scenario replays against a function of the program."""

@@ -1,0 +1,260 @@
+"""torch's private recording of memory history, shared between the program and ullage.
+
+torch keeps one history. ullage turns it on before the first allocation and leaves it on; a program
+that turns it on, off, or asks for a snapshot itself gets a view of it: what it would have got had
+it been alone. All private names of torch's memory history are in this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ullage.record.owners import source_location
+
+Snapshot = dict[str, Any]
+_OPS = f"torch{os.sep}_ops.py"
+_ENABLED, _CONTEXTS, _STACKS = ("state", "all"), (None, "state", "alloc", "all"), ("python", "all")
+MAX_ENTRIES = 2_000_000
+"""Trace entries that ullage lets torch keep: some hundred bytes of host memory each."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the program asked for: the last `max_entries` from `start` (an index a device) on."""
+
+    start: tuple[int, ...]
+    max_entries: int
+    skipped_actions: frozenset[str]
+    has_frames: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """While the program had stacks taken: from one index a device to another, None while it has."""
+
+    start: tuple[int, ...]
+    end: tuple[int, ...] | None = None
+
+    def holds(self, device: int, index: int) -> bool:
+        """Whether an entry of a device's trace came while it was open."""
+        is_over = self.end is not None and index >= _index(self.end, device)
+        return _index(self.start, device) <= index and not is_over
+
+
+class History:
+    """The one history of a process: `install` before CUDA is initialised, `begin` once it is."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self._torch: Any = torch
+        self._c = torch._C
+        self._memory = torch.cuda.memory
+        self._is_ours = False
+        self.can_have_stacks = _are_texts([*_directory(), *sys.argv[:1], *sys.path])
+        self._view: View | None = None
+        self._windows: list[Window] = []
+        self._record: Callable[..., None] = self._c._cuda_record_memory_history
+        self._snapshot: Callable[..., Snapshot] = self._c._cuda_memorySnapshot
+        self._take_snapshot: Callable[[], Snapshot] = self._memory._snapshot
+
+    def install(self) -> None:
+        """Puts the program's calls behind the view."""
+        self._c._cuda_record_memory_history = self._record_for_program
+        self._c._cuda_record_memory_history_legacy = self._record_as_of_old
+        self._c._cuda_memorySnapshot = self._snapshot_for_program
+
+    def begin(self) -> None:
+        """Starts ullage's own recording.
+
+        By way of torch's Python function, which knows the arguments that its version of the C
+        function takes. Stacks are taken where memory is allocated, not where it is freed: torch
+        2.11 loses an exception that is on its way while it takes the stack of a free. None are
+        taken where the names of files are no texts: torch could not write the snapshot then.
+        """
+        context = "alloc" if self.can_have_stacks else None
+        with self._ours():
+            self._memory._record_memory_history(
+                "all", context=context, stacks="python", max_entries=MAX_ENTRIES
+            )
+
+    def snapshot(self) -> Snapshot:
+        """Everything since `begin`; by way of torch's Python function, as `begin`."""
+        with self._ours():
+            return self._take_snapshot()
+
+    @contextlib.contextmanager
+    def _ours(self) -> Iterator[None]:
+        """While ullage itself calls torch's Python functions."""
+        self._is_ours = True
+        try:
+            yield
+        finally:
+            self._is_ours = False
+
+    def _look(self, *arguments: Any) -> Snapshot:
+        """A snapshot, without importing the compiler.
+
+        torch asks torch._inductor for the stacks of what it generated; where it is not loaded, it
+        generated nothing, and an empty stand-in says the same without the seconds of its import.
+        """
+        if "torch._inductor" in sys.modules:
+            return without_ours(self._snapshot(*arguments))
+        self._torch._inductor = ModuleType("torch._inductor")
+        try:
+            return without_ours(self._snapshot(*arguments))
+        finally:
+            del self._torch._inductor
+
+    def _record_for_program(self, *arguments: Any) -> None:
+        enabled, context, stacks, max_entries = arguments[:4]
+        if self._is_ours:
+            self._record(*arguments)
+            return
+        if enabled is None:
+            self._view = None
+            self._close_window()
+            self.begin()
+            return
+        if enabled not in _ENABLED or context not in _CONTEXTS or stacks not in _STACKS:
+            self._record(*arguments)  # torch's own error for what it does not know
+        clear, options = arguments[4:5], list(arguments[5:])
+        skipped: frozenset[str] = frozenset()
+        for index, option in enumerate(options):
+            if isinstance(
+                option, list
+            ):  # actions that the program does not want to see; ullage does
+                skipped, options[index] = frozenset(option), []
+        taken = "all" if context == "all" else "alloc"
+        self._record("all", taken, stacks, MAX_ENTRIES, *(False for _ in clear), *options)
+        opens = context is not None and not self._has_open_window()
+        view = None if any(clear) else self._view
+        now = self._lengths() if view is None or opens else ()
+        start = now if view is None else view.start
+        # torch keeps one entry where the program asks for the state alone.
+        kept = max_entries if enabled == "all" else 1
+        self._view = View(start, kept, skipped, has_frames=context in ("alloc", "all"))
+        if context is None:
+            self._close_window()
+        elif opens:
+            self._windows.append(Window(now))
+
+    def _record_as_of_old(
+        self,
+        enabled: bool,  # noqa: FBT001 - torch calls it by position
+        *wanted: Any,
+    ) -> None:
+        """torch's older call, with flags in place of names; what follows them is the same."""
+        stacks_of_live, max_entries, stacks_of_entries, has_cpp_stacks, *options = wanted
+        context = "alloc" if stacks_of_entries else "state" if stacks_of_live else None
+        stacks = "all" if has_cpp_stacks else "python"
+        self._record_for_program("all" if enabled else None, context, stacks, max_entries, *options)
+
+    def _has_open_window(self) -> bool:
+        return bool(self._windows) and self._windows[-1].end is None
+
+    def _lengths(self) -> tuple[int, ...]:
+        return tuple(len(trace) for trace in self.snapshot()["device_traces"])
+
+    def _close_window(self) -> None:
+        if self._has_open_window():
+            self._windows[-1] = replace(self._windows[-1], end=self._lengths())
+
+    def _snapshot_for_program(self, *arguments: Any) -> Snapshot:
+        snapshot = self._look(*arguments)
+        return snapshot if self._is_ours else visible(snapshot, self._view, self._windows)
+
+
+def visible(snapshot: Snapshot, view: View | None, windows: Sequence[Window] = ()) -> Snapshot:
+    """What a program with this view sees of a snapshot; None: it has no history turned on.
+
+    What is live keeps the stack that was taken in one of the program's windows, open or not.
+    """
+    _hide_stacks(snapshot, windows)
+    for device, trace in enumerate(snapshot["device_traces"]):
+        start = len(trace) if view is None else _index(view.start, device)
+        entries = trace[start:]
+        if view is not None and entries and entries[0]["action"] == "snapshot":
+            del entries[0]  # ullage's own look at where the view begins
+        if view is not None and view.skipped_actions:
+            entries = [entry for entry in entries if entry["action"] not in view.skipped_actions]
+        if view is not None and len(entries) > view.max_entries:
+            entries = entries[len(entries) - view.max_entries :]
+        trace[:] = entries
+    if view is None or not view.has_frames:
+        for trace in snapshot["device_traces"]:
+            for entry in trace:
+                entry["frames"] = []
+    return snapshot
+
+
+def without_ours(snapshot: Snapshot) -> Snapshot:
+    """Takes ullage out of every stack: its own frames, and those of torch's that it called."""
+    holders = [entry for trace in snapshot["device_traces"] for entry in trace]
+    holders += snapshot["segments"]
+    holders += [block for segment in snapshot["segments"] for block in segment["blocks"]]
+    stacks = [holder["frames"] for holder in holders if holder.get("frames")]
+    # torch makes one dict of each place, so most of them are looked at once.
+    places = {id(frame): frame["filename"] for stack in stacks for frame in stack}
+    ours = {number for number, filename in places.items() if source_location.is_ours(filename)}
+    for stack in stacks if ours else ():
+        if ours.isdisjoint(map(id, stack)):
+            continue
+        kept: list[dict[str, Any]] = []
+        for frame in stack:  # innermost first: what ullage called comes before it
+            if id(frame) in ours:
+                while kept and kept[-1]["filename"].endswith(_OPS):
+                    kept.pop()
+            else:
+                kept.append(frame)
+        stack[:] = kept
+    return snapshot
+
+
+def _directory() -> list[str]:
+    try:
+        return [str(Path.cwd())]
+    except OSError:  # it is gone
+        return []
+
+
+def _are_texts(paths: Sequence[str]) -> bool:
+    """Whether paths can be written: bytes that the locale has no letters for are read as halves of
+    surrogate pairs.
+    """
+    try:
+        for path in paths:
+            path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _index(indices: tuple[int, ...], device: int) -> int:
+    """The index of a device; 0 for one that was not there yet."""
+    return indices[device] if device < len(indices) else 0
+
+
+def _hide_stacks(snapshot: Snapshot, windows: Sequence[Window]) -> None:
+    """Takes the stacks off blocks and segments that came while only ullage had stacks taken."""
+    traces = snapshot["device_traces"]
+    births = [_births(trace, ("alloc",)) for trace in traces]
+    segment_births = [_births(trace, ("segment_alloc", "segment_map")) for trace in traces]
+    for segment in snapshot["segments"]:
+        device = segment["device"]
+        held = [(segment_births[device], segment)]
+        held += [(births[device], block) for block in segment["blocks"]]
+        for born, holder in held:
+            index = born.get(holder["address"], -1)
+            if "frames" in holder and not any(w.holds(device, index) for w in windows):
+                holder["frames"] = []
+
+
+def _births(trace: list[dict[str, Any]], actions: tuple[str, ...]) -> dict[int, int]:
+    """The index of the last entry that brought each address."""
+    return {entry["addr"]: index for index, entry in enumerate(trace) if entry["action"] in actions}

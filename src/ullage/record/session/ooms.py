@@ -1,0 +1,79 @@
+"""The allocations that found no room: noted as they fail, whether the program catches them or not.
+
+Who holds what is looked up at each, which takes some hundredths of a second: a program that lives
+with thousands of failures (a search for the largest batch) is looked at more and more seldom, and
+once more when one is about to end it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ullage.record.owners import source_location
+from ullage.record.session import library
+
+# At a place of the program: the first failures, and then those whose number is a power of two.
+_ALWAYS = 2
+# The rows that are kept: so many of the first, and the last.
+_MAX_ROWS = 10_000
+
+
+class OutOfMemories:
+    """Collects failures. One for the process.
+
+    Args:
+        torch: the module.
+        look: notes who holds what.
+    """
+
+    def __init__(self, torch: ModuleType, look: Callable[[], None]) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._torch: Any = torch
+        self._look = look
+        self._is_looked_at = False
+        self._counts: dict[str | None, int] = {}
+
+    def note(self, device: int, requested: int, _device_total: int, _device_free: int) -> None:
+        """torch's observer: an allocation has failed."""
+        where = source_location.here()
+        count = self._counts[where] = self._counts.get(where, 0) + 1
+        self._is_looked_at = count <= _ALWAYS or count & (count - 1) == 0
+        if self._is_looked_at:
+            self._look()
+        if len(self.rows) >= _MAX_ROWS:
+            del self.rows[-1]
+        self.rows.append(
+            {
+                "position": library.position(),
+                "device": device,
+                "requested_bytes": requested,
+                "message": None,
+                "where": where,
+            }
+        )
+
+    def note_exception(self, error: BaseException, where: str | None) -> None:
+        """One that ends the program, which still has all that its functions hold."""
+        if self.rows and isinstance(error, self._torch.OutOfMemoryError):
+            if not self._is_looked_at:
+                self._look()
+            self.rows[-1]["message"] = str(error)
+            self.rows[-1]["where"] = where or self.rows[-1]["where"]
+
+    def note_end_of(self, what: str, error: BaseException | None) -> None:
+        """One that nobody caught, and that ended a part of the program: a thread, a callback."""
+        if error is None or not self._is_out_of_memory(error):
+            return
+        where = source_location.of_traceback(error.__traceback__)
+        at_place = [row for row in self.rows if row["where"] == where]
+        for row in (at_place or self.rows)[-1:]:
+            row["message"], row["ended"] = str(error), what
+
+    def _is_out_of_memory(self, error: BaseException) -> bool:
+        if isinstance(error, self._torch.OutOfMemoryError):
+            return True
+        # cuBLAS and others say so in a RuntimeError.
+        text = str(error).lower() if isinstance(error, RuntimeError) else ""
+        return "out of memory" in text or "_alloc_failed" in text

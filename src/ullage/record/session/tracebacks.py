@@ -1,0 +1,41 @@
+"""Tracebacks as they would be without ullage."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+from ullage.record.owners.source_location import is_ours
+
+_OPS = f"torch{os.sep}_ops.py"
+
+
+def clean_tracebacks(error: BaseException) -> None:
+    """Takes ullage out of what will be shown of an exception and of its causes."""
+    pending: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while pending:
+        one = pending.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.__traceback__ = _without_ours(one.__traceback__)
+        pending += [one.__cause__, one.__context__]
+
+
+def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback as it would be without ullage: frames of its hooks taken out."""
+    kept: list[TracebackType] = []
+    was_ours = False
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        # An operation that ullage passes on is called by way of torch._ops, not straight from C++.
+        was_ours = is_ours(filename) or (was_ours and filename.endswith(_OPS))
+        if not was_ours:
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    if not kept:
+        return None
+    for one, following in zip(kept, [*kept[1:], None], strict=True):
+        one.tb_next = following
+    return kept[0]

@@ -1,0 +1,101 @@
+"""What is assumed of values that kernels would have computed.
+
+Assumed.parse(["nonzero=half", "experts=balanced"])
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ullage.errors import SpecError
+
+_FRACTIONS = {"all": 1.0, "half": 0.5, "none": 0.0}
+
+
+class Experts(enum.Enum):
+    """Whom a router sends tokens to: WORST, all to the same; BALANCED, as many to each."""
+
+    WORST = "worst"
+    BALANCED = "balanced"
+
+
+class Plausibility(enum.Enum):
+    """What unknown values read as: PLAUSIBLE, as policy.py has it; ZEROS, all zeros."""
+
+    PLAUSIBLE = "plausible"
+    ZEROS = "zeros"
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """The assumptions of a run.
+
+    Attributes:
+        found_frac: of the elements that nonzero, masked_select, unique or a boolean index look at,
+            the fraction that they find.
+        experts: whom routers of experts send tokens to.
+        values: what unknown values read as.
+    """
+
+    found_frac: float = 1.0
+    experts: Experts = Experts.WORST
+    values: Plausibility = Plausibility.PLAUSIBLE
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> Assumed:
+        """Assumptions by name, such as "nonzero=0.25"; what is not named is the worst case.
+
+        Raises:
+            SpecError: a name or a value that does not exist, or a name twice.
+        """
+        given: dict[str, str] = {}
+        for text in texts:
+            name, equals, value = text.partition("=")
+            if name not in {"nonzero", "experts", "values"} or not equals:
+                raise SpecError(
+                    f"--assume {text!r} is no assumption; expected nonzero=all, half, none or a "
+                    "fraction, experts=worst or balanced, or values=plausible or zeros"
+                )
+            if name in given:
+                raise SpecError(f"--assume names {name!r} twice; give it once")
+            given[name] = value
+        experts = given.get("experts", Experts.WORST.value)
+        if experts not in {one.value for one in Experts}:
+            raise SpecError(f"--assume experts={experts!r}; expected worst or balanced")
+        values = given.get("values", Plausibility.PLAUSIBLE.value)
+        if values not in {one.value for one in Plausibility}:
+            raise SpecError(f"--assume values={values!r}; expected plausible or zeros")
+        fraction = _fraction(given.get("nonzero", "all"))
+        return cls(fraction, Experts(experts), Plausibility(values))
+
+    def text(self) -> str:
+        """What `parse` reads, its parts separated by commas."""
+        experts, values = self.experts.value, self.values.value
+        return f"nonzero={self.found_frac!r},experts={experts},values={values}"
+
+    def found(self, most: int) -> int:
+        """How many of so many elements are found; never less than the fraction."""
+        return -int(-most * self.found_frac // 1)
+
+    @property
+    def found_in_words(self) -> str:
+        """How that is listed."""
+        return "worst case" if self.found_frac == 1 else f"{self.found_frac:g} of the worst case"
+
+
+WORST_CASE = Assumed()
+
+
+def _fraction(text: str) -> float:
+    try:
+        fraction = _FRACTIONS[text] if text in _FRACTIONS else float(text)
+    except ValueError:
+        fraction = -1.0
+    if not 0 <= fraction <= 1:
+        raise SpecError(
+            f"--assume nonzero={text!r} is no part of the elements; expected all, half, none or a "
+            "fraction from 0 to 1"
+        )
+    return fraction

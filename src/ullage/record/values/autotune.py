@@ -1,0 +1,90 @@
+"""Kernels that are chosen by timing: the first that works is taken, and the others not compiled.
+
+Nothing takes time on the phantom, so all would be found alike and the first of them be chosen;
+compiling the others, which takes most of a tuned program's time here, would change nothing. What
+tuning allocates beside the kernels (inputs, copies to restore) is allocated as often as before.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ullage.record.session.import_hooks import on_import
+
+Note = Callable[[str, int, str], None]
+_CHOSEN = ("kernel chosen by timing", 0, "first of all")
+
+
+def install(note: Note) -> None:
+    """Watches Triton's tuner and Inductor's choice among kernels, when and if they are imported."""
+    on_import("triton.runtime.autotuner", functools.partial(_watch_triton, note))
+    on_import("torch._inductor.select_algorithm", functools.partial(_watch_inductor, note))
+
+
+class _DoesNothing:
+    """Stands for a kernel that need not be compiled to be found as fast as the first."""
+
+    def run(self, *_args: Any, **_named: Any) -> None:
+        """A launch."""
+
+
+def _watch_triton(note: Note, autotuner: ModuleType) -> None:
+    kind = autotuner.Autotuner
+    prune, bench = kind.prune_configs, kind._bench
+    done: weakref.WeakSet[Any] = weakref.WeakSet()  # tuners whose first has been found
+
+    @functools.wraps(prune)
+    def prune_configs(tuner: Any, *args: Any, **named: Any) -> Any:
+        done.discard(tuner)  # it is asked once before each tuning
+        return prune(tuner, *args, **named)
+
+    @functools.wraps(bench)
+    def bench_first(tuner: Any, *args: Any, **named: Any) -> Any:
+        if tuner not in done:
+            times = bench(tuner, *args, **named)
+            if math.isfinite(times[0] if isinstance(times, list | tuple) else times):
+                done.add(tuner)
+                note(*_CHOSEN)
+            return times
+        kernel, tuner.fn = tuner.fn, _DoesNothing()
+        try:
+            return bench(tuner, *args, **named)
+        finally:
+            tuner.fn = kernel
+
+    kind.prune_configs, kind._bench = prune_configs, bench_first
+
+
+def _watch_inductor(note: Note, select_algorithm: ModuleType) -> None:
+    kind = select_algorithm.AlgorithmSelectorCache
+    make, select = kind.make_benchmark_fn, kind.__call__
+
+    @functools.wraps(select)
+    def select_uncompiled(cache: Any, *args: Any, **named: Any) -> Any:
+        return select(cache, *args, **named | {"precompilation_timeout_seconds": 0})
+
+    @functools.wraps(make)
+    def make_first(*args: Any, **named: Any) -> Any:
+        benchmark = make(*args, **named)
+
+        @functools.wraps(benchmark)
+        def benchmark_first(choices: Any) -> Any:
+            times: dict[Any, float] = {}
+            for number, choice in enumerate(choices, start=1):
+                times |= benchmark([choice])
+                if math.isfinite(times[choice]):
+                    note(*_CHOSEN)
+                    return times | dict.fromkeys(choices[number:], times[choice])
+            return times
+
+        return benchmark_first
+
+    kind.make_benchmark_fn, kind.__call__ = staticmethod(make_first), select_uncompiled
+
+
+__all__ = ["install"]

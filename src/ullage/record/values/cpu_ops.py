@@ -1,0 +1,396 @@
+"""Small operations, run on the CPU beside the phantom.
+
+`values` sees the operations. What is here reads the bytes that the phantom knows of their inputs,
+runs them on the CPU where all is known, and writes the result to the device's block. Where some of
+it is only assumed (record/values/policy.py), so is the result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from types import ModuleType
+from typing import Any
+
+from ullage.record.session import library
+from ullage.record.session.library import ASSUMED, TRUE_VALUE, Uniformity
+from ullage.record.values.known import Known, Schema
+from ullage.record.values.policy import Policy
+from ullage.record.values.uniform import CONSTANTS, RULES, TELLING, base_name, overloads
+from ullage.record.values.uniform_calls import UniformCalls
+from ullage.record.values.uniform_tensors import UniformTensors
+
+MAX_ELEMENTS = 1 << 17
+"""Larger tensors are data, not decisions."""
+MAX_FLOATS = 1 << 8
+"""Of floating-point numbers, fewer are."""
+_LISTS = ("_foreach_norm", "_foreach_mul", "_foreach_add", "_foreach_copy", "_foreach_zero")
+_MAX_LISTED = 8
+"""Of more tensors nothing is assumed."""
+_MAX_TRACKED = 1 << 22
+"""Arithmetic of larger tensors is not followed, whatever is known of them."""
+
+
+class Beside:
+    """Runs small operations on the CPU and keeps the phantom's bytes in step."""
+
+    def __init__(self, torch: ModuleType, policy: Policy) -> None:
+        self.uniform = UniformTensors(torch, policy)
+        self._calls = UniformCalls(torch, policy)
+        self._torch = torch
+        whole = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+        floats = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+        self._limits = dict.fromkeys(whole, MAX_ELEMENTS) | dict.fromkeys(floats, MAX_FLOATS)
+        self._plain = (torch.Tensor, torch.nn.Parameter)
+        self._is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+        aten = torch.ops.aten
+        self._overwriting = {aten.zero_.default, aten.fill_.Scalar, aten.zero.default}
+        self._shaped_alike = {  # the argument lends its shape, dtype and device, not its values
+            *(aten.zeros_like.default, aten.ones_like.default, aten.full_like.default),
+            *(aten.new_zeros.default, aten.new_ones.default, aten.new_full.default),
+        }
+        self._and = {
+            *(aten.logical_and.default, aten.logical_and_.default),
+            *(aten.bitwise_and.Tensor, aten.bitwise_and_.Tensor),
+        }
+        self._or = {
+            *(aten.logical_or.default, aten.logical_or_.default),
+            *(aten.bitwise_or.Tensor, aten.bitwise_or_.Tensor),
+        }
+        self._random = torch.Tag.nondeterministic_seeded
+        self._looks = torch.Tag.inplace_view
+        self._copy = aten.copy_.default
+        self._strided = torch.strided
+        self._telling = overloads(aten, TELLING) | self._overwriting
+        self._ruled = overloads(aten, RULES)
+        self._lists = overloads(aten, _LISTS)
+        self._schemas: dict[Any, Schema] = {}
+
+    def tensors(self, args: Any) -> list[Any]:
+        """The tensors among an operation's arguments, lists included."""
+        tensor_type, found = self._torch.Tensor, []
+        for arg in args:
+            if isinstance(arg, tensor_type):
+                found.append(arg)
+            elif isinstance(arg, (list, tuple)):
+                found += [item for item in arg if isinstance(item, tensor_type)]
+        return found
+
+    def has_address(self, tensor: Any) -> bool:
+        """Whether a tensor has bytes of its own on the device (a fake or batched one has not)."""
+        return (
+            type(tensor) in self._plain
+            and tensor.is_cuda
+            and tensor.layout is self._strided
+            and not self._is_wrapped(tensor)
+            and not self._torch._is_functional_tensor(tensor)
+        )
+
+    def are_comparable(self, a: Any, b: Any) -> bool:
+        """Whether two tensors are of one kind, so that a GPU compares their elements."""
+        is_alike = a.dtype is b.dtype and a.device == b.device and a.dtype in self._limits
+        is_alike = is_alike and a.is_cuda and a.size() == b.size()
+        return is_alike and a.numel() > 0 and a.data_ptr() != b.data_ptr()
+
+    def is_small(self, tensor: Any) -> bool:
+        """Whether a device tensor holds few enough, and such, values as programs decide by."""
+        count = tensor.numel()  # first: most tensors are large
+        if count > MAX_ELEMENTS or not 0 < count <= self._limits.get(tensor.dtype, 0):
+            return False
+        return self.has_address(tensor)
+
+    def may_matter(self, func: Any, args: Any) -> bool:
+        """Whether an operation can have known inputs, or make values without any."""
+        tensors = self.tensors(args)
+        if not tensors or func in self._shaped_alike or func in self._telling:
+            return True
+        if func in self._lists and tensors[0].numel() != 1:
+            return False  # gradients and parameters
+        if any(map(self.is_small, tensors)):
+            return True
+        if func not in self._ruled or not library.has_numbers():
+            return False
+        first = tensors[0]
+        if first.dtype is not self._torch.bool and first.numel() > _MAX_TRACKED:
+            return False
+        on_device = filter(self.has_address, tensors[:2])
+        return any(library.number_at(tensor.data_ptr()) for tensor in on_device)
+
+    def read_inputs(self, func: Any, args: Any) -> Known | None:
+        """What is known of the inputs, read before the launch. None: nothing of interest."""
+        known, num_tensors = Known(), 0
+        for tensor in self.tensors(args):
+            if not tensor.is_cuda and tensor.dim() == 0:
+                continue
+            num_tensors += 1
+            if func in self._shaped_alike:
+                size = tensor.size() if tensor.numel() <= MAX_ELEMENTS else (0,)
+                known.inputs[id(tensor)] = self._torch.empty(size, dtype=tensor.dtype, device="cpu")
+                continue
+            raw, mark = self.read(tensor) if self.is_small(tensor) else (None, 0)
+            if raw is None and func in self._overwriting and self.is_small(tensor):
+                raw, mark = bytearray(self.span(tensor)), TRUE_VALUE
+            if raw is None:
+                known.is_complete = False
+                known.missing.append(tensor)
+            else:
+                known.is_assumed |= mark == ASSUMED
+                known.inputs[id(tensor)] = self.view(raw, tensor)
+                known.raw.append((tensor.data_ptr(), raw, mark))
+        if known.missing:
+            self._look_up(func, known)
+        if known.inputs or known.numbers:
+            return known
+        # Without any tensor among the inputs (arange, full) all of them are known.
+        return known if num_tensors == 0 and self._is_factory(func) else None
+
+    def _look_up(self, func: Any, known: Known) -> None:
+        """What the inputs whose bytes are unknown are assumed to be, where that tells something."""
+        if known.inputs and func in self._and | self._or:
+            self._decide_by_one(func, known)
+        if known.is_complete or len(known.missing) > _MAX_LISTED:
+            return
+        if not all(map(self.has_address, known.missing)):
+            return
+        stored = [self.uniform.stored(tensor) for tensor in known.missing]
+        tells = func in self._telling or self._tells_as_flags(func, known)
+        are_small = all(map(self.is_small, known.missing))
+        if not (tells or are_small or any(stored) or known.inputs):
+            return
+        for tensor, number in zip(known.missing, stored, strict=True):
+            known.numbers[id(tensor)] = number or self.uniform.of(tensor)
+
+    def _tells_as_flags(self, func: Any, known: Known) -> bool:
+        """Whether an operation on flags is asked for, which is one for numbers otherwise."""
+        is_flag = known.missing[0].dtype is self._torch.bool
+        return is_flag and func in self._ruled
+
+    def _decide_by_one(self, func: Any, known: Known) -> None:
+        """False and anything is False, True or anything is True: the unknown one does not matter.
+
+        Text generation stops so: at the greatest length, or when unknown tokens end each text.
+        """
+        (one,) = known.inputs.values()
+        is_decided = (
+            not one.any() if func in self._and else one.dtype is self._torch.bool and one.all()
+        )
+        if not is_decided:
+            return
+        if all(map(self.is_small, known.missing)):
+            for other in known.missing:
+                known.inputs[id(other)] = self._torch.zeros_like(other, device="cpu")
+            known.is_complete = True
+
+    def forget_written(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Tells the phantom what the operation is about to write."""
+        names = self._schema(func).written
+        if not names or self._is_plain_copy(func, args):
+            return
+        for position, name in names:
+            for tensor in self.tensors(
+                (args[position] if position < len(args) else kwargs.get(name),)
+            ):
+                if self.has_address(tensor):
+                    self.forget(tensor)
+
+    def follow(self, func: Any, args: Any, kwargs: Any, known: Known, result: Any) -> None:
+        """After the operation: restores what it only read, and computes what it made."""
+        schema = self._schema(func)
+        if not schema.written:
+            for address, raw, mark in known.raw:
+                self._write(address, raw, mark)
+        outputs = [item for item in self.tensors((result,)) if item.is_cuda]
+        if not outputs:
+            return
+        if not schema.written and any(self._is_alias(output, args) for output in outputs):
+            return
+        if known.numbers:
+            if self._follow_numbers(func, args, kwargs, known, outputs):
+                return
+            if not schema.is_random and all(map(self.is_small, outputs)):
+                self._spread(known)
+        if not known.is_complete or schema.is_random:
+            return
+        if all(map(self.is_small, outputs)):
+            self._compute(func, args, kwargs, known, outputs)
+        elif schema.base_name in CONSTANTS and len(outputs) == 1:
+            self._write_constant(schema.base_name, args, outputs[0])
+
+    def _compute(self, func: Any, args: Any, kwargs: Any, known: Known, outputs: list[Any]) -> None:
+        try:
+            with self._torch.no_grad(), self._torch._C.DisableTorchFunction():
+                computed = func(*self._on_cpu(args, known), **self._kwargs_on_cpu(kwargs))
+        except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
+            return  # no CPU kernel for it: its result stays unknown
+        mark = ASSUMED if known.is_assumed else TRUE_VALUE
+        for device_tensor, cpu_tensor in zip(outputs, self.tensors((computed,)), strict=False):
+            if mark == TRUE_VALUE or self._is_plausible(cpu_tensor):
+                self.store(device_tensor, cpu_tensor, mark)
+
+    def _is_plausible(self, tensor: Any) -> bool:
+        """Whether what follows from assumptions is itself such as would be assumed."""
+        is_whole = not (tensor.is_floating_point() or tensor.is_complex())
+        return is_whole or bool(tensor.isfinite().all())
+
+    def _write_constant(self, name: str, args: Any, output: Any) -> None:
+        value = CONSTANTS[name](args)
+        if self.has_address(output):
+            self.uniform.write(output, value, Uniformity.TRUE)
+
+    def _follow_numbers(
+        self, func: Any, args: Any, kwargs: Any, known: Known, outputs: list[Any]
+    ) -> bool:
+        """Where all inputs are uniform, so is the result; False: they are not, or nobody knows what
+        it is.
+        """
+        name, output = self._schema(func).base_name, outputs[0]
+        if not self.has_address(output):
+            return False
+        number = self._calls.result(name, args, kwargs, known, output)
+        if number is None:
+            return False
+        value, why = number
+        if output.numel() == 1:
+            for tensor in known.missing:
+                self.uniform.decide(tensor)
+            mark = TRUE_VALUE if why is Uniformity.TRUE else ASSUMED
+            filled = self._torch.full(output.size(), value, dtype=output.dtype, device="cpu")
+            self.store(output, filled, mark)
+        elif self.uniform.write(output, value, why) and output.dtype is self._torch.bool:
+            origin = self._calls.origin(name, args, known)
+            if origin is not None and why is Uniformity.ASSUMED:
+                self.uniform.link(output, *origin)
+        return True
+
+    def _spread(self, known: Known) -> None:
+        """Gives the uniform inputs elements, where they are few: something else is not uniform."""
+        if any(tensor.numel() > MAX_ELEMENTS for tensor in known.missing):
+            return
+        for tensor in known.missing:
+            number = known.numbers[id(tensor)]
+            self.uniform.decide(tensor)
+            known.inputs[id(tensor)] = self._torch.full(
+                tensor.size(), number.value, dtype=tensor.dtype, device="cpu"
+            )
+            known.is_assumed |= number.uniformity is not Uniformity.TRUE
+        known.is_complete = True
+
+    def take_over(self, tensor: Any) -> None:
+        """Answers from now on for what a copy has brought to the device: it is seen who writes it.
+
+        Until then a launch that leaves its address on the stack by chance makes it unknown.
+        """
+        if self.is_small(tensor):
+            self.read(tensor)
+
+    def _is_factory(self, func: Any) -> bool:
+        name = func._schema.name
+        return (
+            not self._schema(func).is_random
+            and not name.startswith("aten::empty")
+            and "new_empty" not in name
+        )
+
+    def _is_plain_copy(self, func: Any, args: Any) -> bool:
+        """A copy that the driver makes, byte by byte: the phantom follows it by itself."""
+        if func is not self._copy or len(args) < 2:
+            return False
+        to, of = args[0], args[1]
+        return bool(
+            to.dtype is of.dtype
+            and to.is_contiguous()
+            and of.is_contiguous()
+            and to.size() == of.size()
+        )
+
+    def _schema(self, func: Any) -> Schema:
+        schema = self._schemas.get(func)
+        if schema is None:
+            written = tuple(
+                (position, argument.name)
+                for position, argument in enumerate(func._schema.arguments)
+                if argument.alias_info is not None and argument.alias_info.is_write
+            )
+            if self._looks in func.tags:  # squeeze_, detach_: another look at the same bytes
+                written = ()
+            is_random = self._random in func.tags
+            schema = self._schemas[func] = Schema(is_random, written, base_name(func))
+        return schema
+
+    def _is_alias(self, output: Any, args: Any) -> bool:
+        start = output.untyped_storage().data_ptr()
+        return any(
+            tensor.is_cuda and tensor.untyped_storage().data_ptr() == start
+            for tensor in self.tensors(args)
+        )
+
+    def _on_cpu(self, args: Any, known: Known) -> Any:
+        return [self._moved(arg, known) for arg in args]
+
+    def _moved(self, arg: Any, known: Known) -> Any:
+        # A method: a function that calls itself would be a cycle, which holds on to device tensors.
+        if isinstance(arg, (list, tuple)):
+            if type(arg) not in (list, tuple):
+                return arg
+            return type(arg)([self._moved(item, known) for item in arg])
+        if isinstance(arg, self._torch.device):
+            return self._torch.device("cpu")
+        return known.inputs.get(id(arg), arg) if isinstance(arg, self._torch.Tensor) else arg
+
+    def _kwargs_on_cpu(self, kwargs: Any) -> Any:
+        cpu = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+        if cpu.get("device") is not None:
+            cpu["device"] = self._torch.device("cpu")
+        return cpu
+
+    def span(self, tensor: Any) -> int:
+        """Bytes from a tensor's first element to the end of its last."""
+        steps = zip(tensor.size(), tensor.stride(), strict=True)
+        return int((1 + sum((size - 1) * stride for size, stride in steps)) * tensor.element_size())
+
+    def forget(self, tensor: Any) -> None:
+        """Forgets a tensor's bytes; what lies beside them in its storage stays known."""
+        if tensor.numel() > MAX_ELEMENTS:
+            library.forget(tensor.data_ptr())
+            return
+        storage, first = tensor.untyped_storage(), tensor.data_ptr()
+        beside = []
+        if self.is_small(tensor) and storage.nbytes() <= 8 * MAX_ELEMENTS:
+            start, last = storage.data_ptr(), first + self.span(tensor)
+            for at, size in ((start, first - start), (last, start + storage.nbytes() - last)):
+                if size > 0:
+                    raw, mark = self._read_at(at, size)
+                    if raw is not None:
+                        beside.append((at, raw, mark))
+        library.forget(first)
+        for at, raw, mark in beside:
+            self._write(at, raw, mark)
+
+    def read(self, tensor: Any) -> tuple[bytearray | None, int]:
+        """The bytes of a tensor and their mark; None: some are unknown."""
+        return self._read_at(tensor.data_ptr(), self.span(tensor))
+
+    def _read_at(self, start: int, size: int) -> tuple[bytearray | None, int]:
+        """The bytes and their mark; None: some are unknown."""
+        raw = bytearray(size)
+        address = (ctypes.c_char * size).from_buffer(raw)
+        mark = library.read_bytes(start, ctypes.addressof(address), size)
+        return (raw if mark else None), mark
+
+    def _write(self, address: int, raw: bytearray, mark: int) -> None:
+        library.write_bytes(
+            address, ctypes.addressof((ctypes.c_char * len(raw)).from_buffer(raw)), len(raw), mark
+        )
+
+    def view(self, raw: bytearray, like: Any) -> Any:
+        """A CPU tensor of these bytes, laid out as a device tensor."""
+        flat = self._torch.frombuffer(raw, dtype=like.dtype)
+        return flat.as_strided(like.size(), like.stride())
+
+    def store(self, device_tensor: Any, cpu_tensor: Any, mark: int = TRUE_VALUE) -> None:
+        """Gives a device tensor the values of a CPU tensor of its size."""
+        if device_tensor.size() != cpu_tensor.size() or math.prod(device_tensor.size()) == 0:
+            return
+        raw = self.read(device_tensor)[0] or bytearray(self.span(device_tensor))
+        self.view(raw, device_tensor).copy_(cpu_tensor)
+        self._write(device_tensor.data_ptr(), raw, mark)

@@ -1,0 +1,187 @@
+"""Small Triton kernels, run on the CPU beside the phantom.
+
+An engine that keeps its counts and positions on the device computes them in kernels of its own, and
+reads back how far it has come. A kernel of few programs whose tensors all hold integers is followed
+by its source (triton_interpreter.py), with what the phantom knows of its memory; what it makes of
+known values is known afterwards. Of any other kernel, and of a library's own operations, it is seen
+which of their arguments they write to; what they only read stays known.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import inspect
+import itertools
+import math
+import types
+from types import ModuleType
+from typing import Any
+
+from ullage.record.session import library
+from ullage.record.session.import_hooks import on_import
+from ullage.record.values.stores import stored_parameters
+from ullage.record.values.values import Values
+
+_TORCHS = frozenset({"aten", "prims", "prim", "c10d", "_c10d_functional", "profiler", "inductor"})
+_MAX_PROGRAMS = 1024
+_MAX_LANES = 1 << 20
+_MAX_BYTES = 1 << 20  # what the phantom keeps of a block
+
+
+class Kernels:
+    """Follows launches. One for the process."""
+
+    def __init__(self, torch: ModuleType, values: Values) -> None:
+        self._torch = torch
+        self._values = values
+        self._written: dict[Any, tuple[tuple[int, str], ...] | None] = {}
+        names = ("bool", "uint8", "int8", "int16", "int32", "int64")
+        self._elements = {getattr(torch, name): name for name in names}
+
+    def install(self) -> None:
+        """Begins; with Triton's kernels when Triton arrives."""
+        on_import("triton.runtime.jit", self._watch)
+        packet_type = self._torch._ops.OpOverloadPacket
+        call = packet_type.__call__
+
+        @functools.wraps(call)
+        def call_and_spare(packet: Any, *args: Any, **named: Any) -> Any:
+            writes = self._writes_of_packet(packet, args, named)
+            if writes is None:
+                return call(packet, *args, **named)
+            with self._values.sparing(writes):
+                return call(packet, *args, **named)
+
+        packet_type.__call__ = call_and_spare
+
+    def _watch(self, jit: ModuleType) -> None:
+        run = jit.JITFunction.run
+
+        @functools.wraps(run)
+        def run_and_follow(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+            if warmup or not self._values.is_following_here():
+                return run(kernel, *args, grid=grid, warmup=warmup, **named)
+            made = self._follow(kernel, args, named, grid)
+            writes = self._writes_of_kernel(kernel, args, named) if made is None else None
+            if writes is None:
+                result = run(kernel, *args, grid=grid, warmup=warmup, **named)
+            else:
+                with self._values.sparing(writes):
+                    result = run(kernel, *args, grid=grid, warmup=warmup, **named)
+            for region in made or ():
+                _write(region)
+            return result
+
+        jit.JITFunction.run = run_and_follow
+
+    def _follow(self, kernel: Any, args: Any, named: Any, grid: Any) -> Any:
+        """The regions of the device's memory as they are after the launch; None: nobody knows."""
+        tensor_type = self._torch.Tensor
+        tensors = [one for one in (*args, *named.values()) if isinstance(one, tensor_type)]
+        if not tensors or any(tensor.dtype not in self._elements for tensor in tensors):
+            return None
+        if self._torch.cuda.is_current_stream_capturing():
+            return None
+        try:
+            from ullage.record.values import triton_interpreter
+        except ImportError:  # there is no NumPy
+            return None
+        try:
+            return self._run(triton_interpreter, kernel, args, named, grid)
+        except Exception:  # the kernel's own code, with another language: anything may be missing
+            return None
+
+    def _writes_of_kernel(self, kernel: Any, args: Any, named: Any) -> list[Any] | None:
+        """The tensors that a kernel may write to; None: nobody knows."""
+        stored = stored_parameters(kernel.fn)
+        if stored is None:
+            return None
+        given = dict(zip(kernel.arg_names, args, strict=False)) | named
+        return [given[name] for name in stored if isinstance(given.get(name), self._torch.Tensor)]
+
+    def _writes_of_packet(self, packet: Any, args: Any, named: Any) -> list[Any] | None:
+        """The tensors that an operation of a library's own writes to, by its schema; None: it is
+        one of torch's, or nobody knows.
+        """
+        if packet not in self._written:
+            is_torchs = packet._qualified_op_name.partition("::")[0] in _TORCHS
+            names = () if is_torchs else packet.overloads()
+            schemas = [getattr(packet, name)._schema for name in names]
+            self._written[packet] = None if len(schemas) != 1 else tuple(
+                (position, argument.name)
+                for position, argument in enumerate(schemas[0].arguments)
+                if argument.alias_info is not None and argument.alias_info.is_write
+            )  # fmt: skip
+        written = self._written[packet]
+        if written is None or not self._values.is_following_here():
+            return None
+        given = [args[at] if at < len(args) else named.get(name) for at, name in written]
+        return [tensor for one in given for tensor in (one if isinstance(one, list) else [one])]
+
+    def _run(self, interpreter: ModuleType, kernel: Any, args: Any, named: Any, grid: Any) -> Any:
+        signature = inspect.signature(kernel.fn)
+        bound = signature.bind(
+            *args, **{k: v for k, v in named.items() if k in signature.parameters}
+        )
+        bound.apply_defaults()
+        sizes = tuple(grid(bound.arguments) if callable(grid) else grid)
+        sizes += (1,) * (3 - len(sizes))
+        if math.prod(sizes) > _MAX_PROGRAMS:
+            return None
+        tensor_type = self._torch.Tensor
+        memory = {}
+        for name, value in bound.arguments.items():
+            if isinstance(value, tensor_type):
+                storage = value.untyped_storage()
+                memory[storage.data_ptr()] = storage.nbytes()
+                element = interpreter.np.dtype(self._elements[value.dtype])
+                address = interpreter.np.int64(value.data_ptr())
+                bound.arguments[name] = interpreter.Lanes(
+                    address, None, element, storage.data_ptr()
+                )
+        found = [_region(interpreter, start, num_bytes) for start, num_bytes in memory.items()]
+        regions = [region for region in found if region is not None]
+        language = interpreter.Language(sizes, regions, _MAX_LANES)
+        function = _in_language(kernel.fn, language)
+        for place in itertools.product(*map(range, sizes)):
+            language.place = place
+            function(*bound.args, **bound.kwargs)
+        return [region for region in regions if region.known is not None]
+
+
+def _region(interpreter: ModuleType, start: int, num_bytes: int) -> Any:
+    """What is known of a stretch of memory; None: of so much, nothing."""
+    if not library.is_device_address(start):
+        view = (ctypes.c_ubyte * num_bytes).from_address(start)
+        return interpreter.Region(
+            start, interpreter.np.frombuffer(view, dtype=interpreter.np.uint8), None
+        )
+    if num_bytes > _MAX_BYTES:
+        return None
+    data, known = (interpreter.np.zeros(num_bytes, dtype=interpreter.np.uint8) for _ in range(2))
+    library.look(start, data.ctypes.data, known.ctypes.data, num_bytes)
+    return interpreter.Region(start, data, known.view(bool))
+
+
+def _in_language(function: Any, language: Any) -> Any:
+    """A kernel's own function with another meaning of triton.language."""
+    names = {}
+    for name, value in function.__globals__.items():
+        is_language = isinstance(value, ModuleType) and value.__name__ == "triton.language"
+        names[name] = language if is_language else value
+    return types.FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+
+
+def _write(region: Any) -> None:
+    """Tells the phantom what is known of a stretch of memory: run by run."""
+    known = [False, *region.known.tolist(), False]
+    edges = [at for at in range(len(known) - 1) if known[at] != known[at + 1]]
+    for first, end in zip(edges[::2], edges[1::2], strict=True):
+        at = region.data.ctypes.data + first
+        library.write_bytes(region.start + first, at, end - first, library.TRUE_VALUE)
+
+
+__all__ = ["Kernels"]

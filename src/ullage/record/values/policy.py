@@ -1,0 +1,79 @@
+"""What a value reads as that no kernel has computed (docs/values.md).
+
+A floating-point number is a little more than a half and falls a little with each training step, so
+that it is positive, finite, a probability, a logarithm's argument, and a loss that improves. An
+integer is 0, a flag is False until something finds elements by it. `--assume values=zeros` makes
+all of them 0.
+"""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any
+
+from ullage.record.values.assume import Assumed, Plausibility
+from ullage.record.values.uniform import COMPARISONS
+
+_MIDDLE, _SLOWNESS = 0.5, 100
+_MAX_ANSWERED_BYTES = 4 << 20
+"""Larger copies of floating-point numbers to the host read as zeros: pages that nobody touches
+take no memory here (docs/large-models.md)."""
+
+
+class Policy:
+    """The number that all elements of an unknown tensor are assumed to be.
+
+    Attributes:
+        num_steps: training steps that have ended.
+        words: how a host read of an assumed value is listed.
+    """
+
+    def __init__(self, torch: ModuleType, assumed: Assumed) -> None:
+        self.num_steps = 0
+        self.is_plausible = assumed.values is Plausibility.PLAUSIBLE
+        self.words = "answered plausibly" if self.is_plausible else "answered as zeros"
+        self._torch = torch
+
+    def number(self, dtype: Any) -> float:
+        """The number that an element of this type is assumed to be."""
+        if self.is_plausible and (dtype.is_floating_point or dtype.is_complex):
+            return _MIDDLE + 1 / (_SLOWNESS + self.num_steps)
+        return 0.0
+
+    def cast(self, number: float, dtype: Any) -> float | None:
+        """The number in another type; None: it is none there, and what is made of it unknown."""
+        if dtype is self._torch.bool:
+            return float(number != 0)
+        if not math.isfinite(number):
+            return None
+        if dtype.is_floating_point or dtype.is_complex:
+            return number if abs(number) <= self._torch.finfo(dtype).max else None
+        limits = self._torch.iinfo(dtype)
+        return float(int(number)) if limits.min <= number <= limits.max else None
+
+    def element(self, number: float, dtype: Any) -> bytes:
+        """The bytes of one element."""
+        made = self._torch.full((1,), number, dtype=dtype, device="cpu")
+        return bytes(made.untyped_storage())
+
+    def is_answered(self, dtype: Any, num_bytes: int) -> bool:
+        """Whether a host read of so many unknown bytes is answered with the number."""
+        return num_bytes <= _MAX_ANSWERED_BYTES or not dtype.is_floating_point
+
+
+_OPPOSITES = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
+
+
+def deciding(name: str, bound: float, number: float, *, holds: bool) -> float:
+    """A number for which the comparison with `bound` holds, or does not; `number` itself, where it
+    is one.
+    """
+    name = name if holds else _OPPOSITES[name]
+    if COMPARISONS[name](number, bound):
+        return number
+    if name in {"gt", "ge"}:
+        return (1 + bound) / 2 if 0 <= bound < 1 else bound + max(1.0, abs(bound)) / 2
+    if name in {"lt", "le"}:
+        return bound / 2 if bound > 0 else bound - max(1.0, abs(bound)) / 2
+    return bound if name == "eq" else bound + 1

@@ -1,0 +1,148 @@
+"""Routers of experts: whom tokens are sent to, where no kernel has computed it.
+
+The choice is a topk over the experts' scores, in the forward of a module that has as many experts
+(experts.py). It gets values, as the assumption has them, that are
+followed like any other small values: counts, masks and indices made of it fit one another. Where
+the tokens are too many to be followed, or some are dropped, what is counted of them follows the
+same assumption, and is known by its shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+from ullage.record.values.assume import Assumed, Experts
+from ullage.record.values.cpu_ops import Beside
+from ullage.record.values.experts import is_routing
+
+_MAX_EXPERTS = 1024
+_WORDS = {
+    Experts.WORST: "worst case, all tokens to the same",
+    Experts.BALANCED: "balanced, as many tokens to each",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """So many tokens go to `num_chosen` experts each; no expert takes more than `capacity`."""
+
+    num_tokens: int
+    num_experts: int
+    num_chosen: int
+    capacity: int
+    is_balanced: bool
+
+    def counts(self) -> list[int]:
+        """How many tokens each expert gets."""
+        tokens, experts, chosen = self.num_tokens, self.num_experts, self.num_chosen
+        if self.is_balanced:
+            spread = [-((number - tokens * chosen) // experts) for number in range(experts)]
+        else:
+            spread = [tokens] * chosen + [0] * (experts - chosen)
+        return [min(count, self.capacity) for count in spread]
+
+    def is_counted_of(self, num_elements: int) -> bool:
+        """Whether a tensor of so many elements can be the choice: numbers of experts, a flag for
+        each token and expert, or for each choice and expert.
+        """
+        flags = self.num_tokens * self.num_experts
+        numbers = self.num_tokens * self.num_chosen
+        return num_elements in (numbers, flags, flags * self.num_chosen)
+
+
+class Routers:
+    """Chooses experts. One for the process.
+
+    Attributes:
+        words: the assumption, as it is listed.
+    """
+
+    def __init__(
+        self,
+        torch: ModuleType,
+        beside: Beside,
+        assumed: Assumed,
+        note: Callable[[str, int, str], None],
+    ) -> None:
+        """`note(what, num_bytes, assumption)` lists an assumption with its place."""
+        self._torch = torch
+        self._beside = beside
+        self._is_balanced = assumed.experts is Experts.BALANCED
+        self.words = _WORDS[assumed.experts]
+        self._note = note
+        self._most: dict[tuple[int, int], int] = {}
+        self._last: dict[int, Routing] = {}  # by the number of experts
+
+    def choose(self, args: Any, result: Any) -> bool:
+        """After topk(scores, k, dim): gives its indices values, if they are of experts; False: they
+        are not.
+        """
+        scores, k = args[0], int(args[1])
+        dim = args[2] if len(args) > 2 else -1
+        num_experts = scores.size(-1) if scores.dim() > 1 else 0
+        if dim == 0 and scores.dim() == 2:
+            return self._limit(*scores.size(), capacity=k, indices=result[1])
+        is_last = dim in (-1, scores.dim() - 1)
+        if not (1 <= k < num_experts <= _MAX_EXPERTS and is_last and scores.is_floating_point()):
+            return False
+        tokens = math.prod(scores.size()[:-1])
+        indices = result[1]
+        if tokens < 2 or not self._beside.has_address(indices):
+            return False
+        if not is_routing(self._torch, num_experts):
+            return False
+        routing = Routing(tokens, num_experts, k, tokens, self._is_balanced)
+        self._last[num_experts] = routing
+        self._most[2, tokens * num_experts] = sum(routing.counts())
+        # A token chooses an expert once. Some models add an expert for tokens that are not there.
+        self._most[2, tokens * k] = -(-tokens * k // num_experts) if self._is_balanced else tokens
+        for number in (num_experts, num_experts + 1):
+            self._most[1, number] = num_experts if self._is_balanced else k
+        self._note("experts that a router chooses", 8 * tokens * k, self.words)
+        if self._beside.is_small(indices):
+            self._beside.store(indices, self._chosen(routing).reshape(indices.size()))
+        return True
+
+    def _chosen(self, routing: Routing) -> Any:
+        """The experts of each token: (tokens, chosen)."""
+        tokens, k = routing.num_tokens, routing.num_chosen
+        numbers = self._torch.arange(tokens * k if self._is_balanced else k, device="cpu")
+        return (numbers % routing.num_experts).reshape(-1, k).expand(tokens, k)
+
+    def most(self, mask: Any) -> int | None:
+        """How many tokens one expert gets by a mask of (k, tokens) choices, or how many experts get
+        any, where all the choices are too many to be followed; None: it is neither.
+        """
+        return self._most.get((mask.dim(), mask.numel()))
+
+    def _limit(self, num_tokens: int, num_experts: int, *, capacity: int, indices: Any) -> bool:
+        """Each expert keeps so many of the tokens that chose it: its indices are theirs, before
+        those of other tokens. False: it is no choice of a router.
+        """
+        last = self._last.get(num_experts)
+        if last is None or last.num_tokens != num_tokens:
+            return False
+        self._last[num_experts] = limited = replace(last, capacity=capacity)
+        self._most[2, num_tokens * num_experts] = sum(limited.counts())
+        if self._beside.is_small(indices):
+            goes = self._torch.zeros(num_tokens, num_experts, dtype=self._torch.int8, device="cpu")
+            goes.scatter_(1, self._chosen(last), 1)
+            order = goes.sort(dim=0, descending=True, stable=True).indices
+            self._beside.store(indices, order[:capacity])
+        return True
+
+    def count(self, args: Any, result: Any) -> None:
+        """After a sum or histogram of what is not known: if it counts each expert's tokens, it gets
+        values.
+        """
+        routing = self._last.get(result.numel()) if result.dim() == 1 else None
+        if routing is None or not self._beside.is_small(result):
+            return
+        most = max(tensor.numel() for tensor in self._beside.tensors(args))
+        if routing.is_counted_of(most):
+            counts = self._torch.tensor(routing.counts(), dtype=result.dtype, device="cpu")
+            self._beside.store(result, counts)

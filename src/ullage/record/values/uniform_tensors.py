@@ -1,0 +1,127 @@
+"""Device tensors whose elements are all assumed to be one number.
+
+The phantom keeps the number with the tensor's block (csrc/values.c) until something writes to it.
+What nothing is known of is the policy's number. A mask knows of what it is a comparison: once
+either is read, the other agrees.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from ullage.record.session import library
+from ullage.record.session.library import Uniformity
+from ullage.record.values.policy import Policy, deciding
+from ullage.record.values.uniform import COMPARISONS
+
+_MAX_ORIGINS = 1024
+
+
+class Number(NamedTuple):
+    """What all elements of a tensor are, and why."""
+
+    value: float
+    uniformity: Uniformity
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A mask is the comparison `name` of a tensor with a number."""
+
+    source: weakref.ref[Any]
+    name: str
+    bound: float
+
+
+class UniformTensors:
+    """Looks up, and writes, the numbers of tensors that have an address on the device."""
+
+    def __init__(self, torch: ModuleType, policy: Policy) -> None:
+        self._torch = torch
+        self._policy = policy
+        self._origins: dict[int, Origin] = {}
+
+    def stored(self, tensor: Any) -> Number | None:
+        """The number that is kept with a tensor's block."""
+        address = tensor.data_ptr()
+        row = library.number_at(address)
+        if row is None:
+            return None
+        number = Number(*row)
+        if number.uniformity is Uniformity.ASSUMED and address in self._origins:
+            return self._renewed(tensor, self._origins[address]) or number
+        return number
+
+    def of(self, tensor: Any) -> Number:
+        """The number of a tensor; what is kept nowhere is the policy's."""
+        kept = self.stored(tensor)
+        return kept or Number(self._policy.number(tensor.dtype), Uniformity.ASSUMED)
+
+    def write(self, tensor: Any, number: float, uniformity: Uniformity) -> bool:
+        """Keeps the number of a tensor that fills its storage; False: it does not, or the number is
+        none of its type.
+        """
+        value = self._policy.cast(number, tensor.dtype)
+        if value is None or tensor.numel() * tensor.element_size() > _whole_bytes(tensor):
+            return False
+        self._origins.pop(tensor.data_ptr(), None)
+        library.forget(tensor.data_ptr())
+        library.set_number(tensor.data_ptr(), value, int(uniformity))
+        return True
+
+    def link(self, mask: Any, source: Any, name: str, bound: float) -> None:
+        """Notes that a mask is the comparison of a tensor with a number."""
+        if name not in COMPARISONS:
+            return
+        if len(self._origins) >= _MAX_ORIGINS:
+            self._origins.clear()
+        self._origins[mask.data_ptr()] = Origin(weakref.ref(source), name, bound)
+
+    def decide(
+        self,
+        tensor: Any,
+        number: float | None = None,
+        why: Uniformity = Uniformity.DECIDED,
+    ) -> None:
+        """Something is decided by a tensor, or it is read: it is this number from now on, or the
+        one that it was; so is what it is the comparison of.
+        """
+        value, uniformity = self.of(tensor)
+        if uniformity is Uniformity.TRUE or uniformity >= why:
+            return
+        is_open = uniformity is Uniformity.ASSUMED
+        value = number if is_open and number is not None else value
+        library.set_number(tensor.data_ptr(), value, int(why))
+        if not is_open:
+            return
+        origin = self._origins.pop(tensor.data_ptr(), None)
+        source = None if origin is None else origin.source()
+        if origin is None or source is None:
+            return
+        of_source, why = self.of(source)
+        if why is Uniformity.ASSUMED:
+            holds = bool(value)
+            of_source = deciding(origin.name, origin.bound, of_source, holds=holds)
+            self.decide(source, of_source)
+
+    def _renewed(self, mask: Any, origin: Origin) -> Number | None:
+        """A mask's number once what it is the comparison of was read; None: that was not."""
+        source = origin.source()
+        kept = None if source is None else self.stored(source)
+        if kept is None or kept.uniformity is Uniformity.ASSUMED:
+            return None
+        value = float(COMPARISONS[origin.name](kept.value, origin.bound))
+        del self._origins[mask.data_ptr()]
+        library.set_number(mask.data_ptr(), value, int(Uniformity.DECIDED))
+        return Number(value, Uniformity.DECIDED)
+
+
+def _whole_bytes(tensor: Any) -> int:
+    """The bytes of a storage where a tensor lies at its beginning and fills it; else none."""
+    storage = tensor.untyped_storage()
+    num_bytes = int(storage.nbytes())
+    is_whole = tensor.numel() * tensor.element_size() == num_bytes
+    return num_bytes if is_whole and storage.data_ptr() == tensor.data_ptr() else -1

@@ -1,0 +1,314 @@
+"""Values that steer programs: small integers, flags and scalars, computed beside the phantom.
+
+Kernels do not run, so a mask that a kernel made would read as zeros. Where every input of an
+operation is small and its bytes are known to the phantom, the operation runs on the CPU as well,
+and its result is written to the device's block: whatever reads it later (item, bool, a copy) gets
+the true value. All else stays unknown.
+
+An operation whose output *shape* hangs on an unknown value (nonzero, unique, a boolean index) is
+told the worst case, and noted with its place; what it looks at is that case from then on, whoever
+reads it. What else is unknown is what the policy has it be (policy.py, docs/values.md).
+
+Nothing of this raises into the program: an operation that is not understood is left unknown.
+
+Operations are seen at a dispatch key that torch keeps free for tests and puts before all others. A
+TorchDispatchMode would not do: autograd and composite operations ask whether one is active, and
+then allocate otherwise. Backward is let through but for what recomputes a forward, and for a
+boolean index, of which it asks again how many elements there are. The optimizer is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from ullage.record.owners.source_location import ShapeReads
+from ullage.record.session import library
+from ullage.record.session.import_hooks import on_import
+from ullage.record.values.assume import Assumed
+from ullage.record.values.choices import NAMES, Choices
+from ullage.record.values.counted import Counted
+from ullage.record.values.cpu_ops import Beside
+from ullage.record.values.guard import Guard
+from ullage.record.values.known import Known
+from ullage.record.values.policy import Policy
+from ullage.record.values.reads import Reads
+from ullage.record.values.routers import Routers
+from ullage.record.values.uniform import base_name
+from ullage.record.weights.weights import SkippedWeights
+
+_KEY = "TESTING_ONLY_GenericMode"
+_OUR_KEYS = (
+    _KEY,
+    "TESTING_ONLY_GenericWrapper",
+)  # the other is that of record/weights/dispatch_hook.py
+_SEEN = """
+arange full zeros ones scalar_tensor eye zeros_like ones_like full_like new_zeros new_ones new_full
+nll_loss_forward nll_loss2d_forward index_add index_add_ index_copy index_copy_ index_fill
+index_fill_ scatter_add scatter_add_ put_ eq ne lt le gt ge eq_ ne_ lt_ le_ gt_ ge_ logical_and
+logical_or logical_xor logical_not logical_and_ logical_or_ logical_not_ bitwise_and bitwise_or
+bitwise_xor bitwise_not bitwise_and_ bitwise_or_ isin isnan isinf add sub mul div floor_divide
+remainder rsub pow neg abs add_ sub_ mul_ div_ floor_divide_ neg_ maximum minimum clamp clamp_
+clamp_min clamp_max sign ceil floor round sum any all max min amax amin argmax argmin cumsum cumprod
+prod count_nonzero mean equal cat stack where index index_put_ index_put gather scatter scatter_
+index_select masked_fill masked_fill_ masked_select masked_scatter masked_scatter_
+masked_scatter_backward _index_put_impl_ tril triu repeat repeat_interleave flip roll clone sort
+topk bincount histc nonzero _unique2 unique_dim unique_consecutive constant_pad_nd searchsorted
+bucketize embedding copy_ _to_copy fill_ zero_ normal_ uniform_ _amp_update_scale_ _foreach_norm
+_foreach_mul_ _foreach_add_ _foreach_copy_ _foreach_zero_ _local_scalar_dense logical_xor_ isposinf
+isneginf exp exp2 expm1 log log10 log2 log1p sqrt rsqrt tanh sigmoid reciprocal _softmax
+_log_softmax _sample_dirichlet xlogy lgamma digamma erf sin cos bernoulli bernoulli_ poisson
+multinomial randperm randint random_ median mode _amp_foreach_non_finite_check_and_unscale_
+"""
+"""Operations with kernels of their own that make, hand on, or read what programs decide by."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What was known of an operation's inputs before it ran; None: nothing of interest."""
+
+    inputs: Known | None
+
+
+_NOTHING, _LOST = _Prepared(None), _Prepared(None)
+
+
+class Values:
+    """Sees every operation of the main thread while it is not paused."""
+
+    def __init__(self, torch: ModuleType, weights: SkippedWeights, assumed: Assumed) -> None:
+        self.shapes = ShapeReads()
+        self.is_tracing = False  # the compiler's tensors have no bytes
+        self._torch = torch
+        self._weights = weights
+        self.policy = Policy(torch, assumed)
+        self.guard = Guard(self.shapes.note)
+        self._beside = Beside(torch, self.policy)
+        self.reads = Reads(torch, self._beside, self.policy)
+        self._choices = Choices(torch, self._beside)
+        self._routers = Routers(torch, self._beside, assumed, self.shapes.note)
+        self._counted = Counted(torch, self._beside, assumed, self._routers, self.shapes.note)
+        self._include = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
+        self._is_installed = self._is_active = self._is_following = False
+        self._is_backward = False
+        self._num_sparing = 0
+        self._awaited: Any = None
+        aten = torch.ops.aten
+        self._copies = {aten._to_copy.default, aten.copy_.default}
+        self._topk = aten.topk.default
+        self._histogram = aten.histc.default  # the CPU has none of integers
+        self._counts = {
+            *(aten.sum.dim_IntList, aten.bincount.default, self._histogram),
+            *(aten.scatter_add.default, aten.scatter_add_.default),
+        }
+        self._equal = aten.equal.default
+        self._finds = self._counted.ops
+        self._chooses: set[Any] = set()
+
+    def install(self, *, is_following: bool) -> bool:
+        """Starts; False: this torch has no such key, and small values stay unknown.
+
+        is_following: whether small values are followed; else all that is found is assumed.
+        """
+        self._is_following = is_following
+        library_type = self._torch.library.Library
+        fallback = getattr(library_type, "fallback", None)
+        if self._include is None or fallback is None:
+            return False
+        self._rest = library_type("_", "IMPL")
+        fallback(self._rest, self._torch.library.fallthrough_kernel, _KEY)
+        self._seen = library_type("aten", "IMPL")
+        followed = self._followed() if is_following else self._finds.keys()
+        self._chooses = {op for op in followed if base_name(op) in NAMES}
+        for op in self._weights.ops | followed:
+            self._seen.impl(op, functools.partial(self._follow, op), _KEY)
+        _let_pass(self._torch._ops, self._torch._C)
+        self._is_installed = True
+        on_import("torch.distributed._functional_collectives", self._expect_awaited)
+        self.resume()
+        return True
+
+    def _followed(self) -> set[Any]:
+        """What is made of others comes apart by itself, and they are seen one by one."""
+        packets = (getattr(self._torch.ops.aten, name, None) for name in _SEEN.split())
+        overloads = (
+            getattr(packet, overload)
+            for packet in packets
+            if packet is not None
+            for overload in packet.overloads()
+            if "out" not in overload
+        )
+        return {op for op in overloads if self._is_whole(op.name())}
+
+    def _is_whole(self, name: str) -> bool:
+        """Whether an operation has a kernel of its own."""
+        c = self._torch._C
+        return c._dispatch_has_kernel(name) and not c._dispatch_has_kernel_for_dispatch_key(
+            name, "CompositeImplicitAutograd"
+        )
+
+    def pause(self) -> None:
+        """Lets operations through unseen: they are taken to read what is known, not to write it."""
+        self._switch(is_active=False)
+
+    def resume(self) -> None:
+        """Sees operations again."""
+        self._switch(is_active=self._is_installed)
+
+    def begin_backward(self) -> None:
+        """Lets operations through but for those that steer something in backward as well."""
+        self._is_backward = True
+        library.follow_thread(1)  # as autograd's own threads
+
+    def end_backward(self) -> None:
+        """Sees all operations again."""
+        self._is_backward = False
+        self.resume()
+
+    def _switch(self, *, is_active: bool) -> None:
+        if not self._is_installed:
+            return
+        self._is_active = is_active
+        library.follow_thread(int(not is_active))
+        self._include(_KEY, is_active)  # type: ignore[misc]
+
+    def is_following_here(self) -> bool:
+        """Whether what this thread does is followed: the main thread's, outside of backward."""
+        return (
+            self._is_following
+            and self._is_active
+            and not (self.is_tracing or self._is_backward)
+            and threading.current_thread() is threading.main_thread()
+        )
+
+    @contextlib.contextmanager
+    def sparing(self, written: Iterable[Any]) -> Iterator[None]:
+        """While something runs that writes to these tensors alone."""
+        for tensor in written:
+            if isinstance(tensor, self._torch.Tensor) and self._beside.has_address(tensor):
+                self._beside.forget(tensor)
+        self._num_sparing += 1
+        library.follow_thread(2)
+        try:
+            yield
+        finally:
+            self._num_sparing -= 1
+            library.follow_thread(self._thread_state())
+
+    def forget_optimizer(self, optimizer: Any) -> None:
+        """Forgets the small values that an optimizer is about to write: counts of its steps."""
+        held = [*optimizer.param_groups, *optimizer.state.values()]
+        for tensor in self._beside.tensors(value for owner in held for value in owner.values()):
+            if self._beside.is_small(tensor):
+                library.forget(tensor.data_ptr())
+
+    def _follow(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.is_tracing or (self._is_backward and not self._steers_backward(op)):
+            return self._pass_on(op, args, kwargs)
+        is_put_off = op in self._weights.ops
+        made = self.guard.run(op, self._weights.put_off, op, args, kwargs) if is_put_off else None
+        if made is not None:
+            return made
+        if not self._is_following and op not in self._finds:
+            return self._pass_on(op, args, kwargs)
+        if op is self._equal and self.guard.run(op, self._beside.are_comparable, *args):
+            # What it does on a GPU, step by step, so that each step is seen.
+            return bool(args[0].eq(args[1]).all().item())
+        if self._awaited in map(type, args):
+            args = tuple(map(self._await, args))
+        if op in self._copies and self._is_following:
+            args = self.guard.run(op, self.reads.packed, op, args, kwargs) or args
+        self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
+        library.follow_thread(1)
+        try:
+            known = self.guard.run(op, self._prepare, op, args, kwargs) or _LOST
+            if known is _LOST:
+                library.follow_thread(0)  # whatever it is given may be written
+            try:
+                result = op(*args, **kwargs)
+            finally:
+                library.expect_nothing()
+                library.expect_zeros()
+            if known is not _LOST:
+                self.guard.run(op, self._conclude, op, args, kwargs, known.inputs, result)
+            return result
+        finally:
+            library.follow_thread(self._thread_state())
+            self._include(_KEY, self._is_active)  # type: ignore[misc]
+
+    def _prepare(self, op: Any, args: Any, kwargs: Any) -> _Prepared:
+        """Before an operation: reads what is known of its inputs, and says what it will find."""
+        beside, finds = self._beside, op in self._finds
+        if not (finds or beside.may_matter(op, args)):
+            beside.forget_written(op, args, kwargs)
+            if self._is_following and op in self.reads.ops:
+                self.reads.expect(op, args, kwargs)
+            return _NOTHING
+        known = beside.read_inputs(op, args) if self._is_following else None
+        beside.forget_written(op, args, kwargs)
+        if finds:
+            is_found = self._counted.expect(op, args, known, is_following=self._is_following)
+            if is_found and self._is_following and (known is None or not known.is_complete):
+                known = beside.read_inputs(op, args)  # with what was assumed now
+        if self._is_following and op in self.reads.ops:
+            self.reads.expect(op, args, kwargs)
+        return _Prepared(known)
+
+    def _conclude(self, op: Any, args: Any, kwargs: Any, known: Known | None, result: Any) -> None:
+        """After an operation: writes what its result is, where that is known or assumed."""
+        if known is not None:
+            self._beside.follow(op, args, kwargs, known, result)
+        is_unknown = known is None or bool(known.missing)
+        if op in self._copies:
+            self._beside.take_over(result)
+        elif op in self._chooses:
+            is_routed = op is self._topk and is_unknown and self._routers.choose(args, result)
+            if not is_routed:
+                self._choices.choose(op, args, kwargs, known, result)
+        elif op in self._counts and (is_unknown or op is self._histogram):
+            self._routers.count(args, result)
+
+    def _expect_awaited(self, module: ModuleType) -> None:
+        self._awaited = getattr(module, "AsyncCollectiveTensor", None)
+
+    def _await(self, arg: Any) -> Any:
+        """The tensor that a collective fills, in the place of one that waits for it when it is
+        used, as it is now.
+        """
+        is_awaited = type(arg) is self._awaited and not arg.requires_grad
+        return arg.trigger_wait() if is_awaited else arg
+
+    def _thread_state(self) -> int:
+        """What is known of the main thread's launches (ullage_follow_thread)."""
+        return 2 if self._num_sparing else int(self._is_backward or not self._is_active)
+
+    def _steers_backward(self, op: Any) -> bool:
+        """Whether an operation of backward finds something, or is one of a forward done again."""
+        return op in self._finds or self._torch.is_grad_enabled()
+
+    def _pass_on(self, op: Any, args: Any, kwargs: Any) -> Any:
+        self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
+        try:
+            return op(*args, **kwargs)
+        finally:
+            self._include(_KEY, self._is_active)  # type: ignore[misc]
+
+
+def _let_pass(ops: Any, c: Any) -> None:
+    """Higher-order operations choose among kernels in Python, by all keys that are included, and
+    have none for ours.
+    """
+    compute_keyset, keys = ops._compute_keyset, [*map(c._dispatch_key_parse, _OUR_KEYS)]
+
+    @functools.wraps(compute_keyset)
+    def compute_without_ours(args: Any, kwargs: Any, candidates: Any) -> Any:
+        for key in keys:
+            candidates = candidates.remove(key)
+        return compute_keyset(args, kwargs, candidates)
+
+    ops._compute_keyset = compute_without_ours

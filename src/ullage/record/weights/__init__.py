@@ -1,0 +1,1 @@
+"""Weights that nobody reads: not initialised, not loaded, or made up."""

@@ -1,0 +1,165 @@
+"""CPU storages of which something is put off: what, and how it is done when it is read."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ullage.record.session import host, library
+from ullage.record.weights.recipes import Recipe, Recipes, Step, view_of
+from ullage.units import format_bytes
+
+_CHECKED_BYTES = 256 << 20
+"""Before so much is filled it is looked whether this machine has the memory."""
+
+
+class TooLargeToReadError(RuntimeError):
+    """The program reads what was put off, and this machine has not the memory for it."""
+
+
+class PutOff:
+    """What was put off of one storage; the reference does not keep the storage."""
+
+    def __init__(self, reference: Any, *, is_whole: bool) -> None:
+        self.reference = reference
+        self.is_whole = is_whole  # no byte of it is what it was before
+        self.steps: tuple[Step, ...] = ()
+
+
+class Held:
+    """The storages, and the tensors on them.
+
+    Attributes:
+        recipes: how steps are done.
+        count: random fills that were left out.
+        bytes: of those.
+    """
+
+    def __init__(
+        self, torch: ModuleType, on_first: Callable[[], None], on_none: Callable[[], None]
+    ) -> None:
+        """`on_first` is called when something is put off, `on_none` when nothing is any longer."""
+        self.recipes = Recipes(torch)
+        self.count = 0
+        self.bytes = 0
+        self._torch = torch
+        self._on_first, self._on_none = on_first, on_none
+        self._storage_of = torch._C.TensorBase.untyped_storage
+        self._address = torch._C.TensorBase.data_ptr
+        self._storages: dict[int, PutOff] = {}
+        self._lock = threading.RLock()
+
+    def begin_in_child(self) -> None:
+        """In a forked process: a thread that is not here may have held the lock."""
+        self._lock = threading.RLock()
+
+    def find(self, tensor: Any) -> PutOff | None:
+        """What is put off of a tensor's storage."""
+        try:
+            return self._storages.get(self._storage_of(tensor)._cdata)
+        except (RuntimeError, NotImplementedError):  # a subclass without storage of its own
+            return None
+
+    def recipe(self, tensor: Any) -> Recipe | None:
+        """How to make a tensor again; None: not all of it is put off."""
+        held = self.find(tensor)
+        if held is None or not held.is_whole:
+            return None
+        return Recipe(self._storage_of(tensor).nbytes(), held.steps, view_of(tensor))
+
+    def fills_storage(self, tensor: Any) -> bool:
+        """Whether nothing else lies on a tensor's storage."""
+        num_bytes = tensor.numel() * tensor.element_size()
+        return bool(tensor.is_contiguous() and self._storage_of(tensor).nbytes() == num_bytes)
+
+    def note(self, tensor: Any, step: Step, *, is_new: bool = False) -> None:
+        """Puts a step off; `is_new`: the tensor's storage was made for it."""
+        storage = self._storage_of(tensor)
+        held = self._storages.get(storage._cdata)
+        if held is None:
+            reference = self._torch.multiprocessing.reductions.StorageWeakRef(storage)
+            is_whole = is_new or self.fills_storage(tensor)
+            held = self._storages[storage._cdata] = PutOff(reference, is_whole=is_whole)
+        held.steps += (step,)
+        self._count(step, 1)
+        library.host_filled(self._address(tensor), tensor.numel() * tensor.element_size())
+        self._on_first()
+
+    def overwrite(self, tensor: Any, step: Step, *, is_new: bool = False) -> None:
+        """Puts off what gives every element of a tensor its value; zeros are there at once.
+
+        Args:
+            tensor: contiguous, unless it is new.
+            step: on all of the tensor.
+            is_new: the tensor's storage was made for it.
+        """
+        if is_new or self.fills_storage(tensor):
+            self.drop(self._storage_of(tensor))
+        if step.is_zero and self.find(tensor) is None:
+            size = self._storage_of(tensor).nbytes() if is_new else tensor.numel()
+            each = 1 if is_new else tensor.element_size()
+            library.host_zero(self._address(tensor), size * each)
+        else:
+            self.note(tensor, step, is_new=is_new)
+
+    def _count(self, step: Step, sign: int) -> None:
+        """Fills that were left out, and their bytes."""
+        if step.generator_state is not None:
+            self.count += sign
+            self.bytes += sign * math.prod(step.view.size) * step.view.dtype.itemsize
+
+    def read(self, tensor: Any) -> None:
+        """Does what was put off of a tensor's storage."""
+        if not self.recipes.is_busy and self.find(tensor) is not None:
+            self._do(self._storage_of(tensor))
+
+    def read_everything(self) -> None:
+        """Does all that was put off and can still be read."""
+        if self.recipes.is_busy:
+            return
+        self.sweep()
+        storage_type = self._torch.UntypedStorage
+        for held in list(self._storages.values()):
+            if not held.reference.expired():
+                self._do(storage_type._new_with_weak_ptr(held.reference.cdata))
+
+    def _do(self, storage: Any) -> None:
+        with self._lock:  # what another thread has begun is waited for
+            held = self._storages.get(storage._cdata)
+            if held is None:
+                return
+            _check_room(storage.nbytes())
+            self.recipes.follow(storage, held.steps)
+            self.drop(storage)
+
+    def drop(self, storage: Any) -> None:
+        """Forgets what was put off of a storage: it is done, or overwritten."""
+        held = self._storages.pop(storage._cdata, None)
+        for step in held.steps if held is not None else ():
+            self._count(step, -1)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Forgets storages that are gone."""
+        for key, held in list(self._storages.items()):
+            if held.reference.expired():
+                self._storages.pop(key, None)
+        if not self._storages:
+            self._on_none()
+
+
+def _check_room(num_bytes: int) -> None:
+    """Raises an error where filling so many bytes would have the kernel end the process."""
+    if num_bytes < _CHECKED_BYTES:
+        return
+    room = host.available_bytes()
+    if room is not None and num_bytes > room:
+        raise TooLargeToReadError(
+            f"ullage: the program reads {format_bytes(num_bytes)} of weights on the CPU, which "
+            "were not initialised until now, and this machine has "
+            f"{format_bytes(room)} of memory left; move them to the device unread, or run this "
+            "where there is more memory"
+        )

@@ -1,0 +1,285 @@
+"""Who reads a tensor on the CPU while something of it is put off.
+
+Every operation is seen at a dispatch key that torch keeps free for tests; the methods that reach a
+tensor's bytes without an operation are covered for as long. The key is a thread's own: threads that
+the program starts see theirs from their first operation on.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ullage.record.session.import_hooks import on_import
+
+_KEY = "TESTING_ONLY_GenericWrapper"
+_COMPOSITE = "CompositeImplicitAutograd"
+_LOOKS = """
+alias as_strided detach detach_ diagonal empty_like expand is_pinned lift_fresh new_empty
+new_empty_strided new_full new_ones new_zeros ones_like permute rand_like randn_like _reshape_alias
+select set_ set_data slice split split_with_sizes squeeze t transpose unbind unfold unsqueeze
+_unsafe_view view zeros_like full_like
+"""
+"""Operations that read no value: another look at the same bytes, or another tensor's shape."""
+_OPENINGS = ("numpy", "data_ptr", "untyped_storage", "tolist", "__dlpack__")
+"""Methods that reach a tensor's bytes without an operation."""
+_WRAPS = "_make_wrapper_subclass"
+"""What makes a tensor of others; a DTensor is made without it, of a DeviceMesh."""
+
+
+class Cover:
+    """Sees operations, and hands them to who decides about them.
+
+    Attributes:
+        is_on: whether something is put off.
+    """
+
+    def __init__(
+        self,
+        torch: ModuleType,
+        *,
+        follow: Callable[[Any, Any, Any], Any],
+        read: Callable[[Any], None],
+        read_everything: Callable[[], None],
+    ) -> None:
+        """`follow(op, args, kwargs)` gives an operation's result, or None where it is to be done
+        as it is; `read(tensor)` and `read_everything()` do what was put off.
+        """
+        self.is_on = False
+        self._torch = torch
+        self._follow, self._read, self._read_everything = follow, read, read_everything
+        self._include = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
+        self._lock = threading.Lock()
+        self._libraries: dict[str, Any] = {}
+        self._whole: set[Any] = set()
+        self._parted: set[Any] = set()
+        self._own: dict[str, Any] = {}
+        self._named: dict[str, Any] = {}
+        self._is_ready = self._has_wrappers = False
+        self._local = threading.local()
+
+    def watch(self) -> None:
+        """Sees what threads do, and what is done to tensors that are made of others."""
+        self._watch_threads()
+        self._watch_wrappers()
+
+    def _watch_threads(self) -> None:
+        """Has threads that are started from now on see their operations from the first: what is
+        put off later may be read by any of them.
+        """
+        run = getattr(threading.Thread, "_bootstrap_inner", None)
+        if self._include is None or run is None:
+            return
+
+        start = threading.Thread.start
+
+        @functools.wraps(start)
+        def prepare_and_start(thread: threading.Thread) -> None:
+            self._prepare()
+            start(thread)
+
+        @functools.wraps(run)
+        def see_and_run(thread: threading.Thread) -> None:
+            self._local.is_started = True
+            self.settle()
+            run(thread)
+
+        threading.Thread.start = prepare_and_start  # type: ignore[method-assign,assignment]
+        threading.Thread._bootstrap_inner = see_and_run  # type: ignore[attr-defined]
+
+    def _watch_wrappers(self) -> None:
+        """Sees operations of tensors that are made of others, from the first one on."""
+        tensor_type = self._torch.Tensor
+        make = getattr(tensor_type, _WRAPS, None)
+        if self._include is None or make is None:
+            return
+
+        def prepare_and_make(*args: Any, **kwargs: Any) -> Any:
+            delattr(tensor_type, _WRAPS)
+            self._expect_wrappers()
+            return make(*args, **kwargs)
+
+        def prepare_meshes(module: ModuleType) -> None:
+            mesh_type = getattr(module, "DeviceMesh", None)  # none without torch.distributed
+            if mesh_type is not None:
+                mesh_type.__init__ = self._expecting_first(mesh_type.__init__)
+
+        setattr(tensor_type, _WRAPS, staticmethod(prepare_and_make))
+        on_import("torch.distributed.device_mesh", prepare_meshes)
+
+    def _expecting_first(self, initialise: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(initialise)
+        def expect_and_initialise(owner: Any, /, *args: Any, **kwargs: Any) -> None:
+            self._expect_wrappers()
+            initialise(owner, *args, **kwargs)
+
+        return expect_and_initialise
+
+    def _expect_wrappers(self) -> None:
+        if not self._has_wrappers:
+            self._has_wrappers = True
+            if self._is_ready:
+                self._see_each()
+
+    def settle(self) -> None:
+        """Sees this thread's operations from here on only as far as it must."""
+        if self._include is None:
+            return
+        is_thread = getattr(self._local, "is_started", False)  # autograd's own do as their caller
+        # Torch runs no fallback under a mode.
+        is_under_mode = bool(self._torch._C._len_torch_dispatch_stack())
+        self._include(_KEY, (self.is_on or is_thread) and not is_under_mode)
+
+    def turn_on(self) -> None:
+        """Something is put off."""
+        if self.is_on:
+            return
+        self._prepare()
+        self.is_on = True
+        tensor_type = self._torch.Tensor
+        for name in _OPENINGS:
+            self._own[name] = tensor_type.__dict__.get(name)
+            setattr(tensor_type, name, self._reading_first(getattr(tensor_type, name)))
+        self.settle()
+
+    def turn_off(self) -> None:
+        """Nothing is put off any longer: all is as it was."""
+        if not self.is_on:
+            return
+        self.is_on = False
+        for name, own in self._own.items():
+            if own is None:
+                delattr(self._torch.Tensor, name)
+            else:
+                setattr(self._torch.Tensor, name, own)
+        self._own.clear()
+        self.settle()
+
+    def _prepare(self) -> None:
+        if self._is_ready:
+            return
+        self._is_ready = True
+        library_type = self._torch.library.Library
+        looks = self._torch.library.fallthrough_kernel
+        self._fallback = library_type("_", "IMPL")
+        self._fallback.fallback(self._see, _KEY)
+        mode = self._torch.utils._python_dispatch.TorchDispatchMode
+        mode.__enter__ = self._entering(mode.__enter__)
+        mode.__exit__ = self._leaving(mode.__exit__)
+        self._seen = library_type("aten", "IMPL")
+        for name in _LOOKS.split():
+            packet = getattr(self._torch.ops.aten, name)
+            for overload in packet.overloads():
+                self._seen.impl(getattr(packet, overload), looks, _KEY)
+        self._pass_by_all()
+        if self._has_wrappers:
+            self._see_each()
+
+    def _see_each(self) -> None:
+        """Sees every operation by its name: for a tensor that is made of others torch runs no
+        fallback, and fails where an operation has no kernel of its own.
+        """
+        c = self._torch._C
+        for name in c._dispatch_get_all_op_names():
+            if not self._is_composite(name) and not c._dispatch_has_kernel_for_dispatch_key(
+                name, _KEY
+            ):
+                namespace, _, rest = name.partition("::")
+                see = functools.partial(self._see_named, name)
+                self._library(namespace).m.impl(rest, _KEY, see)
+
+    def _see_named(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        op = self._named.get(name)
+        if op is None:
+            namespace, _, rest = name.partition("::")
+            packet, _, overload = rest.partition(".")
+            of = getattr(getattr(self._torch.ops, namespace), packet)
+            op = self._named[name] = getattr(of, overload or "default")
+        return self._see(op, *args, **kwargs)
+
+    def _pass_by_all(self) -> None:
+        """Sees none of the operations that are made of others. All at once, before there are other
+        threads: one of them that runs the very operation would be in the middle of its choice.
+        """
+        has = self._torch._C._dispatch_has_kernel_for_dispatch_key
+        for name in self._torch._C._dispatch_get_registrations_for_dispatch_key(_COMPOSITE):
+            if not has(name, "CPU") and not has(name, _KEY):
+                namespace, _, rest = name.partition("::")
+                looks = self._torch.library.fallthrough_kernel
+                self._library(namespace).m.impl(rest, _KEY, looks)
+
+    def _library(self, namespace: str) -> Any:
+        if namespace not in self._libraries:
+            self._libraries[namespace] = self._torch.library.Library(namespace, "IMPL")
+        return self._libraries[namespace]
+
+    def _see(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        """Every operation while something is put off."""
+        if op not in self._whole:
+            if self._comes_apart(op):
+                self._pass_by(op)
+                return op(*args, **kwargs)
+            self._whole.add(op)
+        made = self._follow(op, args, kwargs)
+        return self.unseen(op, args, kwargs) if made is None else made
+
+    def unseen(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """Does an operation as it is."""
+        self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
+        try:
+            return op(*args, **kwargs)
+        finally:
+            self.settle()
+
+    def _pass_by(self, op: Any) -> None:
+        """Sees an operation no longer: one that was defined after the others."""
+        with self._lock:
+            if op in self._parted:
+                return  # by another thread
+            fallthrough = self._torch.library.fallthrough_kernel
+            self._library(op.namespace).impl(op, fallthrough, _KEY)
+            self._parted.add(op)
+
+    def _comes_apart(self, op: Any) -> bool:
+        """Whether an operation is made of others, which are then seen one by one."""
+        return self._is_composite(op.name())
+
+    def _is_composite(self, name: str) -> bool:
+        has = self._torch._C._dispatch_has_kernel_for_dispatch_key
+        return has(name, _COMPOSITE) and not has(name, "CPU")
+
+    def _reading_first(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def read_first(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            self._read(tensor)
+            return method(tensor, *args, **kwargs)
+
+        return read_first
+
+    def _entering(self, enter: Callable[..., Any]) -> Callable[..., Any]:
+        """Before a mode that may read: all is done that was put off. Tensors of a fake mode have no
+        bytes, so that nothing is read under one.
+        """
+
+        @functools.wraps(enter)
+        def settle_and_enter(mode: Any) -> Any:
+            if getattr(mode, "allow_non_fake_inputs", True):
+                self._read_everything()
+            if self._include is not None:
+                self._include(_KEY, False)  # noqa: FBT003
+            return enter(mode)
+
+        return settle_and_enter
+
+    def _leaving(self, leave: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(leave)
+        def leave_and_settle(mode: Any, *exception: Any) -> Any:
+            try:
+                return leave(mode, *exception)
+            finally:
+                self.settle()
+
+        return leave_and_settle

@@ -1,0 +1,144 @@
+"""Weights that are not there, made up for diffusers and timm: `ullage run --dummy-weights`.
+
+diffusers: `from_pretrained` of a model, or of a pipeline in a directory, finds safetensors files
+with the names and shapes of the model's config, each one hole. A pipeline by its name on the hub
+is downloaded whole by diffusers, before its models are asked for, so it needs a directory.
+timm: `pretrained=True` leaves the weights as they were initialised where those on the hub are not
+in the cache; timm loads them into a model that is there already, so memory is the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ullage.record.session.import_hooks import on_import
+from ullage.record.weights.dummy_weights import TYPES, find_source, total_bytes, write_hole
+
+_CONFIG = "config.json"
+_STEM = "diffusion_pytorch_model"
+_SUFFIXES = (".safetensors", ".bin", ".safetensors.index.json", ".bin.index.json")
+_HUB = ("cache_dir", "revision", "token", "local_files_only", "subfolder")
+_TIMM_FILES = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin")
+
+
+class MadeUpVision:
+    """Makes weights of diffusers and timm up. One for the process."""
+
+    def __init__(self, torch: ModuleType, directory: Path, warn: Callable[[str], None]) -> None:
+        """`directory` holds the files; `warn` is told what was made up."""
+        self._torch = torch
+        self._directory = directory
+        self._warn = warn
+        self._made: dict[tuple[Path, str, str | None], Path] = {}
+        self.num_made = 0
+
+    def install(self) -> None:
+        """Begins, when one of the libraries is imported."""
+        on_import("diffusers.models.modeling_utils", self._cover_diffusers)
+        on_import("timm.models._builder", self._cover_timm)
+
+    def _cover_diffusers(self, modeling: ModuleType) -> None:
+        base = modeling.ModelMixin
+        original = base.from_pretrained.__func__
+
+        @functools.wraps(original)
+        def from_pretrained(cls: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+            directory = self._directory_for(cls, name, kwargs)
+            if directory is None:
+                return original(cls, name, *args, **kwargs)
+            kept = {key: kwargs[key] for key in kwargs.keys() - {*_HUB, "variant"}}
+            return original(cls, str(directory), *args, **kept)
+
+        base.from_pretrained = classmethod(from_pretrained)
+
+    def _directory_for(self, cls: Any, name: Any, kwargs: Any) -> Path | None:
+        """A directory with made-up weights; None: what is named has weights, or no config."""
+        hub = {key: kwargs[key] for key in _HUB if kwargs.get(key) is not None}
+        source = find_source(str(name), hub)
+        if source is None and not Path(str(name)).exists():
+            cls.load_config(name, **hub)  # it is in the cache then
+            source = find_source(str(name), hub)
+        if source is None or _has_weights(source):
+            return None
+        key = (source, cls.__name__, kwargs.get("variant"))
+        if key not in self._made:
+            self._made[key] = self._make(cls, source, name, kwargs.get("variant"))
+        return self._made[key]
+
+    def _make(self, cls: Any, source: Path, name: Any, variant: str | None) -> Path:
+        config = json.loads((source / _CONFIG).read_text(encoding="utf-8"))
+        state = self._torch.get_rng_state()
+        with self._torch.device("meta"):
+            model = cls.from_config(config)
+        self._torch.set_rng_state(state)
+        half = self._torch.float16 if variant == "fp16" else None
+        tensors = {
+            key: (TYPES[str(half if half and value.is_floating_point() else value.dtype)[6:]],
+                  tuple(value.shape))
+            for key, value in model.state_dict().items()
+        }  # fmt: skip
+        self._directory.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=self._directory))
+        (made / _CONFIG).symlink_to((source / _CONFIG).resolve())
+        write_hole(made / f"{_STEM}.safetensors", tensors)
+        self._note(f"{name}/{source.name}", len(tensors), total_bytes(tensors))
+        return made
+
+    def _cover_timm(self, builder: Any) -> None:
+        original = builder.load_pretrained
+
+        @functools.wraps(original)
+        def load_pretrained(model: Any, *args: Any, **kwargs: Any) -> Any:
+            given = args[0] if args else kwargs.get("pretrained_cfg")
+            config = given or getattr(model, "pretrained_cfg", None)
+            if not config or _is_timm_there(builder, config):
+                return original(model, *args, **kwargs)
+            sizes = [value.numel() * value.element_size() for value in model.state_dict().values()]
+            self._note(config.get("architecture", "a model of timm"), len(sizes), sum(sizes))
+            return None
+
+        builder.load_pretrained = load_pretrained
+
+    def _note(self, name: object, count: int, num_bytes: int) -> None:
+        self.num_made += 1
+        self._warn(
+            f"the weights of {name} are not there and were made up: {count} tensors, "
+            f"{num_bytes:,} bytes"
+        )
+
+
+def _has_weights(directory: Path) -> bool:
+    return any(
+        path.is_file() and path.name.startswith(_STEM) and path.name.endswith(_SUFFIXES)
+        for path in directory.iterdir()
+    )
+
+
+def _is_timm_there(builder: ModuleType, config: Any) -> bool:
+    """Whether timm would load without a download."""
+    kind, place = builder._resolve_pretrained_source(config)
+    if kind == "url":
+        name = str(place).rsplit("/", 1)[-1]
+        directory = importlib.import_module("torch.hub").get_dir()
+        return (Path(directory) / "checkpoints" / name).is_file()
+    if kind != "hf-hub":
+        return True  # a file, a directory, a state dict; or nothing, which timm says
+    identifier, *files = place if isinstance(place, tuple) else (place,)
+    with contextlib.suppress(ImportError, ValueError):
+        hugging_face = importlib.import_module("huggingface_hub")
+        names = files or _TIMM_FILES
+        return any(
+            isinstance(hugging_face.try_to_load_from_cache(identifier, name), str) for name in names
+        )
+    return False
+
+
+__all__ = ["MadeUpVision"]

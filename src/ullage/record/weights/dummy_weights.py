@@ -1,0 +1,295 @@
+"""Weight files that are not there, made up: `ullage run --dummy-weights`.
+
+Where a transformers model is loaded from a directory, or a name on the Hugging Face hub, whose
+weight files are missing, it finds safetensors files with the names, shapes and types that its
+config describes. They are one hole each and take no room on the disk; everything else (the order
+of loading, device_map, conversions, quantisation) is done by transformers. Weights that are there
+are loaded as they are. Nothing is downloaded but what a config needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import json
+import math
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ullage.record.session.import_hooks import on_import
+
+_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_POINTER = b"version https://git-lfs"
+_SHARD_BYTES = 4 << 30
+"""Of a file: Linux refuses to map one that is larger than the machine's memory."""
+_HUB = ("cache_dir", "revision", "token", "local_files_only", "subfolder", "trust_remote_code")
+TYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+"""What safetensors calls torch's types."""
+
+
+class MadeUpWeights:
+    """Makes weight files up. One for the process."""
+
+    def __init__(self, torch: ModuleType, directory: Path, warn: Callable[[str], None]) -> None:
+        """`directory` holds the files; `warn` is told what was made up."""
+        self._torch = torch
+        self._directory = directory
+        self._warn = warn
+        self._made: dict[tuple[Path, str], Path] = {}
+        self._ranges: list[tuple[int, int]] = []
+
+    def install(self) -> None:
+        """Begins, when transformers is imported."""
+        on_import("transformers.modeling_utils", self._cover)
+
+    @property
+    def num_made(self) -> int:
+        """How many models have made-up weights."""
+        return len(self._made)
+
+    def holds(self, address: int) -> bool:
+        """Whether an address is in a file that was made up."""
+        if not self._made:
+            return False
+        if not any(low <= address < high for low, high in self._ranges):
+            self._ranges = list(self._mapped())
+        return any(low <= address < high for low, high in self._ranges)
+
+    def _mapped(self) -> Iterator[tuple[int, int]]:
+        for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
+            if str(self._directory) in line:
+                low, _, high = line.partition(" ")[0].partition("-")
+                yield int(low, 16), int(high, 16)
+
+    def _cover(self, modeling: ModuleType) -> None:
+        base = modeling.PreTrainedModel
+        original = base.from_pretrained.__func__
+
+        @functools.wraps(original)
+        def from_pretrained(cls: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+            found = self._directory_for(cls, name, kwargs)
+            if found is None:
+                return original(cls, name, *args, **kwargs)
+            kwargs = {key: kwargs[key] for key in kwargs.keys() - {"subfolder", "revision"}}
+            model = original(cls, str(found), *args, **kwargs)
+            for owner, field in ((model, "name_or_path"), (model.config, "_name_or_path")):
+                setattr(owner, field, str(name))
+            return model
+
+        base.from_pretrained = classmethod(from_pretrained)
+
+    def _directory_for(self, cls: Any, name: Any, kwargs: Any) -> Path | None:
+        """A directory with made-up weights in the stead of what a program names; None: what it
+        names has weights, or no config by which to make them up.
+        """
+        if name is None or kwargs.get("state_dict") is not None or kwargs.get("gguf_file"):
+            return None
+        hub = {key: kwargs[key] for key in _HUB if key in kwargs}
+        source = find_source(str(name), hub)
+        given = kwargs.get("config")
+        kind = type(given) if hasattr(given, "to_dict") else cls.config_class
+        if source is None and not Path(str(name)).exists():
+            kind.from_pretrained(name, **hub)  # it is in the cache then
+            source = find_source(str(name), hub)
+        if source is None or _has_weights(source):
+            return None
+        config = kind.from_pretrained(str(source))  # the checkpoint's, whatever the program changes
+        if getattr(config, "quantization_config", None) is not None:
+            raise ValueError(
+                f"the weights of {name} are not there, and its config says that they are "
+                "quantised; --dummy-weights makes up plain weights only: take quantization_config "
+                "out of the config and give it to from_pretrained, or download the weights"
+            )
+        key = (source, cls.__name__)
+        if key not in self._made:
+            self._made[key] = self._make(cls, config, source, str(name))
+        return self._made[key]
+
+    def _make(self, cls: Any, config: Any, source: Path, name: str) -> Path:
+        tensors = self._tensors(cls, config)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=self._directory))
+        for path in source.iterdir():
+            if not path.name.endswith((".safetensors", ".bin", ".index.json")):
+                (made / path.name).symlink_to(path.resolve())
+        shards = _shards(tensors, source)
+        for file, names in shards.items():
+            if (source / file).exists() and not _is_pointer(source / file):
+                (made / file).symlink_to((source / file).resolve())
+            else:
+                write_hole(made / file, {key: tensors[key] for key in names})
+        if set(shards) != {_WEIGHTS[0]}:
+            places = {key: file for file, names in shards.items() for key in names}
+            index = {"metadata": {"total_size": total_bytes(tensors)}, "weight_map": places}
+            (made / _INDEXES[0]).write_text(json.dumps(index))
+        self._warn(
+            f"the weights of {name} are not there and were made up from its config: "
+            f"{len(tensors)} tensors, {total_bytes(tensors):,} bytes of zeros"
+        )
+        return made
+
+    def _tensors(self, cls: Any, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Types and shapes by name, as the model's checkpoint has them."""
+        model = self._model(self._class_of(cls, config), config)
+        dtype = _dtype(config) or self._torch.float32
+        if isinstance(dtype, str):
+            dtype = getattr(self._torch, dtype.removeprefix("torch."))
+        model.tie_weights()
+        found, seen = {}, set()
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            if id(tensor) not in seen:  # of tied ones the first
+                seen.add(id(tensor))
+                found[name] = tensor.detach()
+        return {
+            name: (
+                TYPES[str(dtype if value.is_floating_point() else value.dtype)[6:]],
+                tuple(value.shape),
+            )
+            for name, value in _as_saved(model, found).items()
+        }
+
+    def _class_of(self, cls: Any, config: Any) -> Any:
+        """The class whose checkpoint it is: a head that a program adds is not in it."""
+        named = next(iter(getattr(config, "architectures", None) or ()), "")
+        transformers = importlib.import_module("transformers")
+        return getattr(transformers, named, None) or cls
+
+    def _model(self, cls: Any, config: Any) -> Any:
+        """The model without bytes; where it reads values as it is built, on the CPU."""
+        torch = self._torch
+        state = torch.get_rng_state()
+        try:
+            try:
+                with torch.device("meta"):
+                    return cls(config)
+            except (RuntimeError, NotImplementedError):
+                with torch.device("cpu"):
+                    return cls(config)
+        finally:
+            torch.set_rng_state(state)
+
+
+def find_source(name: str, hub: Mapping[str, Any]) -> Path | None:
+    """The directory that has the config of a model; of one on the hub, in the cache."""
+    folder = hub.get("subfolder") or ""
+    if Path(name).is_dir():
+        path = Path(name) / folder
+        return path if (path / "config.json").is_file() else None
+    with contextlib.suppress(ImportError, ValueError):  # a name that no repository can have
+        hugging_face = importlib.import_module("huggingface_hub")
+        found = hugging_face.try_to_load_from_cache(
+            name,
+            os.path.join(folder, "config.json"),  # noqa: PTH118 - a name on the hub, no path
+            cache_dir=hub.get("cache_dir"),
+            revision=hub.get("revision"),
+        )
+        if isinstance(found, str):
+            return Path(found).parent
+    return None
+
+
+def _has_weights(directory: Path) -> bool:
+    for name in _INDEXES:
+        if (directory / name).is_file():
+            files = set(json.loads((directory / name).read_text())["weight_map"].values())
+            return all(map(_is_there, (directory / file for file in files)))
+    others = (path for path in directory.iterdir() if path.suffix in {".h5", ".msgpack", ".gguf"})
+    return any(map(_is_there, [*(directory / name for name in _WEIGHTS), *others]))
+
+
+def _is_there(path: Path) -> bool:
+    return path.is_file() and not _is_pointer(path)
+
+
+def _is_pointer(path: Path) -> bool:
+    """Whether a file is what git leaves of one that Git LFS has not fetched."""
+    with path.open("rb") as file:
+        return file.read(len(_POINTER)) == _POINTER
+
+
+def _dtype(config: Any) -> Any:
+    """The type of the checkpoint's numbers, as a config states it."""
+    for owner in (config, getattr(config, "text_config", None)):
+        found = getattr(owner, "dtype", None) or getattr(owner, "torch_dtype", None)
+        if found is not None:
+            return found
+    return None
+
+
+def _as_saved(model: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+    """The tensors by the names, and in the parts, that a checkpoint has them under (experts)."""
+    try:
+        loading = importlib.import_module("transformers.core_model_loading")
+        saved: dict[str, Any] = loading.revert_weight_conversion(model, dict(tensors))
+    except (ImportError, AttributeError):  # before 5
+        return tensors
+    return saved
+
+
+def total_bytes(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> int:
+    """What tensors take in a file, of their types and shapes."""
+    return sum(_bytes_of(*tensor) for tensor in tensors.values())
+
+
+def _bytes_of(kind: str, shape: tuple[int, ...]) -> int:
+    bits = 8 if kind in {"BOOL", "F8_E4M3", "F8_E5M2"} else int(kind.lstrip("BFIU"))
+    return math.prod(shape) * bits // 8
+
+
+def _shards(
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]], source: Path
+) -> dict[str, list[str]]:
+    """Which tensors are in which file: as the index says, where there is one."""
+    index = source / _INDEXES[0]
+    if index.is_file():
+        named = json.loads(index.read_text())["weight_map"]
+        files: dict[str, list[str]] = {}
+        for name in tensors.keys() & named.keys():
+            files.setdefault(named[name], []).append(name)
+        if files:
+            return files
+    groups: list[list[str]] = [[]]
+    size = 0
+    for name, tensor in tensors.items():
+        if groups[-1] and size + _bytes_of(*tensor) > _SHARD_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += _bytes_of(*tensor)
+    if len(groups) == 1:
+        return {_WEIGHTS[0]: groups[0]}
+    return {f"model-{i:05}-of-{len(groups):05}.safetensors": g for i, g in enumerate(groups, 1)}
+
+
+def write_hole(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+    """A safetensors file whose numbers take no room: its end lies far behind its header."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, (kind, shape) in tensors.items():
+        start, end = end, end + _bytes_of(kind, shape)
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + end)

@@ -1,0 +1,1 @@
+"""How jobs are run, singly and many: from a job to the report of its run."""

@@ -1,0 +1,134 @@
+"""What decides a run, checked before anything starts.
+
+job = make_job(["train.py"], device=choose_device("h100-80gb"), python=None, options=options)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypedDict
+
+from ullage.errors import SpecError
+from ullage.native.libraries import LIBRARY_DIR
+from ullage.phantom.device import PhantomDevice
+from ullage.phantom.launch import (
+    RunOptions,
+    check_platform,
+    make_environment,
+    run_directory,
+)
+from ullage.phantom.launcher import launcher_of, ranks_of
+from ullage.phantom.peer_ranks import Companions, companions
+from ullage.phantom.program import UserProgram, resolve_program
+from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
+from ullage.record.values.assume import Assumed
+from ullage.techniques.plan import Plan
+
+_ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
+
+
+class ProgramOptions(TypedDict, total=False):
+    """What `ullage.run` calls the options that decide how a program runs, one or many times."""
+
+    alloc_conf: str | None
+    steps: int | None
+    real_init: bool
+    dummy_weights: bool
+    values: bool
+    assume: Sequence[str]
+    plan: str | os.PathLike[str] | Plan | None
+
+
+def make_options(
+    *,
+    alloc_conf: str | None = None,
+    steps: int | None = None,
+    real_init: bool = False,
+    dummy_weights: bool = False,
+    values: bool = True,
+    assume: Sequence[str] = (),
+    plan: str | os.PathLike[str] | Plan | None = None,
+) -> RunOptions:
+    """The options as a run without a snapshot has them; SpecError where one is not possible, and
+    PlanError where a plan cannot be read.
+    """
+    found = plan if plan is None or isinstance(plan, Plan) else Plan.load(os.fspath(plan))
+    if found is not None and alloc_conf is not None and found.variables.keys() & _ALLOCATOR:
+        raise SpecError(
+            f"alloc_conf={alloc_conf!r} and the plan both set the allocator up; leave one of them "
+            "out"
+        )
+    return RunOptions(
+        alloc_conf,
+        steps,
+        has_snapshot=False,
+        has_real_init=real_init,
+        has_dummy_weights=dummy_weights,
+        has_values=values,
+        assumed=Assumed.parse(assume),
+        plan=found,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """All that decides a run, checked before anything starts."""
+
+    program: UserProgram
+    device: PhantomDevice
+    build: TorchBuild
+    options: RunOptions
+
+
+def make_job(
+    program: Sequence[str],
+    *,
+    device: PhantomDevice,
+    python: str | os.PathLike[str] | None,
+    options: RunOptions,
+    directory: Path | None = None,
+) -> Job:
+    """Finds the program and its torch; raises as `run` does. It runs in `directory`."""
+    check_platform()
+    launcher = None if options.rank is None else launcher_of(program)
+    interpreter = None if python is None else os.fspath(python)
+    user_program = resolve_program(program, interpreter, directory)
+    build = check_torch(find_torch(user_program.python), LIBRARY_DIR)
+    job = Job(user_program, device, build, options)
+    return job if launcher is None else _as_one_rank(job)
+
+
+def _as_one_rank(job: Job) -> Job:
+    """A launcher's job as one of the ranks that it would start."""
+    with run_directory() as run_dir:
+        environment = make_environment(run_dir, job.device, job.build, job.options)
+        (started,) = ranks_of([job.program], environment)
+    if isinstance(started, str):
+        raise SpecError(started)
+    program, variables = started
+    told = {**job.options.variables, **variables}
+    return replace(job, program=program, options=replace(job.options, variables=told))
+
+
+@contextmanager
+def job_companions(job: Job, mail: Path) -> Iterator[Companions | None]:
+    """While this lasts, a rank that waits for what another one sends has that rank run beside it;
+    None for a job that is no rank.
+    """
+    rank = job.options.rank
+    if rank is None:
+        yield None
+        return
+
+    def environment_of(number: int, directory: Path) -> dict[str, str]:
+        options = replace(
+            job.options, rank=replace(rank, number=number), mail=mail, has_snapshot=False
+        )
+        return make_environment(directory, job.device, job.build, options)
+
+    with companions(job.program, mail, environment_of) as beside:
+        yield beside

@@ -1,0 +1,163 @@
+"""Runs a job in a process of its own, and reads what it left.
+
+    report = run_job(job, Path("run.pickle"), stdout_to_stderr=False)
+
+The child is started before anything heavy is imported, so that its start-up and ours overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ullage.errors import EnvironmentProblem, SnapshotError
+from ullage.phantom.launch import PROGRESS_FILE, Ended, make_environment, run_directory, start
+from ullage.runs.job import Job, job_companions
+
+if TYPE_CHECKING:
+    from ullage.explain.run import RunReport
+    from ullage.techniques.applying.outcome import Outcome
+    from ullage.trace.model import Record
+
+
+def run_job(
+    job: Job,
+    kept: Path | None,
+    *,
+    stdout_to_stderr: bool,
+    on_progress: Callable[[str], None] | None = None,
+    force: bool = False,
+    meanwhile: Callable[[], object] | None = None,
+) -> RunReport:
+    """Runs a job in a process of its own, and explains it.
+
+    Args:
+        job: what is run.
+        kept: where its snapshot goes; None keeps none.
+        stdout_to_stderr: the program's own output goes to stderr.
+        on_progress: called with a line as steps end.
+        force: replace the snapshot file.
+        meanwhile: called once while the child runs: to import what its report will need.
+    """
+    with run_directory() as run_dir, job_companions(job, run_dir) as beside:
+        environment = make_environment(run_dir, job.device, job.build, job.options)
+        if beside is not None and job.options.rank is not None:
+            beside.note_start(job.options.rank.number)
+        with start(job.program, environment, stdout_to_stderr=stdout_to_stderr) as child:
+            from ullage.explain.run import explain_run  # noqa: F401 - while the child runs
+
+            if meanwhile is not None:
+                meanwhile()
+            ended = child.wait(_watch(run_dir / PROGRESS_FILE, on_progress))
+        return explain_job(job, run_dir, child.pid, ended, kept, force=force)
+
+
+def explain_job(
+    job: Job, run_dir: Path, pid: int, ended: Ended, kept: Path | None, *, force: bool = False
+) -> RunReport:
+    """Explains what the process `pid` of a job and its children left in `run_dir`."""
+    from ullage.explain.killed import record_of
+    from ullage.explain.program import Program
+    from ullage.explain.run import explain_run
+    from ullage.gpus.catalog import load_catalog
+    from ullage.phantom.artifacts import collect
+    from ullage.record.requests.requests import read_notes
+    from ullage.record.session.frameworks import other_frameworks
+
+    remains = collect(run_dir, pid, kept, force=force)
+    records = [(_with_both_ends(record, place, job), place) for record, place in remains.records]
+    for number, levels in remains.levels.items():
+        # The program itself has to end well to be judged, unless it is a server that was stopped.
+        if levels.devices and (number != pid or ended.was_stopped):
+            records.append((record_of(number, levels, job.device.gpu, job.build.version), None))
+    known = {record.pid for record, _ in records}
+    failed = (one for one in read_notes(run_dir) if one.failure)
+    report = explain_run(
+        records,
+        program=Program(
+            argv=job.program.argv,
+            pid=pid,
+            exit_code=ended.exit_code,
+            wall_s=ended.wall_s,
+            was_interrupted=ended.was_interrupted,
+            timed_out_after_s=ended.timed_out_after_s,
+            unrecorded=tuple(one for one in remains.unrecorded if one[0] not in known),
+            left_running=ended.left_running,
+            not_kept=remains.warnings,
+            failed_request=next(failed, None),
+            plan=_outcome(job, run_dir),
+            remarks=(*job.program.remarks, *other_frameworks(run_dir, known)),
+        ),
+        torch=job.build.version,
+        gpu=job.device.usable,
+        is_unlimited=job.device.is_unlimited,
+        catalogued=load_catalog(),
+    )
+    return _with_findings(report)
+
+
+def _with_findings(report: RunReport) -> RunReport:
+    """The report with what is found in the snapshots of processes that ran out of memory."""
+    if not any(one.oom is not None and one.snapshot is not None for one in report.processes):
+        return report
+    from ullage.explain.remedies import find_remedies
+
+    processes = tuple(
+        replace(one, findings=find_remedies(one.snapshot))
+        if one.oom is not None and one.snapshot is not None
+        else one
+        for one in report.processes
+    )
+    return replace(report, processes=processes)
+
+
+def _outcome(job: Job, run_dir: Path) -> Outcome | None:
+    """What became of the plan of a job."""
+    options = job.options
+    if options.plan is None and not options.describes:
+        return None
+    from ullage.techniques.applying.outcome import read_outcome
+
+    return read_outcome(run_dir, options.plan)
+
+
+def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
+    """The record with what its devices would have needed had all work been done at once, where
+    anything hung on that and there is a trace to replay.
+    """
+    if not record.num_not_yet or snapshot is None:
+        return record
+    from ullage.trace.snapshot_reader import read_snapshot
+    from ullage.whatif.child import Where
+    from ullage.whatif.completion import measure_at_once
+
+    where = Where(job.program.python, job.build, job.device)
+    try:
+        return replace(record, at_once=measure_at_once(read_snapshot(Path(snapshot)), where))
+    except (EnvironmentProblem, SnapshotError) as error:  # the run itself is not to be lost for it
+        why = f"what would be reserved with work done at once was not measured: {error}"
+        return replace(record, warnings=(*record.warnings, why))
+
+
+def _watch(path: Path, on_progress: Callable[[str], None] | None) -> Callable[[], None] | None:
+    """What to call now and then to hear of finished steps."""
+    if on_progress is None:
+        return None
+    seen = 0
+
+    def look() -> None:
+        nonlocal seen
+        try:
+            with path.open(encoding="utf-8", errors="replace") as file:
+                file.seek(seen)
+                text = file.read()
+        except FileNotFoundError:
+            return
+        whole, newline, _rest = text.rpartition("\n")
+        seen += len((whole + newline).encode())
+        if whole:
+            on_progress(whole.rpartition("\n")[2])
+
+    return look

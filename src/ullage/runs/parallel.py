@@ -1,0 +1,288 @@
+"""Runs several jobs, as many at once as the machine has room for, most of them forked from a warm
+process.
+
+The first is an ordinary run. While it lasts, the warm process imports torch; the others are forked
+from it. A program that sets environment variables before it imports torch could make torch another
+in that process: all its runs are started afresh.
+
+    runs = ParallelRuns(jobs, on_progress=print, on_failure=print)
+    runs.run_all()
+    runs.results
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+from ullage.errors import EnvironmentProblem
+from ullage.explain.run import RunReport
+from ullage.phantom.launch import Child, Ended, make_environment, run_directory, start
+from ullage.phantom.orphan_processes import end_strays
+from ullage.phantom.peer_ranks import Companions
+from ullage.phantom.warm import WarmChild, WarmProcess, start_warm
+from ullage.runs.job import Job, job_companions
+from ullage.runs.one import explain_job
+
+# A run needs as much host memory as the first one did; this much of what is free is given to them.
+_HOST_SHARE = 0.8
+_TAIL_BYTES = 4000
+# In the directory of a run: what its program wrote.
+OUTPUT = "output"
+
+
+class ParallelRuns:
+    """Several jobs: which are done, which go on, and how they are started.
+
+    Args:
+        jobs: what to run.
+        on_progress: called with a line, such as "3 of 8 runs", as runs end.
+        on_failure: called with the last output of a program that failed.
+        snapshots: for each job where its snapshot goes, if anywhere; nothing of that name is there.
+
+    Attributes:
+        results: of each job; None where it was interrupted.
+        outputs: the last lines of each job whose program failed.
+        fresh_because: why none was forked; empty if they were.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        on_progress: Callable[[str], None] | None,
+        on_failure: Callable[[str], None] | None,
+        snapshots: Sequence[Path | None] = (),
+    ) -> None:
+        self.results: list[RunReport | None] = [None] * len(jobs)
+        self.outputs: dict[int, str] = {}
+        self.fresh_because = "" if _are_alike(jobs) else "the runs differ in more than arguments"
+        self._jobs = jobs
+        self._snapshots = snapshots or [None] * len(jobs)
+        self._on_progress = on_progress or (lambda _line: None)
+        self._on_failure = on_failure or (lambda _text: None)
+        self._running = Running()
+        self._warm: WarmProcess | None = None
+        self._companions: Companions | None = None
+        self._warm_environment: dict[str, str] = {}
+
+    def run_all(self) -> None:
+        """Runs everything; an interruption leaves what is done."""
+        with ExitStack() as stack:
+            stack.enter_context(_terminated_as_interrupted())
+            directory = stack.enter_context(run_directory())
+            # Last of all, when the warm process has ended too: what its forks have left.
+            stack.callback(end_strays, directory)
+            mail = self._jobs[0].options.mail or directory
+            self._companions = stack.enter_context(job_companions(self._jobs[0], mail))
+            try:
+                # Two runs are over before a warm process is of use.
+                if len(self._jobs) > 2 and not self.fresh_because:
+                    self._start_warm(stack, directory)
+                self._run_in_threads(range(1), 1, directory)
+                self._learn_from_first()
+                self._run_in_threads(range(1, len(self._jobs)), self._num_workers(), directory)
+            except KeyboardInterrupt:
+                self._running.stop()
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the user stopped them."""
+        return self._running.is_stopped
+
+    def _start_warm(self, stack: ExitStack, directory: Path) -> None:
+        job = self._jobs[0]
+        self._warm_environment = make_environment(directory, job.device, job.build, job.options)
+        self._warm = stack.enter_context(start_warm(job.program, self._warm_environment))
+
+    def _learn_from_first(self) -> None:
+        """Whether its program leaves torch's import to be what it is in a warm process."""
+        first = self.results[0]
+        processes = first.processes if first is not None else ()
+        changed = sorted({name for p in processes for name in p.record.changed_variables})
+        if changed:
+            self.fresh_because = f"the program sets {', '.join(changed)} before it imports torch"
+
+    def _num_workers(self) -> int:
+        """As many runs at once as there are processors, and host memory for."""
+        first = self.results[0]
+        needed = first.host.peak_bytes if first is not None else 0
+        by_memory = int(_HOST_SHARE * _available_host_bytes() / needed) if needed else 1
+        return max(1, min(len(os.sched_getaffinity(0)), by_memory))
+
+    def _run_in_threads(self, numbers: Sequence[int], num_workers: int, directory: Path) -> None:
+        with ThreadPoolExecutor(num_workers) as pool:
+            pending = {
+                pool.submit(self._run, number, directory / str(number)) for number in numbers
+            }
+            try:
+                while pending:
+                    done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                    for one in done:
+                        one.result()
+                    ended = sum(result is not None for result in self.results)
+                    self._on_progress(f"{ended} of {len(self._jobs)} runs")
+            except BaseException:
+                for one in pending:
+                    one.cancel()
+                self._running.stop()
+                raise
+
+    def _run(self, number: int, run_dir: Path) -> None:
+        """One run, from its start to its report."""
+        job = self._jobs[number]
+        run_dir.mkdir()
+        output = run_dir / OUTPUT
+        self._note_rank(job, Companions.note_start)
+        ended = None
+        if number > 0 and self._warm is not None and not self.fresh_because:
+            ended = self._fork(self._warm, job, run_dir)
+        if ended is None:
+            environment = make_environment(run_dir, job.device, job.build, job.options)
+            with start(job.program, environment, output=output) as child:
+                ended = self._running.wait(child, job.options.timeout_s)
+        self._note_rank(job, Companions.note_end)
+        if self.was_interrupted:
+            return
+        result = explain_job(job, run_dir, ended[0], ended[1], self._snapshots[number])
+        if result.verdict.value == "failed":
+            self.outputs[number] = last_lines(output)
+            self._on_failure(self.outputs[number])
+        self.results[number] = result
+        shutil.rmtree(run_dir, ignore_errors=True)
+
+    def _note_rank(self, job: Job, note: Callable[[Companions, int], None]) -> None:
+        """Tells those that wait for a rank that it has started or ended."""
+        if self._companions is not None and job.options.rank is not None:
+            note(self._companions, job.options.rank.number)
+
+    def _fork(self, warm: WarmProcess, job: Job, run_dir: Path) -> tuple[int, Ended] | None:
+        """A run forked from the warm process; None where that process is gone."""
+        environment = make_environment(run_dir, job.device, job.build, job.options)
+        changes = dict(environment.items() - self._warm_environment.items())
+        try:
+            return self._running.fork(warm, job, run_dir, changes)
+        except EnvironmentProblem:
+            self.fresh_because = "torch could not be imported ahead of the program"
+            return None
+
+
+class Running:
+    """The runs that are going on in any thread: what stops them stops those too that come later.
+
+    Attributes:
+        is_stopped: whether they were.
+    """
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+        self._lock = threading.Lock()
+        self._children: set[Child | WarmChild] = set()
+
+    def stop(self) -> None:
+        """Ends all."""
+        with self._lock:
+            self.is_stopped = True
+            for child in self._children:
+                child.stop()
+
+    def wait(self, child: Child | WarmChild, timeout_s: float | None = None) -> tuple[int, Ended]:
+        """Waits for a run's end; from its start on it can be stopped, and is after `timeout_s`."""
+        pid = child.pid
+        with self._lock:
+            if self.is_stopped:
+                child.stop()
+            self._children.add(child)
+        try:
+            if isinstance(child, WarmChild):
+                return pid, child.wait(timeout_s)
+            with child.limited(timeout_s):
+                return pid, child.wait()
+        finally:
+            with self._lock:
+                self._children.discard(child)
+
+    def fork(
+        self, warm: WarmProcess, job: Job, run_dir: Path, changes: Mapping[str, str]
+    ) -> tuple[int, Ended]:
+        """Forks a run from a warm process, with other variables than that has, and waits for it.
+
+        Raises:
+            EnvironmentProblem: that process is gone.
+        """
+        child = warm.fork(_arguments(job), changes, run_dir / OUTPUT)
+        pid, ended = self.wait(child, job.options.timeout_s)
+        return pid, replace(ended, left_running=end_strays(run_dir))
+
+
+def _are_alike(jobs: Sequence[Job]) -> bool:
+    """Whether the runs differ in nothing that the interpreter is started with."""
+    return len({at_start(job) for job in jobs}) == 1
+
+
+def at_start(job: Job) -> tuple[object, ...]:
+    """All that the interpreter of a job is started with: equal ones can share a warm process."""
+    program, options = job.program, job.options
+    of_plan = {} if options.plan is None else options.plan.variables
+    variables = tuple(sorted({**options.variables, **of_plan}.items()))
+    return program.python, program.directory, _head(job), options.alloc_conf, variables
+
+
+def _head(job: Job) -> tuple[str, ...]:
+    words = job.program.arguments
+    return words[: 2 if words[0] == "-m" else 1]
+
+
+def _arguments(job: Job) -> tuple[str, ...]:
+    return job.program.arguments[len(_head(job)) :]
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM and SIGHUP stop a sweep as Ctrl-C does, so that no run outlives it; where somebody
+    handles them already (the command line) or ignores them (nohup), that stays.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the clean-up
+        raise KeyboardInterrupt
+
+    ours = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in ours:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _available_host_bytes() -> int:
+    """What the machine could still give, by its own account."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def last_lines(path: Path) -> str:
+    """The last lines that a program wrote."""
+    try:
+        text = path.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-20:])

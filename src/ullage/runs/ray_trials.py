@@ -1,0 +1,307 @@
+"""Runs the candidates of a search on a Ray cluster: what `--ray` is.
+
+Each node has one actor, which keeps a warm process and forks as many runs at once as the node has
+processors (trials.py); what a run says comes back whole, so that the search and its answer are
+those of one machine.
+
+    with RayTrials(job, "auto") as trials:
+        as_it_is, planned = trials.run([job, job_with_a_plan])
+
+Assumed of a node, and checked before anything is run there: the same ullage, the program, its
+directory and its interpreter at the same paths, and the same torch in it. The program gets the
+environment variables of the process that searches. Modules and files that the program reads are not
+compared.
+
+Ray carries objects as pickles: a cluster has to be trusted as the machine itself is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ullage.errors import EnvironmentProblem, UllageError
+from ullage.explain.run import RunReport
+from ullage.phantom.torch_build import find_torch
+from ullage.runs.job import Job
+from ullage.runs.trials import Trials
+from ullage.version import __version__
+
+# How long nodes have to free their processors and to be checked. Assumed.
+_READY_S = 60.0
+_CLOSE_S = 30.0
+_CONNECT_S = 5.0
+_MOST_TRIES = 2
+LOCAL = "local"
+# A cluster of this machine alone listens on the loopback device only, as Ray does on Windows and
+# macOS without the first, and sends nothing to Ray's makers. Read when ray is imported.
+# Source: ray 2.60, ENABLE_RAY_CLUSTER in ray/_private/ray_constants.py.
+_ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where and how a program runs, as every node has to have it."""
+
+    ullage: str
+    directory: str
+    digest: str | None
+    variables: Mapping[str, str]
+
+
+class RayTrials:
+    """The runs of one program on a cluster; a context, as `Trials` is.
+
+    Args:
+        job: the program as it is.
+        address: of the cluster that this machine is in: "auto", or "HOST:PORT"; "local" makes one
+            of this machine alone.
+        on_progress: called with a line as runs end.
+
+    Attributes:
+        num_runs: how many have ended.
+        outputs: the last lines of runs that failed.
+
+    Raises:
+        EnvironmentProblem: on entering: ray is not installed, the cluster cannot be reached, or no
+            node has what the program needs.
+    """
+
+    def __init__(
+        self, job: Job, address: str, on_progress: Callable[[str], None] | None = None
+    ) -> None:
+        self.num_runs = 0
+        self.outputs: dict[int, str] = {}
+        self._job = job
+        self._address = address
+        self._on_progress = on_progress or (lambda _line: None)
+        self._ray = _import_ray(address)
+        self._nodes: list[_Node] = []
+        self._has_connected = False
+
+    def __enter__(self) -> RayTrials:
+        self._has_connected = not self._ray.is_initialized()
+        try:
+            if self._has_connected:
+                _connect(self._ray, self._address)
+            self._nodes = self._find_nodes()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        closing = [node.actor.close.remote() for node in self._nodes]
+        with suppress(self._ray.exceptions.RayError):
+            self._ray.get(closing, timeout=_CLOSE_S)
+        for node in self._nodes:
+            self._ray.kill(node.actor)
+        if self._has_connected:
+            self._ray.shutdown()
+
+    def run(self, jobs: Sequence[Job], *, is_fresh: bool = False) -> list[RunReport]:
+        """Runs these, as many at once as the nodes have processors; in their order.
+
+        What ran on a node that is lost is run once more, on another or, where none is left, on
+        those that the cluster has then.
+
+        Raises:
+            EnvironmentProblem: it was lost there too.
+        """
+        waiting, tries = deque(range(len(jobs))), Counter[int]()
+        going: dict[Any, tuple[int, _Node]] = {}
+        results: dict[int, RunReport] = {}
+        while waiting or going:
+            for node in self._nodes:
+                while waiting and node.num_going < node.num_at_once:
+                    number = waiting.popleft()
+                    node.num_going += 1
+                    going[node.actor.run.remote(jobs[number], is_fresh)] = number, node
+            (done, *_), _ = self._ray.wait([*going])
+            number, node = going.pop(done)
+            node.num_going -= 1
+            try:
+                results[number] = self._note(*self._ray.get(done))
+            except self._ray.exceptions.RayTaskError as error:
+                raise _ours(error, node.name) from None
+            except self._ray.exceptions.RayError as error:
+                tries[number] += 1
+                if tries[number] == _MOST_TRIES:
+                    raise _lost(node.name, error) from None
+                self._on_progress(f"node {node.name} is lost; what ran there is run again")
+                waiting.appendleft(number)
+                self._nodes = [one for one in self._nodes if one is not node] or self._find_nodes()
+        return [results[number] for number in range(len(jobs))]
+
+    def _note(self, result: RunReport, output: str) -> RunReport:
+        self.num_runs += 1
+        if output:
+            self.outputs[self.num_runs] = output
+        self._on_progress(f"{self.num_runs} runs")
+        return result
+
+    def _find_nodes(self) -> list[_Node]:
+        """The nodes that have their processors free and what the program needs."""
+        ray = self._ray
+        nodes = [
+            _Node(ray, one["NodeID"], one["NodeManagerAddress"], int(one["Resources"]["CPU"]))
+            for one in ray.nodes()
+            if one["Alive"] and one["Resources"].get("CPU", 0) >= 1
+        ]
+        place = ray.put((_place(self._job), self._job))
+        begun = {node.actor.begin.remote(place): node for node in nodes}
+        ready, late = ray.wait([*begun], num_returns=len(begun), timeout=_READY_S)
+        for one in late:
+            ray.kill(begun[one].actor)
+            self._on_progress(f"{begun[one].name} has no processors free")
+        for one in ready:
+            try:
+                ray.get(one)
+            except ray.exceptions.RayTaskError as error:
+                raise _ours(error, begun[one].name) from None
+            except ray.exceptions.RayError as error:
+                raise _lost(begun[one].name, error) from None
+        if not ready:
+            raise EnvironmentProblem(
+                f"no node of the Ray cluster {self._address!r} had all its processors free within "
+                f"{_READY_S:.0f} s; wait until one has, or search without --ray"
+            )
+        return [begun[one] for one in ready]
+
+
+class _Node:
+    """A node of the cluster, and how many runs go on there."""
+
+    def __init__(self, ray: ModuleType, number: str, name: str, num_at_once: int) -> None:
+        strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(number, soft=False)
+        self.name = name
+        self.num_at_once = num_at_once
+        self.num_going = 0
+        # One more at once: closing does not wait for runs.
+        self.actor = (
+            ray.remote(_OnNode)
+            .options(
+                num_cpus=num_at_once, max_concurrency=num_at_once + 1, scheduling_strategy=strategy
+            )
+            .remote()
+        )
+
+
+class _OnNode:
+    """What runs on a node, in a process of Ray's."""
+
+    def __init__(self) -> None:
+        self._trials: Trials | None = None
+
+    def begin(self, what: tuple[Place, Job]) -> None:
+        """Checks that the node has what the program needs, and starts a warm process."""
+        place, job = what
+        check_place(place, job)
+        os.environ.clear()
+        os.environ.update(place.variables)
+        self._trials = Trials(job).__enter__()
+
+    def run(self, job: Job, is_fresh: bool) -> tuple[RunReport, str]:  # noqa: FBT001 - Ray's call
+        """One run, and what its program wrote last if it failed."""
+        if self._trials is None:
+            raise RuntimeError("no program was begun here")
+        (result,) = self._trials.run([job], is_fresh=is_fresh)
+        is_failed = result.verdict.value == "failed"
+        return result, [*self._trials.outputs.values()][-1] if is_failed else ""
+
+    def close(self) -> None:
+        """Ends all that was started."""
+        if self._trials is not None:
+            self._trials.__exit__()
+
+
+def check_place(place: Place, job: Job) -> None:
+    """Goes to the program's directory, and raises EnvironmentProblem where this machine has not
+    what the one has that searches.
+    """
+    if __version__ != place.ullage:
+        raise EnvironmentProblem(
+            f"it has ullage {__version__}, and the search is made by {place.ullage}; install the "
+            "same there"
+        )
+    try:
+        os.chdir(place.directory)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"it has no directory {place.directory!r} ({error.strerror}); the program has to be at "
+            "the same path on every node"
+        ) from None
+    if _digest(job) != place.digest:
+        raise EnvironmentProblem(
+            f"its {job.program.arguments[0]!r} in {place.directory!r} is missing or another; copy "
+            "the program to the same path on every node"
+        )
+    build = find_torch(job.program.python)
+    if build != job.build:
+        raise EnvironmentProblem(
+            f"its {job.program.python!r} has torch {build.version}, not the same build of "
+            f"{job.build.version}; make the same environment on every node"
+        )
+
+
+def _place(job: Job) -> Place:
+    return Place(__version__, str(Path.cwd()), _digest(job), dict(os.environ))
+
+
+def _digest(job: Job) -> str | None:
+    """Of the program's file; None: it is a module or a directory, or it is not there."""
+    path = Path(job.program.directory or "", job.program.arguments[0])
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def _connect(ray: ModuleType, address: str) -> None:
+    options = {"include_dashboard": False} if address == LOCAL else {}
+    host, _, port = address.rpartition(":")
+    try:
+        if port.isdigit():  # Ray itself would wait for minutes where nothing listens
+            socket.create_connection((host, int(port)), _CONNECT_S).close()
+        ray.init(address, log_to_driver=False, logging_level="ERROR", **options)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise EnvironmentProblem(
+            f"the Ray cluster {address!r} cannot be reached: {str(error).strip()}; start one with "
+            "`ray start --head`, and give its HOST:PORT, or auto on one of its machines"
+        ) from None
+
+
+def _import_ray(address: str) -> ModuleType:
+    if address == LOCAL:
+        os.environ |= _ALONE
+    try:
+        import ray
+        import ray.util.scheduling_strategies
+    except ImportError:
+        raise EnvironmentProblem(
+            "a search on a cluster needs ray, which is not installed here: pip install "
+            "'ullage[ray]'"
+        ) from None
+    module: ModuleType = ray
+    return module
+
+
+def _ours(error: Any, name: str) -> BaseException:  # noqa: ANN401 - ray has no types where it is not
+    """What was raised on a node: our own errors with its name, others whole."""
+    if isinstance(error.cause, UllageError):
+        return type(error.cause)(f"node {name}: {error.cause}")
+    whole: BaseException = error
+    return whole
+
+
+def _lost(name: str, error: BaseException) -> EnvironmentProblem:
+    said = str(error).strip().splitlines() or [type(error).__name__]
+    return EnvironmentProblem(
+        f"node {name} of the Ray cluster was lost while a run went on there: {said[0]}; see the "
+        "logs of Ray on it, or search without --ray"
+    )

@@ -1,0 +1,146 @@
+"""The ranks of one job, each played by itself, and which of them are alike.
+
+survey = Survey(job)
+survey.play((0,))
+report = survey.joined(survey.find_distinct(), wall_s)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ullage.errors import SpecError
+from ullage.runs.job import Job
+from ullage.runs.parallel import ParallelRuns
+
+if TYPE_CHECKING:
+    from ullage.explain.compare.ranks import Axis
+    from ullage.explain.run import RunReport
+
+DISTINCT = "distinct"
+# Each is a process; a job whose ranks differ in more ways is looked at by naming some.
+_MAX_DISTINCT = 256
+
+
+class Survey:
+    """The ranks of one job that have been played, and what that says of the others.
+
+    "distinct" goes along each axis of the mesh that the process groups of rank 0 tell of. Where the
+    two ends of a stretch of ranks are alike, those between them are taken to be; where they are
+    not, the stretch is halved. Of every combination of what was found along the axes one rank is
+    played, and one more in the middle of the mesh to see whether it is what it should be.
+
+    Args:
+        job: any of its ranks.
+        on_progress, on_failure: as for `ParallelRuns`.
+        snapshots: a directory for those of the ranks that are played; None keeps none.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        on_progress: Callable[[str], None] | None = None,
+        on_failure: Callable[[str], None] | None = None,
+        snapshots: Path | None = None,
+    ) -> None:
+        if job.options.rank is None:
+            raise SpecError("the job has no ranks; give its world size")
+        self._job = job
+        self._rank = job.options.rank
+        self._on_progress = on_progress
+        self._on_failure = on_failure
+        self._snapshots = snapshots
+        self._runs: dict[int, RunReport] = {}
+        self._digests: dict[int, bytes] = {}
+
+    def play(self, numbers: Iterable[int]) -> None:
+        """Plays those of the ranks that have not been, at once."""
+        from ullage.explain.compare.ranks import event_digest
+
+        new = sorted(set(numbers) - self._runs.keys())
+        if not new:
+            return
+        if len(self._runs) + len(new) > _MAX_DISTINCT:
+            raise SpecError(
+                f"the ranks differ in more than {_MAX_DISTINCT} ways; name those of interest, such "
+                "as: --ranks 0,1"
+            )
+        jobs = [
+            replace(
+                self._job, options=replace(self._job.options, rank=replace(self._rank, number=one))
+            )
+            for one in new
+        ]
+        kept = self._snapshots
+        snapshots = [None if kept is None else kept / f"rank{one}.pickle" for one in new]
+        runs = ParallelRuns(jobs, self._on_progress, self._on_failure, snapshots)
+        runs.run_all()
+        if runs.was_interrupted:
+            raise KeyboardInterrupt
+        for number, run in zip(new, runs.results, strict=True):
+            if run is not None:
+                self._runs[number] = run
+                self._digests[number] = event_digest(run)
+
+    def find_distinct(self) -> dict[int, tuple[int, ...]]:
+        """Plays what is needed; returns for each rank that is distinct the ranks it stands for."""
+        from ullage.explain.compare.ranks import find_axes
+
+        world_size = self._rank.world_size
+        groups = [group for process in self._runs[0].processes for group in process.record.groups]
+        axes = find_axes(groups, world_size)
+        classes = self._classes_along(axes)
+        corners = {rank: self._corner(rank, axes, classes) for rank in range(world_size)}
+        self.play(corners.values())
+        covers: dict[bytes, list[int]] = {}
+        for rank, corner in corners.items():
+            digest = self._digests[rank if rank in self._digests else corner]
+            covers.setdefault(digest, []).append(rank)
+        return {ranks[0]: tuple(ranks) for ranks in covers.values()}
+
+    def _classes_along(self, axes: Sequence[Axis]) -> list[list[int]]:
+        """For each place along each axis the first place that is like it and all between."""
+        borders: list[set[int]] = [{0} for _ in axes]
+        stretches = [(number, 0, axis.size - 1) for number, axis in enumerate(axes)]
+        checked = sum(axis.stride * (axis.size // 2) for axis in axes)
+        while stretches:
+            ends = {
+                axes[number].stride * place
+                for number, low, high in stretches
+                for place in (low, high)
+            }
+            self.play({*ends, checked})
+            halves = []
+            for number, low, high in stretches:
+                stride = axes[number].stride
+                if self._digests[low * stride] == self._digests[high * stride]:
+                    continue
+                if high - low == 1:
+                    borders[number].add(high)
+                    continue
+                middle = (low + high) // 2
+                halves += [(number, low, middle), (number, middle, high)]
+            stretches = halves
+        return [
+            [max(border for border in found if border <= place) for place in range(axis.size)]
+            for axis, found in zip(axes, borders, strict=True)
+        ]
+
+    @staticmethod
+    def _corner(rank: int, axes: Sequence[Axis], classes: Sequence[Sequence[int]]) -> int:
+        """The rank that is like another along every axis by itself."""
+        return sum(
+            axis.stride * alike[rank // axis.stride % axis.size]
+            for axis, alike in zip(axes, classes, strict=True)
+        )
+
+    def joined(self, covers: Mapping[int, Sequence[int]], wall_s: float) -> RunReport:
+        """One report of those ranks."""
+        from ullage.explain.compare.ranks import join_ranks
+
+        reports = [self._runs[rank] for rank in sorted(covers)]
+        unplayed = sorted({rank for ranks in covers.values() for rank in ranks} - self._runs.keys())
+        return join_ranks(reports, covers, wall_s, unplayed)

@@ -1,0 +1,235 @@
+"""Runs a program again and again in slightly other ways, a few at a time, as a search wants them.
+
+Unlike a sweep, it is not known beforehand what will be run. A run is a copy of another process
+where that is the same: of one that has gone as far as the first call of the model (prefork.py)
+where the runs differ in their plan alone; of one that has imported torch. Else it is started
+afresh, as is what failed in a copy.
+
+    with Trials(job) as trials:
+        as_it_is, planned = trials.run([job, job_with_a_plan])
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ullage.errors import EnvironmentProblem, PlanError
+from ullage.explain.run import RunReport
+from ullage.explain.verdict import Verdict
+from ullage.phantom.launch import Ended, RunOptions, make_environment, run_directory, start
+from ullage.phantom.orphan_processes import end_strays
+from ullage.phantom.warm import WarmProcess, start_warm
+from ullage.runs.job import Job
+from ullage.runs.one import explain_job
+from ullage.runs.parallel import OUTPUT, Running, at_start, last_lines
+from ullage.techniques.catalog import TECHNIQUES
+
+_REFUSED = f"{PlanError.__module__}.{PlanError.__qualname__}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A process that runs are copies of, and what it was started with."""
+
+    warm: WarmProcess
+    environment: dict[str, str]
+    is_held: bool
+
+
+class Trials:
+    """The runs of one program; a context, after which nothing of it runs any more.
+
+    Args:
+        job: the program as it is.
+        on_progress: called with a line as runs end.
+        ahead: variables that plans will set, each lot in a process of its own, started at once.
+
+    Attributes:
+        num_runs: how many have ended.
+        num_copied: of these, copies of the program at the first call of its model.
+        outputs: the last lines of each run that failed, by the run's number.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        on_progress: Callable[[str], None] | None = None,
+        ahead: Sequence[Mapping[str, str]] = (),
+    ) -> None:
+        self.num_runs = self.num_copied = 0
+        self.outputs: dict[int, str] = {}
+        self._job = job
+        self._ahead = ahead
+        self._on_progress = on_progress or (lambda _line: None)
+        self._stack = ExitStack()
+        self._lock = threading.Lock()
+        self._running = Running()
+        self._sources: dict[object, _Source] = {}
+        self._num_started = 0
+        self._is_prepared = False
+
+    def __enter__(self) -> Trials:
+        self._directory = self._stack.enter_context(run_directory())
+        self._stack.callback(end_strays, self._directory)
+        # A child ends with the thread that started it: this one goes on as long as the context.
+        self._starter = self._stack.enter_context(ThreadPoolExecutor(1))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self, jobs: Sequence[Job], *, is_fresh: bool = False) -> list[RunReport]:
+        """Runs these, as many at once as there are processors; in their order.
+
+        is_fresh: none is to be a copy: each starts at the program's first line.
+        """
+        if not is_fresh:
+            self._prepare_copies()
+        with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
+            pending = [pool.submit(self._run, job, is_fresh=is_fresh) for job in jobs]
+            try:
+                return [one.result() for one in pending]
+            except BaseException:
+                for one in pending:
+                    one.cancel()
+                self._running.stop()
+                raise
+
+    def _prepare_copies(self) -> None:
+        """Starts what later runs are copies of; a second call starts nothing."""
+        job = self._job
+        ahead, self._ahead = ({}, *self._ahead) if not self._is_prepared else (), ()
+        self._is_prepared = True
+        for variables in ahead if _can_be_held(job, job) else ():
+            told = replace(job.options, variables={**job.options.variables, **variables})
+            self._source(replace(job, options=told), is_held=True)
+
+    def _run(self, job: Job, *, is_fresh: bool) -> RunReport:
+        result, output = self._once(job, is_fresh=is_fresh)
+        with self._lock:
+            self.num_runs += 1
+            if result.verdict.value == "failed":
+                self.outputs[self.num_runs] = output
+        self._on_progress(f"{self.num_runs} runs, {_in_words(job)}: {_verdict(result)}")
+        return result
+
+    def _once(self, job: Job, *, is_fresh: bool) -> tuple[RunReport, str]:
+        """A run, and the last that its program wrote."""
+        for source in () if is_fresh else self._sources_of(job):
+            with self._place() as run_dir:
+                ended = self._copy(source, job, run_dir)
+                if ended is not None:
+                    result = explain_job(job, run_dir, *ended, None)
+                    if self._running.is_stopped or _is_believed(result, job, source):
+                        with self._lock:
+                            self.num_copied += source.is_held
+                        return result, last_lines(run_dir / OUTPUT)
+        with self._place() as run_dir:
+            environment = make_environment(run_dir, job.device, job.build, job.options)
+            with start(job.program, environment, output=run_dir / OUTPUT) as child:
+                ended = self._running.wait(child)
+            return explain_job(job, run_dir, *ended, None), last_lines(run_dir / OUTPUT)
+
+    @contextmanager
+    def _place(self) -> Iterator[Path]:
+        """A directory of a run."""
+        with self._lock:
+            self._num_started += 1
+            directory = self._directory / str(self._num_started)
+        directory.mkdir()
+        yield directory
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def _sources_of(self, job: Job) -> Iterator[_Source]:
+        """What a run can be a copy of, each started where it is not there yet."""
+        is_searched = job.device.is_unlimited or job.device.gpu == self._job.device.gpu
+        if is_searched and _can_be_held(job, self._job):
+            yield self._source(job, is_held=True)
+        if at_start(job) == at_start(self._job):
+            yield self._source(job, is_held=False)
+
+    def _source(self, job: Job, *, is_held: bool) -> _Source:
+        key = at_start(job), job.device.gpu if is_held else None
+        with self._lock:
+            if key not in self._sources:
+                self._sources[key] = self._start(job, is_held=is_held)
+            return self._sources[key]
+
+    def _start(self, job: Job, *, is_held: bool) -> _Source:
+        told = job.options
+        of_plan = {} if told.plan is None else told.plan.variables
+        options = replace(_without_plan(told), variables={**told.variables, **of_plan})
+        directory = self._directory / f"source{len(self._sources)}"
+        device = replace(job.device, is_unlimited=True)
+        environment = make_environment(directory, device, job.build, options)
+        starting = start_warm(self._job.program, environment, is_held=is_held)
+        warm = self._starter.submit(self._stack.enter_context, starting).result()
+        return _Source(warm, environment, is_held)
+
+    def _copy(self, source: _Source, job: Job, run_dir: Path) -> tuple[int, Ended] | None:
+        """A run that is a copy; None where there is no copy to be had."""
+        environment = make_environment(run_dir, job.device, job.build, job.options)
+        changes = dict(environment.items() - source.environment.items())
+        try:
+            return self._running.fork(source.warm, job, run_dir, changes)
+        except EnvironmentProblem:
+            return None
+
+
+def _in_words(job: Job) -> str:
+    """What was run."""
+    plan = job.options.plan
+    where = "" if job.device.is_unlimited else f" on {job.device.gpu.slug}"
+    how = " with real numbers" if job.options.replays else ""
+    return f"{'as it is' if plan is None else plan.summary}{where}{how}"
+
+
+def _verdict(result: RunReport) -> str:
+    """What came of it."""
+    outcome = result.program.plan
+    if outcome is not None and outcome.replayed is not None:
+        return "trains alike" if outcome.replayed.is_same else outcome.replayed.difference
+    return result.reason
+
+
+def _without_plan(options: RunOptions) -> RunOptions:
+    return replace(options, plan=None, describes=False, has_work=False, replays=False)
+
+
+def _can_be_held(job: Job, first: Job) -> bool:
+    """Whether a run differs from the first in nothing that its program could see before it first
+    calls its model.
+    """
+    actions = () if job.options.plan is None else job.options.plan.actions
+    techniques = [TECHNIQUES[one.technique] for one in actions]
+    return (
+        job.program == first.program
+        and job.options.rank is None
+        and not job.options.has_snapshot
+        and _without_plan(job.options) == _without_plan(first.options)
+        and all(one.start is None and one.on_move is None for one in techniques)
+    )
+
+
+def _is_believed(result: RunReport, job: Job, source: _Source) -> bool:
+    """Whether what a copy showed is what a run from the start would."""
+    report = result
+    if job.options.replays:
+        outcome = report.program.plan
+        return outcome is not None and outcome.replayed is not None
+    if not source.is_held:  # torch is another where variables were set before it was imported
+        return not any(one.record.changed_variables for one in report.processes)
+    gpu = job.device.gpu
+    is_over = any(one.peak_used_bytes > gpu.total_bytes for one in report.devices)
+    if is_over and not job.device.is_unlimited:  # by what came before the copy
+        return False
+    ended = report.program_exit
+    is_refused = ended is not None and ended.exception == _REFUSED
+    return report.verdict is not Verdict.FAILED or is_refused

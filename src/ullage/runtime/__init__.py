@@ -1,1 +1,0 @@
-"""What ullage starts in the user's own torch on a real GPU; nothing here imports ullage."""

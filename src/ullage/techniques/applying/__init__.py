@@ -1,0 +1,1 @@
+"""How a plan is applied to a running program, and undone."""

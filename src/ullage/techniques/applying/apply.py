@@ -1,0 +1,156 @@
+"""Applies a plan to a model and its optimizers: whole, or not at all.
+
+with applied(plan, model, optimizer):
+    loss = model(batch)         # under the plan
+# as it was
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakSet
+
+from ullage.errors import PlanError
+from ullage.record.owners.module_trees import class_name, paths
+from ullage.techniques.applying.changes import Changes
+from ullage.techniques.applying.target import Target
+from ullage.techniques.catalog import TECHNIQUES
+from ullage.techniques.plan import MadeFor, Plan
+
+_UNDER_A_PLAN: WeakSet[Any] = WeakSet()
+_NEED = re.compile(r"(?P<name>[\w.-]+)(>=(?P<least>[\d.]+))?")
+
+
+def apply_plan(plan: Plan, model: Any, optimizer: Any = None) -> tuple[Any, Any]:
+    """Applies a plan for as long as the model lives; see `Plan.apply`."""
+    _apply(plan, model, optimizer).keep()
+    return model, optimizer
+
+
+@contextmanager
+def applied(plan: Plan, model: Any, optimizer: Any = None) -> Iterator[tuple[Any, Any]]:
+    """Applies a plan while the context lasts; then all is undone, whatever has happened in it."""
+    with _apply(plan, model, optimizer):
+        yield model, optimizer
+
+
+def describe_program(model: Any, optimizer: Any, modules: Iterable[str] | None = None) -> MadeFor:
+    """What a plan for a model has to be made for.
+
+    Args:
+        model: an `nn.Module`, wrapped or not.
+        optimizer: a `torch.optim.Optimizer`, several, or None.
+        modules: the paths of those that the plan names; those that are not there are left out.
+            None: all.
+    """
+    import torch
+
+    found = dict(paths(model))
+    named = found if modules is None else [path for path in modules if path in found]
+    optimizers = [type(one).__name__ for one in unwrap_optimizers(optimizer)]
+    return MadeFor(
+        torch=str(torch.__version__),
+        model=class_name(found[""]),
+        num_parameters=sum(map(_num_elements, found[""].parameters())),
+        modules={path: class_name(found[path]) for path in named},
+        optimizer=", ".join(optimizers) or None,
+    )
+
+
+def unwrap_optimizers(optimizer: Any) -> list[Any]:
+    """The optimizers of torch in what a program calls its optimizer: one, several, or None, in the
+    wrappers of Accelerate, DeepSpeed or Lightning or not.
+    """
+    if optimizer is None:
+        return []
+    if isinstance(optimizer, list | tuple):
+        return [inner for one in optimizer for inner in unwrap_optimizers(one)]
+    seen: set[int] = set()
+    while id(optimizer) not in seen and hasattr(getattr(optimizer, "optimizer", None), "step"):
+        seen.add(id(optimizer))
+        optimizer = optimizer.optimizer
+    return [optimizer]
+
+
+def _apply(plan: Plan, model: Any, optimizer: Any) -> Changes:
+    """Applies all of a plan; where anything of it fails, nothing is changed."""
+    optimizers = unwrap_optimizers(optimizer)
+    check_fits(plan, model, optimizers)
+    changes = Changes()
+    root = dict(paths(model))[""]
+    try:
+        _UNDER_A_PLAN.add(root)
+        changes.on_undo(_UNDER_A_PLAN.discard, root)
+        target = Target(model, optimizers, changes)
+        for action in plan.actions:
+            apply = TECHNIQUES[action.technique].apply
+            if apply is not None:
+                apply(target, action)
+    except BaseException:
+        changes.undo()
+        raise
+    return changes
+
+
+def check_fits(plan: Plan, model: Any, optimizers: list[Any]) -> None:
+    """Raises PlanError where a plan was made for another program, needs what is not installed, or
+    where one is applied already.
+    """
+    found = dict(paths(model))
+    name = class_name(found[""])
+    if found[""] in _UNDER_A_PLAN:
+        raise PlanError(
+            f"{name} is under a plan already; put all actions into one plan, or end the first"
+        )
+    if type(model).__name__ == "DataParallel":
+        raise PlanError(
+            "DataParallel copies the model at every step, and a plan would not be in the copies; "
+            "use DistributedDataParallel"
+        )
+    differences = plan.made_for.differences(
+        describe_program(model, optimizers, plan.made_for.modules)
+    )
+    if differences:
+        raise PlanError(
+            f"the plan was made for another program: {'; '.join(differences)}; make one for this "
+            "program with `ullage fit`"
+        )
+    for action in plan.actions:
+        for need in TECHNIQUES[action.technique].needs:
+            _check_need(action.technique, need)
+
+
+def _check_need(technique: str, need: str) -> None:
+    """Raises PlanError where a requirement, such as "torch>=2.13", is not met."""
+    matched = _NEED.fullmatch(need)
+    if matched is None:
+        raise PlanError(
+            f"{technique!r} needs {need!r}, which is no requirement such as torch>=2.13"
+        )
+    name, least = matched["name"], matched["least"]
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        raise PlanError(
+            f"{technique!r} needs {need}, which is not installed here: pip install {name!r}"
+        ) from None
+    if least and _numbers(version) < _numbers(least):
+        raise PlanError(f"{technique!r} needs {need}; this is {name} {version}")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release of a version: (2, 13, 0) of 2.13.0+cu132."""
+    release = re.match(r"[\d.]*", version)
+    return tuple(int(part) for part in (release[0] if release else "").split(".") if part)
+
+
+def _num_elements(parameter: Any) -> int:
+    """Of the whole parameter, where DeepSpeed has left a part of it here."""
+    try:
+        return int(getattr(parameter, "ds_numel", parameter.numel()))
+    except ValueError:  # a lazy one, that has no shape yet
+        return 0

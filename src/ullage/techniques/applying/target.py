@@ -1,0 +1,80 @@
+"""What techniques are applied to: a model and its optimizers, and how all is undone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+from ullage.errors import PlanError
+from ullage.record.owners.module_trees import paths
+from ullage.techniques.applying.changes import Changes
+
+_SHOWN = 3
+
+
+class Target:
+    """A model and its optimizers while techniques are applied.
+
+    Attributes:
+        model: the outermost module.
+        optimizers: those that hold its parameters. They are changed in place: the program has them.
+        changes: what was done, to be undone.
+    """
+
+    def __init__(self, model: Any, optimizers: list[Any], changes: Changes) -> None:
+        self.model = model
+        self.optimizers = optimizers
+        self.changes = changes
+        self._modules = dict(paths(model))
+
+    def module(self, path: str) -> Any:
+        """The module at a path, wrappers left out of it.
+
+        Raises:
+            PlanError: there is none.
+        """
+        found = self._modules.get(path)
+        if found is None:
+            near = [name for name in self._modules if name.endswith(path.rpartition(".")[2])]
+            near = near or [name for name in self._modules if name]
+            shown = ", ".join(near[:_SHOWN])
+            raise PlanError(
+                f"{type(self.model).__name__} has no module {path!r}; it has, such as: {shown}"
+            )
+        return found
+
+    def wrap_forward(self, path: str, around: Callable[..., Any]) -> None:
+        """Has `around(forward, *arguments, **named)` called in place of the forward of a module.
+
+        `forward` is a method of the module that is called, `forward.__self__`: a copy of the model
+        (`copy.deepcopy`, as for an average of the weights) runs on its own parameters. The module
+        can be pickled, and its signature is what it was.
+        """
+        from torch.compiler import is_compiling
+
+        module = self.module(path)
+        inner = module.forward
+        if getattr(inner, "__self__", None) is module:
+            function = inner.__func__
+        else:  # another has set a function there
+            function = _with_self(inner)
+
+        @functools.wraps(function)
+        def forward(self: Any, *arguments: Any, **named: Any) -> Any:
+            # The compiler knows no methods that are made; what it traces asks for no module either.
+            bind = functools.partial if is_compiling() else MethodType
+            return around(bind(function, self), *arguments, **named)
+
+        self.changes.set(module, "forward", MethodType(forward, module))
+
+
+def _with_self(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A function as a method that does not need what it is called on."""
+
+    @functools.wraps(call)
+    def method(_: Any, *arguments: Any, **named: Any) -> Any:
+        return call(*arguments, **named)
+
+    return method

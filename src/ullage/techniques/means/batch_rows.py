@@ -1,0 +1,69 @@
+"""Batches in parts by their rows, and what a model made of the parts in one again."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ullage.techniques.means.nested import tensors
+
+
+def split_rows(given: Any, num_parts: int) -> list[Any]:
+    """Arguments with those tensors in parts that have the rows of the first of them.
+
+    Args:
+        given: nested tuples, lists and dicts.
+        num_parts: at most.
+    """
+    total = num_rows(given)
+    size = max(1, -(-total // num_parts))
+    return [
+        _mapped(given, functools.partial(_some_rows, total, start, size))
+        for start in range(0, total, size)
+    ]
+
+
+def num_rows(given: Any) -> int:
+    """The rows of the first tensor; 0 where there is none."""
+    return next((len(one) for one in tensors(given) if one.dim()), 0)
+
+
+def join_rows(outputs: list[Any], rows: list[int]) -> Any:
+    """What a model made of parts of so many rows, in one; None where it is not one value a row.
+
+    What is neither tensors nor None, such as a cache, is left out.
+    """
+    import torch
+
+    first = outputs[0]
+    if isinstance(first, torch.Tensor):
+        is_whole = all(
+            one.dim() and len(one) == size for one, size in zip(outputs, rows, strict=True)
+        )
+        return torch.cat(outputs) if is_whole else None
+    if isinstance(first, dict):
+        for name in list(first):
+            first[name] = join_rows([one[name] for one in outputs], rows)
+        return first if any(one is not None for one in first.values()) else None
+    if isinstance(first, tuple | list):
+        joined = [join_rows(list(some), rows) for some in zip(*outputs, strict=True)]
+        if all(one is None for one in joined):
+            return None
+        return type(first)(*joined) if hasattr(first, "_fields") else type(first)(joined)
+    return None
+
+
+def _some_rows(total: int, start: int, size: int, one: Any) -> Any:
+    import torch
+
+    is_of_rows = isinstance(one, torch.Tensor) and one.dim() and len(one) == total
+    return one[start : start + size] if is_of_rows else one
+
+
+def _mapped(given: Any, change: Callable[[Any], Any]) -> Any:
+    if type(given) in {tuple, list}:
+        return type(given)(_mapped(one, change) for one in given)
+    if type(given) is dict:
+        return {name: _mapped(one, change) for name, one in given.items()}
+    return change(given)

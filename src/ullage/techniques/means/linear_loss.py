@@ -1,0 +1,97 @@
+"""The cross-entropy of a linear layer's output, some rows at a time, together with its gradients.
+
+Neither logits nor their gradients exist for more than those rows. The loss is added up in float32;
+torch's own `linear_cross_entropy` does so in bfloat16 for what is bfloat16, which was seen to be
+off by one part in a hundred (torch 2.15), and is not there before torch 2.13.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ullage.techniques.means.known_gradients import with_gradients
+
+
+def linear_cross_entropy(
+    hidden_ND: Any,
+    layer: Any,
+    targets_N: Any,
+    num_rows: int,
+    *,
+    dtype: Any,
+    class_weights: Any = None,
+    ignore_index: int = -100,
+    is_mean: bool = True,
+) -> Any:
+    """What `cross_entropy(layer(hidden), targets)` is, in float32, up to the order of sums.
+
+    Args:
+        hidden_ND: what the layer is given.
+        layer: an `nn.Linear`.
+        targets_N: a class a row.
+        num_rows: whose logits exist at once.
+        dtype: that the layer multiplies in, and gives its logits in.
+        class_weights: as those of `torch.nn.functional.cross_entropy`, like the rest.
+    """
+    import torch
+
+    with torch.no_grad(), torch.autocast(hidden_ND.device.type, enabled=False):
+        counts_N = targets_N != ignore_index
+        classes_N = targets_N.where(counts_N, 0)
+        wide = torch.promote_types(dtype, torch.float32)
+        shares_N = counts_N.to(wide)
+        if class_weights is not None:
+            shares_N *= class_weights.to(wide)[classes_N]
+        sums = _Sums(hidden_ND, layer, dtype, wide)
+        for start in range(0, len(hidden_ND), num_rows):
+            rows = slice(start, start + num_rows)
+            sums.add(hidden_ND[rows], classes_N[rows], shares_N[rows], rows)
+    loss = with_gradients(sums.loss, list(sums.gradients.values()), *sums.gradients)
+    # Gradients of the mean would be too small for float16 until backward scales them.
+    return loss / shares_N.sum() if is_mean else loss
+
+
+class _Sums:
+    """The loss and the gradients of the rows that were added."""
+
+    def __init__(self, hidden: Any, layer: Any, dtype: Any, wide: Any) -> None:
+        import torch
+
+        self._hidden = hidden
+        self._layer = layer
+        self._dtype = dtype
+        self._weight = layer.weight.to(dtype)
+        self._bias = None if layer.bias is None else layer.bias.to(dtype)
+        self._wide = wide
+        self.loss = torch.zeros((), dtype=wide, device=hidden.device)
+        wanted = (one for one in (hidden, layer.weight, layer.bias) if one is not None)
+        self.gradients = {one: torch.zeros_like(one) for one in wanted if one.requires_grad}
+
+    def add(self, hidden: Any, classes: Any, shares: Any, rows: slice) -> None:
+        """Adds rows: hidden is (rows, features), classes and shares (rows,)."""
+        import torch
+        from torch.nn import functional
+
+        given = hidden.to(self._dtype)
+        logits = functional.linear(given, self._weight, self._bias)
+        logs = functional.log_softmax(logits, 1, dtype=self._wide)
+        self.loss.sub_((logs.gather(1, classes[:, None]).squeeze(1) * shares).sum())
+        # The gradient of the logits: their softmax, less one for the class.
+        ones = torch.ones_like(shares)[:, None]
+        slopes = logs.exp_().scatter_add_(1, classes[:, None], -ones)
+        torch.mul(slopes, shares[:, None], out=logits)
+        del logs, slopes
+        self._add_gradients(logits, given, rows)
+
+    def _add_gradients(self, gradient: Any, given: Any, rows: slice) -> None:
+        layer, found = self._layer, self.gradients
+        if self._hidden in found:
+            found[self._hidden][rows] = gradient @ self._weight
+        if layer.weight in found:
+            into = found[layer.weight]
+            if into.dtype == self._dtype:
+                into.addmm_(gradient.T, given)
+            else:
+                into.add_(gradient.T @ given)
+        if layer.bias is not None and layer.bias in found:
+            found[layer.bias].add_(gradient.sum(0))

@@ -1,0 +1,348 @@
+"""A proof, by its operators, that a module treats each position of its input by itself.
+
+The module's forward runs on fake tensors, which have shapes and no values, so that weights that are
+zero prove nothing. Each operator of ATen that it calls has to be one whose rule is known
+(position_rules.py): the rule says where positions lie in the result, and raises `Mixes` where one
+position would be computed from another. A tensor without positions, such as a weight, may not be
+as long as they are where it meets them.
+
+That is done for the whole length and for each length of a tile, and the runs must be the same
+program: the same operators with the same numbers, shapes apart. A module that computes with the
+number of positions, or branches on it, is no proof. Nor is one that writes to its attributes, to
+buffers or to its input, draws random numbers, reads values, has hooks inside, or a backward of its
+own (torch.autograd.Function).
+
+    reason = why_not(module.forward, inputs, lengths=(4, 3))     # "" where it is proved
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from ullage.techniques.means.position_rules import Along, Mixes, follow, is_drawn, shape_without
+from ullage.techniques.means.python_state import PythonState
+
+POSITIONS = -2
+"""The dimension of positions: (batch, ..., positions, features)."""
+
+_GRADIENTS = frozenset({"register_hook", "retain_grad", "backward", "requires_grad_"})
+_KINDS = ("Tensor", "Parameter", "FakeTensor")
+
+
+def why_not(forward: Callable[[Any], Any], inputs: Any, lengths: Sequence[int]) -> str:
+    """Why a module is not proved to treat positions by themselves; "" where it is.
+
+    Args:
+        forward: a method of the module.
+        inputs: what it is called with, of (batch, ..., positions, features).
+        lengths: of the tiles, each two positions or more.
+    """
+    module: Any = forward.__self__  # type: ignore[attr-defined]
+    if type(inputs).__name__ not in _KINDS:
+        return f"is given a {type(inputs).__name__}, whose operators are not seen"
+    forbidden = hooked(module)
+    if forbidden:
+        return forbidden
+    for _ in range(2):
+        reason, has_drawn = _follow(forward, inputs, lengths)
+        if reason or not has_drawn:
+            return reason
+    return "draws random numbers"
+
+
+def _follow(forward: Callable[[Any], Any], inputs: Any, lengths: Sequence[int]) -> tuple[str, bool]:
+    """Why it is not proved, and whether Python's or NumPy's random numbers were drawn, as packages
+    do as well that are imported by the first call.
+    """
+    state = PythonState(forward.__self__)  # type: ignore[attr-defined]
+    try:
+        with _apart():
+            whole, *others = [
+                _Run(forward, inputs, length).program
+                for length in dict.fromkeys((inputs.shape[POSITIONS], *lengths))
+            ]
+    except Mixes as error:
+        return str(error), False
+    except Exception as error:
+        said = (str(error).splitlines() or [""])[0]
+        return f"cannot be followed without values ({type(error).__name__}: {said})", False
+    finally:
+        changed, has_drawn = state.changes() + state.parts_added(), state.has_drawn()
+        state.put_back()
+    if changed:
+        return f"writes to {changed[0]}", False
+    reasons = (_difference(whole, other) for other in others)
+    return next((why for why in reasons if why), ""), has_drawn
+
+
+def hooked(module: Any) -> str:
+    """Why hooks forbid it; "" where there are none. Those of the module itself run once."""
+    from torch.nn.modules import module as hooks
+
+    for path, part in module.named_modules():
+        for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"):
+            if path and getattr(part, name, None):
+                return f"has a hook on {path}"
+    for one in _global_hooks(hooks):
+        if not str(getattr(one, "__module__", "")).startswith("ullage."):
+            return "is called with a hook on all modules"
+    return ""
+
+
+def _global_hooks(hooks: Any) -> Iterator[Any]:
+    for name in ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_backward_hooks"):
+        yield from getattr(hooks, name, {}).values()
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """While this lasts nobody sees what is run: no mode, no hook, no cache of casts."""
+    import torch
+    from torch.autograd.graph import saved_tensors_hooks
+    from torch.nn.modules import module as hooks
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    has_cache = torch.is_autocast_cache_enabled()
+    with ExitStack() as stack:
+        for name in ("_global_forward_pre_hooks", "_global_forward_hooks"):
+            known = getattr(hooks, name)
+            stack.callback(known.update, dict(known))
+            known.clear()
+        torch.set_autocast_cache_enabled(False)
+        stack.callback(torch.set_autocast_cache_enabled, has_cache)
+        stack.enter_context(_disable_current_modes())
+        # The topmost hooks alone are called: these, which keep nothing for a backward that never
+        # comes. A result that its own node keeps would never be freed, nor its parameters.
+        stack.enter_context(saved_tensors_hooks(_keep_nothing, _keep_nothing))
+        yield
+
+
+def _keep_nothing(_: Any) -> None:
+    return None
+
+
+class _Run:
+    """A forward on so many positions.
+
+    Attributes:
+        program: what it did, an entry an operator.
+    """
+
+    def __init__(self, forward: Any, inputs: Any, length: int) -> None:
+        import torch._dynamo
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        # Fake tensors import the compiler's settings: the compiler itself comes first where its
+        # loading has been put off.
+        _ = torch._dynamo.config
+        self.program: list[Any] = []
+        self._length = length
+        self._numbers: dict[int, int] = {}
+        self._held: list[Any] = []  # so that no address is used twice
+        self._along: dict[int, Along | None] = {}
+        self._own: set[int] = set()
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            given = _like(inputs, length)
+            self._note(given, Along(given.dim() + POSITIONS, 1, 1), is_own=False)
+            with _mode()(self), _functions()():
+                output = forward(given)
+            self._check_output(given, output)
+
+    def call(self, operation: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Runs an operator, and follows positions through it."""
+        import torch
+
+        if operation._schema.name == "prim::device":  # what a fake tensor is asked for, not a value
+            return operation(*given, **named)
+        tensors = [one for one in _flat((given, named)) if isinstance(one, torch.Tensor)]
+        along = [self._of(one) for one in tensors]
+        before = list(zip(tensors, along, strict=True))
+        result = operation(*given, **named)
+        made = [one for one in _flat(result) if isinstance(one, torch.Tensor)]
+        if is_drawn(operation) and "attention" not in operation._schema.name:
+            raise Mixes("draws random numbers")
+        place = {id(one): where for one, where in before}
+        founds = (
+            follow(operation, (given, named), made, place, self._length)
+            if any(along)
+            else [None] * len(made)
+        )
+        self._check_written(operation, given, named, founds)
+        shared = {_storage(one) for one in tensors}
+        self._enter(operation, given, named, made, founds)
+        for one, found in zip(made, founds, strict=True):
+            self._note(one, found, is_own=_storage(one) not in shared)
+        return result
+
+    def _of(self, tensor: Any) -> Along | None:
+        """Where positions lie in a tensor that an operator is given."""
+        if id(tensor) in self._numbers:
+            return self._along[id(tensor)]
+        if type(tensor).__name__ not in _KINDS:
+            raise Mixes(f"computes with a {type(tensor).__name__}, whose operators are not seen")
+        if type(tensor).__name__ == "FakeTensor":
+            raise Mixes("computes with a tensor whose origin was not seen")
+        self._note(tensor, None, is_own=False)
+        return None
+
+    def _note(self, tensor: Any, along: Along | None, *, is_own: bool) -> None:
+        if id(tensor) in self._numbers:
+            return
+        self._numbers[id(tensor)] = len(self._numbers)
+        self._held.append(tensor)
+        self._along[id(tensor)] = along
+        if is_own:
+            self._own.add(_storage(tensor))
+
+    def _check_written(
+        self, operation: Any, given: tuple[Any, ...], named: dict[str, Any], founds: Sequence[Any]
+    ) -> None:
+        """Raises Mixes where an operator writes to what the module has not made itself."""
+        for number, argument in enumerate(operation._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            into = given[number] if number < len(given) else named.get(argument.name)
+            for one in _flat(into):
+                if _storage(one) not in self._own:
+                    raise Mixes("changes its input, a parameter or a buffer in place")
+                if any(found != self._along[id(one)] for found in founds):
+                    raise Mixes(f"writes positions where none were ({operation})")
+
+    def _enter(
+        self,
+        operation: Any,
+        given: tuple[Any, ...],
+        named: dict[str, Any],
+        made: list[Any],
+        founds: Sequence[Along | None],
+    ) -> None:
+        import torch
+
+        shapes = [
+            (found, shape_without(one, found, self._length))
+            for one, found in zip(made, founds, strict=True)
+        ]
+        tells_shape = any(founds) and shape_tells_all(operation)
+        words = [
+            ("tensor", self._numbers[id(one)]) if isinstance(one, torch.Tensor) else repr(one)
+            for one in _flat((given, named))
+            if isinstance(one, torch.Tensor) or not tells_shape
+        ]
+        self.program.append((str(operation), words, shapes))
+
+    def _check_output(self, given: Any, output: Any) -> None:
+        """Raises Mixes where the output is not one tensor with positions where the input's are."""
+        import torch
+
+        if not isinstance(output, torch.Tensor) or id(output) not in self._numbers:
+            raise Mixes(f"returns {type(output).__name__}, and no tensor that it has computed")
+        if self._along[id(output)] != Along(output.dim() + POSITIONS, 1, 1) or (
+            output.shape[:-1] != given.shape[:-1]
+        ):
+            raise Mixes(f"makes {tuple(output.shape)} of {tuple(given.shape)}")
+        if _storage(output) == _storage(given):
+            raise Mixes("returns its input")
+        if any(
+            isinstance(one, torch.autograd.function.BackwardCFunction) for one in _nodes(output)
+        ):
+            raise Mixes("has a backward of its own (torch.autograd.Function)")
+        self.program.append(("output", self._numbers[id(output)], ()))
+
+
+def _like(inputs: Any, length: int) -> Any:
+    """A fake tensor in the place of so many positions, laid out as a tile is."""
+    import torch
+
+    whole = torch.empty_strided(
+        inputs.size(), inputs.stride(), dtype=inputs.dtype, device=inputs.device
+    ).requires_grad_(inputs.requires_grad)
+    whole = whole.clone() if inputs.is_contiguous() else whole  # no leaf, as in a model
+    return laid_out(whole.narrow(POSITIONS, 0, length), are_contiguous=whole.is_contiguous())
+
+
+def laid_out(tile: Any, *, are_contiguous: bool) -> Any:
+    """A tile, contiguous where all inputs are: operators go other ways with what is not."""
+    return tile.contiguous() if are_contiguous else tile
+
+
+def shape_tells_all(operation: Any) -> bool:
+    """Whether the result's shape says all about what an operator's numbers ask for."""
+    return operation._schema.name in {
+        "aten::view", "aten::_unsafe_view", "aten::reshape", "aten::expand",
+        "aten::_reshape_alias",
+    }  # fmt: skip
+
+
+def _difference(one: list[Any], other: list[Any]) -> str:
+    """Why two runs are not of one program; "" where they are."""
+    for ours, theirs in zip(one, other, strict=False):
+        if ours[0] != theirs[0]:
+            return f"runs {ours[0]} or {theirs[0]} by the number of positions"
+        if ours != theirs:
+            return f"computes with the number of positions ({ours[0]})"
+    return "" if len(one) == len(other) else "does more or less by the number of positions"
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple | list):
+        for one in value:
+            yield from _flat(one)
+    elif isinstance(value, dict):
+        for name, one in sorted(value.items()):
+            yield name
+            yield from _flat(one)
+    else:
+        yield value
+
+
+def _storage(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _nodes(output: Any) -> Iterator[Any]:
+    """The nodes of the graph behind a tensor."""
+    waiting, seen = [output.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            waiting += [following for following, _ in node.next_functions]
+
+
+@functools.cache
+def _mode() -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Following(TorchDispatchMode):  # type: ignore[misc]
+        def __init__(self, run: _Run) -> None:
+            super().__init__()
+            self._run = run
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return self._run.call(func, args, kwargs or {})
+
+    return Following
+
+
+@functools.cache
+def _functions() -> Any:
+    from torch.overrides import TorchFunctionMode
+
+    class Seeing(TorchFunctionMode):  # type: ignore[misc]
+        """Refuses what would change gradients and is no operator."""
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            name = getattr(func, "__name__", "")
+            if name in _GRADIENTS:
+                raise Mixes(f"has a say in gradients ({name})")
+            return func(*args, **(kwargs or {}))
+
+    return Seeing

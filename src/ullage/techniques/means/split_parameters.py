@@ -1,0 +1,203 @@
+"""Parameters of which each rank has a part, where the program goes on as if it had all of each.
+
+The parameters stay the objects that they were, with less in them. Dictionaries of states are whole
+when they are asked for, by all ranks; norms of gradients are those of all parts; and all of it can
+be undone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NoReturn
+
+from ullage.techniques.applying.changes import Changes
+
+# Each element is stepped by itself, whatever else is in its tensor.
+_BY_ELEMENT = {
+    "SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adagrad", "Adadelta",
+}  # fmt: skip
+
+
+class SplitParameters:
+    """The parameters of a model that are split among ranks.
+
+    Args:
+        refuse: raises a PlanError with a reason.
+        model: the outermost module.
+        rank: the number of this rank.
+        size: how many there are.
+        changes: by which all is undone.
+    """
+
+    def __init__(
+        self,
+        refuse: Callable[[str], NoReturn],
+        model: Any,
+        rank: int,
+        size: int,
+        *,
+        changes: Changes,
+    ) -> None:
+        self._refuse = refuse
+        self._rank = rank
+        self._size = size
+        self._changes = changes
+        self._dims: dict[Any, int] = {}
+        self._optimizers: list[Any] = []
+        changes.on_undo(self._put_back)
+        changes.hook(model.register_state_dict_post_hook(partial(self._gather)))
+        changes.hook(model.register_load_state_dict_pre_hook(self._deal))
+        self._watch_norms()
+
+    def split(self, parameter: Any, dim: int) -> None:
+        """Leaves this rank's part of a parameter in it, split along a dimension."""
+        if parameter in self._dims:
+            return
+        self._dims[parameter] = dim
+        gradient, parameter.grad = parameter.grad, None
+        parameter.data = self._part(parameter.data, dim)
+        parameter.grad = None if gradient is None else self._part(gradient, dim)
+
+    def hand_over(self, optimizers: list[Any]) -> None:
+        """Has optimizers give and take whole states.
+
+        Raises:
+            PlanError: one looks at more than an element at a time, or has states already.
+        """
+        for optimizer in optimizers:
+            kind = type(optimizer).__name__
+            if kind not in _BY_ELEMENT:
+                self._refuse(f"{kind} may look at whole parameters, of which a rank has parts")
+            if any(one in optimizer.state for one in self._dims):
+                self._refuse(
+                    "its optimizer has states already; load them after the plan is applied"
+                )
+            self._optimizers.append(optimizer)
+            self._changes.hook(optimizer.register_state_dict_post_hook(self._gather_states))
+            self._changes.hook(optimizer.register_load_state_dict_pre_hook(self._deal_states))
+
+    def __deepcopy__(self, _: object) -> NoReturn:
+        """A copy of the model would have parts, and nothing that makes them whole."""
+        self._refuse("it copies its model, of which each rank has parts")
+
+    # ---- Parts and wholes ------------------------------------------------------------------------
+
+    def _part(self, whole: Any, dim: int) -> Any:
+        return whole.chunk(self._size, dim)[self._rank].clone()
+
+    def _whole(self, part: Any, dim: int) -> Any:
+        """All ranks have to ask."""
+        import torch
+
+        part = part.detach().contiguous()
+        parts = [torch.empty_like(part) for _ in range(self._size)]
+        torch.distributed.all_gather(parts, part)
+        return torch.cat(parts, dim)
+
+    def _whole_states(self, parameter: Any, states: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: self._whole(one, self._dims[parameter])
+            if getattr(one, "shape", None) == parameter.shape
+            else one
+            for name, one in states.items()
+        }
+
+    def _put_back(self) -> None:
+        """Whole parameters again."""
+        for optimizer in self._optimizers:
+            for one in self._dims:
+                if one in optimizer.state:
+                    optimizer.state[one] = self._whole_states(one, optimizer.state[one])
+        for one, dim in self._dims.items():
+            gradient, one.grad = one.grad, None
+            one.data = self._whole(one.data, dim)
+            one.grad = None if gradient is None else self._whole(gradient, dim)
+
+    # ---- Dictionaries of states ------------------------------------------------------------------
+
+    def _gather(self, module: Any, states: dict[str, Any], prefix: str, _metadata: Any) -> None:
+        for name, one in module.named_parameters(remove_duplicate=False):
+            if one in self._dims and prefix + name in states:
+                # In the host's memory, one after another: all would not fit the device.
+                states[prefix + name] = self._whole(one.data, self._dims[one]).cpu()
+
+    def _deal(self, module: Any, states: dict[str, Any], prefix: str, *_: Any) -> None:
+        for name, one in module.named_parameters(remove_duplicate=False):
+            found = states.get(prefix + name)
+            if one in self._dims and found is not None and found.shape != one.shape:
+                states[prefix + name] = self._part(found, self._dims[one])
+
+    def _gather_states(self, optimizer: Any, states: dict[str, Any]) -> dict[str, Any]:
+        found = dict(states["state"])
+        for number, one in enumerate(_parameters(optimizer)):
+            if one in self._dims and number in found:
+                found[number] = self._whole_states(one, found[number])
+        return {**states, "state": found}
+
+    def _deal_states(self, optimizer: Any, states: dict[str, Any]) -> dict[str, Any]:
+        found = dict(states["state"])
+        for number, one in enumerate(_parameters(optimizer)):
+            dim = self._dims.get(one)
+            if dim is None or number not in found:
+                continue
+            whole = list(one.shape)
+            whole[dim] *= self._size
+            found[number] = {
+                name: self._part(value, dim)
+                if list(getattr(value, "shape", ())) == whole
+                else value
+                for name, value in found[number].items()
+            }
+        return {**states, "state": found}
+
+    # ---- Norms -----------------------------------------------------------------------------------
+
+    def _watch_norms(self) -> None:
+        """What looks through all gradients sees those of all ranks, or is refused."""
+        from torch.amp.grad_scaler import GradScaler
+        from torch.nn.utils import clip_grad
+
+        norm_of = clip_grad._get_total_norm
+
+        def total_norm(
+            tensors: Iterable[Any], norm_type: float = 2.0, *arguments: Any, **named: Any
+        ) -> Any:
+            own = {id(one.grad) for one in self._dims}
+            listed = list(tensors)
+            split = [one for one in listed if id(one) in own]
+            rest = [one for one in listed if id(one) not in own]
+            return self._joined(
+                norm_of(split, norm_type, *arguments, **named),
+                norm_of(rest, norm_type, *arguments, **named),
+                float(norm_type),
+            )
+
+        def scale(scaler: Any, outputs: Any) -> Any:
+            if scaler.is_enabled():
+                self._refuse("a GradScaler would judge the parts of each rank by themselves")
+            return scale_all(scaler, outputs)
+
+        scale_all = GradScaler.scale
+        # What the public function calls, which programs may have imported before.
+        self._changes.set(clip_grad, "_get_total_norm", total_norm)
+        self._changes.set(GradScaler, "scale", scale)
+
+    def _joined(self, split: Any, rest: Any, order: float) -> Any:
+        """The norm of what is split, over all ranks, and of what each has as a whole."""
+        import torch
+        from torch import distributed
+
+        device = next(iter(self._dims)).device
+        split, rest = split.to(device), rest.to(device)
+        if math.isinf(order):
+            distributed.all_reduce(split, distributed.ReduceOp.MAX)
+            return torch.maximum(split, rest)
+        powers = split**order
+        distributed.all_reduce(powers)
+        return (powers + rest**order) ** (1 / order)
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [one for group in optimizer.param_groups for one in group["params"]]

@@ -1,0 +1,104 @@
+"""States of an optimizer kept in another form between its steps than in them.
+
+The step goes over the parameters in parts. Of each part the states are fetched, used by the
+optimizer's own step, and stored again, so that beside their stored form only those of few parts
+exist at any time. `optimizer.state` holds the stored form, under the same keys.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ullage.techniques.means.optimizer_parts import check_steps_in_parts, parts, step_some
+from ullage.techniques.means.own_step import OwnStep
+
+if TYPE_CHECKING:
+    from ullage.techniques.applying.changes import Changes
+
+States = dict[Any, dict[str, Any]]
+"""The states of parameters, by their names in the optimizer."""
+
+
+class Store(Protocol):
+    """How states are kept. Parts are fetched, begun and kept in the same order."""
+
+    num_ahead: int
+    """How many parts are fetched before the first of them is begun."""
+
+    def fetch(self, stored: States) -> States:
+        """The states of a part as its step is to have them once it has begun."""
+
+    def begin(self) -> None:
+        """The step of the next part begins."""
+
+    def keep(self, states: States, stored: States) -> None:
+        """Puts states in the place of the stored ones, where there are any."""
+
+    def end(self) -> None:
+        """The last part was kept."""
+
+    def settle(self) -> None:
+        """Waits until the host can read what is stored."""
+
+
+class StoredStates:
+    """An optimizer whose states are in a store between steps."""
+
+    def __init__(self, optimizer: Any, store: Store, part_bytes: int) -> None:
+        self._optimizer = optimizer
+        self._store = store
+        self._part_bytes = part_bytes
+
+    def apply(self, technique: str, changes: Changes) -> None:
+        """Stores the states until the changes are undone.
+
+        Raises:
+            PlanError: the optimizer cannot be stepped in parts.
+        """
+        optimizer = self._optimizer
+        check_steps_in_parts(optimizer, technique)
+        self._keep_all()
+        changes.on_undo(self._fetch_all)
+        OwnStep(optimizer, self._step).apply(changes)
+        changes.hook(optimizer.register_state_dict_pre_hook(lambda _: self._store.settle()))
+        changes.hook(optimizer.register_load_state_dict_post_hook(lambda _: self._keep_all()))
+
+    def _step(self) -> None:
+        store, state = self._store, self._optimizer.state
+        fetched: list[States] = []
+        found = list(parts(self._optimizer, self._part_bytes))
+        for index, (group, part) in enumerate(found):
+            ahead = found[index + len(fetched) : index + 1 + store.num_ahead]
+            fetched += [store.fetch(_of(state, more)) for _, more in ahead]
+            store.begin()
+            states = fetched.pop(0)
+            step_some(self._optimizer, group, part, states)
+            stored = _of(state, part)
+            store.keep(states, stored)
+            state.update(stored)
+        store.end()
+
+    def _keep_all(self) -> None:
+        state = self._optimizer.state
+        for parameter in list(state):
+            stored: States = {parameter: {}}
+            self._store.keep({parameter: state[parameter]}, stored)
+            state.update(stored)
+        self._store.end()
+
+    def _fetch_all(self) -> None:
+        state = self._optimizer.state
+        for parameter in list(state):
+            fetched = self._store.fetch({parameter: state[parameter]})
+            self._store.begin()
+            state.update(fetched)
+        self._store.settle()
+
+
+def is_values(state: Any) -> bool:
+    """Whether a state is a tensor of values, rather than a count of steps."""
+    return hasattr(state, "numel") and state.numel() > 1
+
+
+def _of(state: States, part: list[Any]) -> States:
+    return {parameter: dict(state.get(parameter, {})) for parameter in part}
