@@ -46,7 +46,7 @@ _TAIL = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RunRequest:
     """A run: under a plan, with something else, or as the program is; and what is foreseen."""
 
     name: str
@@ -93,11 +93,11 @@ def predict(python: str, path: Path) -> None:
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
-def wanted(path: Path) -> Iterator[Wanted]:
+def wanted(path: Path) -> Iterator[RunRequest]:
     """The runs, those that matter most first."""
     kept = json.loads(path.read_text(encoding="utf-8"))["plans"]
     plans = [
-        Wanted(
+        RunRequest(
             name,
             None if one["plan"] is None else Plan.parse(json.dumps(one["plan"])),
             foreseen={key: value for key, value in one.items() if key != "plan"},
@@ -106,17 +106,17 @@ def wanted(path: Path) -> Iterator[Wanted]:
     ]
     first = [one for one in plans if one.plan is None or "offload" in one.name or _is_chosen(one)]
     yield from first
-    yield from (Wanted(name, instead=name) for name in OFFLOADS)
+    yield from (RunRequest(name, instead=name) for name in OFFLOADS)
     yield from (one for one in plans if one not in first)
-    yield Wanted("as it is, again")
-    yield from (Wanted(name, instead=name) for name in COMPILED)
+    yield RunRequest("as it is, again")
+    yield from (RunRequest(name, instead=name) for name in COMPILED)
 
 
-def _is_chosen(one: Wanted) -> bool:
+def _is_chosen(one: RunRequest) -> bool:
     return one.foreseen is not None and one.foreseen["is_chosen"]
 
 
-def run(one: Wanted, python: str, *, is_phantom: bool, steps: int) -> dict[str, Any]:
+def run(one: RunRequest, python: str, *, is_phantom: bool, steps: int) -> dict[str, Any]:
     """What a run took, or why it failed."""
     with tempfile.TemporaryDirectory() as directory:
         result = Path(directory, "result.json")

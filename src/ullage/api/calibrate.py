@@ -51,8 +51,8 @@ def calibrate(python: str | None = None) -> Rates:
         )
     find_version(interpreter)
     with tempfile.TemporaryDirectory() as directory:
-        found = Path(directory, "found.json")
-        command = [interpreter, str(_PROGRAM), "cuda", str(found)]
+        path = Path(directory, "found.json")
+        command = [interpreter, str(_PROGRAM), "cuda", str(path)]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=_LIMIT_S, check=False
@@ -71,7 +71,7 @@ def calibrate(python: str | None = None) -> Rates:
                 f"the GPU could not be measured: {said}; check it with `nvidia-smi`, and name an "
                 "environment with its torch: --python DIR/bin/python"
             )
-        return read_measurements(json.loads(found.read_text(encoding="utf-8")))
+        return read_measurements(json.loads(path.read_text(encoding="utf-8")))
 
 
 def read_measurements(found: Mapping[str, Any], date: str | None = None) -> Rates:
@@ -104,7 +104,7 @@ def read_measurements(found: Mapping[str, Any], date: str | None = None) -> Rate
         driver=found["driver"],
         torch=found["torch"],
         date=date or datetime.datetime.now(datetime.UTC).date().isoformat(),
-        matmul={of: fit_speed(seen, flops_per_s(gpu, of)) for of, seen in products.items()},
+        matmul={of: fit_speed(product, flops_per_s(gpu, of)) for of, product in products.items()},
         attention={of: speed("attention", stated, of) for kind, of in kinds if kind == "attention"},
         memory=speed("memory", gpu.bandwidth_bytes_per_s, "copy", "add"),
         to_device=speed("to_device", link_bytes_per_s(gpu), ""),

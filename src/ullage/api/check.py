@@ -58,7 +58,7 @@ class Check:
         """What every report shows."""
         from ullage.report.check import CheckView
 
-        reports = {name: one.report for name, one in self.diffs.items()}
+        reports = {name: diff.report for name, diff in self.diffs.items()}
         return CheckView(self.configuration.path, self.judged, reports)
 
     @property
@@ -176,7 +176,9 @@ def lock(
 
 def _gone(lock: Lock, configuration: Configuration) -> tuple[str, ...]:
     """The entries that no case of any scenario stands for."""
-    names = [case.name for one in configuration.scenarios.values() for case in expand(one)]
+    names = [
+        case.name for scenario in configuration.scenarios.values() for case in expand(scenario)
+    ]
     return tuple(entry for entry in lock.scenarios if not any(is_of(entry, name) for name in names))
 
 
@@ -185,7 +187,11 @@ def _load(config: str | os.PathLike[str] | None) -> Configuration:
 
 
 def _cases(configuration: Configuration, wanted: Sequence[str]) -> list[Case]:
-    cases = {case.name: case for one in configuration.scenarios.values() for case in expand(one)}
+    cases = {
+        case.name: case
+        for scenario in configuration.scenarios.values()
+        for case in expand(scenario)
+    }
     names = select(list(cases), wanted) if wanted else tuple(cases)
     return [cases[name] for name in names]
 

@@ -134,9 +134,9 @@ def estimate_serving(
     found = Found(model, "") if isinstance(model, Config) else find_config(model)
     device = find_gpu(gpu) if isinstance(gpu, str) else gpu
     said = {name: value for name, value in plan.items() if value is not None}
-    asked = ServingPlan(gpu=device, **said)
-    ranked = rank_for_serving(found.config, asked, load_catalog()) if which_gpu else ()
-    return ServingAnswer(estimate(found.config, asked), found.source, ranked)
+    serving_plan = ServingPlan(gpu=device, **said)
+    ranked = rank_for_serving(found.config, serving_plan, load_catalog()) if which_gpu else ()
+    return ServingAnswer(estimate(found.config, serving_plan), found.source, ranked)
 
 
 def estimate_training(

@@ -196,7 +196,11 @@ def _explain(
 ) -> Sweep:
     from ullage.explain.compare.sweep import Point, explain_sweep
 
-    done = [(one, run) for one, run in zip(settings, runs.results, strict=True) if run is not None]
+    done = [
+        (setting, run)
+        for setting, run in zip(settings, runs.results, strict=True)
+        if run is not None
+    ]
     report = explain_sweep(
         [Point(setting, run) for setting, run in done],
         template=tuple(program),

@@ -154,7 +154,7 @@ def _check_side(others: dict[str, Any], *, is_serving: bool) -> None:
             )  # fmt: skip
 
 
-def _serve(model: str, plan: dict[str, Any], shown: Output, html: Path | None) -> int:
+def _serve(model: str, plan: dict[str, Any], output: Output, html: Path | None) -> int:
     """Serving's answer."""
     from ullage.api.estimate import estimate_serving
     from ullage.report.serving import print_serving, serving_line
@@ -162,27 +162,27 @@ def _serve(model: str, plan: dict[str, Any], shown: Output, html: Path | None) -
     found = estimate_serving(model, **plan)
 
     is_written = write_result(
-        shown,
+        output,
         lambda: found.document,
-        lambda: shown.show(
+        lambda: output.show(
             found.estimate,
             serving_line,
             lambda one, console: print_serving(one, found.source, console, found.gpus),
         ),
-        _write_page(found, html, shown),
+        _write_page(found, html, output),
     )
     if not is_written:
         return UNWRITABLE
     return 1 if found.fits is False else 0
 
 
-def _write_page(found: Estimate | ServingAnswer, html: Path | None, shown: Output) -> list[object]:
+def _write_page(found: Estimate | ServingAnswer, html: Path | None, output: Output) -> list[object]:
     """Writes the page where one was asked for; returns the files that were written."""
     if html is None:
         return []
     from ullage.files import write_text
 
-    return [write_text(found.html, html, force=shown.force)]
+    return [write_text(found.html, html, force=output.force)]
 
 
 def _kind(text: str | None) -> str | int | None:
@@ -194,18 +194,18 @@ def _list_models() -> int:
     """One line a model: its name, how many parameters, and where its shape is from."""
     from ullage.models.builtin import load_models
 
-    for one in load_models().values():
-        count = "" if one.parameters is None else f"{one.parameters:,}"
-        click.echo(f"{one.name:24} {one.config.model_type:12} {count:>20}  {one.source}")
+    for model in load_models().values():
+        count = "" if model.parameters is None else f"{model.parameters:,}"
+        click.echo(f"{model.name:24} {model.config.model_type:12} {count:>20}  {model.source}")
     return 0
 
 
-def _write(found: Estimate, shown: Output, html: Path | None) -> bool:
+def _write(estimate: Estimate, output: Output, html: Path | None) -> bool:
     from ullage.report.estimate import estimate_line, print_estimate
 
     return write_result(
-        shown,
-        lambda: found.document,
-        lambda: shown.show(found.answer, estimate_line, print_estimate),
-        _write_page(found, html, shown),
+        output,
+        lambda: estimate.document,
+        lambda: output.show(estimate.answer, estimate_line, print_estimate),
+        _write_page(estimate, html, output),
     )

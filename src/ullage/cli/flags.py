@@ -75,8 +75,8 @@ def in_sections(sections: Mapping[str, Sequence[str]]) -> type[click.Command]:
 
     class Sectioned(click.Command):
         def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-            shown = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
-            rows = {one.name: one.get_help_record(ctx) for one in shown}
+            params = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+            rows = {param.name: param.get_help_record(ctx) for param in params}
             parts = {title: [rows.pop(name) for name in names] for title, names in sections.items()}
             for title, found in {**parts, "Other": [*rows.values()]}.items():
                 with formatter.section(title):

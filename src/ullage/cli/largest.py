@@ -51,13 +51,13 @@ def fit_largest(
     from ullage.report.largest import largest_line, print_largest
 
     with shown.progress() as on_progress:
-        found = find_largest(
+        largest = find_largest(
             program, variable, on_progress=on_progress, on_failure=show_failure, **wanted
         )
     is_written = write_result(
         shown,
-        lambda: found.document,
-        lambda: shown.show(found.report, largest_line, print_largest),
-        save_plan(found.plan, output, force=shown.force),
+        lambda: largest.document,
+        lambda: shown.show(largest.report, largest_line, print_largest),
+        save_plan(largest.plan, output, force=shown.force),
     )
-    return found.exit_code if is_written else UNWRITABLE
+    return largest.exit_code if is_written else UNWRITABLE

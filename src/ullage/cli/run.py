@@ -153,7 +153,7 @@ def run_command(
 
 def _sweep(
     program: tuple[str, ...],
-    shown: Output,
+    output: Output,
     plot: Path | None,
     *,
     force: bool,
@@ -165,7 +165,7 @@ def _sweep(
 
     if plot is not None:
         check_plot(plot)
-    with shown.progress() as on_progress:
+    with output.progress() as on_progress:
         result = sweep(
             program,
             on_progress=on_progress,
@@ -174,13 +174,13 @@ def _sweep(
         )
     if plot is not None:
         result.plot(plot, force=force)
-    return result.exit_code if write_sweep(result, shown, plot) else UNWRITABLE
+    return result.exit_code if write_sweep(result, output, plot) else UNWRITABLE
 
 
 def _run_ranks(
     program: tuple[str, ...],
     ranks: str,
-    shown: Output,
+    output: Output,
     html: Path | None,
     *,
     world_size: int | None,
@@ -202,7 +202,7 @@ def _run_ranks(
         raise SpecError(
             f"--ranks {ranks!r} are not ranks; write, such as: --ranks 0,7 or {DISTINCT}"
         )
-    with shown.progress() as on_progress:
+    with output.progress() as on_progress:
         result = run_ranks(
             program,
             ranks if ranks == DISTINCT else [int(number) for number in numbers],
@@ -211,7 +211,7 @@ def _run_ranks(
             on_failure=show_failure,
             **options,
         )
-    return result.exit_code if write_run(result, shown, None, html) else UNWRITABLE
+    return result.exit_code if write_run(result, output, None, html) else UNWRITABLE
 
 
 def _refuse_ranks(ranks: str | None, options: dict[str, Any]) -> None:

@@ -108,7 +108,7 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
 def _num_at_once(record: Record) -> int:
     """The most requests that ran at the same time."""
     changes = sorted(
-        change for one in record.requests for change in ((one.begin, 1), (one.end, -1))
+        change for request in record.requests for change in ((request.begin, 1), (request.end, -1))
     )
     return max(accumulate(change for _, change in changes), default=0)
 

@@ -29,7 +29,7 @@ def host_memory(records: Sequence[Record]) -> HostMemory:
     """
     # The most processes are there when one of them has just come.
     crowds = [
-        [one for one in records if one.started_s <= last.started_s <= one.ended_s]
+        [record for record in records if record.started_s <= last.started_s <= record.ended_s]
         for last in records
     ]
     return HostMemory(

@@ -43,7 +43,7 @@ def record_of(pid: int, levels: Levels, gpu: Gpu, torch: str) -> Record:
         started_s=0.0,
         ended_s=0.0,
         exit=ProgramExit(ExitKind.RETURNED, None, None, None, 0),
-        devices=tuple(_totals(index, one, gpu) for index, one in levels.devices.items()),
+        devices=tuple(_totals(index, device, gpu) for index, device in levels.devices.items()),
         first_position=0,
         events=Events(
             none, none, none, none.astype(np.uint8), none.astype(np.uint8),
@@ -56,18 +56,18 @@ def record_of(pid: int, levels: Levels, gpu: Gpu, torch: str) -> Record:
     )  # fmt: skip
 
 
-def _totals(index: int, one: DeviceLevels, gpu: Gpu) -> DeviceTotals:
+def _totals(index: int, device_levels: DeviceLevels, gpu: Gpu) -> DeviceTotals:
     return DeviceTotals(
         index=index,
         name=gpu.name,
         total_bytes=gpu.total_bytes,
         context_bytes=gpu.context_high_bytes,
-        non_torch_bytes=one.peak_non_torch_bytes,
-        peak_requested_bytes=one.peak_allocated_bytes,
-        peak_allocated_bytes=one.peak_allocated_bytes,
-        peak_reserved_bytes=one.peak_reserved_bytes,
+        non_torch_bytes=device_levels.peak_non_torch_bytes,
+        peak_requested_bytes=device_levels.peak_allocated_bytes,
+        peak_allocated_bytes=device_levels.peak_allocated_bytes,
+        peak_reserved_bytes=device_levels.peak_reserved_bytes,
         num_allocs=0,
         num_segments=0,
-        num_ooms=one.num_ooms,
+        num_ooms=device_levels.num_ooms,
         num_alloc_retries=0,
     )

@@ -111,18 +111,20 @@ def _live_bytes(growth: Growth, replay: Replay, event: int) -> int:
     return int(blocks.size_bytes[numbers[blocks.is_live(event)[numbers]]].sum())
 
 
-def _with_cause(one: Shortage) -> Shortage:
-    missing, total = one.missing_bytes, one.total_bytes
+def _with_cause(shortage: Shortage) -> Shortage:
+    missing, total = shortage.missing_bytes, shortage.total_bytes
     if (
-        one.others_bytes is not None
+        shortage.others_bytes is not None
         and total
-        and one.others_bytes >= max(missing, int(_OTHERS_FRAC * total))
+        and shortage.others_bytes >= max(missing, int(_OTHERS_FRAC * total))
     ):
-        return replace(one, cause=Cause.OTHERS)
-    if one.leaked_bytes >= missing > 0:
-        return replace(one, cause=Cause.LEAKED)
-    if one.free_reserved_bytes + one.device_free_bytes >= one.requested_bytes:
-        return replace(one, cause=Cause.FRAGMENTED)
-    if one.requested_bytes >= _SPIKE_FRAC * (one.allocated_bytes + one.requested_bytes):
-        return replace(one, cause=Cause.SPIKE)
-    return one
+        return replace(shortage, cause=Cause.OTHERS)
+    if shortage.leaked_bytes >= missing > 0:
+        return replace(shortage, cause=Cause.LEAKED)
+    if shortage.free_reserved_bytes + shortage.device_free_bytes >= shortage.requested_bytes:
+        return replace(shortage, cause=Cause.FRAGMENTED)
+    if shortage.requested_bytes >= _SPIKE_FRAC * (
+        shortage.allocated_bytes + shortage.requested_bytes
+    ):
+        return replace(shortage, cause=Cause.SPIKE)
+    return shortage

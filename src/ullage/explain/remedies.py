@@ -69,10 +69,10 @@ def derive_trials(report: SnapshotReport, findings: Sequence[Finding]) -> tuple[
     """
     devices = {device.index: device for device in report.devices}
     return tuple(
-        replace(one, trial=_derive(one, devices[one.device]))
-        if number < FIRST or ran_out(devices[one.device])
-        else one
-        for number, one in enumerate(findings)
+        replace(finding, trial=_derive(finding, devices[finding.device]))
+        if number < FIRST or ran_out(devices[finding.device])
+        else finding
+        for number, finding in enumerate(findings)
     )
 
 
@@ -82,7 +82,8 @@ def derive_whole(
     """The findings of a trace of the whole program, of which the allocator may have so much."""
     devices = {device.index: device for device in report.devices}
     return tuple(
-        replace(one, trial=_of_whole(one, devices[one.device], limit_bytes)) for one in findings
+        replace(finding, trial=_of_whole(finding, devices[finding.device], limit_bytes))
+        for finding in findings
     )
 
 

@@ -114,7 +114,7 @@ def explain_run(
     own = next((p.record.exit for p in processes if p.record.pid == program.pid), None)
     verdict, reason, exit_code = _judge(program, own, processes, devices)
     all_records = [process.record for process in processes]
-    headrooms = [one.headroom.low_bytes for one in devices if not one.is_unlimited]
+    headrooms = [device.headroom.low_bytes for device in devices if not device.is_unlimited]
     return RunReport(
         verdict=verdict,
         reason=reason,
@@ -170,7 +170,7 @@ def _fatal_oom(record: Record, program: Program) -> OutOfMemory | None:
     is_unanswered = failed is not None and failed.is_out_of_memory and bool(record.ooms)
     if not ended_out_of_memory(record.exit, had_ooms=bool(record.ooms)) and not is_unanswered:
         # One that ended a thread or a callback: its work is missing, whatever became of the rest.
-        return next((one for one in record.ooms if one.ended), None)
+        return next((oom for oom in record.ooms if oom.ended), None)
     if record.ooms:
         last = record.ooms[-1]
         return OutOfMemory(

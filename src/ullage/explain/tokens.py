@@ -56,15 +56,15 @@ def find_token_growth(
     if not course.has_phases or course.grad[is_forward].any() or not is_forward.any():
         return None
     caches = [one for one in growth if _is_cache(one, category)]
-    rate = round(sum(one.bytes_per_step for one in caches))
+    rate = round(sum(cach.bytes_per_step for cach in caches))
     if not rate:
         return None
-    blocks = np.unique([block for one in caches for block in one.blocks])
+    blocks = np.unique([block for cach in caches for block in cach.blocks])
     return TokenGrowth(
         token_bytes=rate,
         cache_bytes=int(replay.blocks.requested_bytes[blocks].sum()),
-        sites=tuple(one.site for one in caches),
-        is_replaced=all(one.is_replaced for one in caches),
+        sites=tuple(cach.site for cach in caches),
+        is_replaced=all(cach.is_replaced for cach in caches),
     )
 
 

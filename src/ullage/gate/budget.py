@@ -93,5 +93,5 @@ def allowed_growth(tolerance: Amount | None, locked: Peaks) -> Allowed:
     levels = (locked.allocated_bytes, locked.reserved_bytes, locked.used_bytes)
     if tolerance is not None:
         return Allowed(*(tolerance.of(level) for level in levels))
-    allocated, reserved, used = (min(int(DEFAULT_SHARE * one), DEFAULT_BYTES) for one in levels)
+    allocated, reserved, used = (min(int(DEFAULT_SHARE * level), DEFAULT_BYTES) for level in levels)
     return Allowed(allocated, max(reserved, SEGMENT_BYTES), max(used, SEGMENT_BYTES))

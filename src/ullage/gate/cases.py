@@ -176,9 +176,11 @@ def _words(case: Case) -> tuple[str, ...]:
     return ("-m", "ullage.record.requests.calls", *words)
 
 
-def _find(one: _Prepared, settings: Settings) -> CaseResult | None:
-    kept = None if settings.cache is None else settings.cache.find(one.key)
-    return None if kept is None else CaseResult(one.case, _total_bytes(one.job), None, kept)
+def _find(prepared: _Prepared, settings: Settings) -> CaseResult | None:
+    kept = None if settings.cache is None else settings.cache.find(prepared.key)
+    return (
+        None if kept is None else CaseResult(prepared.case, _total_bytes(prepared.job), None, kept)
+    )
 
 
 def _total_bytes(job: Job) -> int | None:
@@ -191,7 +193,7 @@ def _run_all(
     """Every run with the last output of a program that failed: those of one process at once, each
     server, and each job of several ranks, by itself.
     """
-    alone = [one for one in cases if one.job.options.rank is None and not one.is_server]
+    alone = [case for case in cases if case.job.options.rank is None and not case.is_server]
     if alone:
         snapshots = [one.directory / "run.pickle" for one in alone]
         runs = ParallelRuns(
@@ -200,19 +202,19 @@ def _run_all(
         runs.run_all()
         if runs.was_interrupted:
             raise KeyboardInterrupt
-        for number, (one, run) in enumerate(zip(alone, runs.results, strict=True)):
+        for number, (case, run) in enumerate(zip(alone, runs.results, strict=True)):
             if run is not None:
-                yield one, run, runs.outputs.get(number, "")
-    for one in cases:
-        if one.is_server:
-            yield one, *_run_server(one, settings)
-        elif one.job.options.rank is not None:
-            yield one, *_run_ranks(one, settings)
+                yield case, run, runs.outputs.get(number, "")
+    for case in cases:
+        if case.is_server:
+            yield case, *_run_server(case, settings)
+        elif case.job.options.rank is not None:
+            yield case, *_run_ranks(case, settings)
 
 
-def _run_server(one: _Prepared, settings: Settings) -> tuple[RunReport, str]:
+def _run_server(prepared: _Prepared, settings: Settings) -> tuple[RunReport, str]:
     """Starts the server on a port of its own, and sends it the requests."""
-    case, replay = one.case, one.case.replay
+    case, replay = prepared.case, prepared.case.replay
     if replay is None or replay.url is None:
         raise ValueError(f"{case.name} is no server")
     told = {PORT_NAME: str(find_free_port())}
@@ -230,11 +232,11 @@ def _run_server(one: _Prepared, settings: Settings) -> tuple[RunReport, str]:
     words = [fill_in(word, told) for word in case.command]
     variables = {name: fill_in(text, told) for name, text in case.env.items()}
     job = replace(
-        one.job,
-        program=resolve_program(words, one.job.program.python, case.scenario.directory),
-        options=replace(one.job.options, variables=variables),
+        prepared.job,
+        program=resolve_program(words, prepared.job.program.python, case.scenario.directory),
+        options=replace(prepared.job.options, variables=variables),
     )
-    run, output = run_server(job, service, one.directory / "run.pickle")
+    run, output = run_server(job, service, prepared.directory / "run.pickle")
     if settings.on_progress is not None:
         settings.on_progress(f"{case.name}: {len(service.requests)} requests")
     is_failed = run.verdict is Verdict.FAILED
@@ -243,8 +245,8 @@ def _run_server(one: _Prepared, settings: Settings) -> tuple[RunReport, str]:
     return run, output if is_failed else ""
 
 
-def _run_ranks(one: _Prepared, settings: Settings) -> tuple[RunReport, str]:
-    ranks = one.case.scenario.ranks
+def _run_ranks(prepared: _Prepared, settings: Settings) -> tuple[RunReport, str]:
+    ranks = prepared.case.scenario.ranks
     outputs: list[str] = []
 
     def note(output: str) -> None:
@@ -253,7 +255,7 @@ def _run_ranks(one: _Prepared, settings: Settings) -> tuple[RunReport, str]:
             settings.on_failure(output)
 
     started_s = time.monotonic()
-    survey = Survey(one.job, settings.on_progress, note, one.directory)
+    survey = Survey(prepared.job, settings.on_progress, note, prepared.directory)
     if ranks == DISTINCT:
         survey.play((0,))
         covers = survey.find_distinct()
@@ -265,14 +267,14 @@ def _run_ranks(one: _Prepared, settings: Settings) -> tuple[RunReport, str]:
 
 
 def _conclude(
-    one: _Prepared, report: RunReport, output: str, began_ns: int, settings: Settings
+    prepared: _Prepared, report: RunReport, output: str, began_ns: int, settings: Settings
 ) -> CaseResult:
     """What a run took; what can be relied on is kept."""
     measured = measure(
         report,
         [_explain(process.snapshot) for process in report.processes],
-        lambda rank: _key(one, rank),
-        one.case.scenario.directory.name,
+        lambda rank: _key(prepared, rank),
+        prepared.case.scenario.directory.name,
     )
     stop = report.stop
     warnings = report.warnings
@@ -280,11 +282,11 @@ def _conclude(
         warnings += (describe_stop(stop),)
     kept = Kept(measured, warnings, report.program.wall_s)
     if settings.cache is not None and measured and report.verdict is Verdict.FITS:
-        inputs = read_inputs(one.notes)
+        inputs = read_inputs(prepared.notes)
         digests = None if inputs is None else digest_inputs(inputs, began_ns)
         if digests is not None:
-            settings.cache.keep(one.key, kept, digests)
-    return CaseResult(one.case, _total_bytes(one.job), report, kept, output)
+            settings.cache.keep(prepared.key, kept, digests)
+    return CaseResult(prepared.case, _total_bytes(prepared.job), report, kept, output)
 
 
 def _explain(snapshot: str | None) -> SnapshotReport | None:
@@ -294,9 +296,9 @@ def _explain(snapshot: str | None) -> SnapshotReport | None:
     return None if snapshot is None else explain_snapshot(read_snapshot(Path(snapshot)))
 
 
-def _key(one: _Prepared, rank: int | None) -> Key:
+def _key(prepared: _Prepared, rank: int | None) -> Key:
     """What the figures of a run hold for."""
-    job, case = one.job, one.case
+    job, case = prepared.job, prepared.case
     environment = os.environ | dict(case.env)
     told = (environment.get(name) for name in _ALLOCATOR_VARIABLES)
     world_size = case.scenario.world_size

@@ -107,7 +107,7 @@ class Comparison:
     @property
     def broken(self) -> tuple[Judgement, ...]:
         """What is not kept."""
-        return tuple(one for one in self.judgements if not one.is_kept)
+        return tuple(judgement for judgement in self.judgements if not judgement.is_kept)
 
     @property
     def is_kept(self) -> bool:
@@ -198,9 +198,9 @@ def _of_some_size(rows: tuple[Changed, ...]) -> tuple[Changed, ...]:
 
 
 def _compare_keys(before: Entry, after: Entry) -> Iterator[tuple[str, str, str]]:
-    for one in fields(Key):
-        sides = getattr(before.key, one.name), getattr(after.key, one.name)
+    for field in fields(Key):
+        sides = getattr(before.key, field.name), getattr(after.key, field.name)
         if sides[0] != sides[1]:
-            yield (one.name, *sides)
+            yield (field.name, *sides)
     if before.basis is not after.basis and BasisKind.MEASURED in {before.basis, after.basis}:
         yield ("basis", before.basis.value, after.basis.value)

@@ -228,7 +228,7 @@ def _ranks(section: Section) -> dict[str, Any]:
         return {}
     if ranks == DISTINCT:
         chosen: tuple[int, ...] | str = DISTINCT
-    elif isinstance(ranks, str) or not all(one.isdecimal() for one in ranks or ()):
+    elif isinstance(ranks, str) or not all(rank.isdecimal() for rank in ranks or ()):
         raise section.error("ranks", f'is {ranks!r}; expected ranks = [0, 7] or "{DISTINCT}"')
     else:
         chosen = tuple(map(int, ranks)) if ranks else (rank or 0,)
@@ -262,7 +262,7 @@ def _matrix(section: Section) -> dict[str, tuple[str, ...]]:
         values = inner.words(name)
         if not isinstance(values, list) or not values:
             raise inner.error(name, f"is {values!r}; expected a list, such as: {name} = [1, 2, 4]")
-        twice = next((one for one in values if values.count(one) > 1), None)
+        twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:
             raise inner.error(name, f"has {twice!r} twice; give each value once")
         found[name] = tuple(values)

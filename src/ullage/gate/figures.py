@@ -138,7 +138,11 @@ def _measure(
 
 def _assumed(basis: Basis) -> tuple[str, ...]:
     """What was assumed, without the sizes that follow it and that a lock has no use for."""
-    told = (made.what.partition(";")[0] for made in basis.assumptions if not made.is_note)
+    told = (
+        assumption.what.partition(";")[0]
+        for assumption in basis.assumptions
+        if not assumption.is_note
+    )
     return tuple(sorted(set(told)))
 
 
@@ -147,22 +151,24 @@ def _seen(snapshot: SnapshotReport, index: int) -> DeviceSnapshot | None:
 
 
 def _places(
-    seen: DeviceSnapshot | None, project: str
+    device_snapshot: DeviceSnapshot | None, project: str
 ) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
     """What each function allocated of what is live at the peak, and at which lines."""
     sizes: dict[str, int] = {}
     lines: dict[str, dict[int, None]] = {}
-    for share in () if seen is None else seen.sites_at_peak:  # the largest first
+    for share in (
+        () if device_snapshot is None else device_snapshot.sites_at_peak
+    ):  # the largest first
         line = LINE.search(share.site)
         if line is None:  # no Python stack
             continue
         name = LINE.sub(r"\2", share.site).removeprefix(f"{project}/" if project else "")
         sizes[name] = sizes.get(name, 0) + share.size_bytes
         lines.setdefault(name, {})[int(line[1])] = None
-    return sizes, {name: tuple(found) for name, found in lines.items()}
+    return sizes, {name: tuple(line) for name, line in lines.items()}
 
 
-def _growth(seen: DeviceSnapshot) -> int | None:
+def _growth(device_snapshot: DeviceSnapshot) -> int | None:
     """By how much more is held after each step; None where the steps are too few, or not known.
 
     What is held after a step follows the size of its batch, so the least of the first half of the
@@ -171,16 +177,16 @@ def _growth(seen: DeviceSnapshot) -> int | None:
     Of the bytes that were asked for: by how much a block is larger than that depends on where the
     allocator finds it, and goes up and down in a program that keeps nothing.
     """
-    course = seen.course
+    course = device_snapshot.course
     if course.source is not StepSource.RECORD or course.num_steps < MIN_STEPS:
         return None
-    held = seen.levels.requested_bytes[course.step_ends][1:]
+    held = device_snapshot.levels.requested_bytes[course.step_ends][1:]
     half = len(held) // 2
     first, second = held[:half], held[len(held) - half :]
     begin, end = int(first.argmin()), len(held) - half + int(second.argmin())
     distance = end - begin
     if course.requests:
-        ends = np.sort([one.end for one in course.requests])
+        ends = np.sort([request.end for request in course.requests])
         done = np.searchsorted(ends, course.step_ends[1:], side="right")
         distance = int(done[end] - done[begin])
     return int(second.min() - first.min()) // max(distance, 1)

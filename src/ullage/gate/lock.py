@@ -227,7 +227,7 @@ def _entry_table(entry: Entry) -> Table:
     for name in _SIZES:
         sizes: Mapping[str, int] = getattr(entry, name)
         if sizes:
-            table[name] = {one: sizes[one] for one in sorted(sizes)}
+            table[name] = {siz: sizes[siz] for siz in sorted(sizes)}
     return table
 
 
@@ -254,12 +254,12 @@ def _parse_entry(table: Any, name: str, which: str) -> Entry:  # noqa: ANN401 - 
         value: int = take(key, int)
         return _size(value, name, f"{key} of {which}")
 
-    key = Key(**{one.name: take(one.name, str, "") for one in fields(Key)})
+    key = Key(**{field.name: take(field.name, str, "") for field in fields(Key)})
     basis = take("basis", str)
     if basis not in {kind.value for kind in BasisKind}:
         raise SpecError(f"{name}: basis of {which} is {basis!r}; {_REMEDY}")
     lists = {one: take(one, list, []) for one in ("assumed", "findings")}
-    peaks = Peaks(*(take_size(f"peak_{one}") for one in Peaks._fields))
+    peaks = Peaks(*(take_size(f"peak_{field}") for field in Peaks._fields))
     moment = take("peak_at", str, "")
     growth = take("growth_bytes_per_step", int, 0) if "growth_bytes_per_step" in rest else None
     sizes = {one: take(one, dict, {}) for one in _SIZES}

@@ -67,8 +67,8 @@ def write_entries(
 
     after = change_lock(path, change).scenarios
     known = before[0].scenarios
-    found = {one.name: one.entry for case in judged if case.state.is_lockable
-             for one in case.comparisons}  # fmt: skip
+    found = {comparison.name: comparison.entry for case in judged if case.state.is_lockable
+             for comparison in case.comparisons}  # fmt: skip
     return LockReport(
         path=path,
         judged=tuple(judged),
@@ -86,6 +86,6 @@ def _entries(
         if not case.state.is_lockable:
             continue
         yield from ((name, None) for name in case.missing)
-        for one in case.comparisons:
-            if case.name in renewed or one.name not in lock.scenarios:
-                yield one.name, one.entry
+        for comparison in case.comparisons:
+            if case.name in renewed or comparison.name not in lock.scenarios:
+                yield comparison.name, comparison.entry

@@ -150,11 +150,11 @@ def _check_server(
 
 def _check_function(text: str, directory: Path, inner: Section) -> None:
     """Refuses a function whose file is not there, or that its file does not define."""
-    found = _FUNCTION.fullmatch(text)
-    if found is None:
+    match = _FUNCTION.fullmatch(text)
+    if match is None:
         example = 'expected a file or module and a function, such as "serve.py:handle"'
         raise inner.error("function", f"is {text!r}; {example}")
-    path = directory / found["source"]
+    path = directory / match["source"]
     if path.suffix != ".py":
         return  # a module, which only its own interpreter can find
     try:
@@ -165,7 +165,7 @@ def _check_function(text: str, directory: Path, inner: Section) -> None:
         message = f"is {text!r}, and {path.name} cannot be read: {error}"
         raise inner.error("function", message) from None
     names = _names_in(tree)
-    name = found["name"].partition(".")[0]
+    name = match["name"].partition(".")[0]
     if name in names or "*" in names:
         return
     close = get_close_matches(name, names, n=1)

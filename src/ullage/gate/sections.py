@@ -132,7 +132,7 @@ class Section:
         texts = value if isinstance(value, list) else [value]
         if isinstance(value, dict):
             texts = [*value.values()]
-        if any(isinstance(one, str) and "\0" in one for one in texts):
+        if any(isinstance(text, str) and "\0" in text for text in texts):
             raise self.error(key, "holds the character NUL, at which a text would end; remove it")
         return value
 

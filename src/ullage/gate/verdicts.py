@@ -78,7 +78,9 @@ class Judged:
     @property
     def is_less(self) -> bool:
         """Whether it passes, and takes less than was locked."""
-        return self.state is State.PASSED and any(one.is_less for one in self.comparisons)
+        return self.state is State.PASSED and any(
+            comparison.is_less for comparison in self.comparisons
+        )
 
 
 NO_DEVICE = "the program used no device memory"
@@ -158,7 +160,7 @@ def _find_state(report: RunReport | None, comparisons: Sequence[Comparison]) -> 
         return State.OUT_OF_MEMORY, f"does not fit on {report.gpu.slug}: {report.reason}"
     if not comparisons:  # a check of nothing must not pass
         return State.FAILED, NO_DEVICE
-    if not all(one.is_kept for one in comparisons):
+    if not all(comparison.is_kept for comparison in comparisons):
         return State.EXCEEDED, ""
-    is_locked = all(one.locked is not None for one in comparisons)
+    is_locked = all(comparison.locked is not None for comparison in comparisons)
     return (State.PASSED if is_locked else State.UNLOCKED), ""

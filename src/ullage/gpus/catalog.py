@@ -209,7 +209,7 @@ def _source_ids(row: Mapping[str, Any], catalog: _Catalog) -> dict[str, list[str
     """The ids of the sources of each figure, by the rules that catalog.toml states."""
     limits = catalog.rules["capability"][row["capability"]]
     siblings = [catalog.rows[slug] for slug in row["total"].get("as", ())]
-    total = [key for one in siblings or [row] for key in _total_ids(one["total"])]
+    total = [key for sibling in siblings or [row] for key in _total_ids(sibling["total"])]
     context = catalog.rules["context"]["source"] + _listed(row.get("context", []))
     tensor = row.get("tensor", {})
     if "per_clock" in tensor:

@@ -170,8 +170,8 @@ class Gpu:
     @property
     def host_bytes_per_s(self) -> int | None:
         """Bandwidth of the link to the host, each way; None where it is not PCIe."""
-        found = re.fullmatch(r"PCIe (\d)\.0 x(\d+)", self.host_link)
-        return _PCIE_LANE[int(found[1])] * int(found[2]) if found else None
+        match = re.fullmatch(r"PCIe (\d)\.0 x(\d+)", self.host_link)
+        return _PCIE_LANE[int(match[1])] * int(match[2]) if match else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ def fit_speed(samples: Sequence[Sample], stated_per_s: float) -> Speed:
     Raises:
         SpecError: there is none, or they tell of no rate.
     """
-    usable = [one for one in samples if one.work > 0 and one.seconds > 0]
+    usable = [sample for sample in samples if sample.work > 0 and sample.seconds > 0]
     if not usable:
         raise SpecError("nothing was measured")
     # t = a + b w, each equation divided by its t: minimise the sum of (a x + b y - 1)^2.
@@ -161,7 +161,7 @@ def fit_speed(samples: Sequence[Sample], stated_per_s: float) -> Speed:
             [(y, y) for _, y in pairs],
         )
     )
-    x, y = (math.fsum(one[place] for one in pairs) for place in (0, 1))
+    x, y = (math.fsum(pair[place] for pair in pairs) for place in (0, 1))
     determinant = xx * yy - xy * xy
     start = (x * yy - y * xy) / determinant if determinant > 1e-9 * xx * yy else 0.0
     slope = (y * xx - x * xy) / determinant if start > 0 else y / yy
@@ -174,7 +174,7 @@ def _parse(found: object, source: str) -> Rates:
     document = _expect(found, dict, _ROOT)
     if document.get("schema") != SCHEMA:
         raise SpecError(f"its schema is {document.get('schema')!r}; expected {SCHEMA!r}")
-    names = [one.name for one in fields(Rates) if one.name != "source"]
+    names = [field.name for field in fields(Rates) if field.name != "source"]
     _only(document, ["schema", *names], _ROOT)
     texts = {name: _expect(document[name], str, name) for name in names[:5]}
     skipped = _expect(document["skipped"], dict, "skipped")

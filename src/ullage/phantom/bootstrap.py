@@ -48,10 +48,10 @@ def stubs_for_libraries() -> Iterator[None]:
 
     def load(name: str | None, *arguments: Any, **named: Any) -> ctypes.CDLL:
         stub = stubs / os.path.basename(name) if name else None  # noqa: PTH119
-        found: ctypes.CDLL = original(
+        c_d_l_l: ctypes.CDLL = original(
             str(stub) if stub and stub.exists() else name, *arguments, **named
         )
-        return found
+        return c_d_l_l
 
     ctypes.CDLL = load  # type: ignore[assignment,misc]
     try:

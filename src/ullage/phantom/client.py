@@ -195,8 +195,8 @@ class _Part:
     def _look(self) -> tuple[dict[int, int], int]:
         """The position of each process, and how often there was no room."""
         levels = {pid: read_levels(mark) for pid, mark in find_marks(self._run_dir).items()}
-        positions = {pid: one.position for pid, one in levels.items()}
-        return positions, sum(one.num_ooms for one in levels.values())
+        positions = {pid: level.position for pid, level in levels.items()}
+        return positions, sum(level.num_ooms for level in levels.values())
 
     def _settle(self) -> dict[int, int]:
         positions, num_same = self._look()[0], 0

@@ -164,10 +164,10 @@ def _with_total(gpu: Gpu, slug: str, total_bytes: int) -> Gpu:
 
 
 def _parse_capability(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d{1,2})\.(\d)", text.strip())
-    if not found or (int(found[1]), int(found[2])) < _LOWEST_CAPABILITY:
+    match = re.fullmatch(r"(\d{1,2})\.(\d)", text.strip())
+    if not match or (int(match[1]), int(match[2])) < _LOWEST_CAPABILITY:
         raise SpecError(
             f"capability={text!r} is not a compute capability; expected major.minor from 5.0 on, "
             "such as 8.9 or 9.0"
         )
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])

@@ -128,7 +128,7 @@ def _completion(line: Mapping[str, Any]) -> dict[str, Any]:
     count = line["input_length"]
     hashes = [*line.get("hash_ids", []), *range(count // _BLOCK_TOKENS + 1)]
     blocks = hashes[: count // _BLOCK_TOKENS + 1]
-    tokens = [_FIRST_TOKEN + one % _NUM_TOKENS for one in blocks for _ in range(_BLOCK_TOKENS)]
+    tokens = [_FIRST_TOKEN + block % _NUM_TOKENS for block in blocks for _ in range(_BLOCK_TOKENS)]
     made = {"prompt": tokens[:count], "ignore_eos": True}
     return made | ({"max_tokens": line["output_length"]} if "output_length" in line else {})
 

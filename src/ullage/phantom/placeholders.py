@@ -57,8 +57,8 @@ def is_nvidia_requirement(requirement: str) -> bool:
 
 def requirement_name(requirement: str) -> str:
     """The package that a Requires-Dist line names, normalised: lower case, dashes."""
-    found = _REQUIREMENT.match(requirement)
-    return re.sub(r"[-_.]+", "-", found["name"]).lower() if found else ""
+    match = _REQUIREMENT.match(requirement)
+    return re.sub(r"[-_.]+", "-", match["name"]).lower() if match else ""
 
 
 def placeholders_for(requirements: Iterable[str]) -> tuple[Placeholder, ...]:
@@ -70,13 +70,13 @@ def placeholders_for(requirements: Iterable[str]) -> tuple[Placeholder, ...]:
     """
     placeholders: dict[str, Placeholder] = {}
     for requirement in filter(is_nvidia_requirement, requirements):
-        found = _REQUIREMENT.match(requirement)
-        if not found:  # is_nvidia_requirement has matched it
+        match = _REQUIREMENT.match(requirement)
+        if not match:  # is_nvidia_requirement has matched it
             continue
         name = requirement_name(requirement)
-        lowest = _AT_LEAST.search(found["versions"])
+        lowest = _AT_LEAST.search(match["versions"])
         version = lowest["version"] if lowest else "0"
-        extras = tuple(part.strip() for part in (found["extras"] or "").split(",") if part.strip())
+        extras = tuple(part.strip() for part in (match["extras"] or "").split(",") if part.strip())
         placeholders[name] = Placeholder(name, version, extras)
         if name == "cuda-toolkit":
             for extra in extras:

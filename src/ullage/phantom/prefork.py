@@ -49,10 +49,10 @@ def start_held() -> None:
     """Has the program stop at its first call, and this process wait there."""
     orders = socket.socket(fileno=int(os.environ.pop("ULLAGE_HELD")))
     orders.set_inheritable(False)
-    begun = _open_files()
+    files = _open_files()
 
     def wait(session: Session) -> Asked:
-        if not _is_alone() or _open_files() != begun:
+        if not _is_alone() or _open_files() != files:
             _give_up()
         asked = _become_a_run(session, orders)
         leaving.append(session)

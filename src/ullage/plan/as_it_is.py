@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import Gpu
-from ullage.plan.costs.measure import Runner, Wanted
+from ullage.plan.costs.measure import Runner, RunRequest
 from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, failed
 from ullage.plan.judging import judge
 
@@ -15,7 +15,7 @@ def fits_as_it_is(run: Runner, gpu: Gpu, budget_bytes: int) -> FitReport | None:
     """The report of a program that fits as it is. None: it does not, or only while the allocator
     gives back its cache, which takes time.
     """
-    (report,) = run([Wanted(None, gpu, describes=True, is_fresh=True)])
+    (report,) = run([RunRequest(None, gpu, describes=True, is_fresh=True)])
     seen = judge(report, budget_bytes)
     if not seen.fits or seen.num_retries or not report.devices:
         return None

@@ -206,8 +206,8 @@ def name_plan(actions: Sequence[Action], blocks: Sequence[Block]) -> str:
             name if value is True else f"{value}" if isinstance(value, str) else f"{name}={value}"
             for name, value in action.settings.items()
         ]
-        found = Counter(kind_of[path] for path in action.modules if path in kind_of)
-        told += [f"{count} of {kinds[kind]} {kind}" for kind, count in found.items()]
+        counter = Counter(kind_of[path] for path in action.modules if path in kind_of)
+        told += [f"{count} of {kinds[kind]} {kind}" for kind, count in counter.items()]
         parts.append(" ".join([action.technique, *told]))
     return ", ".join(parts) or AS_IT_IS
 
@@ -218,5 +218,6 @@ Key = tuple[tuple[str, tuple[str, ...], tuple[tuple[str, Value], ...]], ...]
 def key_of(actions: Sequence[Action]) -> Key:
     """What tells one plan from another."""
     return tuple(
-        (one.technique, one.modules, tuple(sorted(one.settings.items()))) for one in actions
+        (action.technique, action.modules, tuple(sorted(action.settings.items())))
+        for action in actions
     )

@@ -37,7 +37,7 @@ def find_plan(
     job: Job,
     goal: Goal,
     allowed: Semantics,
-    wanted: Smallest,
+    smallest: Smallest,
     *,
     limit: Limit,
 ) -> FitReport:
@@ -45,8 +45,8 @@ def find_plan(
     try:
         if job.options.rank is not None:
             return _fit_several(trials, job, goal, allowed)
-        found = _fit_as_it_is(trials, job, goal, wanted)
-        return found or _fit_one(trials, job, goal, allowed, wanted, limit=limit)
+        found = _fit_as_it_is(trials, job, goal, smallest)
+        return found or _fit_one(trials, job, goal, allowed, smallest, limit=limit)
     except KeyboardInterrupt:
         known = None if limit.search is None else limit.search.so_far(limit.budget_bytes)
         if known is None:
@@ -92,10 +92,10 @@ def _fit_one(
     limit.follow(search, goal.budget_bytes)
     smallest = None if wanted is Smallest.NO else search.smallest_gpu(load_catalog())
     if wanted is Smallest.INSTEAD and smallest is not None:
-        found = find_gpu(smallest.gpu)
-        there = replace(job, device=PhantomDevice(found, is_unlimited=True))
-        search = Search(make_runner(trials, there), found, allowed, is_late=limit.is_late)
-        goal = goal._replace(gpu=found, budget_bytes=found.total_bytes)
+        gpu = find_gpu(smallest.gpu)
+        there = replace(job, device=PhantomDevice(gpu, is_unlimited=True))
+        search = Search(make_runner(trials, there), gpu, allowed, is_late=limit.is_late)
+        goal = goal._replace(gpu=gpu, budget_bytes=gpu.total_bytes)
         limit.follow(search, goal.budget_bytes)
     ask = search.leanest if goal.is_for_memory else search.fastest
     return replace(ask(goal.budget_bytes), smallest=smallest)

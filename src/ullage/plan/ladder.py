@@ -75,23 +75,23 @@ class Ladder:
         found = worth_trying([self._problem, _under(self._problem, leanest.more_bytes)])
         self._choices = np.stack(found)
         self._stretches = list(base.profile.rest_bytes)
-        slacks = np.array([slack_of(one.device.totals) for one in kinds])
+        slacks = np.array([slack_of(kind.device.totals) for kind in kinds])
         self._expected = Expectations(self._settings, slacks)
         self._levels = np.stack([self._problem.levels(one) for one in found])
-        extra_s = np.array([one.extra_s for one in self._settings])
+        extra_s = np.array([setting.extra_s for setting in self._settings])
         self._times = extra_s[:, None] + np.array([self._problem.time_s(one) for one in found])
         told = [
             self._expected.of(n, self._choices, self._levels) for n in range(len(self._settings))
         ]
         self._peaks, self._reserved = (np.stack(one) for one in zip(*told, strict=True))
-        self._goes = np.array([self._goes_with(one) for one in self._settings])
+        self._goes = np.array([self._goes_with(setting) for setting in self._settings])
         self.rungs = self._climb()
 
     def actions(self, rung: Rung) -> Actions:
         """What a rung does: its moves, and each treatment with the modules that get it; what is
         done twice, once for all modules. In the order of the catalogue, which is that of applying.
         """
-        found = {key_of((one,)): one for one in self._settings[rung.setting].actions}
+        found = {key_of((action,)): action for action in self._settings[rung.setting].actions}
         choice = self._choices[rung.choice]
         for number, measured in enumerate(self._known.treatments, start=1):
             paths = [
@@ -108,15 +108,18 @@ class Ladder:
 
     def foresee(self, actions: Actions) -> Expected:
         """What any plan of these moves and treatments takes, on a rung or not."""
-        moves = {key_of((one,)) for one in actions if not one.modules}
+        moves = {key_of((action,)) for action in actions if not action.modules}
         number, setting = next(
-            (number, one)
-            for number, one in enumerate(self._settings)
-            if {key_of((move,)) for move in one.actions} == moves
+            (number, setting)
+            for number, setting in enumerate(self._settings)
+            if {key_of((move,)) for move in setting.actions} == moves
         )
-        numbers = {_kind(one.actions): place for place, one in enumerate(self._known.treatments, 1)}
+        numbers = {
+            _kind(treatment.actions): place
+            for place, treatment in enumerate(self._known.treatments, 1)
+        }
         paths = [block.path for block in self._known.blocks]
-        done = [[one for one in actions if path in one.modules] for path in paths]
+        done = [[action for action in actions if path in action.modules] for path in paths]
         choice = np.array([numbers[_kind(one)] if one else 0 for one in done], dtype=np.int64)
         levels = self._problem.levels(choice)
         (peak,), (reserved,) = self._expected.of(number, choice[None], levels[None])
@@ -138,7 +141,7 @@ class Ladder:
         """
         numbers = range(len(self._settings))
         is_known = [self._expected.is_known(number) for number in numbers]
-        least = [min(one.slack for one in self._expected.cases(number)) for number in numbers]
+        least = [min(case.slack for case in self._expected.cases(number)) for number in numbers]
         may = self._goes & (self._peaks * (1.0 + np.array(least)[:, None]) <= room_bytes)
         if than is not None:
             may &= self._times < than.time_s - 10.0**-DIGITS
@@ -162,7 +165,7 @@ class Ladder:
         What has the lowest bound is looked at again, exactly, where HiGHS is there.
         """
         cases = [one for one in self._unbeaten() if one.extra_s < rung.time_s]
-        limits = [int(rung.reserved_bytes / (1.0 + one.slack)) for one in cases]
+        limits = [int(rung.reserved_bytes / (1.0 + case.slack)) for case in cases]
         bounds = {
             number: one.extra_s + least_s(_under(self._problem, one.more_bytes), limit)
             for number, (one, limit) in enumerate(zip(cases, limits, strict=True))
@@ -204,12 +207,14 @@ class Ladder:
         """
         place = rung.setting, rung.choice
         setting = self._settings[rung.setting]
-        seen = read_profile(report.processes[0].record, self._known.blocks)
+        profile = read_profile(report.processes[0].record, self._known.blocks)
         more = [
-            seen.rest_bytes[one] + int(seen.kept_bytes[seen.held[one]].sum()) - int(level)
-            if one in seen.rest_bytes
+            profile.rest_bytes[stretch]
+            + int(profile.kept_bytes[profile.held[stretch]].sum())
+            - int(level)
+            if stretch in profile.rest_bytes
             else int(usual)
-            for one, level, usual in zip(
+            for stretch, level, usual in zip(
                 self._stretches, self._levels[rung.choice], setting.more_bytes, strict=True
             )
         ]
@@ -227,7 +232,7 @@ class Ladder:
         """No plan in which all of these are, on whichever modules, is worth trying."""
         for number, setting in enumerate(self._settings):
             rest = set(kinds) - set(key_of(setting.actions))
-            done = [_kind(one.actions) for one in self._known.treatments]
+            done = [_kind(treatment.actions) for treatment in self._known.treatments]
             with_it = np.ones(len(self._choices), dtype=np.bool_)
             for kind in rest:
                 those = [place for place, keys in enumerate(done, start=1) if kind in keys]
@@ -257,7 +262,9 @@ class Ladder:
             number
             for number, treatment in enumerate(self._known.treatments, start=1)
             if any(
-                are_exclusive(one, move) for one in treatment.actions for move in setting.actions
+                are_exclusive(action, move)
+                for action in treatment.actions
+                for move in setting.actions
             )
         ]
         return [not np.isin(choice, apart).any() for choice in self._choices]
@@ -266,13 +273,13 @@ class Ladder:
         """Its modules in the order of the program."""
         named = set(action.modules)
         return replace(
-            action, modules=tuple(one.path for one in self._known.blocks if one.path in named)
+            action, modules=tuple(block.path for block in self._known.blocks if block.path in named)
         )
 
 
 def _kind(actions: Sequence[Action]) -> Key:
     """What is done, whichever modules it is done to."""
-    return key_of([replace(one, modules=()) for one in actions])
+    return key_of([replace(action, modules=()) for action in actions])
 
 
 def _under(problem: Problem, more_bytes: Int64Array) -> Problem:

@@ -53,12 +53,12 @@ def variables(allowed: Semantics) -> Iterator[Mapping[str, str]]:
 
 def settings(chosen: Sequence[Action]) -> Iterator[Actions]:
     """All sets of these moves that go together; the empty one first."""
-    found: list[Actions] = [()]
+    actionses: list[Actions] = [()]
     for name in dict.fromkeys(one.technique for one in chosen):
         ways = [one for one in chosen if one.technique == name]
-        more = [(*some, way) for some in found for way in ways]
-        found += [some for some in more if go_together(some)]
-    yield from found
+        more = [(*some, way) for some in actionses for way in ways]
+        actionses += [some for some in more if go_together(some)]
+    yield from actionses
 
 
 def go_together(some: Sequence[Action]) -> bool:
@@ -68,9 +68,9 @@ def go_together(some: Sequence[Action]) -> bool:
     return len(set(names)) == len(names) and not excluded.intersection(names)
 
 
-def are_exclusive(one: Action, other: Action) -> bool:
+def are_exclusive(action: Action, other: Action) -> bool:
     """Whether one of two techniques excludes the other."""
-    first, second = TECHNIQUES[one.technique], TECHNIQUES[other.technique]
+    first, second = TECHNIQUES[action.technique], TECHNIQUES[other.technique]
     return second.name in first.excludes or first.name in second.excludes
 
 

@@ -59,8 +59,8 @@ def fit_spread(run: Runner, job: Job, goal: Goal, allowed: Semantics) -> FitRepo
 
     left_out: dict[str, str] = {}
     for _ in range(_MAX_TRIES):
-        found = spread.search(decide, is_for_time=not goal.is_for_memory)
-        report = replace(found, num_gpus=num_gpus, budget_bytes=goal.budget_bytes)
+        match = spread.search(decide, is_for_time=not goal.is_for_memory)
+        report = replace(match, num_gpus=num_gpus, budget_bytes=goal.budget_bytes)
         if report.best is None or report.best.seen is None:
             return report
         worst = _worst_rank(job, report.plan, goal.gpu)
@@ -87,7 +87,7 @@ def _worst_rank(job: Job, plan: Plan | None, gpu: Gpu) -> WorstRank:
         survey = Survey(replace(job, device=device, options=options))
         survey.play((0,))
         joined = survey.joined(survey.find_distinct(), time.monotonic() - started_s)
-    devices = {one.rank or 0: one.peak_used_bytes for one in joined.devices}
+    devices = {device.rank or 0: device.peak_used_bytes for device in joined.devices}
     rank = max(devices, key=devices.__getitem__, default=0)
     fits = joined.verdict is Verdict.FITS
     return WorstRank(rank, devices.get(rank, 0), num_distinct=len(devices), fits=fits)

@@ -107,7 +107,7 @@ def _failure_of(result: RunReport, job: Job) -> _Failure | None:
         report = explain_snapshot(read_snapshot(Path(processes[0].snapshot)))
     except SnapshotError:
         return None
-    device = next((one for one in report.devices if ran_out(one)), None)
+    device = next((device for device in report.devices if ran_out(device)), None)
     if device is None or device.shortage is None:
         return None
     steps = device.course.num_steps + _MORE_STEPS
@@ -156,11 +156,11 @@ def _replayed(failure: _Failure, whole: SnapshotReport) -> tuple[Finding, ...]:
     from ullage.explain.rules.registry import find_findings
     from ullage.whatif.remedies import replay_trials
 
-    causes = tuple(one for one in failure.process.findings if one.is_fatal)
+    causes = tuple(finding for finding in failure.process.findings if finding.is_fatal)
     found = derive_whole(whole, find_findings(whole), failure.limit_bytes)
     python = failure.job.program.python
     try:
-        if any(one.relief is not None for one in causes):
+        if any(cause.relief is not None for cause in causes):
             causes = replay_trials(failure.report, causes, python=python)
         found = replay_trials(whole, found, python=python, limit_bytes=failure.limit_bytes)
     except (EnvironmentProblem, SpecError):  # what is derived is not to be lost for it
@@ -178,14 +178,16 @@ def _run_each(
     num_runs = 0
     with Trials(job) as trials:
         plans = _Plans(trials, job)
-        for number, one in enumerate(findings):
-            is_open = one.trial is not None and one.trial.makes_it_fit is MakesItFit.NOT_TRIED
+        for number, finding in enumerate(findings):
+            is_open = (
+                finding.trial is not None and finding.trial.makes_it_fit is MakesItFit.NOT_TRIED
+            )
             if not is_open or num_runs == _MAX_RUNS or failure.is_late:
                 continue
-            trial = _run_one(failure, plans, one, say)
+            trial = _run_one(failure, plans, finding, say)
             if trial is not None:
                 num_runs += 1
-                result[number] = replace(one, trial=trial)
+                result[number] = replace(finding, trial=trial)
     return tuple(result)
 
 
@@ -228,7 +230,7 @@ class _Plans:
     def try_action(self, action: Action, device: PhantomDevice) -> Trial:
         """A run on a device under a technique alone, on every block where it is for modules."""
         from ullage.explain.trial import MakesItFit, Trial
-        from ullage.plan.costs.measure import Measurements, Wanted
+        from ullage.plan.costs.measure import Measurements, RunRequest
         from ullage.techniques.catalog import TECHNIQUES
         from ullage.techniques.technique import Place
 
@@ -237,12 +239,12 @@ class _Plans:
             self._known = Measurements(run, device.gpu)
             self._known.measure_program()
         if TECHNIQUES[action.technique].place is Place.MODULES:
-            action = replace(action, modules=tuple(one.path for one in self._known.blocks))
+            action = replace(action, modules=tuple(block.path for block in self._known.blocks))
         try:
             plan = self._known.plan((action,))
         except PlanError as error:
             return Trial(MakesItFit.NOT_TRIED, f"no plan of {action.technique}: {error}")
-        (report,) = run([Wanted(plan, device.gpu)])
+        (report,) = run([RunRequest(plan, device.gpu)])
         trial = _judge(report, f"run under the technique {action.technique}")
         return replace(trial, plan=plan.document)
 
@@ -258,7 +260,7 @@ def _judge(report: RunReport, how: str) -> Trial:
     if report.verdict is not Verdict.FITS or not report.devices:
         return Trial(MakesItFit.NOT_TRIED, f"{how}, which failed: {report.reason}")
     device = report.devices[0]
-    steps = len([one for one in device.steps if one.is_complete])
+    steps = len([step for step in device.steps if step.is_complete])
     left = format_bytes(max(device.headroom_bytes, 0))
     return Trial(
         MakesItFit.YES,

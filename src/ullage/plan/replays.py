@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ullage.plan.costs.measure import Measurements, Runner, Wanted
+from ullage.plan.costs.measure import Measurements, Runner, RunRequest
 from ullage.plan.findings import Key, key_of
 from ullage.plan.menu import Actions
 from ullage.techniques.replaying.outcome import Replayed
@@ -47,23 +47,23 @@ class Replays:
     def note_different(self, actions: Actions) -> Actions:
         """Finds as few actions of a plan that differs as differ by themselves, and notes these."""
         why = self.of(actions).difference
-        for one in actions if len(actions) > 1 else ():
-            alone = self.of((one,))
+        for action in actions if len(actions) > 1 else ():
+            alone = self.of((action,))
             if not alone.is_same:
-                actions, why = (one,), alone.difference
+                actions, why = (action,), alone.difference
                 break
         self.different[_kinds(actions)] = why
         return actions
 
     def _replay(self, actions: Actions) -> Replayed:
-        (report,) = self._run([Wanted(self._known.plan(actions), replays=True)])
+        (report,) = self._run([RunRequest(self._known.plan(actions), replays=True)])
         outcome = report.program.plan
         if outcome is not None and outcome.replayed is not None:
             return outcome.replayed
-        names = (one.technique for one in actions)
+        names = (action.technique for action in actions)
         return Replayed(not_done=dict.fromkeys(names, f"it was not come to: {report.reason}"))
 
 
 def _kinds(actions: Actions) -> Key:
     """What is done, whichever modules it is done to."""
-    return key_of([replace(one, modules=()) for one in actions])
+    return key_of([replace(action, modules=()) for action in actions])

@@ -15,7 +15,7 @@ from ullage.techniques.technique import Semantics
 
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
-    from ullage.plan.costs.measure import Runner, Wanted
+    from ullage.plan.costs.measure import Runner, RunRequest
     from ullage.runs.ray_trials import RayTrials
 
 # The steps that a run is cut off after: the first has no optimizer states yet, the third is as all
@@ -64,10 +64,10 @@ def make_trials(
 def make_runner(trials: Trials | RayTrials, job: Job) -> Runner:
     """Runs plans, each on its GPU or where memory is without end, with the work or without."""
 
-    def device_of(one: Wanted) -> PhantomDevice:
+    def device_of(one: RunRequest) -> PhantomDevice:
         return job.device if one.gpu is None else PhantomDevice(one.gpu, is_unlimited=False)
 
-    def run(wanted: Sequence[Wanted]) -> list[RunReport]:
+    def run(requests: Sequence[RunRequest]) -> list[RunReport]:
         jobs = [
             replace(
                 job,
@@ -80,9 +80,9 @@ def make_runner(trials: Trials | RayTrials, job: Job) -> Runner:
                     replays=one.replays,
                 ),
             )
-            for one in wanted
+            for one in requests
         ]
-        is_fresh = any(one.is_fresh for one in wanted)
+        is_fresh = any(one.is_fresh for one in requests)
         return trials.run(jobs, is_fresh=is_fresh)
 
     return run

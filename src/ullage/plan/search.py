@@ -16,7 +16,7 @@ from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.blocks import Block
-from ullage.plan.costs.measure import Measured, Measurements, Runner, Wanted
+from ullage.plan.costs.measure import Measured, Measurements, Runner, RunRequest
 from ullage.plan.findings import (
     INTERRUPTED,
     LATE,
@@ -131,13 +131,13 @@ class Search:
             num_rounds -= 1
             rungs = next_rungs(ladder.rungs, fits, room, _AT_ONCE)
             if not rungs:
-                fastest = min((self._tried[one] for one in fits if fits[one]), default=None)
+                fastest = min((self._tried[fit] for fit in fits if fits[fit]), default=None)
                 rivals = ladder.rivals(fastest, room, fits)
                 rungs = rivals[: min(_AT_ONCE, rivals_left)]
                 rivals_left -= len(rungs)
             if not rungs:
                 break
-            plans = [ladder.actions(one) for one in rungs]
+            plans = [ladder.actions(rung) for rung in rungs]
             for rung, actions, seen in zip(
                 rungs, plans, self._see(plans, budget_bytes), strict=True
             ):
@@ -156,8 +156,8 @@ class Search:
             return self._failed(budget_bytes)
         while True:
             rungs = ladder.rungs[-2 * _AT_ONCE :]
-            self._tried |= {one.place: one for one in rungs}
-            seen = self._see([ladder.actions(one) for one in rungs], budget_bytes)
+            self._tried |= {rung.place: rung for rung in rungs}
+            seen = self._see([ladder.actions(rung) for rung in rungs], budget_bytes)
             used = {rung: one.used_bytes for rung, one in zip(rungs, seen, strict=True) if one.fits}
             least = min(used, key=used.__getitem__, default=None)
             actions = () if least is None else ladder.actions(least)
@@ -178,7 +178,7 @@ class Search:
         self.begin()
         if self._ladder is None:
             return None
-        lean = [self._ladder.actions(one) for one in reversed(self._ladder.rungs[-_AT_ONCE:])]
+        lean = [self._ladder.actions(rung) for rung in reversed(self._ladder.rungs[-_AT_ONCE:])]
         plans = {name_plan(one, self._known.blocks): self._known.plan_to_run(one) for one in lean}
         return find_smallest(self._run, plans, catalogued)
 
@@ -192,19 +192,19 @@ class Search:
     def treatments(self) -> tuple[Actions, ...]:
         """What can be done with blocks, each as it was done to all of them."""
         self.begin()
-        return tuple(one.actions for one in self._known.treatments)
+        return tuple(treatment.actions for treatment in self._known.treatments)
 
     @property
     def moves(self) -> tuple[Actions, ...]:
         """What can be done with the optimizer or the whole program, each by itself."""
         self.begin()
-        return tuple(one.actions for one in self._known.moves)
+        return tuple(move.actions for move in self._known.moves)
 
     def look_at(self, plans: Sequence[Actions]) -> list[Candidate]:
         """Any plans of these treatments and moves, each run on the device."""
         self.begin()
         self._see(plans, self._gpu.total_bytes)
-        return [self.foresee(one) for one in plans]
+        return [self.foresee(plan) for plan in plans]
 
     def foresee(self, actions: Actions) -> Candidate:
         """Any plan of these treatments and moves by the model, and as it was seen if it was run."""
@@ -236,7 +236,7 @@ class Search:
         self._learned.add(key)
         report = self._reports[key]
         if report.verdict is Verdict.OUT_OF_MEMORY:
-            (report,) = self._run([Wanted(self._known.plan_to_run(actions))])
+            (report,) = self._run([RunRequest(self._known.plan_to_run(actions))])
         if report.verdict is Verdict.FITS:
             ladder.learn(rung, report)
         elif report.verdict is Verdict.FAILED:
@@ -246,8 +246,8 @@ class Search:
 
     def _fewest_refused(self, actions: Actions) -> Actions:
         """As few of the actions of a plan that is refused as are refused by themselves."""
-        for one in actions:
-            fewer = tuple(other for other in actions if other != one)
+        for action in actions:
+            fewer = tuple(other for other in actions if other != action)
             if self._see([fewer], self._gpu.total_bytes)[0].is_refused:
                 actions = fewer
         return actions
@@ -256,7 +256,7 @@ class Search:
         """Whether a plan fits in a run from the program's first line in a process of its own."""
         key = key_of(actions)
         if key not in self._confirmed:
-            wanted = Wanted(self._known.plan_to_run(actions), self._gpu, is_fresh=True)
+            wanted = RunRequest(self._known.plan_to_run(actions), self._gpu, is_fresh=True)
             (self._reports[key],) = self._run([wanted])
             self._confirmed.add(key)
         return judge(self._reports[key], budget_bytes).fits
@@ -269,25 +269,28 @@ class Search:
 
     def _see(self, plans: Sequence[Actions], budget_bytes: int) -> list[Seen]:
         """What plans take on the device."""
-        by_key = {key_of(one): one for one in plans}
+        by_key = {key_of(plan): plan for plan in plans}
         new = [one for key, one in by_key.items() if key not in self._reports]
-        wanted = [Wanted(self._known.plan_to_run(one), self._gpu) for one in new]
-        for one, report in zip(new, self._run(wanted) if wanted else [], strict=True):
+        requests = [RunRequest(self._known.plan_to_run(one), self._gpu) for one in new]
+        for one, report in zip(new, self._run(requests) if requests else [], strict=True):
             self._reports[key_of(one)] = report
-        return [judge(self._reports[key_of(one)], budget_bytes) for one in plans]
+        return [judge(self._reports[key_of(plan)], budget_bytes) for plan in plans]
 
     def _told(
         self, ladder: Ladder, base: Measured, rung: Rung | None, budget_bytes: int
     ) -> FitReport:
         known = self._known
-        listed = [self._alone(one, budget_bytes) for one in (base, *known.treatments, *known.moves)]
+        listed = [
+            self._alone(treatment, budget_bytes)
+            for treatment in (base, *known.treatments, *known.moves)
+        ]
         listed += [self._candidate(ladder, one, budget_bytes) for one in self._tried.values()]
         best = None if rung is None else self._candidate(ladder, rung, budget_bytes)
         return replace(
             self._report(listed, best, budget_bytes),
             front=tuple(
-                (ladder.step_s + one.time_s, one.reserved_bytes + self._outside_bytes)
-                for one in ladder.rungs
+                (ladder.step_s + rung.time_s, rung.reserved_bytes + self._outside_bytes)
+                for rung in ladder.rungs
             ),
             bound_s=0.0 if rung is None else ladder.bound_s(rung),
             ended=LATE if self._is_late(1.0) else "",
@@ -305,8 +308,8 @@ class Search:
             best=best,
             plan=self._plan(best, budget_bytes),
             candidates=tuple(
-                with_reason(one, best, budget_bytes)
-                for one in sorted(plans, key=lambda one: (one.step_s, one.name))
+                with_reason(plan, best, budget_bytes)
+                for plan in sorted(plans, key=lambda plan: (plan.step_s, plan.name))
             ),
             failure="",
             replayed=self._replayed(best),
@@ -332,15 +335,15 @@ class Search:
             seen,
         )
 
-    def _alone(self, one: Measured, budget_bytes: int) -> Candidate:
+    def _alone(self, measured: Measured, budget_bytes: int) -> Candidate:
         """A technique by itself on all blocks, as it was measured."""
-        seen = self._seen(one.actions, budget_bytes)
+        seen = self._seen(measured.actions, budget_bytes)
         return Candidate(
-            name_plan(one.actions, self._known.blocks),
-            one.actions,
-            one.seconds.step,
-            one.profile.peak_bytes,
-            one.device.peak_used_bytes if seen is None else seen.used_bytes,
+            name_plan(measured.actions, self._known.blocks),
+            measured.actions,
+            measured.seconds.step,
+            measured.profile.peak_bytes,
+            measured.device.peak_used_bytes if seen is None else seen.used_bytes,
             seen,
         )
 
@@ -383,9 +386,14 @@ class Search:
         base, known = self._base or self._known.base, self._known
         if base is None:
             return None
-        alone = [self._alone(one, budget_bytes) for one in (base, *known.treatments, *known.moves)]
+        alone = [
+            self._alone(treatment, budget_bytes)
+            for treatment in (base, *known.treatments, *known.moves)
+        ]
         ladder, rungs = self._ladder, self._tried.values()
-        tried = [self._candidate(ladder, one, budget_bytes) for one in rungs if ladder is not None]
+        tried = [
+            self._candidate(ladder, rung, budget_bytes) for rung in rungs if ladder is not None
+        ]
         # What stayed within the budget where memory is without end does so on the device.
         listed = [as_seen(one, budget_bytes) for one in alone] + tried
         best = fastest_fitting([x for x in listed if not self._replays.difference(x.actions)])

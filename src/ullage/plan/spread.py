@@ -21,7 +21,7 @@ from ullage.errors import PlanError
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
-from ullage.plan.costs.measure import Measurements, Runner, Wanted
+from ullage.plan.costs.measure import Measurements, Runner, RunRequest
 from ullage.plan.costs.roofline import step_seconds
 from ullage.plan.findings import Candidate, FitReport, name_plan
 from ullage.plan.menu import Actions, layouts
@@ -95,12 +95,12 @@ class Spread:
         if base is None or any(len(group) > 1 for group in _groups(known.first)):
             return [_Way((), None, 0.0 if base is None else base.seconds.step)]
         plans: list[tuple[Actions, Plan]] = []
-        for actions in layouts([one.path for one in known.blocks]):
+        for actions in layouts([block.path for block in known.blocks]):
             try:
                 plans.append((actions, known.plan(actions)))
             except PlanError as error:
                 self._left_out[name_plan(actions, ())] = str(error)
-        reports = self._run([Wanted(plan, has_work=True) for _, plan in plans])
+        reports = self._run([RunRequest(plan, has_work=True) for _, plan in plans])
         ways = []
         for (actions, plan), report in zip(plans, reports, strict=True):
             if report.verdict is not Verdict.FITS:
@@ -124,9 +124,9 @@ class Spread:
             for one in (report.as_it_is, report.best)
             if one is not None
         ]
-        bounds = [one.bound_s for one in reports if one.best is not None]
-        listed = {one.name: one for one in (*others, *chosen.candidates)}
-        left_out = [(name, why) for one in reports for name, why in one.left_out.items()]
+        bounds = [report.bound_s for report in reports if report.best is not None]
+        listed = {other.name: other for other in (*others, *chosen.candidates)}
+        left_out = [(name, why) for report in reports for name, why in report.left_out.items()]
         return replace(
             chosen,
             candidates=tuple(
@@ -142,14 +142,14 @@ def _remembering(run: Runner) -> Runner:
     """Makes each run once."""
     known: dict[tuple[object, ...], RunReport] = {}
 
-    def key(one: Wanted) -> tuple[object, ...]:
+    def key(one: RunRequest) -> tuple[object, ...]:
         plan = None if one.plan is None else one.plan.text()
         return plan, None if one.gpu is None else one.gpu.slug, one.has_work, one.describes
 
-    def run_new(wanted: Sequence[Wanted]) -> list[RunReport]:
-        new = {key(one): one for one in wanted if key(one) not in known}
+    def run_new(requests: Sequence[RunRequest]) -> list[RunReport]:
+        new = {key(one): one for one in requests if key(one) not in known}
         known.update(zip(new, run(list(new.values())) if new else [], strict=True))
-        return [known[key(one)] for one in wanted]
+        return [known[key(one)] for one in requests]
 
     return run_new
 
@@ -160,7 +160,7 @@ def _groups(report: RunReport) -> list[tuple[int, ...]]:
 
 def _best(reports: Iterable[FitReport], *, is_for_time: bool) -> FitReport | None:
     """The report with the best plan; None: there is no plan in any."""
-    found = [(one.best, one) for one in reports if one.best is not None]
+    found = [(report.best, report) for report in reports if report.best is not None]
     if is_for_time:
         return min(found, key=lambda pair: pair[0].step_s, default=(None, None))[1]
     return min(found, key=lambda pair: pair[0].used_bytes, default=(None, None))[1]
@@ -171,9 +171,9 @@ def _under(actions: Actions, report: FitReport) -> FitReport:
     if not actions:
         return report
 
-    def told(one: Candidate) -> Candidate:
-        all_of_it = (*one.actions, *actions)
-        return replace(one, actions=all_of_it, name=name_plan(all_of_it, report.blocks))
+    def told(candidate: Candidate) -> Candidate:
+        all_of_it = (*candidate.actions, *actions)
+        return replace(candidate, actions=all_of_it, name=name_plan(all_of_it, report.blocks))
 
     return replace(
         report,
@@ -183,8 +183,14 @@ def _under(actions: Actions, report: FitReport) -> FitReport:
     )
 
 
-def _with_reason(one: Candidate, best: Candidate | None) -> Candidate:
+def _with_reason(candidate: Candidate, best: Candidate | None) -> Candidate:
     """A candidate of another way with why it was not chosen."""
-    if best is None or one.why or one.name == best.name or one.seen is None or not one.seen.fits:
-        return one
-    return replace(one, why=f"{100 * (one.step_s / best.step_s - 1):.1f} % slower")
+    if (
+        best is None
+        or candidate.why
+        or candidate.name == best.name
+        or candidate.seen is None
+        or not candidate.seen.fits
+    ):
+        return candidate
+    return replace(candidate, why=f"{100 * (candidate.step_s / best.step_s - 1):.1f} % slower")

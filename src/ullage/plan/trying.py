@@ -48,7 +48,7 @@ def next_rungs(
         room_bytes: what the allocator may hold.
         width: how many are run at once.
     """
-    fitting = [number for number, one in enumerate(rungs) if tried.get(one.place)]
+    fitting = [number for number, rung in enumerate(rungs) if tried.get(rung.place)]
     ahead = range(fitting[0] if fitting else len(rungs))
     new = [number for number in ahead if rungs[number].place not in tried]
     expected = [number for number in new if rungs[number].reserved_bytes <= room_bytes]

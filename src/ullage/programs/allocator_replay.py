@@ -184,8 +184,8 @@ class _Player:
 
 def _streams(torch: ModuleType, count: int) -> list[int]:
     """The handles of so many different streams, the default one first; there are 65 in all."""
-    made = [torch.cuda.Stream(priority=-(i // 32 % 2)) for i in range(count - 1)]
-    return [0, *(stream.cuda_stream for stream in made)]
+    streams = [torch.cuda.Stream(priority=-(i // 32 % 2)) for i in range(count - 1)]
+    return [0, *(stream.cuda_stream for stream in streams)]
 
 
 def _result(

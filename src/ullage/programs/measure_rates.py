@@ -272,10 +272,10 @@ def _driver() -> str:
     """The driver's version, as nvidia-smi has it; empty where there is none."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return said.stdout.splitlines()[0].strip() if said.stdout.strip() else ""
+    return completed.stdout.splitlines()[0].strip() if completed.stdout.strip() else ""
 
 
 if __name__ == "__main__":

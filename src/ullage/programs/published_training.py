@@ -95,7 +95,7 @@ def checkpoint(model: nn.Module, kind: str | int) -> None:
     if kind != "selective":
         model.gradient_checkpointing_enable()
         every = kind if isinstance(kind, int) else 1
-        for stack in (one for one in model.modules() if isinstance(one, nn.ModuleList)):
+        for stack in (module for module in model.modules() if isinstance(module, nn.ModuleList)):
             for number, block in enumerate(stack):
                 if hasattr(block, "gradient_checkpointing"):
                     block.gradient_checkpointing = number % every == 0
@@ -162,7 +162,7 @@ def main(path: str, recipe: Recipe) -> None:
     model.train()
     if recipe["lora"] is not None:
         model = adapt(model, recipe["lora"])
-    trained = [one for one in model.parameters() if one.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = make_optimizer(recipe["optimizer"], trained)
     precision, passes = recipe["precision"], recipe["accumulation"]
     dtype = DTYPES[precision.removeprefix("amp-")]

@@ -42,13 +42,13 @@ Theirs = Any
 """What is vLLM's own, and has no types here."""
 
 
-def group(found: Theirs) -> dict[str, Any]:
+def group(theirs: Theirs) -> dict[str, Any]:
     """A KV cache group as vLLM has it."""
-    spec = found.kv_cache_spec
+    spec = theirs.kv_cache_spec
     first = getattr(spec, "first_spec", spec)
     return {
         "kind": type(first).__name__,
-        "layers": len(found.layer_names),
+        "layers": len(theirs.layer_names),
         "block_size": first.block_size,
         "page_bytes": spec.page_size_bytes,
     }

@@ -47,13 +47,13 @@ class CheckView:
     judged: tuple[Judged, ...]
     diffs: Mapping[str, DiffReport]
 
-    def reasons(self, one: Judged, comparison: Comparison) -> tuple[str, ...]:
+    def reasons(self, judged: Judged, comparison: Comparison) -> tuple[str, ...]:
         """Why a device takes more than it did."""
-        lines = one.measured[comparison.name].lines
-        found = find_reasons(comparison, lines, self.diffs.get(comparison.name))
+        lines = judged.measured[comparison.name].lines
+        reasons = find_reasons(comparison, lines, self.diffs.get(comparison.name))
         # Snapshots name a file with its directory; to a check the program's own goes without.
-        own = f" {one.scenario.directory.name}/"
-        return tuple(reason.replace(own, " ") for reason in found)
+        own = f" {judged.scenario.directory.name}/"
+        return tuple(reason.replace(own, " ") for reason in reasons)
 
 
 def render_check(view: CheckView, width: int = 80) -> str:
@@ -77,16 +77,16 @@ def check_line(view: CheckView) -> str:
     return f"passed: {many}"
 
 
-def state_text(one: Judged) -> str:
+def state_text(judged: Judged) -> str:
     """The state of a case in a word or two."""
-    return f"{one.state.value}, takes less" if one.is_less else one.state.value
+    return f"{judged.state.value}, takes less" if judged.is_less else judged.state.value
 
 
-def case_line(one: Judged) -> str:
+def case_line(judged: Judged) -> str:
     """Why a case did not pass, in one line; empty where it passed."""
-    if one.reason:
-        return one.reason
-    broken = [describe(judgement) for comparison in one.comparisons
+    if judged.reason:
+        return judged.reason
+    broken = [describe(judgement) for comparison in judged.comparisons
               for judgement in comparison.broken]  # fmt: skip
     return "; ".join(broken)
 
@@ -102,9 +102,9 @@ def describe(judgement: Judgement) -> str:
     return f"{judgement.name} {found}, {over} more than {which} allows"
 
 
-def update_command(one: Judged) -> str:
+def update_command(judged: Judged) -> str:
     """The command that takes what a case takes now for the lock."""
-    return f"ullage lock --update {one.name}"
+    return f"ullage lock --update {judged.name}"
 
 
 def _parts(view: CheckView, width: int) -> Iterator[RenderableType]:
@@ -143,38 +143,38 @@ def _table(judged: Sequence[Judged]) -> Table:
 
 def _moments(judged: Sequence[Judged]) -> Iterator[Text]:
     """Which requests ran when the most was allocated."""
-    told = [
+    texts = [
         Text(f"  {comparison.name}: the most at {comparison.entry.moment}", style="dim")
         for one in judged
         if one.scenario.replay is not None
         for comparison in one.comparisons
         if comparison.entry.moment
     ]
-    if told:
+    if texts:
         yield Text()
-    yield from told
+    yield from texts
 
 
-def _case_parts(view: CheckView, one: Judged, width: int) -> Iterator[RenderableType]:
+def _case_parts(view: CheckView, judged: Judged, width: int) -> Iterator[RenderableType]:
     """What is wrong with a case, what changed, and why."""
-    if one.reason:
-        yield _wrapped(f"{one.name}: {one.reason}", width, style="bold")
-        for line in one.output.splitlines():
+    if judged.reason:
+        yield _wrapped(f"{judged.name}: {judged.reason}", width, style="bold")
+        for line in judged.output.splitlines():
             yield Text(f"  {line}", style="dim", no_wrap=True, overflow="fold")
-    for comparison in one.comparisons:
-        if comparison.is_kept and one.state is not State.OUT_OF_MEMORY:
+    for comparison in judged.comparisons:
+        if comparison.is_kept and judged.state is not State.OUT_OF_MEMORY:
             continue
-        if not one.reason:
+        if not judged.reason:
             yield _wrapped(comparison.name, width, style="bold")
         for judgement in comparison.broken:
             yield Text("\n".join(_wrap(describe(judgement), width)))
-        yield from _change_parts(view, one, comparison, width)
+        yield from _change_parts(view, judged, comparison, width)
 
 
 def _change_parts(
-    view: CheckView, one: Judged, comparison: Comparison, width: int
+    view: CheckView, judged: Judged, comparison: Comparison, width: int
 ) -> Iterator[RenderableType]:
-    changes, lines = comparison.changes, one.measured[comparison.name].lines
+    changes, lines = comparison.changes, judged.measured[comparison.name].lines
     if changes.categories:
         moment = comparison.entry.moment
         at = f" ({moment})" if moment else ""
@@ -192,7 +192,7 @@ def _change_parts(
             for name, row in rows[:_MAX_ROWS]:
                 table.add_row(f"      {name}", *_sizes(row), style=_style(row.changed_bytes))
         yield table
-    reasons = view.reasons(one, comparison)
+    reasons = view.reasons(judged, comparison)
     if reasons:
         yield Text("\n  Why")
     for reason in reasons:

@@ -65,13 +65,13 @@ def _properties(view: CheckView) -> Iterator[str]:
     yield "    </properties>"
 
 
-def _test_case(view: CheckView, one: Judged) -> Iterator[str]:
-    named = f'classname="ullage.check" name={_attribute(one.name)} time="{one.wall_s:.3f}"'
+def _test_case(view: CheckView, judged: Judged) -> Iterator[str]:
+    named = f'classname="ullage.check" name={_attribute(judged.name)} time="{judged.wall_s:.3f}"'
     yield f"    <testcase {named}>"
-    if one.state.exit_code:
-        tag = "error" if one.state is State.FAILED else "failure"
-        alone = CheckView(view.path, (one,), view.diffs)
-        yield f"      <{tag} message={_attribute(case_line(one))}>"
+    if judged.state.exit_code:
+        tag = "error" if judged.state is State.FAILED else "failure"
+        alone = CheckView(view.path, (judged,), view.diffs)
+        yield f"      <{tag} message={_attribute(case_line(judged))}>"
         yield escape(printable_lines(render_check(alone)))
         yield f"      </{tag}>"
     yield "    </testcase>"
@@ -107,29 +107,29 @@ def _escape(text: str, *, is_property: bool = False) -> str:
     return text.replace(":", "%3A").replace(",", "%2C") if is_property else text
 
 
-def _place_of(view: CheckView, one: Judged, root: Path) -> tuple[str, int]:
+def _place_of(view: CheckView, judged: Judged, root: Path) -> tuple[str, int]:
     """The file and line that most grew at, or where the program failed; else the scenario's own."""
-    told = [_LAST_WHERE.search(f"at {one.reason}") or _LAST_WHERE.search(one.reason)]
-    for comparison in one.comparisons:
-        lines = one.measured[comparison.name].lines
+    told = [_LAST_WHERE.search(f"at {judged.reason}") or _LAST_WHERE.search(judged.reason)]
+    for comparison in judged.comparisons:
+        lines = judged.measured[comparison.name].lines
         grown = [row for row in comparison.changes.places if row.changed_bytes > 0]
         told += [_WHERE.match(name_place(row, lines)) for row in grown]
     for match in filter(None, told):
-        for directory in (one.scenario.directory, one.scenario.directory.parent):
+        for directory in (judged.scenario.directory, judged.scenario.directory.parent):
             path = directory / match["file"]
             if path.is_file():
                 return _relative(path, root), int(match["line"])
-    return _relative(view.path, root), one.scenario.line
+    return _relative(view.path, root), judged.scenario.line
 
 
 def _relative(path: Path, root: Path) -> str:
     return os.path.relpath(path.resolve(), root.resolve())
 
 
-def _largest(one: Judged) -> Iterator[str]:
+def _largest(judged: Judged) -> Iterator[str]:
     """Who grew most."""
-    for comparison in one.comparisons:
-        changes, lines = comparison.changes, one.measured[comparison.name].lines
+    for comparison in judged.comparisons:
+        changes, lines = comparison.changes, judged.measured[comparison.name].lines
         for title, rows in (
             ("category", [(label_category(row.name), row) for row in changes.categories]),
             ("module", [(label_module(row.name), row) for row in changes.modules]),
@@ -174,7 +174,7 @@ def github_summary(view: CheckView, pages: Mapping[str, str]) -> str:
     return text.encode()[:_MAX_SUMMARY_BYTES].decode(errors="ignore")
 
 
-def _row(one: Judged, comparison: Comparison, pages: Mapping[str, str]) -> str:
+def _row(judged: Judged, comparison: Comparison, pages: Mapping[str, str]) -> str:
     peaks, locked = comparison.entry.peaks, comparison.locked
     changed = ""
     if locked is not None:
@@ -185,11 +185,11 @@ def _row(one: Judged, comparison: Comparison, pages: Mapping[str, str]) -> str:
     page = pages.get(comparison.name)
     if page is not None:
         name += f" ([page]({page}))"
-    return f"| {name} | {allocated} | {changed} | {' | '.join(others)} | {_mark(one)} |"
+    return f"| {name} | {allocated} | {changed} | {' | '.join(others)} | {_mark(judged)} |"
 
 
-def _mark(one: Judged) -> str:
-    return f"**{state_text(one)}**" if one.state.exit_code else state_text(one)
+def _mark(judged: Judged) -> str:
+    return f"**{state_text(judged)}**" if judged.state.exit_code else state_text(judged)
 
 
 def _cell(text: str) -> str:

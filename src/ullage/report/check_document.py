@@ -30,26 +30,26 @@ def check_document(view: CheckView) -> Document:
     }
 
 
-def case_document(view: CheckView, one: Judged) -> Document:
+def case_document(view: CheckView, judged: Judged) -> Document:
     """What a document says of one case."""
     return {
-        "name": one.name,
-        "scenario": one.scenario.name,
-        "line": one.scenario.line,
-        "state": one.state.value,
-        "reason": one.reason,
-        "takes_less": one.is_less,
-        "is_cached": one.is_kept,
-        "wall_s": round(one.wall_s, 3),
-        "warnings": list(one.warnings),
-        "output": one.output,
-        "missing": list(one.missing),
-        "devices": [_device(view, one, comparison) for comparison in one.comparisons],
+        "name": judged.name,
+        "scenario": judged.scenario.name,
+        "line": judged.scenario.line,
+        "state": judged.state.value,
+        "reason": judged.reason,
+        "takes_less": judged.is_less,
+        "is_cached": judged.is_kept,
+        "wall_s": round(judged.wall_s, 3),
+        "warnings": list(judged.warnings),
+        "output": judged.output,
+        "missing": list(judged.missing),
+        "devices": [_device(view, judged, comparison) for comparison in judged.comparisons],
     }
 
 
-def _device(view: CheckView, one: Judged, comparison: Comparison) -> Document:
-    changes, lines = comparison.changes, one.measured[comparison.name].lines
+def _device(view: CheckView, judged: Judged, comparison: Comparison) -> Document:
+    changes, lines = comparison.changes, judged.measured[comparison.name].lines
     return {
         "name": comparison.name,
         "found": entry_document(comparison.entry),
@@ -70,7 +70,7 @@ def _device(view: CheckView, one: Judged, comparison: Comparison) -> Document:
         "differs": [
             {"name": name, "before": before, "after": after} for name, before, after in changes.keys
         ],
-        "reasons": list(view.reasons(one, comparison)) if _is_changed(comparison) else [],
+        "reasons": list(view.reasons(judged, comparison)) if _is_changed(comparison) else [],
     }
 
 

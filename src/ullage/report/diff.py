@@ -49,8 +49,8 @@ def diff_document(report: DiffReport) -> Document:
             for cause in report.causes
         ],
         "differences": [
-            {"name": one.name, "before": one.before, "after": one.after}
-            for one in report.differences
+            {"name": difference.name, "before": difference.before, "after": difference.after}
+            for difference in report.differences
         ],
         "phases": [_phase(change) for change in report.phases],
         "by_category": [_change(change) for change in report.by_category],
@@ -88,8 +88,8 @@ def diff_line(report: DiffReport) -> str:
 
 def phase_line(report: DiffReport) -> str:
     """Which phases changed: "backward +1.31 GiB, forward unchanged"; empty where none are known."""
-    changed = [one for one in report.phases if _is_changed(one)]
-    same = [one.name for one in report.phases if not _is_changed(one)]
+    changed = [phase for phase in report.phases if _is_changed(phase)]
+    same = [phase.name for phase in report.phases if not _is_changed(phase)]
     parts = [f"{one.name} {signed(one.changed_bytes)}" for one in changed]
     parts += [f"{', '.join(same)} unchanged"] if same and changed else []
     return "; ".join(parts)
@@ -137,7 +137,7 @@ def _peak_parts(report: DiffReport, width: int) -> Iterator[RenderableType]:
     yield _site_table(shown, width)
     others = set(report.by_site) - set(shown)
     if others:
-        rest = signed(sum(one.changed_bytes for one in others))
+        rest = signed(sum(other.changed_bytes for other in others))
         yield Text(f"  and {len(others)} more, {rest}, all of them in --json", style="dim")
 
 
@@ -148,23 +148,25 @@ def _wrap(text: str, width: int) -> list[str]:
 def _difference_table(differences: Sequence[Difference]) -> Table:
     table = make_grid("left", "left", "left")
     table.add_row("  ", "before", "after", style="dim")
-    for one in differences:
-        sides = ("-" if side is None else str(side) for side in (one.before, one.after))
-        table.add_row(f"  {one.name}", *(Text(side, overflow="fold") for side in sides))
+    for difference in differences:
+        sides = (
+            "-" if side is None else str(side) for side in (difference.before, difference.after)
+        )
+        table.add_row(f"  {difference.name}", *(Text(side, overflow="fold") for side in sides))
     return table
 
 
 def _phase_table(phases: Sequence[PhaseChange]) -> Table:
     table = make_grid("left", "right", "right", "right", "left")
     table.add_row("  phase", "before", "after", "change", "mostly", style="dim")
-    for one in phases:
-        sizes = [format_bytes(size, 2) for size in (one.before_bytes, one.after_bytes)]
-        largest = one.by_site[0] if one.by_site and _is_changed(one) else None
+    for phase in phases:
+        sizes = [format_bytes(size, 2) for size in (phase.before_bytes, phase.after_bytes)]
+        largest = phase.by_site[0] if phase.by_site and _is_changed(phase) else None
         what = "" if largest is None else _short(largest)
         table.add_row(
-            f"  {one.name}", *sizes, signed(one.changed_bytes),
+            f"  {phase.name}", *sizes, signed(phase.changed_bytes),
             Text(what, overflow="ellipsis", no_wrap=True),
-            style=_style(one.changed_bytes if _is_changed(one) else 0),
+            style=_style(phase.changed_bytes if _is_changed(phase) else 0),
         )  # fmt: skip
     return table
 
@@ -194,10 +196,12 @@ def _category_table(changes: Sequence[Change]) -> Table:
 def _module_table(changes: Sequence[ModuleChange]) -> Table:
     table = make_grid("left", "right", "right", "right")
     table.add_row("  module", "before", "after", "change", style="dim")
-    for one in changes:
-        sizes = [format_bytes(size, 2) for size in (one.before_bytes, one.after_bytes)]
-        name = Text(f"  {name_module(one.path)}", overflow="ellipsis", no_wrap=True)
-        table.add_row(name, *sizes, signed(one.changed_bytes), style=_style(one.changed_bytes))
+    for change in changes:
+        sizes = [format_bytes(size, 2) for size in (change.before_bytes, change.after_bytes)]
+        name = Text(f"  {name_module(change.path)}", overflow="ellipsis", no_wrap=True)
+        table.add_row(
+            name, *sizes, signed(change.changed_bytes), style=_style(change.changed_bytes)
+        )
     return table
 
 

@@ -92,7 +92,7 @@ def _process(process: Process) -> Document:
             "requested_bytes": oom.requested_bytes,
             "message": oom.message or "",
             "where": oom.where or "",
-            "findings": [finding_document(one) for one in process.findings],
+            "findings": [finding_document(finding) for finding in process.findings],
         },
     }
 
@@ -130,7 +130,7 @@ def _device(device: DeviceReport) -> Document:
         "ledger": {**_ledger(device.ledger), "modules": _modules(device.modules)},
         "modules": _modules(device.modules_at_peak),
         "steps": [_step(step) for step in device.steps],
-        "evaluations": [_evaluation(one) for one in device.evaluations],
+        "evaluations": [_evaluation(evaluation) for evaluation in device.evaluations],
     }
 
 
@@ -142,11 +142,11 @@ def _modules(shares: Sequence[ModuleShare]) -> list[Document]:
     return [{"path": share.path, "bytes": share.size_bytes} for share in shares]
 
 
-def _evaluation(one: EvaluationPeak) -> Document:
+def _evaluation(evaluation_peak: EvaluationPeak) -> Document:
     return {
-        "before_step": one.before_step,
-        "num_forwards": one.num_forwards,
-        **_peak(one.peak),
+        "before_step": evaluation_peak.before_step,
+        "num_forwards": evaluation_peak.num_forwards,
+        **_peak(evaluation_peak.peak),
     }
 
 
@@ -187,14 +187,14 @@ def _basis(basis: Basis) -> Document:
         "kind": basis.kind.value,
         "assumptions": [
             {
-                "what": made.what,
-                "where": made.where,
-                "count": made.count,
-                "bytes": made.size_bytes,
-                "low_bytes": made.low_bytes,
-                "high_bytes": made.high_bytes,
+                "what": assumption.what,
+                "where": assumption.where,
+                "count": assumption.count,
+                "bytes": assumption.size_bytes,
+                "low_bytes": assumption.low_bytes,
+                "high_bytes": assumption.high_bytes,
             }
-            for made in basis.assumptions
+            for assumption in basis.assumptions
         ],
     }
 

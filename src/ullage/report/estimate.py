@@ -112,34 +112,36 @@ def _moment(moment: Moment) -> dict[str, Any]:
     }
 
 
-def _verdict(one: TrainingEstimate) -> str | None:
-    if one.capacity_bytes is None or (one.is_floor and one.fits is None):
+def _verdict(estimate: TrainingEstimate) -> str | None:
+    if estimate.capacity_bytes is None or (estimate.is_floor and estimate.fits is None):
         return None
-    return {True: "fits", False: "does_not_fit", None: "may_fit"}[one.fits]
+    return {True: "fits", False: "does_not_fit", None: "may_fit"}[estimate.fits]
 
 
-def _headline(one: TrainingEstimate) -> Text:
-    between = f"{format_bytes(one.low_bytes)} to {format_bytes(one.high_bytes)}"
-    verdict = _verdict(one)
-    if verdict is None and one.is_floor:
-        at_least = format_bytes(one.low_bytes)
+def _headline(estimate: TrainingEstimate) -> Text:
+    between = f"{format_bytes(estimate.low_bytes)} to {format_bytes(estimate.high_bytes)}"
+    verdict = _verdict(estimate)
+    if verdict is None and estimate.is_floor:
+        at_least = format_bytes(estimate.low_bytes)
         return Text.assemble(
             (f"needs at least {at_least}", "bold"),
             "; activations come on top, and take a config.json to be known",
         )
-    if one.capacity_bytes is None or verdict is None:
+    if estimate.capacity_bytes is None or verdict is None:
         return Text.assemble((f"needs {between}", "bold"), " of a GPU")
     if verdict == "fits":
-        left = format_bytes(one.capacity_bytes - one.high_bytes)
-        return Text.assemble(("fits", "bold green"), f" on {one.gpu}, {left} left; needs {between}")
+        left = format_bytes(estimate.capacity_bytes - estimate.high_bytes)
+        return Text.assemble(
+            ("fits", "bold green"), f" on {estimate.gpu}, {left} left; needs {between}"
+        )
     if verdict == "may_fit":
         return Text.assemble(
             ("may fit", "bold yellow"),
-            f" on {one.gpu}: needs {between} of {format_bytes(one.capacity_bytes)}",
+            f" on {estimate.gpu}: needs {between} of {format_bytes(estimate.capacity_bytes)}",
         )
-    short = format_bytes(one.low_bytes - one.capacity_bytes)
+    short = format_bytes(estimate.low_bytes - estimate.capacity_bytes)
     return Text.assemble(
-        ("does not fit", "bold red"), f" on {one.gpu}: {short} short; needs {between}"
+        ("does not fit", "bold red"), f" on {estimate.gpu}: {short} short; needs {between}"
     )
 
 
@@ -186,9 +188,9 @@ def _model_line(answer: Answer) -> str:
     return f"{one.model}: {one.num_parameters:,} parameters{trained}{kept}{source}"
 
 
-def recipe_line(one: TrainingEstimate) -> str:
+def recipe_line(estimate: TrainingEstimate) -> str:
     """How it is trained, in one line."""
-    recipe = one.recipe
+    recipe = estimate.recipe
     words = [f"batch {recipe.batch}"]
     words += [f"length {recipe.length}"] if recipe.length is not None else []
     words += [f"image {recipe.image}"] if recipe.image is not None else []
@@ -220,10 +222,10 @@ def _layout_words(layout: Layout) -> list[str]:
     return words
 
 
-def _terms_table(one: TrainingEstimate, bar: str) -> RenderableType:
+def _terms_table(estimate: TrainingEstimate, bar: str) -> RenderableType:
     table = make_grid("left", "right", "left", "left")
-    scale = max([term.bytes for term in one.terms] + [max(one.headroom_bytes or 0, 0)])
-    for term in one.terms:
+    scale = max([term.bytes for term in estimate.terms] + [max(estimate.headroom_bytes or 0, 0)])
+    for term in estimate.terms:
         if not term.high_bytes:
             continue
         margin = ""
@@ -231,12 +233,12 @@ def _terms_table(one: TrainingEstimate, bar: str) -> RenderableType:
             margin = f"{format_bytes(term.low_bytes)} to {format_bytes(term.high_bytes)}"
         drawn = draw_bar(look_of_term(term), term.bytes, scale, bar, _BAR_WIDTH)
         table.add_row(f"  {term.name}", format_bytes(term.bytes), drawn, Text(margin, style="dim"))
-    if one.capacity_bytes is not None:
-        free = one.capacity_bytes - one.bytes
+    if estimate.capacity_bytes is not None:
+        free = estimate.capacity_bytes - estimate.bytes
         if free > 0:
             drawn = draw_bar(FREE_LOOK, free, scale, bar, _BAR_WIDTH)
             table.add_row("  free", format_bytes(free), drawn, "")
-        table.add_row("  total", format_bytes(one.capacity_bytes), "", "")
+        table.add_row("  total", format_bytes(estimate.capacity_bytes), "", "")
     return table
 
 
@@ -247,10 +249,10 @@ def look_of_term(term: OwnedTerm) -> Look:
     return CATEGORY_LOOKS[term.category]
 
 
-def _phases_table(one: TrainingEstimate) -> RenderableType:
-    table = make_grid(*(_RIGHT for _ in one.peaks))
-    table.add_row(*(f"  {name}" for name in one.peaks), style="dim")
-    table.add_row(*(f"  {format_bytes(m.allocated_bytes)}" for m in one.peaks.values()))
+def _phases_table(estimate: TrainingEstimate) -> RenderableType:
+    table = make_grid(*(_RIGHT for _ in estimate.peaks))
+    table.add_row(*(f"  {name}" for name in estimate.peaks), style="dim")
+    table.add_row(*(f"  {format_bytes(m.allocated_bytes)}" for m in estimate.peaks.values()))
     return table
 
 
@@ -277,10 +279,10 @@ def _some(rows: tuple[GpuRow, ...]) -> tuple[GpuRow, ...]:
     """As many as a screen takes, some of each number."""
     if len(rows) <= _MOST_GPUS:
         return rows
-    shown: list[GpuRow] = []
+    gpu_rows: list[GpuRow] = []
     for _, group in groupby(rows, key=lambda row: row.count):
-        shown += list(group)[:_MOST_ALIKE]
-    return tuple(shown[:_MOST_GPUS])
+        gpu_rows += list(group)[:_MOST_ALIKE]
+    return tuple(gpu_rows[:_MOST_GPUS])
 
 
 def _largest_line(largest: Largest) -> str:

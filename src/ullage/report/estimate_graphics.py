@@ -164,9 +164,11 @@ def draw_course(stretches: Sequence[Stretch], *, gpu: str | None, room_bytes: in
     top = ceil(1.2 * peak.peak_bytes)
     points = [
         point
-        for one in passes
+        for stage in passes
         for point in (
-            (one.begin, one.start_bytes), (one.peak_at, one.peak_bytes), (one.end, one.end_bytes)
+            (stage.begin, stage.start_bytes),
+            (stage.peak_at, stage.peak_bytes),
+            (stage.end, stage.end_bytes),
         )
     ]  # fmt: skip
     line = " ".join(f"{_WIDTH * x / last:.2f},{_HEIGHT * (1 - y / top):.2f}" for x, y in points)
@@ -196,15 +198,15 @@ def draw_course(stretches: Sequence[Stretch], *, gpu: str | None, room_bytes: in
 
 def _unroll(stretches: Sequence[Stretch]) -> Iterator[_Pass]:
     at = 0
-    for one in stretches:
-        if one.phase == "build":
+    for stretch in stretches:
+        if stretch.phase == "build":
             continue
-        length = max(1, one.end - one.begin)
-        for time in range(one.repeats):
-            start = one.start_bytes + time * one.delta_bytes
-            peak_at = at + min(length, max(0, one.high_position - one.begin))
-            peak, after = start + one.high_bytes, start + one.delta_bytes
-            yield _Pass(one.phase, at, peak_at, at + length, start, peak, after)
+        length = max(1, stretch.end - stretch.begin)
+        for time in range(stretch.repeats):
+            start = stretch.start_bytes + time * stretch.delta_bytes
+            peak_at = at + min(length, max(0, stretch.high_position - stretch.begin))
+            peak, after = start + stretch.high_bytes, start + stretch.delta_bytes
+            yield _Pass(stretch.phase, at, peak_at, at + length, start, peak, after)
             at += length
 
 

@@ -87,13 +87,13 @@ def render_estimate_page(answer: Answer) -> str:
 
 
 def render_serving_page(
-    found: ServingEstimate, source: str, gpus: Sequence[ServingRow] = ()
+    serving_estimate: ServingEstimate, source: str, gpus: Sequence[ServingRow] = ()
 ) -> str:
     """The page of what a server needs."""
-    terms = sorted(found.terms, key=lambda term: look_of_part(term.name) is FREE_LOOK)
-    parts = [Part(one.name, max(0, one.bytes), look_of_part(one.name).color) for one in terms]
-    document = serving_document(found, source, gpus)
-    gpu, capacity = found.plan.gpu, found.capacity_bytes
+    terms = sorted(serving_estimate.terms, key=lambda term: look_of_part(term.name) is FREE_LOOK)
+    parts = [Part(term.name, max(0, term.bytes), look_of_part(term.name).color) for term in terms]
+    document = serving_document(serving_estimate, source, gpus)
+    gpu, capacity = serving_estimate.plan.gpu, serving_estimate.capacity_bytes
     whole = sum(part.bytes for part in parts)
     total = "the GPU" if whole == capacity else "needed" if capacity else "weights"
     bar = draw_memory(parts, gpu=gpu.slug if gpu else None, capacity_bytes=capacity, interval=None)
@@ -101,26 +101,33 @@ def render_serving_page(
         f"<dt>{group.num_layers} layers</dt><dd>{escape(group.name)}: "
         f"{format_bytes(group.token_bytes)} a token, "
         f"{format_bytes(group.request_bytes)} a request</dd>"
-        for group in found.kv_groups
+        for group in serving_estimate.kv_groups
     ]
     body = [
         bar,
         _legend(has_interval=False, has_limit=capacity is not None),
         _terms(terms, parts, whole, total),
-        _room_for_requests(found),
+        _room_for_requests(serving_estimate),
         f"<h2>What the layers keep</h2><dl>{''.join(groups)}</dl>",
-        _server_gpus(gpus, found.plan.gpu.slug if found.plan.gpu else None),
-        _list("To know", found.remarks),
+        _server_gpus(gpus, serving_estimate.plan.gpu.slug if serving_estimate.plan.gpu else None),
+        _list("To know", serving_estimate.remarks),
         _list(
-            "Where each part comes from", [f"{term.name}: {term.source}" for term in found.terms]
+            "Where each part comes from",
+            [f"{term.name}: {term.source}" for term in serving_estimate.terms],
         ),
     ]
-    plan = found.plan
+    plan = serving_estimate.plan
     facts = (
-        f"{found.num_parameters:,} parameters; {plan.engine}, weights {plan.weights}, "
+        f"{serving_estimate.num_parameters:,} parameters; {plan.engine}, weights {plan.weights}, "
         f"KV cache {plan.precision}, {plan.tensor_parallel} GPU{'s' * (plan.tensor_parallel > 1)}"
     )
-    return _page(found.model, document, lead=serving_line(found), facts=facts, body=body)
+    return _page(
+        serving_estimate.model,
+        document,
+        lead=serving_line(serving_estimate),
+        facts=facts,
+        body=body,
+    )
 
 
 def _page(
@@ -175,7 +182,7 @@ def _table(heads: Sequence[str], rows: Iterable[str], *, kinds: Sequence[str]) -
 def _row(name: str, cells: Sequence[str], *, kinds: Sequence[str], kind: str = "") -> str:
     """A row whose first cell, which is HTML, names it."""
     rest = "".join(
-        f'<td class="{one}">{cell}</td>' for cell, one in zip(cells, kinds[1:], strict=True)
+        f'<td class="{kind}">{cell}</td>' for cell, kind in zip(cells, kinds[1:], strict=True)
     )
     return f'<tr class="{kind}"><th scope="row">{name}</th>{rest}</tr>'
 
@@ -197,20 +204,20 @@ def _terms(terms: Sequence[_Term], parts: Sequence[Part], whole: int, total: str
     )
 
 
-def _room(one: TrainingEstimate) -> int | None:
+def _room(estimate: TrainingEstimate) -> int | None:
     """What the GPU has for tensors."""
-    if one.capacity_bytes is None:
+    if estimate.capacity_bytes is None:
         return None
-    around = (term.bytes for term in one.terms if term.category is Category.UNATTRIBUTED)
-    return one.capacity_bytes - sum(around)
+    around = (term.bytes for term in estimate.terms if term.category is Category.UNATTRIBUTED)
+    return estimate.capacity_bytes - sum(around)
 
 
-def _peaks(one: TrainingEstimate) -> str:
+def _peaks(estimate: TrainingEstimate) -> str:
     facts = [
         f"<dt>{escape(name)}</dt><dd>{format_bytes(moment.allocated_bytes)} at most</dd>"
-        for name, moment in one.peaks.items()
+        for name, moment in estimate.peaks.items()
     ]
-    outside = f"<p>{escape(host_line(one.host))}</p>" if one.host.memory.high else ""
+    outside = f"<p>{escape(host_line(estimate.host))}</p>" if estimate.host.memory.high else ""
     return f"<dl>{''.join(facts)}</dl>{outside}"
 
 
@@ -293,13 +300,13 @@ def _signed(percent: float) -> str:
     return f"{percent:+.0f} %".replace("-", "\N{MINUS SIGN}")
 
 
-def _room_for_requests(found: ServingEstimate) -> str:
-    if not found.users:
+def _room_for_requests(serving_estimate: ServingEstimate) -> str:
+    if not serving_estimate.users:
         return ""
     kinds = ("", "number", "number", "number")
     rows = [
         _row(escape(name), [format(value, how) for value in values], kinds=kinds)
-        for name, values, how in room_rows(found)
+        for name, values, how in room_rows(serving_estimate)
     ]
     heads = ("", "at least", "likely", "at most")
     return "<h2>Room for requests</h2>" + _table(heads, rows, kinds=kinds)

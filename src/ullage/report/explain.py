@@ -102,7 +102,7 @@ def _warning(text: str, width: int) -> Text:
 def _verdict(view: ExplainView) -> Text:
     """The first line."""
     report = view.report
-    failed = next((one for one in view.findings if one.is_fatal), None)
+    failed = next((finding for finding in view.findings if finding.is_fatal), None)
     if failed is not None:
         return Text(failed.what, style="bold red")
     if not report.devices:

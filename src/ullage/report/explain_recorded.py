@@ -38,8 +38,8 @@ def recorded_parts(case: Case, width: int) -> Iterator[RenderableType]:
         yield from _dead_parts(case, dead, width)
     if recorded.transfers:
         yield Text("\nCopies of each step after the first", style="bold")
-        for one in recorded.transfers:
-            yield Text(f"  {_transfer_text(one)}")
+        for transfer in recorded.transfers:
+            yield Text(f"  {_transfer_text(transfer)}")
     if recorded.tokens is not None:
         yield Text("\nCache of a generating model", style="bold")
         for line in _token_lines(recorded.tokens):
@@ -68,14 +68,14 @@ def _dead_parts(case: Case, dead: DeadWeight, width: int) -> Iterator[Renderable
     yield table
 
 
-def _transfer_text(one: Transfers) -> str:
-    where = "to the device" if one.is_to_device else "to the host"
-    memory = "pinned" if one.is_pinned else "pageable"
-    wait = ", waited for" if one.is_waited_for else ""
-    stream = ", on a stream of its own" if one.is_beside else ""
-    count = one.num_copies / one.num_steps
+def _transfer_text(transfers: Transfers) -> str:
+    where = "to the device" if transfers.is_to_device else "to the host"
+    memory = "pinned" if transfers.is_pinned else "pageable"
+    wait = ", waited for" if transfers.is_waited_for else ""
+    stream = ", on a stream of its own" if transfers.is_beside else ""
+    count = transfers.num_copies / transfers.num_steps
     copies = f"{count:.3g} cop{'y' if count == 1 else 'ies'}"
-    return f"{format_bytes(one.step_bytes)} {where} in {copies}, {memory}{wait}{stream}"
+    return f"{format_bytes(transfers.step_bytes)} {where} in {copies}, {memory}{wait}{stream}"
 
 
 def _token_lines(tokens: TokenGrowth) -> Iterator[str]:
@@ -130,14 +130,14 @@ def _dead(case: Case, dead: DeadWeight) -> Document:
     }  # fmt: skip
 
 
-def _transfer(case: Case, one: Transfers) -> Document:
+def _transfer(case: Case, transfers: Transfers) -> Document:
     return {
-        "to": "device" if one.is_to_device else "host",
-        "is_pinned": one.is_pinned,
-        "is_waited_for": one.is_waited_for,
-        "is_beside": one.is_beside,
-        "num_copies": one.num_copies,
-        "num_steps": one.num_steps,
-        "step_bytes": one.step_bytes,
-        "sites": sorted({case.site(block) for block in one.blocks}),
+        "to": "device" if transfers.is_to_device else "host",
+        "is_pinned": transfers.is_pinned,
+        "is_waited_for": transfers.is_waited_for,
+        "is_beside": transfers.is_beside,
+        "num_copies": transfers.num_copies,
+        "num_steps": transfers.num_steps,
+        "step_bytes": transfers.step_bytes,
+        "sites": sorted({case.site(block) for block in transfers.blocks}),
     }

@@ -146,8 +146,13 @@ def write_pickle(out: BinaryIO, snapshot: Snapshot) -> None:
         "device_traces": [list(_events(table, snapshot, lists)) for table in snapshot.events],
         "allocator_settings": dict(snapshot.settings),
         "external_annotations": [
-            {"stage": one.stage, "name": one.name, "device": one.device, "time_us": one.time_us}
-            for one in snapshot.annotations
+            {
+                "stage": annotation.stage,
+                "name": annotation.name,
+                "device": annotation.device,
+                "time_us": annotation.time_us,
+            }
+            for annotation in snapshot.annotations
         ],
     }
     pickle.dump(raw, out, protocol=4)

@@ -45,14 +45,14 @@ def fit_document(report: FitReport) -> dict[str, Any]:
         "plan": None if report.plan is None else report.plan.document,
         "best": None if report.best is None else _candidate(report.best),
         "as_it_is": _candidate(report.as_it_is),
-        "candidates": [_candidate(one) for one in report.candidates],
+        "candidates": [_candidate(candidate) for candidate in report.candidates],
         "front": [{"step_s": time, "peak_used_bytes": used} for time, used in report.front],
         "bound_s": report.bound_s,
         "gap_frac": report.gap,
         "replayed": None if report.replayed is None else report.replayed.document,
         "ended": report.ended or None,
         "worst_rank": None if report.worst_rank is None else report.worst_rank._asdict(),
-        "blocks": [{"path": one.path, "class": one.kind} for one in report.blocks],
+        "blocks": [{"path": block.path, "class": block.kind} for block in report.blocks],
         "left_out": dict(report.left_out),
         "smallest_gpu": None if report.smallest is None else report.smallest.gpu,
         "smallest": None if report.smallest is None else _smallest(report.smallest),
@@ -210,7 +210,7 @@ def _table(report: FitReport, bar: str) -> Table:
     table = make_grid("left", "right", "right", "left", "left")
     table.add_row("", "step", "device", "of the budget", "plan, Pareto front", style="dim")
     front = _front(report)
-    rest = [one for one in report.candidates if one not in front]
+    rest = [candidate for candidate in report.candidates if candidate not in front]
     names = Counter([report.best.name] if report.best else [])
     for one in front:
         _add_row(table, report, one, bar, names)
@@ -224,40 +224,50 @@ def _table(report: FitReport, bar: str) -> Table:
 def _front(report: FitReport) -> list[Candidate]:
     """Those than which nothing that was run takes less memory and no more time."""
     front: list[Candidate] = []
-    for one in sorted(report.candidates, key=lambda one: (one.step_s, one.used_bytes)):
-        if _is_size_known(report, one) and (not front or one.used_bytes < front[-1].used_bytes):
-            front.append(one)
+    for candidate in sorted(
+        report.candidates, key=lambda candidate: (candidate.step_s, candidate.used_bytes)
+    ):
+        if _is_size_known(report, candidate) and (
+            not front or candidate.used_bytes < front[-1].used_bytes
+        ):
+            front.append(candidate)
     return front
 
 
-def _is_size_known(report: FitReport, one: Candidate) -> bool:
+def _is_size_known(report: FitReport, candidate: Candidate) -> bool:
     """Of a run that broke off within the budget, it is not."""
-    return one.seen is None or one.seen.fits or one.used_bytes > report.budget_bytes
-
-
-def _add_row(
-    table: Table, report: FitReport, one: Candidate, bar: str, names: Counter[str]
-) -> None:
-    """One plan; names: of that chosen and of those that were told before."""
-    is_best = report.best is not None and _tell(one) == _tell(report.best)
-    ran = _is_size_known(report, one)
-    drawn = draw_bar(USED_LOOK, one.used_bytes, report.budget_bytes, bar, _BAR_WIDTH)
-    name = f"{one.name} (other blocks)" if names[one.name] and not is_best else one.name
-    names[one.name] += 1
-    told = Text(name, style="bold" if is_best else "")
-    why = _merit(report, one) if is_best else one.why
-    table.add_row(
-        ">" if is_best else "",
-        _ms(one.step_s) if one.step_s else "",
-        format_bytes(one.used_bytes, 2) if ran else "",
-        drawn if ran else "",
-        told.append(f": {why}", style="" if is_best else "dim") if why else told,
+    return (
+        candidate.seen is None or candidate.seen.fits or candidate.used_bytes > report.budget_bytes
     )
 
 
-def _tell(one: Candidate) -> tuple[object, ...]:
+def _add_row(
+    table: Table, report: FitReport, candidate: Candidate, bar: str, names: Counter[str]
+) -> None:
+    """One plan; names: of that chosen and of those that were told before."""
+    is_best = report.best is not None and _tell(candidate) == _tell(report.best)
+    ran = _is_size_known(report, candidate)
+    drawn = draw_bar(USED_LOOK, candidate.used_bytes, report.budget_bytes, bar, _BAR_WIDTH)
+    name = (
+        f"{candidate.name} (other blocks)"
+        if names[candidate.name] and not is_best
+        else candidate.name
+    )
+    names[candidate.name] += 1
+    text = Text(name, style="bold" if is_best else "")
+    why = _merit(report, candidate) if is_best else candidate.why
+    table.add_row(
+        ">" if is_best else "",
+        _ms(candidate.step_s) if candidate.step_s else "",
+        format_bytes(candidate.used_bytes, 2) if ran else "",
+        drawn if ran else "",
+        text.append(f": {why}", style="" if is_best else "dim") if why else text,
+    )
+
+
+def _tell(candidate: Candidate) -> tuple[object, ...]:
     """What tells a plan from others, of which one may have the same name: of as many modules."""
-    return one.name, one.actions, one.configuration
+    return candidate.name, candidate.actions, candidate.configuration
 
 
 def _rates_document(gpu: Gpu) -> dict[str, Any] | None:
@@ -275,7 +285,11 @@ def _rates(gpu: Gpu) -> str:
 
 def _merit(report: FitReport, best: Candidate) -> str:
     """Why a plan was chosen: by time, or by memory where faster ones fit too."""
-    fitting = [one for one in report.candidates if one.seen is not None and one.seen.fits]
+    fitting = [
+        candidate
+        for candidate in report.candidates
+        if candidate.seen is not None and candidate.seen.fits
+    ]
     if all(best.step_s <= one.step_s for one in fitting):
         return "the fastest that fits"
     if all(best.used_bytes <= one.used_bytes for one in fitting):
@@ -307,17 +321,17 @@ def describe_actions(actions: Sequence[Action]) -> list[dict[str, Any]]:
     ]
 
 
-def _candidate(one: Candidate) -> dict[str, Any]:
-    seen = one.seen
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    seen = candidate.seen
     return {
-        "name": one.name,
-        "actions": describe_actions(one.actions),
-        "semantics": semantics_of(one.actions).value,
-        "step_s": one.step_s,
-        "peak_allocated_bytes": one.peak_bytes,
-        "peak_used_bytes": one.used_bytes,
-        "why_not": one.why or None,
-        "configuration": one.configuration or None,
+        "name": candidate.name,
+        "actions": describe_actions(candidate.actions),
+        "semantics": semantics_of(candidate.actions).value,
+        "step_s": candidate.step_s,
+        "peak_allocated_bytes": candidate.peak_bytes,
+        "peak_used_bytes": candidate.used_bytes,
+        "why_not": candidate.why or None,
+        "configuration": candidate.configuration or None,
         "seen": None
         if seen is None
         else {

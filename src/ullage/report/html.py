@@ -55,13 +55,13 @@ def render_comparison(
 ) -> str:
     """The page of two runs, one above the other on the same axes."""
     pages = (before, after)
-    return _render(pages, " and ".join(one.title for one in pages), told, how="comparison")
+    return _render(pages, " and ".join(page.title for page in pages), told, how="comparison")
 
 
 def _render(pages: tuple[SnapshotPage, ...], title: str, told: Told | None, *, how: str) -> str:
     payloads = [
-        f'<script type="application/octet-stream" class="run">{pack_page(one)}</script>'
-        for one in pages
+        f'<script type="application/octet-stream" class="run">{pack_page(page)}</script>'
+        for page in pages
     ]
     if told is not None:
         # "<" is the one character that could end the element.

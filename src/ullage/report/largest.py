@@ -43,7 +43,7 @@ def largest_document(report: LargestReport) -> dict[str, Any]:
         "plan": None if best is None or best.plan is None else best.plan.document,
         "as_it_is": None if report.as_it_is is None else report.as_it_is.size,
         "fastest_per_unit": None if fastest is None else fastest.name,
-        "answers": [_answer(one) for one in report.answers],
+        "answers": [_answer(answer) for answer in report.answers],
         "left_out": dict(report.left_out),
         "num_runs": report.num_runs,
         "wall_s": round(report.wall_s, 3),
@@ -87,9 +87,9 @@ def _parts(report: LargestReport, bar: str) -> Iterator[RenderableType]:
         yield _table(report, bar)
     if report.best is not None and report.best.actions:
         yield Text(f"\n{say_changes(report.best.actions)}")
-    retries = [one for one in report.answers if one.seen.num_retries]
+    retries = [answer for answer in report.answers if answer.seen.num_retries]
     if retries:
-        sizes = ", ".join(str(one.size) for one in retries)
+        sizes = ", ".join(str(retry.size) for retry in retries)
         yield Text(
             f"\nWith {report.variable} {sizes} the allocator had to give back its cache to go on, "
             "which takes time that is not counted",
@@ -110,18 +110,18 @@ def _table(report: LargestReport, bar: str) -> Table:
     name, best, fastest = report.variable, report.best, report.fastest
     table = make_grid("left", "right", "right", "left", "right", "left")
     table.add_row("", name, "device", "of the budget", f"step/{name}", "plan", style="dim")
-    for one in report.answers:
-        told = Text(one.name, style="bold" if one is best else "")
-        is_fastest = one is fastest and len(report.answers) > 1
+    for answer in report.answers:
+        text = Text(answer.name, style="bold" if answer is best else "")
+        is_fastest = answer is fastest and len(report.answers) > 1
         merit = f", the fastest for each {name}" if is_fastest else ""
-        why = f"{one.beyond} does not: {one.why_not}" if one.beyond else "no end was found"
+        why = f"{answer.beyond} does not: {answer.why_not}" if answer.beyond else "no end was found"
         table.add_row(
-            ">" if one is best else "",
-            str(one.size),
-            format_bytes(one.seen.used_bytes, 2),
-            draw_bar(USED_LOOK, one.seen.used_bytes, report.budget_bytes, bar, _BAR_WIDTH),
-            _time(one.unit_s),
-            told.append(f"{merit}; {why}", style="" if one is best else "dim"),
+            ">" if answer is best else "",
+            str(answer.size),
+            format_bytes(answer.seen.used_bytes, 2),
+            draw_bar(USED_LOOK, answer.seen.used_bytes, report.budget_bytes, bar, _BAR_WIDTH),
+            _time(answer.unit_s),
+            text.append(f"{merit}; {why}", style="" if answer is best else "dim"),
         )
     return table
 
@@ -132,18 +132,18 @@ def _time(seconds: float) -> str:
     return f"{1e3 * seconds:.2f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.1f} us"
 
 
-def _answer(one: Answer) -> dict[str, Any]:
+def _answer(answer: Answer) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "actions": describe_actions(one.actions),
-        "semantics": semantics_of(one.actions).value,
-        "size": one.size,
-        "beyond": one.beyond,
-        "why_not": one.why_not or None,
-        "step_s": one.step_s or None,
-        "unit_s": one.unit_s or None,
-        "peak_used_bytes": one.seen.used_bytes,
-        "peak_allocated_bytes": one.seen.allocated_bytes,
-        "num_alloc_retries": one.seen.num_retries,
-        "host_bytes": one.seen.host_bytes,
+        "name": answer.name,
+        "actions": describe_actions(answer.actions),
+        "semantics": semantics_of(answer.actions).value,
+        "size": answer.size,
+        "beyond": answer.beyond,
+        "why_not": answer.why_not or None,
+        "step_s": answer.step_s or None,
+        "unit_s": answer.unit_s or None,
+        "peak_used_bytes": answer.seen.used_bytes,
+        "peak_allocated_bytes": answer.seen.allocated_bytes,
+        "num_alloc_retries": answer.seen.num_retries,
+        "host_bytes": answer.seen.host_bytes,
     }

@@ -24,7 +24,11 @@ LOCK_SCHEMA = "ullage.lock/1"
 
 def lock_document(report: LockReport) -> Document:
     """The document of a lock; sizes are bytes."""
-    found = {one.name: one.entry for case in report.judged for one in case.comparisons}
+    found = {
+        comparison.name: comparison.entry
+        for case in report.judged
+        for comparison in case.comparisons
+    }
     return {
         "schema": LOCK_SCHEMA,
         "lock": report.path.name,
@@ -68,11 +72,13 @@ def _parts(report: LockReport) -> Iterator[RenderableType]:
     table.columns[0].overflow = "fold"
     table.add_row("  scenario", "allocated", "reserved", "change", "", style="dim")
     for case in report.judged:
-        for one in case.comparisons if case.state.is_lockable else ():
-            peaks = one.entry.peaks
+        for comparison in case.comparisons if case.state.is_lockable else ():
+            peaks = comparison.entry.peaks
             sizes = (peaks.allocated_bytes, peaks.reserved_bytes)
             shown = (format_bytes(size, 2) for size in sizes)
-            table.add_row(f"  {one.name}", *shown, _change(one), _what(report, one))
+            table.add_row(
+                f"  {comparison.name}", *shown, _change(comparison), _what(report, comparison)
+            )
     for name in report.removed:
         table.add_row(f"  {name}", "", "", "", "removed")
     yield table
@@ -88,14 +94,14 @@ def _parts(report: LockReport) -> Iterator[RenderableType]:
         )  # fmt: skip
 
 
-def _change(one: Comparison) -> str:
-    if one.locked is None:
+def _change(comparison: Comparison) -> str:
+    if comparison.locked is None:
         return ""
-    changed = one.entry.peaks.allocated_bytes - one.locked.peaks.allocated_bytes
+    changed = comparison.entry.peaks.allocated_bytes - comparison.locked.peaks.allocated_bytes
     return signed(changed) if changed else "none"
 
 
-def _what(report: LockReport, one: Comparison) -> str:
-    if one.name in report.written:
-        return "new" if one.locked is None else "written anew"
-    return "left as it was" if one.name in report.left else "unchanged"
+def _what(report: LockReport, comparison: Comparison) -> str:
+    if comparison.name in report.written:
+        return "new" if comparison.locked is None else "written anew"
+    return "left as it was" if comparison.name in report.left else "unchanged"

@@ -200,8 +200,13 @@ def _header(page: SnapshotPage, sites: Sites, heights: Heights) -> dict[str, Any
         "modules": list(page.module_names),
         "groupings": _groupings(page, sites, blocks),
         "findings": [
-            {"code": one.code, "title": one.title, "text": one.text, "bytes": one.bytes}
-            for one in page.findings
+            {
+                "code": finding.code,
+                "title": finding.title,
+                "text": finding.text,
+                "bytes": finding.bytes,
+            }
+            for finding in page.findings
         ],
         "summary": [list(pair) for pair in page.summary],
         "notes": [*page.notes, *([] if page.replay.num_events else [_NO_TRACE])],

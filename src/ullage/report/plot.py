@@ -60,7 +60,7 @@ def plot_sweep(report: SweepReport, path: Path) -> None:
 def plot_segments(report: ChainReport, path: Path) -> None:
     """Draws what is allocated at most against the operations that are done again."""
     figure, axes = _empty(" ".join(report.program))
-    ran = [one for one in report.cuts if not one.why_not]
+    ran = [cut for cut in report.cuts if not cut.why_not]
     for kind, (name, color) in enumerate(zip(_CUTS, _COLORS, strict=False)):
         of_kind = [one for one in ran if one.name.startswith(name)]
         xs = [100 * one.recomputed for one in of_kind]

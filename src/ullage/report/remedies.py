@@ -22,12 +22,14 @@ def remedy_parts(report: RunReport, width: int) -> Iterator[Text]:
         if not process.findings:
             continue
         yield Text("\nWhat to do", style="bold")
-        shown = [one for number, one in enumerate(process.findings) if _is_shown(number, one)]
-        for finding in shown:
+        findings = [
+            finding for number, finding in enumerate(process.findings) if _is_shown(number, finding)
+        ]
+        for finding in findings:
             yield from _remedy(finding, width)
-        if not any(map(_helps, process.findings)) and len(shown) > 1:
+        if not any(map(_helps, process.findings)) and len(findings) > 1:
             yield Text("  `ullage fit` looks for mixtures of techniques that fit", style="dim")
-        rest = len(process.findings) - len(shown)
+        rest = len(process.findings) - len(findings)
         if rest:
             yield Text(f"  and {rest} more: ullage explain {process.snapshot}", style="dim")
 

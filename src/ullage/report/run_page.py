@@ -28,12 +28,14 @@ def render_run_page(report: RunReport) -> str:
     Raises:
         SnapshotError: none was kept, or one cannot be read or tells of no device memory.
     """
-    kept = [process for process in report.processes if process.snapshot is not None]
-    if not kept:
+    processes = [process for process in report.processes if process.snapshot is not None]
+    if not processes:
         raise SnapshotError(
             "no snapshot of the run was kept: the program used no GPU, or no file was named for it"
         )
-    pages = [page for process in kept for page in _make_pages(process, is_only=len(kept) == 1)]
+    pages = [
+        page for process in processes for page in _make_pages(process, is_only=len(processes) == 1)
+    ]
     told = Told(
         verdict_line(report),
         to_html(lambda console: print_run(report, console)),
@@ -46,9 +48,9 @@ def render_run_page(report: RunReport) -> str:
 
 def _make_pages(process: Process, *, is_only: bool) -> list[SnapshotPage]:
     """The devices of a process, which are called by its rank where there are others."""
-    found = explain_snapshot(read_snapshot(Path(str(process.snapshot))))
-    findings = process.findings or derive_trials(found, find_findings(found))
-    pages = make_pages(ExplainView(str(process.snapshot), found, findings))
+    snapshot = explain_snapshot(read_snapshot(Path(str(process.snapshot))))
+    findings = process.findings or derive_trials(snapshot, find_findings(snapshot))
+    pages = make_pages(ExplainView(str(process.snapshot), snapshot, findings))
     record = process.record
     if is_only:
         return pages

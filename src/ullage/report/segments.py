@@ -39,7 +39,7 @@ def segments_document(report: ChainReport) -> dict[str, Any]:
         "num_units": report.num_units,
         "least": None if best is None else best.name,
         "plan": None if best is None or best.plan is None else best.plan.document,
-        "segmentations": [_cut(one) for one in report.cuts],
+        "segmentations": [_cut(cut) for cut in report.cuts],
         "num_runs": report.num_runs,
         "wall_s": round(report.wall_s, 3),
     }
@@ -89,24 +89,24 @@ def _parts(report: ChainReport, bar: str) -> Iterator[RenderableType]:
 
 
 def _table(report: ChainReport, bar: str) -> Table:
-    most = max(one.allocated_bytes for one in report.cuts)
+    most = max(cut.allocated_bytes for cut in report.cuts)
     table = make_grid("left", "left", "right", "left", "right", "right", "left")
     heads = ("", "segments", "allocated", "", "operations", "step", "modules in each")
     table.add_row(*heads, style="dim")
-    for one in report.cuts:
-        is_best = one is report.best
-        name = Text(one.name, style="bold" if is_best else "")
-        if one.why_not:
-            table.add_row("", name, "", "", "", "", one.why_not)
+    for cut in report.cuts:
+        is_best = cut is report.best
+        name = Text(cut.name, style="bold" if is_best else "")
+        if cut.why_not:
+            table.add_row("", name, "", "", "", "", cut.why_not)
             continue
         table.add_row(
             ">" if is_best else "",
             name,
-            format_bytes(one.allocated_bytes, 2),
-            draw_bar(USED_LOOK, one.allocated_bytes, most, bar, _BAR_WIDTH),
-            f"+{100 * one.recomputed:.0f} %",
-            f"{1e3 * one.step_s:.1f} ms",
-            _in_words(one.lengths),
+            format_bytes(cut.allocated_bytes, 2),
+            draw_bar(USED_LOOK, cut.allocated_bytes, most, bar, _BAR_WIDTH),
+            f"+{100 * cut.recomputed:.0f} %",
+            f"{1e3 * cut.step_s:.1f} ms",
+            _in_words(cut.lengths),
         )
     return table
 
@@ -118,14 +118,14 @@ def _in_words(lengths: Sequence[int]) -> str:
     return ",".join(f"{length}x{number}" if number > 1 else f"{length}" for length, number in runs)
 
 
-def _cut(one: Cut) -> dict[str, Any]:
+def _cut(cut: Cut) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "lengths": list(one.lengths),
-        "spares_last": one.spares_last,
-        "peak_used_bytes": one.used_bytes,
-        "peak_allocated_bytes": one.allocated_bytes,
-        "recomputed": round(one.recomputed, 6),
-        "step_s": one.step_s,
-        "why_not": one.why_not or None,
+        "name": cut.name,
+        "lengths": list(cut.lengths),
+        "spares_last": cut.spares_last,
+        "peak_used_bytes": cut.used_bytes,
+        "peak_allocated_bytes": cut.allocated_bytes,
+        "recomputed": round(cut.recomputed, 6),
+        "step_s": cut.step_s,
+        "why_not": cut.why_not or None,
     }

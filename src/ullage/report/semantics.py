@@ -21,9 +21,9 @@ _PLANS = {
 def semantics_of(actions: Sequence[Action]) -> Semantics:
     """The most that any of them changes."""
     found = [
-        TECHNIQUES[one.technique].semantics
-        for one in actions
-        if TECHNIQUES[one.technique].place is not Place.RANKS
+        TECHNIQUES[action.technique].semantics
+        for action in actions
+        if TECHNIQUES[action.technique].place is not Place.RANKS
     ]
     return max(found, key=_ORDER.index, default=Semantics.SAME)
 
@@ -37,7 +37,7 @@ def say_changes(actions: Sequence[Action]) -> str:
     """A sentence: "What it changes: other rounding: bf16_states"."""
     training = _names(actions, Semantics.TRAINING)
     rounding = _names(actions, Semantics.ROUNDING)
-    reordered = [one.technique for one in actions if TECHNIQUES[one.technique].reorders]
+    reordered = [action.technique for action in actions if TECHNIQUES[action.technique].reorders]
     parts = [
         f"another training: {training}" if training else "",
         f"other rounding: {rounding}" if rounding else "",
@@ -51,8 +51,8 @@ def say_changes(actions: Sequence[Action]) -> str:
 
 def _names(actions: Sequence[Action], kind: Semantics) -> str:
     return ", ".join(
-        one.technique
-        for one in actions
-        if TECHNIQUES[one.technique].semantics is kind
-        and TECHNIQUES[one.technique].place is not Place.RANKS
+        action.technique
+        for action in actions
+        if TECHNIQUES[action.technique].semantics is kind
+        and TECHNIQUES[action.technique].place is not Place.RANKS
     )

@@ -51,78 +51,101 @@ _STYLES: Final = {
 
 
 def serving_document(
-    found: ServingEstimate, source: str, gpus: Sequence[ServingRow] = ()
+    serving_estimate: ServingEstimate, source: str, gpus: Sequence[ServingRow] = ()
 ) -> dict[str, Any]:
     """The document of an answer; sizes are bytes, three numbers are low, likely and high."""
-    plan = {name: getattr(found.plan, name) for name in found.plan.__slots__ if name != "gpu"}
+    plan = {
+        name: getattr(serving_estimate.plan, name)
+        for name in serving_estimate.plan.__slots__
+        if name != "gpu"
+    }
     return {
         "schema": ESTIMATE_SCHEMA,
         "kind": "serving",
-        "verdict": None if found.verdict is None else found.verdict.value.replace(" ", "_"),
-        "reason": found.reason,
-        "model": {"name": found.model, "source": source, "num_parameters": found.num_parameters},
+        "verdict": None
+        if serving_estimate.verdict is None
+        else serving_estimate.verdict.value.replace(" ", "_"),
+        "reason": serving_estimate.reason,
+        "model": {
+            "name": serving_estimate.model,
+            "source": source,
+            "num_parameters": serving_estimate.num_parameters,
+        },
         "plan": plan,
-        "gpu": None if found.plan.gpu is None else found.plan.gpu.slug,
-        "capacity_bytes": found.capacity_bytes,
-        "terms": [asdict(term) for term in found.terms],
-        "kv_groups": [asdict(group) for group in found.kv_groups],
-        "kv_bytes": list(found.kv_bytes),
-        "block_size": found.block_size,
-        "block_bytes": found.block_bytes,
-        "num_blocks": list(found.num_blocks),
-        "tokens": list(found.tokens),
-        "concurrency": list(found.concurrency),
-        "users": list(found.users),
-        "longest": list(found.longest),
-        "remarks": list(found.remarks),
+        "gpu": None if serving_estimate.plan.gpu is None else serving_estimate.plan.gpu.slug,
+        "capacity_bytes": serving_estimate.capacity_bytes,
+        "terms": [asdict(term) for term in serving_estimate.terms],
+        "kv_groups": [asdict(group) for group in serving_estimate.kv_groups],
+        "kv_bytes": list(serving_estimate.kv_bytes),
+        "block_size": serving_estimate.block_size,
+        "block_bytes": serving_estimate.block_bytes,
+        "num_blocks": list(serving_estimate.num_blocks),
+        "tokens": list(serving_estimate.tokens),
+        "concurrency": list(serving_estimate.concurrency),
+        "users": list(serving_estimate.users),
+        "longest": list(serving_estimate.longest),
+        "remarks": list(serving_estimate.remarks),
         "which_gpu": [asdict(row) for row in gpus],
     }
 
 
-def serving_line(found: ServingEstimate) -> str:
+def serving_line(serving_estimate: ServingEstimate) -> str:
     """What it comes to, in one line."""
-    return _headline(found).plain
+    return _headline(serving_estimate).plain
 
 
 def render_serving(
-    found: ServingEstimate, source: str, width: int = 80, gpus: Sequence[ServingRow] = ()
+    serving_estimate: ServingEstimate, source: str, width: int = 80, gpus: Sequence[ServingRow] = ()
 ) -> str:
     """The answer as a text without colour, `width` columns wide."""
-    return render(lambda console: print_serving(found, source, console, gpus), width)
+    return render(lambda console: print_serving(serving_estimate, source, console, gpus), width)
 
 
 def print_serving(
-    found: ServingEstimate, source: str, console: Console, gpus: Sequence[ServingRow] = ()
+    serving_estimate: ServingEstimate,
+    source: str,
+    console: Console,
+    gpus: Sequence[ServingRow] = (),
 ) -> None:
     """Prints the answer."""
-    print_parts(_parts(found, source, bar_mark(console)), console)
+    print_parts(_parts(serving_estimate, source, bar_mark(console)), console)
     if gpus:
         print_parts([Text("\nWhich GPU", style="bold"), _gpus_table(gpus)], console)
 
 
-def _headline(found: ServingEstimate) -> Text:
-    if found.verdict is None or found.plan.gpu is None:
-        each = format_bytes(found.request_bytes)
-        return Text(f"each request of {found.plan.context:,} tokens keeps {each}", style="bold")
-    style = _STYLES[found.verdict]
-    return Text.assemble((found.verdict.value, style), f" on {found.plan.gpu.slug}: {found.reason}")
+def _headline(serving_estimate: ServingEstimate) -> Text:
+    if serving_estimate.verdict is None or serving_estimate.plan.gpu is None:
+        each = format_bytes(serving_estimate.request_bytes)
+        return Text(
+            f"each request of {serving_estimate.plan.context:,} tokens keeps {each}", style="bold"
+        )
+    style = _STYLES[serving_estimate.verdict]
+    return Text.assemble(
+        (serving_estimate.verdict.value, style),
+        f" on {serving_estimate.plan.gpu.slug}: {serving_estimate.reason}",
+    )
 
 
-def _parts(found: ServingEstimate, source: str, bar: str) -> Iterator[RenderableType]:
-    plan = found.plan
+def _parts(serving_estimate: ServingEstimate, source: str, bar: str) -> Iterator[RenderableType]:
+    plan = serving_estimate.plan
     named = f", as {source} has it" if source else ""
-    yield _headline(found)
-    yield Text(f"  {found.model}: {found.num_parameters:,} parameters{named}", style="dim")
+    yield _headline(serving_estimate)
+    yield Text(
+        f"  {serving_estimate.model}: {serving_estimate.num_parameters:,} parameters{named}",
+        style="dim",
+    )
     ranks = f", tensor parallel {plan.tensor_parallel}" if plan.tensor_parallel > 1 else ""
     yield Text(f"  {plan.engine}, weights {plan.weights}, KV {plan.precision}{ranks}", style="dim")
-    yield Text("\nMemory of a GPU" if found.capacity_bytes else "\nWeights", style="bold")
-    yield _terms_table(found.terms, bar)
+    yield Text(
+        "\nMemory of a GPU" if serving_estimate.capacity_bytes else "\nWeights", style="bold"
+    )
+    yield _terms_table(serving_estimate.terms, bar)
     yield Text("\nWhat the layers keep", style="bold")
-    yield _groups_table(found)
-    if found.users:
+    yield _groups_table(serving_estimate)
+    if serving_estimate.users:
         yield Text("\nRoom for requests", style="bold")
-        yield _room_table(found)
-    for remark in found.remarks:
+        yield _room_table(serving_estimate)
+    for remark in serving_estimate.remarks:
         yield Text(f"\n{remark}", style="dim")
 
 
@@ -143,10 +166,10 @@ def look_of_part(name: str) -> Look:
     return _LOOKS.get(name, Look(name, "#999999"))
 
 
-def _groups_table(found: ServingEstimate) -> RenderableType:
+def _groups_table(serving_estimate: ServingEstimate) -> RenderableType:
     table = make_grid("left", "right", "right", "right")
-    table.add_row("", "layers", "a token", f"{found.plan.context:,} tokens", style="dim")
-    for group in found.kv_groups:
+    table.add_row("", "layers", "a token", f"{serving_estimate.plan.context:,} tokens", style="dim")
+    for group in serving_estimate.kv_groups:
         table.add_row(
             f"  {group.name}",
             str(group.num_layers),
@@ -156,13 +179,13 @@ def _groups_table(found: ServingEstimate) -> RenderableType:
     return table
 
 
-def room_rows(found: ServingEstimate) -> list[tuple[str, Sequence[float], str]]:
+def room_rows(serving_estimate: ServingEstimate) -> list[tuple[str, Sequence[float], str]]:
     """What there is room for: a name, three values (low, likely, high), and how to format them."""
     return [
-        (f"blocks of {found.block_size} tokens", found.num_blocks, ",d"),
-        ("tokens, as the engine counts", found.tokens, ",d"),
-        ("requests at once", found.concurrency, ",.2f"),
-        ("longest context of one user", found.longest, ",d"),
+        (f"blocks of {serving_estimate.block_size} tokens", serving_estimate.num_blocks, ",d"),
+        ("tokens, as the engine counts", serving_estimate.tokens, ",d"),
+        ("requests at once", serving_estimate.concurrency, ",.2f"),
+        ("longest context of one user", serving_estimate.longest, ",d"),
     ]
 
 
@@ -181,9 +204,9 @@ def _gpus_table(rows: Sequence[ServingRow]) -> RenderableType:
     return table
 
 
-def _room_table(found: ServingEstimate) -> RenderableType:
+def _room_table(serving_estimate: ServingEstimate) -> RenderableType:
     table = make_grid("left", "right", "right", "right")
     table.add_row("", "at least", "likely", "at most", style="dim")
-    for name, values, how in room_rows(found):
+    for name, values, how in room_rows(serving_estimate):
         table.add_row(f"  {name}", *(format(value, how) for value in values))
     return table

@@ -216,7 +216,7 @@ def _name(point: Point) -> str:
 def _basis(report: SweepReport) -> Sequence[str]:
     """What the answers rest on, over all runs."""
     bases = [b for p in report.points for b in (p.report.allocator_basis, p.report.device_basis)]
-    named = dict.fromkeys(made.what for basis in bases for made in basis.assumptions)
+    named = dict.fromkeys(assumption.what for basis in bases for assumption in basis.assumptions)
     if not named:
         return ["Basis: exact"]
     margin = max(

@@ -73,7 +73,7 @@ class _Grid(Table):
         end_section: bool = False,
     ) -> None:
         """A row; see `rich.table.Table.add_row`."""
-        texts = [Text(printable(one)) if isinstance(one, str) else one for one in cells]
+        texts = [Text(printable(cell)) if isinstance(cell, str) else cell for cell in cells]
         super().add_row(*texts, style=style, end_section=end_section)
 
 

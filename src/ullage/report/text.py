@@ -229,7 +229,7 @@ def _step_table(steps: Sequence[StepPeak], evaluations: Sequence[EvaluationPeak]
         )
     if evaluations:
         name = "evaluation" if len(evaluations) == 1 else f"evaluation x {len(evaluations)}"
-        peaks = [one.peak for one in evaluations]
+        peaks = [evaluation.peak for evaluation in evaluations]
         allocated = format_bytes(max(peak.allocated_bytes for peak in peaks), 2)
         reserved = format_bytes(max(peak.reserved_bytes for peak in peaks), 2)
         table.add_row(f"  {name}", allocated, allocated, "", "", reserved)
@@ -274,7 +274,7 @@ def _device_name(device: DeviceReport, devices: Sequence[DeviceReport]) -> str:
     with the process.
     """
     name = _plain_name(device)
-    is_shared = sum(_plain_name(one) == name for one in devices) > 1
+    is_shared = sum(_plain_name(device) == name for device in devices) > 1
     return f"process {device.pid}, {name}" if is_shared else name
 
 
@@ -326,10 +326,10 @@ def _assumption_table(assumptions: Sequence[Assumption]) -> Table:
 def _assumption_groups(assumptions: Sequence[Assumption]) -> list[list[Assumption]]:
     """What makes a row each; in a long list the same at many places is one row."""
     if len(assumptions) <= _MAX_ROWS:
-        return [[made] for made in assumptions]
+        return [[assumption] for assumption in assumptions]
     groups: dict[str, list[Assumption]] = {}
-    for made in assumptions:
-        groups.setdefault(made.what, []).append(made)
+    for assumption in assumptions:
+        groups.setdefault(assumption.what, []).append(assumption)
     return list(groups.values())
 
 

@@ -73,7 +73,7 @@ def explain_job(
         if levels.devices and (number != pid or ended.was_stopped):
             records.append((record_of(number, levels, job.device.gpu, job.build.version), None))
     known = {record.pid for record, _ in records}
-    failed = (one for one in read_notes(run_dir) if one.failure)
+    failed = (note for note in read_notes(run_dir) if note.failure)
     report = explain_run(
         records,
         program=Program(
@@ -100,15 +100,17 @@ def explain_job(
 
 def _with_findings(report: RunReport) -> RunReport:
     """The report with what is found in the snapshots of processes that ran out of memory."""
-    if not any(one.oom is not None and one.snapshot is not None for one in report.processes):
+    if not any(
+        process.oom is not None and process.snapshot is not None for process in report.processes
+    ):
         return report
     from ullage.explain.remedies import find_remedies
 
     processes = tuple(
-        replace(one, findings=find_remedies(one.snapshot))
-        if one.oom is not None and one.snapshot is not None
-        else one
-        for one in report.processes
+        replace(process, findings=find_remedies(process.snapshot))
+        if process.oom is not None and process.snapshot is not None
+        else process
+        for process in report.processes
     )
     return replace(report, processes=processes)
 

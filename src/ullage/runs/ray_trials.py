@@ -152,9 +152,9 @@ class RayTrials:
         """The nodes that have their processors free and what the program needs."""
         ray = self._ray
         nodes = [
-            _Node(ray, one["NodeID"], one["NodeManagerAddress"], int(one["Resources"]["CPU"]))
-            for one in ray.nodes()
-            if one["Alive"] and one["Resources"].get("CPU", 0) >= 1
+            _Node(ray, node["NodeID"], node["NodeManagerAddress"], int(node["Resources"]["CPU"]))
+            for node in ray.nodes()
+            if node["Alive"] and node["Resources"].get("CPU", 0) >= 1
         ]
         place = ray.put((_place(self._job), self._job))
         begun = {node.actor.begin.remote(place): node for node in nodes}

@@ -208,13 +208,13 @@ def _can_be_held(job: Job, first: Job) -> bool:
     calls its model.
     """
     actions = () if job.options.plan is None else job.options.plan.actions
-    techniques = [TECHNIQUES[one.technique] for one in actions]
+    techniques = [TECHNIQUES[action.technique] for action in actions]
     return (
         job.program == first.program
         and job.options.rank is None
         and not job.options.has_snapshot
         and _without_plan(job.options) == _without_plan(first.options)
-        and all(one.start is None and one.on_move is None for one in techniques)
+        and all(technique.start is None and technique.on_move is None for technique in techniques)
     )
 
 
@@ -225,9 +225,9 @@ def _is_believed(result: RunReport, job: Job, source: _Source) -> bool:
         outcome = report.program.plan
         return outcome is not None and outcome.replayed is not None
     if not source.is_held:  # torch is another where variables were set before it was imported
-        return not any(one.record.changed_variables for one in report.processes)
+        return not any(process.record.changed_variables for process in report.processes)
     gpu = job.device.gpu
-    is_over = any(one.peak_used_bytes > gpu.total_bytes for one in report.devices)
+    is_over = any(device.peak_used_bytes > gpu.total_bytes for device in report.devices)
     if is_over and not job.device.is_unlimited:  # by what came before the copy
         return False
     ended = report.program_exit

@@ -32,7 +32,7 @@ def compute_in(target: Target, dtype: Any, refuse: Callable[[str], NoReturn]) ->
     import torch
 
     model = target.model
-    if any(one.dtype in {torch.bfloat16, torch.float16} for one in model.parameters()):
+    if any(parameter.dtype in {torch.bfloat16, torch.float16} for parameter in model.parameters()):
         refuse("parameters are in 16 bits already")
 
     def run(forward: Any, *arguments: Any, **named: Any) -> Any:
@@ -53,13 +53,13 @@ def widened(outputs: Any) -> Any:
     if isinstance(outputs, torch.Tensor):
         return outputs.float() if outputs.dtype in {torch.bfloat16, torch.float16} else outputs
     if isinstance(outputs, dict):
-        for name, one in outputs.items():
-            outputs[name] = widened(one)
+        for name, output in outputs.items():
+            outputs[name] = widened(output)
         return outputs
     if isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
-        return type(outputs)(*(widened(one) for one in outputs))
+        return type(outputs)(*(widened(output) for output in outputs))
     if isinstance(outputs, tuple | list):
-        return type(outputs)(widened(one) for one in outputs)
+        return type(outputs)(widened(output) for output in outputs)
     return outputs
 
 

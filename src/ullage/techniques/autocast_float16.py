@@ -34,8 +34,8 @@ def _apply(target: Target, _: Action) -> None:
     if not target.optimizers:
         AUTOCAST_FLOAT16.refuse("it has no optimizer whose steps could be left out")
     scaler = _Scaler(target.model, target.optimizers)
-    for one in scaler.parameters:
-        target.changes.hook(one.register_hook(scaler.scale_back))
+    for parameter in scaler.parameters:
+        target.changes.hook(parameter.register_hook(scaler.scale_back))
     for optimizer in target.optimizers:
         handle = optimizer.register_step_pre_hook(scaler.check)
         # Before whatever else steps in the optimizer's place.
@@ -76,8 +76,8 @@ class _Scaler:
                 "a backward goes to parameters of another optimizer, or of none, as well"
             )
         scaled = [
-            (torch.ones_like(root) if one is None else one) * self._scale
-            for root, one in zip(roots, grads, strict=True)
+            (torch.ones_like(root) if grad is None else grad) * self._scale
+            for root, grad in zip(roots, grads, strict=True)
         ]
         self._is_scaled = True
         try:
@@ -91,14 +91,16 @@ class _Scaler:
 
     def check(self, optimizer: Any, *_: Any) -> None:
         """Before a step: leaves it out where a gradient is not finite."""
-        held = [one for group in optimizer.param_groups for one in group["params"]]
-        if _are_finite([one.grad for one in held if one.grad is not None]):
+        param_groups = [one for group in optimizer.param_groups for one in group["params"]]
+        if _are_finite(
+            [param_group.grad for param_group in param_groups if param_group.grad is not None]
+        ):
             self._num_good += 1
             if self._num_good == _GROWTH_INTERVAL:
                 self._scale, self._num_good = 2 * self._scale, 0
             return
-        for one in held:
-            one.grad = None
+        for param_group in param_groups:
+            param_group.grad = None
         self._scale, self._num_good = max(self._scale / 2, _LEAST_SCALE), 0
         self._num_skipped += 1
         warnings.warn(

@@ -37,19 +37,19 @@ def _apply(target: Target, action: Action) -> None:
         check_steps_in_parts(optimizer, _NAME)
     if not target.optimizers:
         BF16_PARAMETERS.refuse("it has no optimizer that could keep its small updates")
-    held = {
+    optimizers = {
         one
         for optimizer in target.optimizers
         for group in optimizer.param_groups
         for one in group["params"]
         if one.dtype == torch.float32 and one.dim() >= _LEAST_DIMS
     }
-    if not held:
+    if not optimizers:
         BF16_PARAMETERS.refuse("no parameter of two dimensions is trained in float32")
-    _refuse_distributed(held)
-    masters = _narrow(held, target.changes, has_masters=has_masters)
+    _refuse_distributed(optimizers)
+    masters = _narrow(optimizers, target.changes, has_masters=has_masters)
     for optimizer in target.optimizers:
-        step = _Bf16Step(optimizer, held, masters, part_bytes)
+        step = _Bf16Step(optimizer, optimizers, masters, part_bytes)
         OwnStep(optimizer, step).apply(target.changes)
         target.changes.hook(optimizer.register_load_state_dict_post_hook(step.widen_states))
     target.wrap_forward("", functools.partial(_run, target.model))
@@ -60,7 +60,7 @@ def _refuse_distributed(parameters: Iterable[Any]) -> None:
 
     distributed = torch.distributed
     is_one = not (distributed.is_available() and distributed.is_initialized())
-    if any(hasattr(one, "device_mesh") for one in parameters) or not is_one:
+    if any(hasattr(parameter, "device_mesh") for parameter in parameters) or not is_one:
         BF16_PARAMETERS.refuse(
             "several ranks train it; FSDP2's MixedPrecisionPolicy does this for them"
         )

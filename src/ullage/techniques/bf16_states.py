@@ -22,8 +22,8 @@ def _apply(target: Target, action: Action) -> None:
 
     part_bytes = int(BF16_STATES.value_of(action, "part_mib")) * 2**20
     for optimizer in target.optimizers:
-        held = [one for group in optimizer.param_groups for one in group["params"]]
-        if not any(one.dtype == torch.float32 for one in held):
+        param_groups = [one for group in optimizer.param_groups for one in group["params"]]
+        if not any(param_group.dtype == torch.float32 for param_group in param_groups):
             raise PlanError("'bf16_states': no parameter is float32; its states are as small now")
     for optimizer in target.optimizers:
         store = _RoundedStore(torch.float32, torch.bfloat16)

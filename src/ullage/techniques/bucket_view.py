@@ -32,10 +32,12 @@ def _start(torch: ModuleType) -> None:
 def _apply(target: Target, _: Action) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
-    found = [one for one in target.model.modules() if isinstance(one, DistributedDataParallel)]
-    if not found:
+    modules = [
+        module for module in target.model.modules() if isinstance(module, DistributedDataParallel)
+    ]
+    if not modules:
         BUCKET_VIEW.refuse("nothing in it is in DistributedDataParallel")
-    if not all(one.gradient_as_bucket_view for one in found):
+    if not all(module.gradient_as_bucket_view for module in modules):
         BUCKET_VIEW.refuse(f"it was made without; give DistributedDataParallel {_OPTION}=True")
 
 

@@ -41,9 +41,11 @@ def find_head(model: Any) -> Any:
     named: Any = getattr(model, "get_output_embeddings", lambda: None)()
     if named is not None:
         return named if type(named) is nn.Linear else None
-    linears = [one for one in model.modules() if type(one) is nn.Linear]
-    sizes = {one.num_embeddings for one in model.modules() if isinstance(one, nn.Embedding)}
-    wide = [one for one in linears if one.out_features in sizes]
+    linears = [module for module in model.modules() if type(module) is nn.Linear]
+    sizes = {
+        module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)
+    }
+    wide = [linear for linear in linears if linear.out_features in sizes]
     return (wide or linears or [None])[-1]
 
 

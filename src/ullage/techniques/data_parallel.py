@@ -60,7 +60,7 @@ def check_is_whole(target: Target, technique: str) -> None:
         if names & {"DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel"}:
             kind = type(module).__name__
             raise PlanError(f"{technique!r}: the program shares its training out itself ({kind})")
-    if any(hasattr(one, "device_mesh") for one in target.model.parameters()):
+    if any(hasattr(parameter, "device_mesh") for parameter in target.model.parameters()):
         raise PlanError(f"{technique!r}: the program shares its parameters out itself (DTensor)")
 
 

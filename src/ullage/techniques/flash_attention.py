@@ -105,8 +105,10 @@ def _compare(
         FLASH_ATTENTION.refuse(f"what a {kind.__name__} computes cannot be compared here")
     numbers = torch.Generator().manual_seed(0)
     given = [
-        torch.randn(2, one.shape[1], _LENGTH, one.shape[3], dtype=torch.float64, generator=numbers)
-        for one in shapes
+        torch.randn(
+            2, shape.shape[1], _LENGTH, shape.shape[3], dtype=torch.float64, generator=numbers
+        )
+        for shape in shapes
     ]
     later = torch.full((_LENGTH, _LENGTH), torch.finfo(torch.float64).min, dtype=torch.float64)
     is_causal = mask is not None or getattr(module, "is_causal", True)

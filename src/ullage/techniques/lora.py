@@ -26,7 +26,7 @@ def _apply(target: Target, action: Action) -> None:
     (optimizer,) = optimizers
     if any(len(state) for state in optimizer.state.values()):
         LORA.refuse("the optimizer has stepped; apply the plan before the first step")
-    if any(hasattr(one, "device_mesh") for one in model.parameters()):
+    if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
         LORA.refuse("its parameters are sharded")
     names = _linears(model)
     if not names:
@@ -63,7 +63,7 @@ def _inject(model: Any, names: list[str], rank: int, *, is_quantised: bool) -> N
     had = vars(model).get("is_loaded_in_4bit")
     model.is_loaded_in_4bit = is_quantised  # what peft asks of a model of transformers
     try:
-        cuda = {one.device for one in model.parameters() if one.is_cuda}
+        cuda = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
         with torch.random.fork_rng(cuda):  # the program draws the numbers that it would
             inject_adapter_in_model(config, model, _ADAPTER)
     finally:
@@ -97,15 +97,15 @@ def _quantise(model: Any, name: str, linear: Any) -> None:
         LORA.refuse(f"bitsandbytes cannot be imported ({error}); install it")
     weight = linear.weight
     has_bias = linear.bias is not None
-    made = Linear4bit(
+    linear4bit = Linear4bit(
         linear.in_features, linear.out_features, bias=has_bias, quant_type="nf4", device="meta"
     )
-    made.weight = Params4bit(weight.data, requires_grad=False, quant_type="nf4", module=made).to(
-        weight.device
-    )
-    made.bias = linear.bias
-    made.train(linear.training)
-    _put(model, name, made)
+    linear4bit.weight = Params4bit(
+        weight.data, requires_grad=False, quant_type="nf4", module=linear4bit
+    ).to(weight.device)
+    linear4bit.bias = linear.bias
+    linear4bit.train(linear.training)
+    _put(model, name, linear4bit)
     weight.data = weight.data.new_empty(0)
 
 

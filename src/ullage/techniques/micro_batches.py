@@ -71,7 +71,7 @@ def _run_losses(forward: Any, parts: list[Any]) -> Any:
     import torch
 
     model = forward.__self__
-    parameters = [one for one in model.parameters() if one.requires_grad]
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     summed: list[Any] = [None] * len(parameters)
     total: Any = 0.0
     outputs: Any = None
@@ -107,7 +107,7 @@ def _weights(forward: Any, parts: list[Any]) -> list[Any]:
             causal = getattr(loss, "__name__", None) == _CAUSAL_LOSS
             counts.append(((labels[..., 1:] if causal else labels) != _IGNORED).sum())
     total = sum(counts)
-    return [one / total for one in counts]
+    return [count / total for count in counts]
 
 
 def _loss_in(outputs: Any) -> Any:

@@ -38,8 +38,11 @@ def _staying(optimizer: Any, percent: int) -> set[int]:
     """The parameters, by their ids, whose states stay on the device: the largest go to the host
     first, as many as come to the share.
     """
-    held = [one for group in optimizer.param_groups for one in group["params"]]
-    sizes = {id(one): one.numel() * one.element_size() for one in held}
+    param_groups = [one for group in optimizer.param_groups for one in group["params"]]
+    sizes = {
+        id(param_group): param_group.numel() * param_group.element_size()
+        for param_group in param_groups
+    }
     left = sum(sizes.values()) * percent // _ALL
     staying = set()
     for number in sorted(sizes, key=sizes.__getitem__, reverse=True):

@@ -48,7 +48,7 @@ def _apply(target: Target, action: Action) -> None:
     (device,) = devices
     link = make_link(device.type)
     part_bytes = int(PARAMETER_OFFLOAD.value_of(action, "part_mib")) * 2**20
-    concerned = [one for one in target.optimizers if _holds(one, set(everything))]
+    concerned = [optimizer for optimizer in target.optimizers if _holds(optimizer, set(everything))]
     for optimizer in concerned:
         check_steps_in_parts(optimizer, _NAME)
     blocks = [_Block(some, link, device) for some in held]
@@ -67,12 +67,12 @@ def _own_parameters(model: Any, module: Any) -> list[Any]:
     """The parameters of a module that no module outside it has."""
     inner = set(module.modules())
     others = {
-        one
+        parameter
         for other in model.modules()
         if other not in inner
-        for one in other.parameters(recurse=False)
+        for parameter in other.parameters(recurse=False)
     }
-    return [one for one in module.parameters() if one not in others]
+    return [parameter for parameter in module.parameters() if parameter not in others]
 
 
 def _holds(optimizer: Any, parameters: set[Any]) -> bool:
@@ -137,15 +137,15 @@ class _Block:
     def move_out(self) -> None:
         """Leaves the parameters on the host alone."""
         hosts: dict[Any, Any] = {}
-        for one in self._parameters:
-            there = _bytes(one.data)
-            hosts[one] = self._link.host_bytes(there.numel())
-            self._link.wait(self._link.copy_out(hosts[one], there))
+        for parameter in self._parameters:
+            there = _bytes(parameter.data)
+            hosts[parameter] = self._link.host_bytes(there.numel())
+            self._link.wait(self._link.copy_out(hosts[parameter], there))
         self._link.settle()
         self.hosts = hosts
         self._views = {one: _like(one, host) for one, host in hosts.items()}
-        for one, view in self._views.items():
-            one.data = view
+        for parameter, view in self._views.items():
+            parameter.data = view
 
     def stay(self) -> None:
         """Puts them on the device for good."""
@@ -160,8 +160,8 @@ class _Block:
         if self._coming or self._present or not self.hosts:
             return
         self._versions = self._current_versions()
-        for one in self._parameters:
-            host = self.hosts[one]
+        for parameter in self._parameters:
+            host = self.hosts[parameter]
             there = self._link.device_bytes(host.numel(), self.device)
             self._coming.append((there, self._link.copy_in(there, host)))
 
@@ -170,11 +170,11 @@ class _Block:
         if self._coming and self._current_versions() != self._versions:
             self._forget_coming()  # a checkpoint was loaded, say, since they were sent for
         self.fetch()
-        for one, (there, mark) in zip(self._parameters, self._coming, strict=False):
+        for parameter, (there, mark) in zip(self._parameters, self._coming, strict=False):
             self._link.wait(mark)
-            one.data = _like(one, there)
+            parameter.data = _like(parameter, there)
             self._places[there.untyped_storage()._cdata] = len(self._present)
-            self._present.append(one.data)
+            self._present.append(parameter.data)
         self._coming = []
 
     def leave(self) -> None:
@@ -184,8 +184,8 @@ class _Block:
             return
         if self._current_versions() != self._versions:
             PARAMETER_OFFLOAD.refuse("a block changes its parameters beside the optimizer")
-        for one in self._parameters:
-            one.data = self._views[one]
+        for parameter in self._parameters:
+            parameter.data = self._views[parameter]
         self._present = []
         self._places = {}
 
@@ -196,7 +196,7 @@ class _Block:
         self._coming = []
 
     def _current_versions(self) -> list[int]:
-        return [one._version for one in self._parameters]
+        return [parameter._version for parameter in self._parameters]
 
     def pack(self, tensor: Any) -> Any:
         """What is saved for backward; of a parameter, where it is."""
@@ -265,8 +265,8 @@ class _Step:
     def move_states(self, optimizer: Any) -> None:
         """torch has put states that were loaded where their parameters are, on the host."""
         for block in self._blocks:
-            for one in block.hosts:
-                state = optimizer.state.get(one, {})
+            for host in block.hosts:
+                state = optimizer.state.get(host, {})
                 for name, values in state.items():
                     if hasattr(values, "dim") and values.dim():
                         state[name] = values.to(block.device)

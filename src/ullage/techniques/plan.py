@@ -55,21 +55,27 @@ class MadeFor:
     modules: Mapping[str, str] = field(default_factory=dict)
     optimizer: str | None = None
 
-    def differences(self, found: MadeFor) -> list[str]:
+    def differences(self, made_for: MadeFor) -> list[str]:
         """How another program differs from this, for people; empty where it does not."""
         pairs = (
-            ("torch", public_version(self.torch), public_version(found.torch)),
-            ("the model", self.model, found.model),
-            ("the number of parameters", f"{self.num_parameters:,}", f"{found.num_parameters:,}"),
-            ("the optimizer", self.optimizer, found.optimizer),
+            ("torch", public_version(self.torch), public_version(made_for.torch)),
+            ("the model", self.model, made_for.model),
+            (
+                "the number of parameters",
+                f"{self.num_parameters:,}",
+                f"{made_for.num_parameters:,}",
+            ),
+            ("the optimizer", self.optimizer, made_for.optimizer),
         )
         said = [
             f"{what} is {theirs or 'none'}, and was {ours or 'none'}"
             for what, ours, theirs in pairs
             if ours != theirs
         ]
-        there = found.modules
-        said += _some("there is no module {}", [one for one in self.modules if one not in there])
+        there = made_for.modules
+        said += _some(
+            "there is no module {}", [module for module in self.modules if module not in there]
+        )
         said += _some(
             "{}",
             [
@@ -157,8 +163,10 @@ class Plan:
     def summary(self) -> str:
         """The actions in a line: "checkpoint (12 modules), foreach"."""
         said = [
-            f"{one.technique} ({len(one.modules)} modules)" if one.modules else one.technique
-            for one in self.actions
+            f"{action.technique} ({len(action.modules)} modules)"
+            if action.modules
+            else action.technique
+            for action in self.actions
         ]
         return ", ".join(said) or "the program as it is"
 
@@ -210,11 +218,11 @@ class Plan:
             "made_for": asdict(self.made_for),
             "actions": [
                 {
-                    "technique": one.technique,
-                    "modules": [*one.modules],
-                    "settings": {**one.settings},
+                    "technique": action.technique,
+                    "modules": [*action.modules],
+                    "settings": {**action.settings},
                 }
-                for one in self.actions
+                for action in self.actions
             ],
             "foreseen": None if self.foreseen is None else asdict(self.foreseen),
         }
@@ -250,12 +258,12 @@ class Plan:
         return applied(self, model, optimizer)
 
 
-def _check_pair(one: Action, other: Action) -> None:
+def _check_pair(action: Action, other: Action) -> None:
     """Raises PlanError where two actions of a plan do not go together."""
-    first, second = TECHNIQUES[one.technique], TECHNIQUES[other.technique]
+    first, second = TECHNIQUES[action.technique], TECHNIQUES[other.technique]
     if first is not second and not (second.name in first.excludes or first.name in second.excludes):
         return
-    shared = sorted(set(one.modules) & set(other.modules))
+    shared = sorted(set(action.modules) & set(other.modules))
     if first.place is second.place is Place.MODULES and not shared:
         return
     where = f" on {shared[0]}" if shared else ""
@@ -273,7 +281,7 @@ def _read(document: Any) -> Plan:
     actions = _expect(document.get("actions"), list, "actions")
     foreseen = document.get("foreseen")
     return Plan(
-        tuple(_read_action(one) for one in actions),
+        tuple(_read_action(action) for action in actions),
         _fill(MadeFor, document.get("made_for"), "made_for"),
         None if foreseen is None else _fill(Foreseen, foreseen, "foreseen"),
     )
@@ -283,8 +291,8 @@ def _read_action(document: Any) -> Action:
     _expect(document, dict, "an action")
     _only(document, ("technique", "modules", "settings"), "an action")
     modules = _expect(document.get("modules", []), list, "modules")
-    for one in modules:
-        _expect(one, str, "a path of modules")
+    for module in modules:
+        _expect(module, str, "a path of modules")
     settings = _expect(document.get("settings", {}), dict, "settings")
     technique = _expect(document.get("technique"), str, "technique")
     return Action(technique, tuple(modules), settings)
@@ -293,14 +301,15 @@ def _read_action(document: Any) -> Action:
 def _fill(kind: type[Any], document: Any, what: str) -> Any:
     """A dataclass from the object of its fields."""
     _expect(document, dict, what)
-    _only(document, [one.name for one in fields(kind)], what)
-    for one in fields(kind):
-        if one.name in document:
-            _check_kind(document[one.name], str(one.type), f"{what}.{one.name}")
+    _only(document, [attribute.name for attribute in fields(kind)], what)
+    for attribute in fields(kind):
+        name = attribute.name
+        if name in document:
+            _check_kind(document[name], str(attribute.type), f"{what}.{name}")
     try:
         return kind(**document)
     except TypeError:
-        missing = next(one.name for one in fields(kind) if one.name not in document)
+        missing = next(field.name for field in fields(kind) if field.name not in document)
         raise PlanError(f"{what} lacks the field {missing!r}; make the plan anew") from None
 
 
@@ -313,7 +322,7 @@ def _check_kind(value: Any, annotation: str, what: str) -> None:
 
 
 def _are_texts(values: Iterable[Any]) -> bool:
-    return all(isinstance(one, str) for one in values)
+    return all(isinstance(value, str) for value in values)
 
 
 def _expect(value: Any, kind: type[Any], what: str) -> Any:

@@ -69,7 +69,7 @@ class _Policy:
     def check(self) -> None:
         """Raises PlanError where the first run had fewer products than it was to keep."""
         num = self._num_met(is_recompute=False)
-        missing = [str(one) for one in self._numbers if one >= num]
+        missing = [str(number) for number in self._numbers if number >= num]
         if missing:
             raise PlanError(
                 f"selective_checkpoint.saves is {self._saves!r}; a call of a module has {num} "
@@ -231,9 +231,9 @@ def _checking(first: Any, again: Any) -> tuple[Any, Any]:
 
 def _storages(value: Any) -> list[int]:
     return [
-        one.untyped_storage()._cdata
-        for one in tensors(value)
-        if one.layout is _strided() and not hasattr(one, "device_mesh")
+        tensor.untyped_storage()._cdata
+        for tensor in tensors(value)
+        if tensor.layout is _strided() and not hasattr(tensor, "device_mesh")
     ]
 
 

@@ -78,12 +78,14 @@ def _check_apart(model: Any, blocks: list[Any]) -> None:
     """Raises PlanError where a parameter belongs to two of those that are gathered apart."""
     owner: dict[int, int] = {}
     for number, block in enumerate(blocks):
-        for one in block.parameters():
-            if owner.setdefault(id(one), number) != number:
+        for parameter in block.parameters():
+            if owner.setdefault(id(parameter), number) != number:
                 _refuse_shared()
     inside = {id(part) for block in blocks for part in block.modules()}
     for part in model.modules():
-        if id(part) not in inside and any(id(one) in owner for one in part._parameters.values()):
+        if id(part) not in inside and any(
+            id(parameter) in owner for parameter in part._parameters.values()
+        ):
             _refuse_shared()
 
 

@@ -60,8 +60,8 @@ def _apply(target: Target, action: Action) -> None:
     for path, style in styles.items():
         module = target.module(path)
         if style == _SUMMED:
-            for one in module.parameters():
-                target.changes.hook(one.register_hook(_sum))
+            for parameter in module.parameters():
+                target.changes.hook(parameter.register_hook(_sum))
             continue
         split.split(module.weight, _DIMS[style])
         if style == _COLUMNS and module.bias is not None:
@@ -103,12 +103,12 @@ def _styles(model: Any) -> Iterator[tuple[str, str]]:
     prefix = "" if base is model else f"{model.base_model_prefix}."
     for pattern, style in told.items():
         wanted = re.compile(re.escape(prefix + pattern).replace(r"\*", r"[^.]+"))
-        found = [path for path, _ in model.named_modules() if wanted.fullmatch(path)]
-        if found and style not in {_COLUMNS, _ROWS, _SUMMED}:
+        modules = [path for path, _ in model.named_modules() if wanted.fullmatch(path)]
+        if modules and style not in {_COLUMNS, _ROWS, _SUMMED}:
             TENSOR_PARALLEL.refuse(
-                f"the plan of {type(model).__name__} splits {found[0]!r} as {style!r}"
+                f"the plan of {type(model).__name__} splits {modules[0]!r} as {style!r}"
             )
-        yield from ((path, style) for path in found)
+        yield from ((path, style) for path in modules)
 
 
 def _check(model: Any, styles: dict[str, str], size: int) -> None:
@@ -134,7 +134,9 @@ def _check(model: Any, styles: dict[str, str], size: int) -> None:
             )
     for parent in {path.rpartition(".")[0] for path in styles}:
         drawn = [getattr(modules[parent], name, 0.0) for name in ("attention_dropout", "dropout")]
-        drawn += [one.p for one in modules[parent].modules() if isinstance(one, nn.Dropout)]
+        drawn += [
+            module.p for module in modules[parent].modules() if isinstance(module, nn.Dropout)
+        ]
         if any(isinstance(one, float) and one > 0 for one in drawn):
             TENSOR_PARALLEL.refuse(
                 f"{parent} has dropout, which ranks would draw alike for other heads"
@@ -221,11 +223,11 @@ def _check_same(given: Any) -> None:
     import torch
     from torch import distributed
 
-    values = [one.detach().cpu() for one in tensors(given)]
+    values = [tensor.detach().cpu() for tensor in tensors(given)]
     digest = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
-    for one in values:
+    for value in values:
         digest.update(
-            pickle.dumps((one.shape, one.double().sum().item(), one.flatten()[:64].tolist()))
+            pickle.dumps((value.shape, value.double().sum().item(), value.flatten()[:64].tolist()))
         )
     found: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(found, digest.hexdigest())

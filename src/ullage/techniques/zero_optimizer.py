@@ -46,7 +46,8 @@ def _is_averaged(model: Any) -> bool:
     wrapper = torch.nn.parallel.DistributedDataParallel
     modules, _ = live_owners(torch)
     return any(
-        isinstance(one, wrapper) and any(part is model for part in one.modules()) for one in modules
+        isinstance(module, wrapper) and any(part is model for part in module.modules())
+        for module in modules
     )
 
 

@@ -210,8 +210,8 @@ class GpuMemory:
     def _above_base(self, levels: Mapping[int, Levels]) -> Levels:
         """The highest of the devices, each above what it held when the test began."""
         above = [
-            Levels(*(one - base for one, base in zip(found, self._base_of(device), strict=True)))
-            for device, found in levels.items()
+            Levels(*(one - base for one, base in zip(level, self._base_of(device), strict=True)))
+            for device, level in levels.items()
         ]
         return Levels(*(max(column) for column in zip(*above, _NOTHING, strict=True)))
 

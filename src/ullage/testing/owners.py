@@ -124,7 +124,9 @@ def _used(totals: DeviceTotals) -> int:
 
 
 def _assumed(basis: Basis) -> tuple[str, ...]:
-    return tuple(sorted({one.what for one in basis.assumptions if not one.is_note}))
+    return tuple(
+        sorted({assumption.what for assumption in basis.assumptions if not assumption.is_note})
+    )
 
 
 def _places(shares: Sequence[SiteShare]) -> tuple[Place, ...]:

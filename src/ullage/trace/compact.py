@@ -123,7 +123,7 @@ def _columns(snapshot: Snapshot) -> Iterator[tuple[str, NDArray[Any]]]:
     yield "stacks.start", snapshot.stacks.start
     yield "stacks.frame", snapshot.stacks.frame
     for name in ("time_us", "device"):
-        numbers = [getattr(one, name) for one in snapshot.annotations]
+        numbers = [getattr(annotation, name) for annotation in snapshot.annotations]
         yield f"annotations.{name}", np.array(numbers, dtype=np.int64)
 
 
@@ -135,8 +135,8 @@ def _values(snapshot: Snapshot) -> dict[str, Any]:
         "texts": list(snapshot.texts),
         "pools": list(snapshot.pools),
         "settings": dict(snapshot.settings),
-        "annotation_names": [one.name for one in annotations],
-        "annotation_stages": [one.stage for one in annotations],
+        "annotation_names": [annotation.name for annotation in annotations],
+        "annotation_stages": [annotation.stage for annotation in annotations],
         "has_record": snapshot.record is not None,
         "record": dict(snapshot.record or {}),
         "num_devices": [len(snapshot.events), len(snapshot.host_events)],
@@ -162,7 +162,9 @@ class _Reading:
     def snapshot(self) -> Snapshot:
         """The whole, its numbers not yet checked."""
         num_devices = self._python("num_devices", list)
-        if len(num_devices) != 2 or not all(one in range(_MAX_DEVICES) for one in num_devices):
+        if len(num_devices) != 2 or not all(
+            num_device in range(_MAX_DEVICES) for num_device in num_devices
+        ):
             raise damaged(f"it has {num_devices!r:.80} devices")
         annotations = (
             self._texts("annotation_names"),

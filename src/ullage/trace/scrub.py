@@ -154,8 +154,8 @@ def _find_users(texts: _Texts) -> frozenset[str]:
     packages = set(_NOBODY)
     for path in texts.paths:
         for root in ROOTS:
-            if found := root.match(path):
-                packages.update(re.split(r"[/\\.]", path[found.end() :].lower()))
+            if match := root.match(path):
+                packages.update(re.split(r"[/\\.]", path[match.end() :].lower()))
     users = {name for text in texts.all() for name in USER.findall(text)}
     return frozenset(n for n in users if len(n) >= _MIN_NAME and n.lower() not in packages)
 

@@ -51,8 +51,8 @@ class ScrubRules:
     def path(self, path: str) -> tuple[str, str]:
         """What becomes of a path, in one word, and the path that it becomes."""
         for root in ROOTS:
-            if found := root.match(path):
-                return "relative", self.without_names(path[found.end() :])
+            if match := root.match(path):
+                return "relative", self.without_names(path[match.end() :])
         whole = PureWindowsPath(path)  # knows both kinds of slashes
         letters = hashlib.blake2b(str(whole.parent).encode(), key=self._key, digest_size=4)
         return "hashed", f"{letters.hexdigest()}/{self.without_names(whole.name)}"

@@ -161,7 +161,7 @@ def _read_record(value: object, where: str, record: type[T]) -> T:
     """The record that an object describes; records within it likewise. Fields that JSON has nothing
     for, such as a GPU, are not taken.
     """
-    declared = {one.name: str(one.type) for one in fields(record)}  # type: ignore[arg-type]
+    declared = {field.name: str(field.type) for field in fields(record)}  # type: ignore[arg-type]
     known = {name: kind for name, kind in declared.items() if {*kind.split(" | ")} <= {*_KINDS}}
     found = {}
     for name, given in read_object(value, where).items():

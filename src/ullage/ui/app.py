@@ -112,7 +112,7 @@ class _Desk:
         """Makes the page of one file, or of two compared."""
         query = await _read_json(request)
         numbers = read_object(query, "the query").get("files")
-        if not isinstance(numbers, list) or not all(isinstance(one, str) for one in numbers):
+        if not isinstance(numbers, list) or not all(isinstance(number, str) for number in numbers):
             raise BadQuery("files: expected the numbers of one or two files")
         made = await run_in_threadpool(self.snapshots.make_page, numbers)
         return JSONResponse({"page": f"/pages/{made.id}"})

@@ -40,14 +40,14 @@ def describe(python: str | None, vllm_python: str | None) -> dict[str, Any]:
         "gpus": [_gpu(gpu) for gpu in load_catalog()],
         "models": [
             {
-                "name": one.name,
-                "source": one.source,
-                "family": _family(one.config),
-                "trains": one.config.fields.get("model_type") in TRAINED,
-                "serves": one.config.fields.get("model_type") in MODEL_TYPES,
-                **asdict(read_shape(one.config)),
+                "name": model.name,
+                "source": model.source,
+                "family": _family(model.config),
+                "trains": model.config.fields.get("model_type") in TRAINED,
+                "serves": model.config.fields.get("model_type") in MODEL_TYPES,
+                **asdict(read_shape(model.config)),
             }
-            for one in load_models().values()
+            for model in load_models().values()
         ],
         "precisions": list(PRECISIONS),
         "optimizers": {name: one.what for name, one in OPTIMIZERS.items()},

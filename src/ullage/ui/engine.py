@@ -37,25 +37,25 @@ def find_python(named: str | None) -> str | None:
     return sys.executable if importlib.util.find_spec("vllm") is not None else None
 
 
-def make_task(config: Config, found: ServingEstimate) -> dict[str, Any]:
+def make_task(config: Config, serving_estimate: ServingEstimate) -> dict[str, Any]:
     """What programs/vllm_layout.py is asked for an estimate: the same model, plan and bytes.
 
     Raises:
         SpecError: the estimate is not of vLLM on a GPU, or there is no cache, or no room for one.
     """
-    plan = found.plan
+    plan = serving_estimate.plan
     if plan.engine != "vllm":
         raise SpecError(f"engine: found {plan.engine!r}; vLLM alone is checked here")
     if plan.gpu is None:
         raise SpecError("gpu: found none; the defaults of vLLM follow from it")
-    if not found.block_bytes:
+    if not serving_estimate.block_bytes:
         raise SpecError(f"there is nothing to check: {config.name} keeps no cache")
-    if not found.kv_bytes or found.kv_bytes[1] <= 0:
+    if not serving_estimate.kv_bytes or serving_estimate.kv_bytes[1] <= 0:
         raise SpecError("there is nothing to check: the other parts leave no bytes for the cache")
     batched, seqs = batch_defaults(plan.gpu)
     fields = {name: value for name, value in config.fields.items() if name != _QUANTIZATION}
     run: dict[str, Any] = {
-        "kv_bytes": found.kv_bytes[1],
+        "kv_bytes": serving_estimate.kv_bytes[1],
         "max_model_len": plan.context,
         "tensor_parallel_size": plan.tensor_parallel,
         "max_num_batched_tokens": plan.max_batched_tokens or batched,

@@ -47,16 +47,16 @@ def _measure(snapshot: Snapshot, device: int, where: Where) -> AtOnce:
     reserved = reserved_before(late)
     peak = int(reserved.argmax())
     at_peak = is_held & (let_go < peak) & (late.blocks.death >= peak)
-    found = AtOnce(
+    at_once = AtOnce(
         device=device,
         num_held=int(is_held.sum()),
         held_bytes=int(late.blocks.size_bytes[at_peak].sum()),
         reserved_bytes=int(reserved[peak]),
     )
-    if not found.num_held:
-        return found
+    if not at_once.num_held:
+        return at_once
     once = replace(late, blocks=replace(late.blocks, death=let_go))
-    return replace(found, reserved_bytes=_replay_both(snapshot, device, (late, once), where))
+    return replace(at_once, reserved_bytes=_replay_both(snapshot, device, (late, once), where))
 
 
 def _let_go(blocks: Lives, events: EventTable) -> Int64Array:

@@ -94,7 +94,7 @@ def what_if(
     replays = _plan(trace, tried, device)
     is_shared = device.is_unlimited and trace.is_alike
     with run_directory() as directory:
-        orders = [one.order(number) for number, one in enumerate(replays)]
+        orders = [replay.order(number) for number, replay in enumerate(replays)]
         if is_shared:
             del orders[1]
         where = Where(interpreter, build, device)
@@ -114,7 +114,7 @@ def read_trace(snapshot: Snapshot) -> Trace:
         | {number for number, events in enumerate(snapshot.events) if len(events)}
     )
     replays = {number: replay(snapshot, number) for number in devices}
-    filled = {number: one for number, one in replays.items() if len(one.blocks)}
+    filled = {number: replay for number, replay in replays.items() if len(replay.blocks)}
     if not filled:
         raise SnapshotError(
             "the snapshot holds no allocation, so there is nothing to replay; record one with "
@@ -132,9 +132,9 @@ def read_trace(snapshot: Snapshot) -> Trace:
     return Trace(snapshot, device, filled[device], requests, settings, spans, lower_bound(spans))
 
 
-def _peak_reserved(one: Replay) -> int:
+def _peak_reserved(replay: Replay) -> int:
     """The most that was reserved at any moment."""
-    segments = one.segments
+    segments = replay.segments
     return lower_bound(Spans(segments.size_bytes, segments.birth, segments.death + 1))
 
 
@@ -189,9 +189,9 @@ def _gpus_between(trace: Trace) -> list[Gpu]:
     return [between[size] for size in sorted(between)][:_MAX_GPUS]
 
 
-def _spans(snapshot: Snapshot, device: int, one: Replay) -> Spans:
+def _spans(snapshot: Snapshot, device: int, replay: Replay) -> Spans:
     """The blocks with the least that they can have, and requests that failed for a moment."""
-    blocks, events = one.blocks, snapshot.events_of(device)
+    blocks, events = replay.blocks, snapshot.events_of(device)
     failed = np.flatnonzero(events.action == Action.OOM)
     sizes = np.concatenate([blocks.requested_bytes, events.size_bytes[failed]])
     return Spans(
@@ -278,7 +278,7 @@ def _check(trace: Trace, answer: Mapping[str, Any]) -> Check:
         )
     table = trace.snapshot.segments
     recorded = sorted(table.total_bytes[table.device == trace.device].tolist())
-    found = Check(
+    check = Check(
         recorded_reserved_bytes=_peak_reserved(trace.replay),
         replayed_reserved_bytes=answer["peak_reserved_bytes"],
         num_recorded_segments=len(recorded),
@@ -286,7 +286,7 @@ def _check(trace: Trace, answer: Mapping[str, Any]) -> Check:
         has_same_segments=recorded == answer["segments"],
         reasons=(),
     )
-    return found if found.is_exact else replace(found, reasons=tuple(_reasons(trace)))
+    return check if check.is_exact else replace(check, reasons=tuple(_reasons(trace)))
 
 
 def _reasons(trace: Trace) -> list[str]:

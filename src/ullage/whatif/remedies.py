@@ -75,8 +75,8 @@ def replay_trials(
     try:
         trace = read_trace(report.snapshot)
     except (SnapshotError, SpecError) as error:
-        return tuple(_unanswered(one, str(error)) for one in findings)
-    device = next(one for one in report.devices if one.index == trace.device)
+        return tuple(_unanswered(finding, str(error)) for finding in findings)
+    device = next(device for device in report.devices if device.index == trace.device)
     room = limit_bytes
     if room is None:
         if device.shortage is None or device.shortage.was_survived:
@@ -88,10 +88,10 @@ def replay_trials(
     outcomes = _replay(trace, orders, room, python)
     is_whole = limit_bytes is not None
     return tuple(
-        replace(one, trial=_judge(trace, device, one, outcomes[number], is_whole=is_whole))
+        replace(finding, trial=_judge(trace, device, finding, outcomes[number], is_whole=is_whole))
         if number in outcomes
-        else one
-        for number, one in enumerate(findings)
+        else finding
+        for number, finding in enumerate(findings)
     )
 
 
@@ -104,15 +104,15 @@ def _unanswered(finding: Finding, why: str) -> Finding:
 def _orders(trace: Trace, findings: Sequence[Finding]) -> list[_Order]:
     """What arithmetic left open, of the device that is replayed."""
     orders = []
-    for number, one in enumerate(findings):
-        is_open = one.trial is not None and one.trial.makes_it_fit is MakesItFit.NOT_TRIED
-        if not is_open or one.device != trace.device:
+    for number, finding in enumerate(findings):
+        is_open = finding.trial is not None and finding.trial.makes_it_fit is MakesItFit.NOT_TRIED
+        if not is_open or finding.device != trace.device:
             continue
-        if sets_allocator(one):
+        if sets_allocator(finding):
             if not find_conflicts(trace.snapshot).get(Family.EXPANDABLE):
                 orders.append(_Order(number, EXPANDABLE.text, trace.replay))
-        elif one.relief is not None and one.relief.is_whole:
-            lives = edit_lives(trace.replay, one.relief)
+        elif finding.relief is not None and finding.relief.is_whole:
+            lives = edit_lives(trace.replay, finding.relief)
             orders.append(_Order(number, trace.settings, lives))
     return orders
 

@@ -14,7 +14,7 @@ from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import find_gpu
 from ullage.phantom.launch import plan_variables
 from ullage.plan.as_it_is import fits_as_it_is
-from ullage.plan.costs.measure import Wanted
+from ullage.plan.costs.measure import RunRequest
 from ullage.report.fit import fit_document, render_fit
 from ullage.report.fit_page import render_fit_page
 from ullage.techniques.applying.outcome import read_outcome
@@ -29,7 +29,7 @@ class Machine:
     """Stands for what makes runs: of a program that uses so much of its device."""
 
     def __init__(self, used_bytes: int, verdict: Verdict = Verdict.FITS, retries: int = 0) -> None:
-        self.wanted: list[Wanted] = []
+        self.wanted: list[RunRequest] = []
         totals = SimpleNamespace(peak_allocated_bytes=used_bytes, num_alloc_retries=retries)
         self.report: Any = SimpleNamespace(
             verdict=verdict,
@@ -42,7 +42,7 @@ class Machine:
             warnings=(),
         )
 
-    def run(self, wanted: Sequence[Wanted]) -> list[Any]:
+    def run(self, wanted: Sequence[RunRequest]) -> list[Any]:
         """The same report for all."""
         self.wanted += wanted
         return [self.report] * len(wanted)

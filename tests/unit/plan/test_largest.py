@@ -11,7 +11,7 @@ import pytest
 
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import find_gpu
-from ullage.plan.costs.measure import Wanted
+from ullage.plan.costs.measure import RunRequest
 from ullage.plan.sizes import largest
 from ullage.plan.sizes.largest import Answer, LargestReport, LargestSearch
 from ullage.plan.trying import Rung
@@ -33,11 +33,11 @@ class Machine:
         self._peaks["checkpoint"] = peaks.get("faster", peaks["plain"])
         self._peaks["chunked_loss"] = lambda size: peaks["lean"](size) + 0.5
 
-    def run(self, asked: Sequence[tuple[int, Wanted]]) -> list[Any]:
+    def run(self, asked: Sequence[tuple[int, RunRequest]]) -> list[Any]:
         """Each run."""
         return [self._one(size, wanted) for size, wanted in asked]
 
-    def _one(self, size: int, wanted: Wanted) -> Any:
+    def _one(self, size: int, wanted: RunRequest) -> Any:
         name = "" if wanted.plan is None else wanted.plan.actions[0].technique
         self.tried.append((name, size))
         used = int(self._peaks[name](size) * GIB)
@@ -62,7 +62,7 @@ class Known:
         self._run = run
 
     def measure_program(self) -> Any:
-        return self._run([Wanted()])[0]
+        return self._run([RunRequest()])[0]
 
     def measure_techniques(self, *_: Any) -> None:
         pass

@@ -13,7 +13,7 @@ from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import find_gpu
 from ullage.plan.costs.blocks import Block
 from ullage.plan.launchers import sharded_search
-from ullage.plan.launchers.sharded_search import ShardedSearch, Wanted
+from ullage.plan.launchers.sharded_search import RunRequest, ShardedSearch
 from ullage.plan.launchers.shardings import Engine, OnHost, Sharding
 from ullage.techniques.applying.outcome import Outcome
 from ullage.techniques.plan import MadeFor
@@ -30,7 +30,7 @@ class Ranks:
     """Runs that take so many GiB and seconds, by the sharding's name."""
 
     def __init__(self) -> None:
-        self.wanted: list[Wanted] = []
+        self.wanted: list[RunRequest] = []
         self.failing: dict[str, str] = {}
         self.last_takes_more: set[str] = set()
         self.retries: set[str] = set()
@@ -42,12 +42,12 @@ class Ranks:
             "ZeRO 3, parameters and optimizer on the host, checkpointing": (2, 0.9),
         }  # fmt: skip
 
-    def run(self, wanted: Sequence[Wanted]) -> list[Any]:
+    def run(self, wanted: Sequence[RunRequest]) -> list[Any]:
         """A report of each."""
         self.wanted += wanted
         return [self.report(one) for one in wanted]
 
-    def report(self, one: Wanted) -> Any:
+    def report(self, one: RunRequest) -> Any:
         """Of one rank."""
         name = "as it is" if one.sharding is None else one.sharding.name
         if name in self.failing:

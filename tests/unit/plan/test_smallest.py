@@ -8,7 +8,7 @@ from typing import Any
 
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import find_gpu, load_catalog
-from ullage.plan.costs.measure import Wanted
+from ullage.plan.costs.measure import RunRequest
 from ullage.plan.sizes.smallest import find_smallest
 from ullage.units import GIB
 
@@ -26,11 +26,11 @@ class Machine:
         self._needs = {None: need_gib * GIB, LEAN: lean_gib * GIB}
         self._refused = refused
 
-    def run(self, wanted: Sequence[Wanted]) -> list[Any]:
+    def run(self, wanted: Sequence[RunRequest]) -> list[Any]:
         """Each run."""
         return [self._one(one) for one in wanted]
 
-    def _one(self, wanted: Wanted) -> Any:
+    def _one(self, wanted: RunRequest) -> Any:
         need, gpu = int(self._needs[wanted.plan]), wanted.gpu
         verdict, reason = Verdict.FITS, ""
         if gpu is not None:

@@ -103,7 +103,9 @@ def test_each_run_is_made_once() -> None:
         return [object() for _ in wanted]
 
     remembering = spread._remembering(run)
-    first = remembering([spread.Wanted(), spread.Wanted(has_work=True), spread.Wanted()])
+    first = remembering(
+        [spread.RunRequest(), spread.RunRequest(has_work=True), spread.RunRequest()]
+    )
     assert first[0] is first[2]
-    assert remembering([spread.Wanted(gpu=GPU), spread.Wanted()])[1] is first[0]
+    assert remembering([spread.RunRequest(gpu=GPU), spread.RunRequest()])[1] is first[0]
     assert made == [2, 1]

@@ -120,7 +120,9 @@ def check_model(model: Any, recipe: Recipe) -> None:  # noqa: ANN401
     layout = recipe.layout
     if layout.context > 1:
         windows = {model.window(kind) for kind in model.kinds}
-        short = [one for one in windows if one is not None and one < (recipe.length or 0)]
+        short = [
+            window for window in windows if window is not None and window < (recipe.length or 0)
+        ]
         if short:
             raise SpecError(
                 f"length: found {recipe.length}, beyond the sliding window of {min(short)}, for "

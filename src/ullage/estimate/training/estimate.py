@@ -275,8 +275,10 @@ def _surroundings(timeline: Timeline, gpu: Gpu | None) -> list[OwnedTerm]:
     ]
     if gpu is not None:
         what = "what the driver holds for a process with PyTorch's kernels loaded"
-        one = find_context(gpu)
-        terms.append(OwnedTerm("context", one.likely, one.low, one.high, what, _ASSUMED))
+        context = find_context(gpu)
+        terms.append(
+            OwnedTerm("context", context.likely, context.low, context.high, what, _ASSUMED)
+        )
     return terms
 
 

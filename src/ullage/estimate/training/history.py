@@ -115,7 +115,7 @@ def _program(timeline: Timeline) -> tuple[list[_Run], list[int]]:
     model, states, passes, optimizer = _parts(timeline)
     gradients, variables = _left(timeline, passes)
     num_forward = next(
-        (place for place, one in enumerate(passes) if one.phase == "backward"), len(passes)
+        (place for place, pass_ in enumerate(passes) if pass_.phase == "backward"), len(passes)
     )
     runs = [_run(one) for part in (model, passes, states, optimizer) for one in part]
     # zero_grad(); what the loop's variables hold stays until there is a new loss
@@ -126,19 +126,21 @@ def _program(timeline: Timeline) -> tuple[list[_Run], list[int]]:
     return runs, gradients + variables
 
 
-def _run(one: Stretch) -> _Run:
-    return _Run(one.begin, one.end, one.repeats, _BACKWARD * (one.phase == "backward"))
+def _run(stretch: Stretch) -> _Run:
+    return _Run(
+        stretch.begin, stretch.end, stretch.repeats, _BACKWARD * (stretch.phase == "backward")
+    )
 
 
 def _parts(timeline: Timeline) -> list[list[Stretch]]:
     """The model, the states, the passes, the optimizer's step."""
     builds = [begin for begin, phase in timeline.log.phases if phase == "build"]
     parts: list[list[Stretch]] = [[], [], [], []]
-    for one in timeline.stretches:
-        if one.phase == "build":
-            parts[int(len(builds) > 1 and one.begin >= builds[1])].append(one)
+    for stretch in timeline.stretches:
+        if stretch.phase == "build":
+            parts[int(len(builds) > 1 and stretch.begin >= builds[1])].append(stretch)
         else:
-            parts[3 if one.phase == "optimizer" else 2].append(one)
+            parts[3 if stretch.phase == "optimizer" else 2].append(stretch)
     return parts
 
 
@@ -149,10 +151,10 @@ def _left(timeline: Timeline, passes: Sequence[Stretch]) -> tuple[list[int], lis
     log = timeline.log
     seen = set(log.events)
     gradients, variables = [], []
-    for one in passes:
-        for index in log.events[one.begin : one.end]:
+    for pass_ in passes:
+        for index in log.events[pass_.begin : pass_.end]:
             if index >= 0 and log.categories[index] is Category.GRADIENT:
-                gradients += one.repeats * [index]
+                gradients += pass_.repeats * [index]
             elif index >= 0 and ~index not in seen:
                 variables.append(index)
     return gradients, variables
@@ -165,7 +167,7 @@ def _find_heirs(timeline: Timeline, sizes: Sequence[int]) -> list[int]:
     """
     log, stretches = timeline.log, timeline.stretches
     heirs = [-1] * len(sizes)
-    made = [[one for one in log.events[row.begin : row.end] if one >= 0] for row in stretches]
+    made = [[event for event in log.events[row.begin : row.end] if event >= 0] for row in stretches]
     # (stretch, place in it): counted from its end, as a pattern of layers ends like its last layer
     places = {
         index: (number, len(among) - place)
@@ -195,7 +197,7 @@ def _find_alike(stretches: Sequence[Stretch], number: int, first: int) -> int | 
         return number
     alike = (
         place
-        for place, one in enumerate(stretches)
-        if (one.phase, one.name, one.repeats) == (phase, row.name, row.repeats)
+        for place, stretch in enumerate(stretches)
+        if (stretch.phase, stretch.name, stretch.repeats) == (phase, row.name, row.repeats)
     )
     return min(alike, key=lambda place: abs(place - first), default=None)

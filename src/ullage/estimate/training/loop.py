@@ -219,8 +219,8 @@ def _prepare(arena: Arena, optimizer: Optimizer, runs: list[Run]) -> list[Tensor
     ]
     for repeats, parameters in runs:
         with arena.section("states", "build", repeats):
-            for one in parameters:
-                states += optimizer.prepare(one)
+            for parameter in parameters:
+                states += optimizer.prepare(parameter)
     return states
 
 

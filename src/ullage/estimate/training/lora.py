@@ -159,11 +159,11 @@ def _quantize(arena: Arena, model: Model, wide: dict[int, Tensor]) -> None:
     has_table = False
     for module, name, value in _places(arena, model):
         if isinstance(value, Linear) and not _is_head(module):
-            made = QuantizedLinear(arena, value)
+            quantized_linear = QuantizedLinear(arena, value)
             if not has_table:
-                made.scales.append(arena.take(_SHARED_TABLE_BYTES, Category.PARAMETER))
+                quantized_linear.scales.append(arena.take(_SHARED_TABLE_BYTES, Category.PARAMETER))
                 has_table = True
-            setattr(module, name, made)
+            setattr(module, name, quantized_linear)
     for module, name, value in _places(arena, model):
         is_weight = isinstance(value, Tensor) and value.storage.category is Category.PARAMETER
         if is_weight and not isinstance(module, QuantizedLinear):

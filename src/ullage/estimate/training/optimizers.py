@@ -148,9 +148,12 @@ def _bytewise_torchao(parameter: Tensor) -> list[Tensor]:
 
 def _by_dtype(runs: Runs) -> Iterator[Runs]:
     """Optimizer._group_tensors_by_device_and_dtype."""
-    for dtype in dict.fromkeys(one.dtype for run in runs for one in run.parameters):
+    for dtype in dict.fromkeys(parameter.dtype for run in runs for parameter in run.parameters):
         yield [
-            Run(run.repeats, [one for one in run.parameters if one.dtype is dtype]) for run in runs
+            Run(
+                run.repeats, [parameter for parameter in run.parameters if parameter.dtype is dtype]
+            )
+            for run in runs
         ]
 
 
@@ -164,13 +167,13 @@ def _each(arena: Arena, runs: Runs) -> Lists:
     made = []
     for repeats, parameters in runs:
         with _as_often(arena, repeats):
-            made.append([one.like() for one in parameters])
+            made.append([parameter.like() for parameter in parameters])
     return made
 
 
-def _drop(arena: Arena, runs: Runs, made: Lists) -> None:
+def _drop(arena: Arena, runs: Runs, lists: Lists) -> None:
     """Lets go of such a list: of each of its tensors, as often as there is one."""
-    for (repeats, _), tensors in zip(runs, made, strict=True):
+    for (repeats, _), tensors in zip(runs, lists, strict=True):
         with _as_often(arena, repeats):
             tensors.clear()
 
@@ -202,8 +205,8 @@ def _one_by_one(step: Callable[[Tensor, list[Tensor]], None]) -> Callable[[Arena
         variables: list[Tensor] = []
         for repeats, parameters in runs:
             with _as_often(arena, repeats):
-                for one in parameters:
-                    step(one, variables)
+                for parameter in parameters:
+                    step(parameter, variables)
 
     return loop
 
@@ -312,13 +315,17 @@ def clip_gradients(arena: Arena, runs: Runs) -> None:
     for group in _by_dtype(runs):
         count = sum(run.repeats * len(run.parameters) for run in group)
         num_chunks = sum(
-            run.repeats * ceil(one.numel / _CHUNK) for run in group for one in run.parameters
+            run.repeats * ceil(parameter.numel / _CHUNK)
+            for run in group
+            for parameter in run.parameters
         )
         offsets = arena.take((count + 1) * INT64.itemsize)
         chunks = arena.take(num_chunks * FLOAT32.itemsize)
         for repeats, parameters in group:
             with _as_often(arena, repeats):
-                norms.append((repeats, [arena.take(one.dtype.itemsize) for one in parameters]))
+                norms.append(
+                    (repeats, [arena.take(parameter.dtype.itemsize) for parameter in parameters])
+                )
         del offsets, chunks
     for repeats, storages in norms:
         with _as_often(arena, repeats):

@@ -187,11 +187,11 @@ class Spread:
             total += count * sum(each.nbytes for each in kept)
         return total
 
-    def _part(self, one: Tensor) -> Tensor:
+    def _part(self, tensor: Tensor) -> Tensor:
         if self.sharding is None:
-            return one
-        part = one.alias(shard_shape(one.shape, self.sharding.num_ranks(one)))
-        part.needs_grad = one.needs_grad
+            return tensor
+        part = tensor.alias(shard_shape(tensor.shape, self.sharding.num_ranks(tensor)))
+        part.needs_grad = tensor.needs_grad
         part.dtype = self.sharding.stored
         return part
 

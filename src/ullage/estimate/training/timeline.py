@@ -98,14 +98,14 @@ class Timeline:
     @property
     def phases(self) -> tuple[str, ...]:
         """The phases that it goes through, each once, in order."""
-        return tuple(dict.fromkeys(one.phase for one in self.stretches))
+        return tuple(dict.fromkeys(stretch.phase for stretch in self.stretches))
 
     @property
     def work(self) -> int:
         """Floating-point operations of all products of matrices, two for each element of a sum.
         Attention's own kernels are not among them.
         """
-        begins = [one.begin for one in self.stretches]
+        begins = [stretch.begin for stretch in self.stretches]
         return sum(
             count * self.stretches[bisect_right(begins, position) - 1].repeats
             for position, count in self.log.work
@@ -124,7 +124,7 @@ class Timeline:
         return self._moment(highest, highest.high_position, highest.times_before_peak)
 
     def _highest(self, phase: str | None = None) -> Stretch:
-        among = [one for one in self.stretches if phase in (None, one.phase)]
+        among = [stretch for stretch in self.stretches if phase in (None, stretch.phase)]
         if phase is None:  # what is built is there in a step, too
             among = [one for one in among if one.phase != "build"] or among
         return max(among, key=lambda one: one.peak_bytes)
@@ -143,8 +143,8 @@ class Timeline:
     def _lasting(self) -> list[list[int]]:
         """Of each stretch the events of storages that do not both come and go in it."""
         found = []
-        for one in self.stretches:
-            events = self.log.events[one.begin : one.end]
+        for stretch in self.stretches:
+            events = self.log.events[stretch.begin : stretch.end]
             seen = set(events)
             found.append([event for event in events if ~event not in seen])
         return found

@@ -142,10 +142,10 @@ def _compare_findings(evidence: Evidence) -> Iterator[Cause]:
 def _by_code(findings: Sequence[Finding], device: int) -> dict[str, Finding]:
     """The largest finding of each rule on a device."""
     found: dict[str, Finding] = {}
-    for one in findings:
-        known = found.get(one.rule.code)
-        if one.device == device and (known is None or one.gain_bytes > known.gain_bytes):
-            found[one.rule.code] = one
+    for finding in findings:
+        known = found.get(finding.rule.code)
+        if finding.device == device and (known is None or finding.gain_bytes > known.gain_bytes):
+            found[finding.rule.code] = finding
     return found
 
 
@@ -199,7 +199,9 @@ def _compare_optimizers(evidence: Evidence) -> Iterator[Cause]:
         [_total(_sizes(moment, category)) for moment in evidence.held]
         for category in (Category.OPTIMIZER_STATE, Category.PARAMETER)
     )
-    named = next((one for one in evidence.differences if one.name == OPTIMIZER), None)
+    named = next(
+        (difference for difference in evidence.differences if difference.name == OPTIMIZER), None
+    )
     changed = states[1] - states[0]
     if not all(parameters) or abs(changed) < MIN_SHARE * evidence.peak_bytes:
         return
@@ -216,7 +218,10 @@ def _compare_optimizers(evidence: Evidence) -> Iterator[Cause]:
 
 def _compare_checkpointing(evidence: Evidence) -> Iterator[Cause]:
     """Activation checkpointing, by the functions that allocated."""
-    named = next((one for one in evidence.differences if one.name == CHECKPOINTING), None)
+    named = next(
+        (difference for difference in evidence.differences if difference.name == CHECKPOINTING),
+        None,
+    )
     if named is None:
         return
     sizes = [_total(_sizes(moment, Category.ACTIVATION))
@@ -237,8 +242,10 @@ def _find_scale(evidence: Evidence) -> Iterator[Cause]:
     everything = max(sum(one.size_bytes for one in side.values()) for side in (before, after))
 
     def share_of(factor: float) -> tuple[float, float]:
-        found = [_match_sizes(before[place], after[place], factor) for place in places]
-        return sum(one for one, _ in found) / everything, sum(two for _, two in found) / everything
+        sizeses = [_match_sizes(before[place], after[place], factor) for place in places]
+        return sum(one for one, _ in sizeses) / everything, sum(
+            two for _, two in sizeses
+        ) / everything
 
     ratios = {round(after[place].size_bytes / before[place].size_bytes, 2) for place in places}
     # Of a longer sequence a part grows with the square: the root is the cause.

@@ -115,7 +115,7 @@ def compare_modules(before: Moment, after: Moment) -> list[ModuleChange]:
         ModuleChange(path, *(side.get(path, 0) for side in sides))
         for path in dict.fromkeys((*sides[0], *sides[1]))
     ]
-    changed = [one for one in changes if one.changed_bytes]
+    changed = [change for change in changes if change.changed_bytes]
     return sorted(changed, key=lambda change: -abs(change.changed_bytes))
 
 
@@ -128,7 +128,7 @@ def compare_sites(before: Moment, after: Moment) -> list[Change]:
     places = _sum_sites(before), _sum_sites(after)
     lines = _lines_of(places[0]), _lines_of(places[1])
     moved = {name for name in lines[0].keys() & lines[1].keys() if lines[0][name] != lines[1][name]}
-    old, new = (_join_lines(one, moved) for one in places)
+    old, new = (_join_lines(place, moved) for place in places)
     changes = []
     for key in dict.fromkeys((*old, *new)):
         one, two = old.get(key, _NOWHERE), new.get(key, _NOWHERE)
@@ -200,9 +200,9 @@ def _join_lines(places: Mapping[_Key, _Place], moved: Collection[str]) -> dict[_
     return joined
 
 
-def _looks_like(one: _Place, two: _Place) -> str:
+def _looks_like(place: _Place, two: _Place) -> str:
     """What the sizes say of a change."""
-    before, after = one.side(), two.side()
+    before, after = place.side(), two.side()
     if not before.num_blocks:
         return f"new: {_blocks(after.num_blocks)}"
     if not after.num_blocks:
@@ -212,7 +212,7 @@ def _looks_like(one: _Place, two: _Place) -> str:
         return "as many blocks, of nearly the same sizes"
     if before.num_blocks == after.num_blocks:
         return f"as many blocks, {describe_factor(before.size_bytes, after.size_bytes)} as large"
-    if set(one.sizes) == set(two.sizes):
+    if set(place.sizes) == set(two.sizes):
         return f"{before.num_blocks} to {_blocks(after.num_blocks)} of the same sizes"
     return f"{before.num_blocks} to {_blocks(after.num_blocks)}, of other sizes"
 

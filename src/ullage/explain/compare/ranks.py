@@ -125,8 +125,8 @@ def _with_unplayed(basis: Basis, ranks: Sequence[int]) -> Basis:
     if not ranks:
         return basis
     what = f"{name_ranks(ranks)}, not played: like those on both sides in the mesh"
-    made = Assumption(what, "", len(ranks), 0)
-    return Basis(BasisKind.ASSUMED, (*basis.assumptions, made))
+    assumption = Assumption(what, "", len(ranks), 0)
+    return Basis(BasisKind.ASSUMED, (*basis.assumptions, assumption))
 
 
 def _name(report: RunReport) -> str:

@@ -82,7 +82,9 @@ class Course:
             parts = [f"step {step}"] if self.source is not StepSource.NONE else []
             parts.append(_PHASE_NAMES[phase])
         if self.requests:
-            running = [one.where for one in self.requests if one.begin <= event < one.end]
+            running = [
+                request.where for request in self.requests if request.begin <= event < request.end
+            ]
             parts = [_name(running), *parts[1:]] if running else ["before and between requests"]
         return ", ".join(parts)
 
@@ -100,7 +102,7 @@ def _name(running: list[str]) -> str:
     """The requests that ran at once: "requests.jsonl:3, 4, 7 and 5 more"."""
     first, *others = running[:_MAX_NAMED]
     file = first.rpartition(":")[0]
-    lines = [first, *(one.removeprefix(f"{file}:") for one in others)]
+    lines = [first, *(other.removeprefix(f"{file}:") for other in others)]
     more = f" and {len(running) - _MAX_NAMED} more" if len(running) > _MAX_NAMED else ""
     return ", ".join(lines) + more
 
@@ -141,8 +143,8 @@ def _in_events(requests: tuple[Request, ...], match: Match, num_events: int) -> 
         for positions in ([one.begin for one in requests], [one.end for one in requests])
     )
     return tuple(
-        replace(one, begin=begin, end=end)
-        for one, begin, end in zip(requests, begins, ends, strict=True)
+        replace(request, begin=begin, end=end)
+        for request, begin, end in zip(requests, begins, ends, strict=True)
     )
 
 

@@ -139,12 +139,12 @@ def _frequent(steps: Sequence[Round]) -> set[int | None] | None:
     """The modules that run without gradients in most steps; None: there are too few to tell."""
     if len(steps) < 2:
         return None
-    ran = [{each.module for each in one.forwards if not each.grad} for one in steps]
+    ran = [{each.module for each in step.forwards if not each.grad} for step in steps]
     return {module for module in set().union(*ran)
             if 2 * sum(module in one for one in ran) > len(ran)}  # fmt: skip
 
 
-def _is_evaluation(one: Forward, *, trained: bool, frequent: set[int | None] | None) -> bool:
-    if trained and one.is_training_mode is False:
+def _is_evaluation(forward: Forward, *, trained: bool, frequent: set[int | None] | None) -> bool:
+    if trained and forward.is_training_mode is False:
         return True
-    return frequent is not None and one.module not in frequent
+    return frequent is not None and forward.module not in frequent

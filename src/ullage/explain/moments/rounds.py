@@ -51,8 +51,8 @@ def find_rounds(stacks: Stacks, replay: Replay) -> Int64Array:
         lines = stacks.frames.line[frames]
         returns = np.flatnonzero(lines[1:] < lines[:-1]) + 1
         if len(returns) + 1 >= _MIN_ROUNDS:
-            found: Int64Array = when[returns]
-            return found
+            int64_array: Int64Array = when[returns]
+            return int64_array
         line = np.bincount(frames).argmax()
         here, when = here[frames == line], when[frames == line]
     return np.empty(0, dtype=np.int64)

@@ -64,7 +64,7 @@ def birth_after(replay: Replay, count: int) -> Int64Array:
 
 
 def peak_without(
-    replay: Replay, levels: Levels, gone: BoolArray, death: Int64Array | None = None
+    replay: Replay, levels: Levels, mask: BoolArray, death: Int64Array | None = None
 ) -> int:
     """The peak of allocated bytes had some blocks not been there, or had they died earlier.
 
@@ -73,7 +73,7 @@ def peak_without(
         death: (num_blocks,) the event that would have ended each; None: they never came.
     """
     blocks = replay.blocks
-    numbers = np.flatnonzero(gone)
+    numbers = np.flatnonzero(mask)
     start = blocks.birth[numbers] if death is None else death[numbers]
     start = np.maximum(start, blocks.birth[numbers])
     numbers, start = numbers[start < blocks.death[numbers]], start[start < blocks.death[numbers]]

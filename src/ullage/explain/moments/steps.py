@@ -83,7 +83,7 @@ def peak_per_step(
     """
     rounds = find_rounds_of_marks(marks)
     evaluations = find_evaluations(rounds)
-    ends = {one.row: one.end for one in evaluations}
+    ends = {evaluation.row: evaluation.end for evaluation in evaluations}
     steps = [
         (row, one, _begin(row, one, ends))
         for row, one in enumerate(rounds)
@@ -125,11 +125,11 @@ def _has_more(one: Round, evaluation_end: int | None) -> bool:
 def _evaluation_peaks(
     timeline: Timeline, evaluations: Sequence[Evaluation], names: Sequence[int]
 ) -> tuple[EvaluationPeak, ...]:
-    begins = np.array([one.begin for one in evaluations], dtype=np.int64)
-    ends = np.array([one.end for one in evaluations], dtype=np.int64)
+    begins = np.array([evaluation.begin for evaluation in evaluations], dtype=np.int64)
+    ends = np.array([evaluation.end for evaluation in evaluations], dtype=np.int64)
     return tuple(
-        EvaluationPeak(names[one.row], one.num_forwards, peak)
-        for one, peak in zip(evaluations, _peaks(timeline, begins, ends), strict=True)
+        EvaluationPeak(names[evaluation.row], evaluation.num_forwards, peak)
+        for evaluation, peak in zip(evaluations, _peaks(timeline, begins, ends), strict=True)
     )
 
 
@@ -153,7 +153,10 @@ def _phase_peaks(
         begin = int(regions.begin[row])
         if name is None or step >= num_steps:
             continue
-        if any(one.row == step and one.begin <= begin < one.end for one in evaluations):
+        if any(
+            evaluation.row == step and evaluation.begin <= begin < evaluation.end
+            for evaluation in evaluations
+        ):
             continue
         known = result[step].get(name, peak)
         result[step][name] = Peak(*map(max, known, peak))

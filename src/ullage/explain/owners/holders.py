@@ -39,13 +39,14 @@ def find_holders(match: Match) -> Holders:
     """The names that the record has for the blocks of the trace; of several the last."""
     record = match.record
     table = np.array(
-        [(one.position, one.device, one.address) for one in record.holders], dtype=np.int64
+        [(holder.position, holder.device, holder.address) for holder in record.holders],
+        dtype=np.int64,
     ).reshape(-1, 3)
     rows = find_blocks(match.lifetimes, table[:, 0], table[:, 1], table[:, 2])
     block_of = {row: block for block, row in enumerate(match.row.tolist()) if row >= 0}
     chain = {
-        block_of[row]: _INDEX.sub("[...]", one.chain)
-        for row, one in zip(rows.tolist(), record.holders, strict=True)
+        block_of[row]: _INDEX.sub("[...]", holder.chain)
+        for row, holder in zip(rows.tolist(), record.holders, strict=True)
         if row in block_of
     }
     graph = max(record.graphs, key=lambda one: one.num_nodes, default=None)

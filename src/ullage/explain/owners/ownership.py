@@ -102,7 +102,7 @@ def attribute(
 
 
 def _categories_by_claim(
-    lifetimes: Lifetimes, claims: Claims, workspaces: Workspaces, kept: BoolArray
+    lifetimes: Lifetimes, claims: Claims, workspaces: Workspaces, mask: BoolArray
 ) -> UInt8Array:
     """The strongest claim on each allocation; UNATTRIBUTED where there is none. What is `kept` is
     not claimed by its having been exchanged.
@@ -121,7 +121,7 @@ def _categories_by_claim(
     is_exchanged = np.array([library == _EXCHANGES for library in workspaces.library], dtype=bool)
     np.minimum.at(best, scratch[~is_exchanged], strength[Category.WORKSPACE])
     exchanged = scratch[is_exchanged]
-    exchanged = exchanged[~np.append(kept, np.False_)[exchanged]]
+    exchanged = exchanged[~np.append(mask, np.False_)[exchanged]]
     np.minimum.at(best, exchanged, strength[Category.COMMUNICATION])
     codes = np.array(
         [code_of(category) for category in (*CLAIM_ORDER, Category.UNATTRIBUTED)], dtype=np.uint8
@@ -160,8 +160,8 @@ def _find_recomputed(record: Record, lifetimes: Lifetimes, regions: Regions) -> 
     birth = lifetimes.birth - record.first_position - 1
     death = np.minimum(lifetimes.death - record.first_position, len(has_graph)) - 1
     in_backward = regions.phase[region_of_births(regions, lifetimes.birth)] == Phase.BACKWARD
-    found: BoolArray = in_backward & has_graph[birth] & ~has_graph[death]
-    return found
+    mask: BoolArray = in_backward & has_graph[birth] & ~has_graph[death]
+    return mask
 
 
 def _survives_step(lifetimes: Lifetimes, regions: Regions) -> BoolArray:
@@ -178,8 +178,8 @@ def _is_held_at(lifetimes: Lifetimes, regions: Regions, position: int) -> BoolAr
     if regions.phase[now] not in (Phase.FORWARD, Phase.LOSS):
         return np.zeros(len(lifetimes), dtype=np.bool_)
     is_of_pass = region_of_births(regions, lifetimes.birth) == now
-    held: BoolArray = is_of_pass & (lifetimes.birth <= position) & (lifetimes.death > position)
-    return held
+    mask: BoolArray = is_of_pass & (lifetimes.birth <= position) & (lifetimes.death > position)
+    return mask
 
 
 def _sees_a_birth(lifetimes: Lifetimes) -> BoolArray:

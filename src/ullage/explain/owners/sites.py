@@ -101,8 +101,8 @@ def _describe_cpp(stacks: Stacks, stack: int) -> str:
     """A stack of C++ frames alone: the operator, and the node of the graph that it ran for."""
     names = [stacks.frames.function[n] for n in
              stacks.frame[stacks.start[stack] : stacks.start[stack + 1]]]  # fmt: skip
-    operator = next((found[1] for name in names if (found := OPERATOR.search(name))), "")
-    node = next((found[1] for name in names if (found := _BACKWARD.search(name))), "")
+    operator = next((match[1] for name in names if (match := OPERATOR.search(name))), "")
+    node = next((match[1] for name in names if (match := _BACKWARD.search(name))), "")
     if node:
         return f"{operator or 'an operation'} in backward ({node})"
     return f"{operator}, called from C++" if operator else names[0][:60]

@@ -78,7 +78,11 @@ def _path_of(case: Case, stack: int) -> AttentionPath:
             if operator is not None and operator[1] == _MATH:
                 return AttentionPath.MATH
     inner = next(
-        (one for one in numbers if has_python_file(frames.file[one]) and ranks[one] != _WATCHING),
+        (
+            number
+            for number in numbers
+            if has_python_file(frames.file[number]) and ranks[number] != _WATCHING
+        ),
         None,
     )
     if inner is None:

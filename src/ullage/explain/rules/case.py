@@ -81,7 +81,7 @@ class Case:
 
     def is_of(self, *categories: Category) -> BoolArray:
         """Which blocks belong to any of the categories."""
-        return np.isin(self.device.owners.category, [code_of(one) for one in categories])
+        return np.isin(self.device.owners.category, [code_of(category) for category in categories])
 
     def born_in(self, *phases: Phase) -> BoolArray:
         """Which blocks came in any of the phases."""
@@ -91,9 +91,9 @@ class Case:
         """The bytes of blocks."""
         return int(self.size_bytes[mask].sum())
 
-    def gain(self, gone: BoolArray, death: Int64Array | None = None) -> int:
+    def gain(self, mask: BoolArray, death: Int64Array | None = None) -> int:
         """By how much the peak were lower without some blocks, or had they died at `death`."""
-        return self.peak_bytes - peak_without(self.device.replay, self.device.levels, gone, death)
+        return self.peak_bytes - peak_without(self.device.replay, self.device.levels, mask, death)
 
     def relief(
         self,
@@ -166,8 +166,8 @@ class Case:
         hits = np.array([_NODE.search(name) is not None for name in stacks.frames.function])
         inside = np.append(0, np.cumsum(hits[stacks.frame]))
         of_stack = inside[stacks.start[1:]] > inside[stacks.start[:-1]]
-        found: BoolArray = of_stack[self.device.replay.blocks.stack]
-        return found
+        mask: BoolArray = of_stack[self.device.replay.blocks.stack]
+        return mask
 
     def calls(self, pattern: re.Pattern[str]) -> BoolArray:
         """(num_blocks,) which blocks' stacks hold a Python function whose name matches, or an
@@ -180,8 +180,8 @@ class Case:
             return np.zeros(len(self.size_bytes), dtype=np.bool_)
         inside = np.append(0, np.cumsum(hits[stacks.frame]))
         of_stack = inside[stacks.start[1:]] > inside[stacks.start[:-1]]
-        found: BoolArray = of_stack[self.device.replay.blocks.stack]
-        return found
+        mask: BoolArray = of_stack[self.device.replay.blocks.stack]
+        return mask
 
 
 def _is_call(file: str, name: str, pattern: re.Pattern[str]) -> bool:

@@ -76,15 +76,15 @@ def _match_parameters(case: Case, candidates: BoolArray, divisor: int) -> BoolAr
     requested = case.device.replay.blocks.requested_bytes
     is_large = requested >= _MIN_TENSOR_BYTES
     parameters = requested[case.is_of(Category.PARAMETER) & case.is_live & is_large] // divisor
-    wanted = Counter(parameters.tolist())
+    counter = Counter(parameters.tolist())
     found = np.zeros(len(requested), dtype=np.bool_)
     for block in np.flatnonzero(candidates).tolist():
         size = int(requested[block])
-        if wanted.get(size):
-            wanted[size] -= 1
+        if counter.get(size):
+            counter[size] -= 1
             found[block] = True
     total = int(parameters.sum())
-    missing = sum(size * count for size, count in wanted.items())
+    missing = sum(size * count for size, count in counter.items())
     if found.sum() < _MIN_TENSORS or total - missing < _MATCHED_FRAC * total:
         return None
     return found

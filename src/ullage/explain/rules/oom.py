@@ -37,26 +37,30 @@ def _blocks(case: Case, cause: Cause) -> np.ndarray | None:
     return np.array([block for one in case.device.growth for block in one.blocks], dtype=np.int64)
 
 
-def describe_shortage(one: Shortage) -> tuple[str, ...]:
+def describe_shortage(shortage: Shortage) -> tuple[str, ...]:
     """The arithmetic of a failed request."""
     lines = [
         (
-            f"asked for {format_bytes(one.requested_bytes)}, the device had "
-            f"{format_bytes(one.device_free_bytes)} free: {format_bytes(one.missing_bytes)} too few"
+            f"asked for {format_bytes(shortage.requested_bytes)}, the device had "
+            f"{format_bytes(shortage.device_free_bytes)} free: "
+            f"{format_bytes(shortage.missing_bytes)} too few"
         ),
         (
-            f"reserved {format_bytes(one.reserved_bytes)}: {format_bytes(one.allocated_bytes)} "
-            f"allocated, {format_bytes(one.free_reserved_bytes)} free, the largest piece of it "
-            f"{format_bytes(one.largest_free_bytes)}"
+            f"reserved {format_bytes(shortage.reserved_bytes)}: "
+            f"{format_bytes(shortage.allocated_bytes)} allocated, "
+            f"{format_bytes(shortage.free_reserved_bytes)} free, the largest piece of it "
+            f"{format_bytes(shortage.largest_free_bytes)}"
         ),
     ]
-    if one.others_bytes is not None and one.total_bytes is not None:
+    if shortage.others_bytes is not None and shortage.total_bytes is not None:
         lines.append(
-            f"of the device's {format_bytes(one.total_bytes)}, {format_bytes(one.others_bytes)} "
-            "are other processes' and libraries'"
+            f"of the device's {format_bytes(shortage.total_bytes)}, "
+            f"{format_bytes(shortage.others_bytes)} are other processes' and libraries'"
         )
-    if one.leaked_bytes:
-        lines.append(f"{format_bytes(one.leaked_bytes)} are held by lines that grow every step")
+    if shortage.leaked_bytes:
+        lines.append(
+            f"{format_bytes(shortage.leaked_bytes)} are held by lines that grow every step"
+        )
     return tuple(lines)
 
 

@@ -33,20 +33,21 @@ def _find_waits(case: Case) -> Iterator[Found]:
 
 def _to_device(case: Case) -> Iterator[Transfers]:
     recorded = case.device.recorded
-    for one in (recorded.transfers or ()) if recorded is not None else ():
-        if one.is_to_device and one.step_bytes >= _MIN_STEP_BYTES:
-            yield one
+    for transfer in (recorded.transfers or ()) if recorded is not None else ():
+        if transfer.is_to_device and transfer.step_bytes >= _MIN_STEP_BYTES:
+            yield transfer
 
 
-def _found(case: Case, one: Transfers, how: str) -> Found:
-    blocks = np.array(one.blocks, dtype=np.int64)
-    each = one.num_copies / one.num_steps
-    stream = "another stream than" if one.is_beside else "the stream of"
+def _found(case: Case, transfers: Transfers, how: str) -> Found:
+    blocks = np.array(transfers.blocks, dtype=np.int64)
+    each = transfers.num_copies / transfers.num_steps
+    stream = "another stream than" if transfers.is_beside else "the stream of"
     return Found(
-        what=f"each step copies {format_bytes(one.step_bytes)} to the device {how}",
+        what=f"each step copies {format_bytes(transfers.step_bytes)} to the device {how}",
         evidence=(
             (
-                f"in {one.num_steps} of the {case.device.course.num_steps - 1} steps after the "
+                f"in {transfers.num_steps} of the {case.device.course.num_steps - 1} steps after "
+                f"the "
                 f"first, {each:.0f} a step, on {stream} the computation"
             ),
             *case.list_sites(blocks),

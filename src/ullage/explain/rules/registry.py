@@ -59,12 +59,12 @@ def find_findings(report: SnapshotReport) -> tuple[Finding, ...]:
     """What all rules find: why it ran out of memory first, then faults, then choices, then what
     costs time alone; what is known before what is guessed, the most bytes first.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for device in report.devices:
         case = make_case(report, device)
         is_fatal = device.shortage is not None and not device.shortage.was_survived
         for rule in RULES.values():
-            found += [
+            findings += [
                 Finding(
                     rule=rule, device=device.index, what=one.what, evidence=one.evidence,
                     gain_bytes=one.gain_bytes, change=one.change or rule.change,
@@ -73,8 +73,12 @@ def find_findings(report: SnapshotReport) -> tuple[Finding, ...]:
                 )
                 for one in rule.find(case)
             ]  # fmt: skip
-    found = [one for one in found if not one.rule.is_general or not _is_told(one, found, report)]
-    return tuple(sorted(found, key=_rank))
+    findings = [
+        finding
+        for finding in findings
+        if not finding.rule.is_general or not _is_told(finding, findings, report)
+    ]
+    return tuple(sorted(findings, key=_rank))
 
 
 def _rank(finding: Finding) -> tuple[bool, bool, int, int]:
@@ -96,7 +100,7 @@ def _is_told(finding: Finding, others: list[Finding], report: SnapshotReport) ->
     ]
     if finding.blocks is None or not len(finding.blocks) or not told:
         return False
-    device = next(one for one in report.devices if one.index == finding.device)
+    device = next(device for device in report.devices if device.index == finding.device)
     sizes = device.replay.blocks.size_bytes
     same = np.isin(finding.blocks, np.concatenate(told))
     return bool(sizes[finding.blocks[same]].sum() >= _SAME_FRAC * sizes[finding.blocks].sum())

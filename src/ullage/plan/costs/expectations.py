@@ -91,7 +91,7 @@ class Expectations:
         if not looks:
             slack = float(self._slacks.min()) * setting.slack
             return [Case(setting.extra_s, setting.more_bytes, slack)]
-        return [Case(setting.extra_s, one.more_bytes, one.slack) for one in looks]
+        return [Case(setting.extra_s, look.more_bytes, look.slack) for look in looks]
 
     def of(
         self, number: int, choices: Int64Array, levels: Int64Array
@@ -103,12 +103,14 @@ class Expectations:
         if looks:
             # Of two that are as like, that with the lower slack: what it is too low for is run.
             looks = sorted(looks, key=lambda one: one.slack)
-            nearest = np.stack([self._unlike(choices, one.choice) for one in looks]).argmin(axis=0)
-            more = np.stack([one.more_bytes for one in looks])[nearest]
-            slack = np.array([one.slack for one in looks])[nearest]
+            nearest = np.stack([self._unlike(choices, look.choice) for look in looks]).argmin(
+                axis=0
+            )
+            more = np.stack([look.more_bytes for look in looks])[nearest]
+            slack = np.array([look.slack for look in looks])[nearest]
         else:
             more = setting.more_bytes
-            slack = setting.slack * np.array([self._slack_of(one) for one in choices])
+            slack = setting.slack * np.array([self._slack_of(choice) for choice in choices])
         peaks = (levels + more).max(axis=1)
         return peaks, (peaks * (1.0 + slack)).astype(np.int64)
 
@@ -117,7 +119,11 @@ class Expectations:
         the allocator hold less.
         """
         taken_s = round(self._settings[number].extra_s, DIGITS)
-        return [n for n, one in enumerate(self._settings) if round(one.extra_s, DIGITS) == taken_s]
+        return [
+            n
+            for n, setting in enumerate(self._settings)
+            if round(setting.extra_s, DIGITS) == taken_s
+        ]
 
     def _looks_at(self, number: int) -> list[Look]:
         """What was seen under a setting; else, under one that takes as long, what is to be expected
@@ -126,7 +132,7 @@ class Expectations:
         if number in self._looks:
             return self._looks[number]
         alike = self._alike(number)
-        place = next((one for one in self._looks if one in alike), None)
+        place = next((look for look in self._looks if look in alike), None)
         if place is None:
             return []
         own, other = self._settings[number], self._settings[place]
@@ -143,8 +149,10 @@ class Expectations:
         """
         kinds = range(len(self._slacks))
         counts = [(choices == kind).sum(axis=1) - (seen == kind).sum() for kind in kinds]
-        found: Int64Array = np.abs(counts).sum(axis=0) * len(seen) + (choices != seen).sum(axis=1)
-        return found
+        int64_array: Int64Array = np.abs(counts).sum(axis=0) * len(seen) + (choices != seen).sum(
+            axis=1
+        )
+        return int64_array
 
     def _slack_of(self, choice: Int64Array) -> float:
         return float(self._slacks[choice].mean() if len(choice) else self._slacks[0])
@@ -152,8 +160,8 @@ class Expectations:
 
 def make_settings(moves: Sequence[Measured], base: Measured) -> Iterator[Setting]:
     """All moves that go together, by what each of them was measured to take."""
-    by_key = {key_of(one.actions): one for one in moves}
-    for actions in settings([one.actions[0] for one in moves]):
+    by_key = {key_of(move.actions): move for move in moves}
+    for actions in settings([move.actions[0] for move in moves]):
         measured = [by_key[key_of((action,))] for action in actions]
         more = np.zeros(len(base.profile.rest_bytes), dtype=np.int64)
         for one in measured:
@@ -169,10 +177,10 @@ def slack_of(totals: DeviceTotals) -> float:
     return totals.peak_reserved_bytes / max(totals.peak_allocated_bytes, 1) - 1.0
 
 
-def _more(one: Measured, base: Measured) -> Int64Array:
+def _more(measured: Measured, base: Measured) -> Int64Array:
     """What a move takes more in each stretch than the program as it is."""
     more = [
-        one.profile.rest_bytes.get(stretch, rest) - rest
+        measured.profile.rest_bytes.get(stretch, rest) - rest
         for stretch, rest in base.profile.rest_bytes.items()
     ]
     return np.array(more, dtype=np.int64)

@@ -32,7 +32,7 @@ _PROMISING = (
 )  # fmt: skip
 
 
-class Wanted(NamedTuple):
+class RunRequest(NamedTuple):
     """A run that is wanted: under which plan, on which GPU (None: with memory without end), what is
     to be recorded, whether it has to be from the program's first line in a process of its own, and
     whether the plan is replayed with real numbers in place of the training.
@@ -46,7 +46,7 @@ class Wanted(NamedTuple):
     replays: bool = False
 
 
-Runner = Callable[[Sequence[Wanted]], list[RunReport]]
+Runner = Callable[[Sequence[RunRequest]], list[RunReport]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Measurements:
     def measure_program(self) -> Measured | None:
         """Runs the program as it is; None: it failed, or trains nothing that a plan is for."""
         self.first, with_work = self._run(
-            [Wanted(self._under, describes=True), Wanted(self._under, has_work=True)]
+            [RunRequest(self._under, describes=True), RunRequest(self._under, has_work=True)]
         )
         outcome = self.first.program.plan
         found = None if outcome is None else outcome.found
@@ -115,7 +115,9 @@ class Measurements:
         self._is_disturbed = moved > _DISTURBANCE * clean.peak_allocated_bytes
         worked = with_work.processes[0].record
         blocks = find_blocks(worked, kept_by_module(worked))
-        self.blocks = tuple(one for one in blocks if found.modules.get(one.path) == one.kind)
+        self.blocks = tuple(
+            block for block in blocks if found.modules.get(block.path) == block.kind
+        )
         self.base = self._read((), self.first, with_work)
         return self.base
 
@@ -155,7 +157,7 @@ class Measurements:
         if self.made_for is None:
             raise PlanError("there is no model that a plan could be for")
         actions = (*actions, *(() if self._under is None else self._under.actions))
-        named = {path: self.made_for.modules[path] for one in actions for path in one.modules}
+        named = {path: self.made_for.modules[path] for action in actions for path in action.modules}
         return Plan(actions, replace(self.made_for, modules=named))
 
     def plan_to_run(self, actions: Sequence[Action]) -> Plan | None:
@@ -163,21 +165,21 @@ class Measurements:
         return self.plan(actions) if actions else self._under
 
     def _measure(self, tried: Sequence[Actions]) -> list[Measured]:
-        wanted: list[Wanted] = []
-        made: list[Actions] = []
+        requests: list[RunRequest] = []
+        actionses: list[Actions] = []
         for actions in tried:
             try:
                 plan = self.plan(actions)
             except PlanError as error:
                 self.left_out[_name(actions)] = str(error)
                 continue
-            made.append(actions)
-            wanted += [Wanted(plan)] * self._is_disturbed + [Wanted(plan, has_work=True)]
-        reports = self._run(wanted) if wanted else []
+            actionses.append(actions)
+            requests += [RunRequest(plan)] * self._is_disturbed + [RunRequest(plan, has_work=True)]
+        reports = self._run(requests) if requests else []
         width = 1 + self._is_disturbed
         found = []
         for actions, report, with_work in zip(
-            made, reports[::width], reports[width - 1 :: width], strict=True
+            actionses, reports[::width], reports[width - 1 :: width], strict=True
         ):
             failed = next((one for one in (report, with_work) if not _ran(one)), None)
             if failed is None:
@@ -195,22 +197,24 @@ class Measurements:
         )
 
 
-def helps(one: Measured, base: Measured) -> bool:
+def helps(measured: Measured, base: Measured) -> bool:
     """Whether a technique makes anything less by a thousandth: what blocks keep, what a stretch
     takes, what the allocator holds beside it, or the time.
     """
     least = _WORTH * base.profile.peak_bytes
     rests = base.profile.rest_bytes.items()
-    freed = max((rest - one.profile.rest_bytes.get(part, rest) for part, rest in rests), default=0)
+    freed = max(
+        (rest - measured.profile.rest_bytes.get(part, rest) for part, rest in rests), default=0
+    )
     held, held_before = (
         each.device.totals.peak_reserved_bytes - each.device.totals.peak_allocated_bytes
-        for each in (one, base)
+        for each in (measured, base)
     )
     return (
-        int((base.profile.kept_bytes - one.profile.kept_bytes).sum()) > least
+        int((base.profile.kept_bytes - measured.profile.kept_bytes).sum()) > least
         or freed > least
         or held_before - held > least
-        or one.seconds.step < base.seconds.step * (1 - _WORTH)
+        or measured.seconds.step < base.seconds.step * (1 - _WORTH)
     )
 
 
@@ -227,5 +231,5 @@ def _promise(actions: Actions) -> tuple[int, bool]:
 
 def _name(actions: Actions) -> str:
     return " + ".join(
-        " ".join([one.technique, *map(str, one.settings.values())]) for one in actions
+        " ".join([action.technique, *map(str, action.settings.values())]) for action in actions
     )

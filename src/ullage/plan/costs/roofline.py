@@ -59,41 +59,43 @@ def step_seconds(record: Record, blocks: Sequence[Block], gpu: Gpu) -> Seconds:
     num_ranks = max(map(len, record.groups), default=1)
     busy = np.zeros((len(blocks) + 1, len(_PARTS)))
     link, sent = np.zeros_like(busy), np.zeros_like(busy)
-    for one in operations:
-        place = block_of[one.module], _PARTS.index(one.part)
-        seconds = operation_seconds(one, gpu, num_ranks) * one.num
-        (sent if one.peer_bytes else link if one.link_bytes else busy)[place] += seconds
+    for operation in operations:
+        place = block_of[operation.module], _PARTS.index(operation.part)
+        seconds = operation_seconds(operation, gpu, num_ranks) * operation.num
+        (sent if operation.peer_bytes else link if operation.link_bytes else busy)[place] += seconds
     taken = np.maximum(np.maximum(busy, link), sent).sum(axis=1)
     return Seconds(taken[:-1], float(taken.sum()))
 
 
-def operation_seconds(one: Operation, gpu: Gpu, num_ranks: int = 1) -> float:
+def operation_seconds(operation: Operation, gpu: Gpu, num_ranks: int = 1) -> float:
     """The seconds of one operation; of what is done on the host, by as many ranks at once."""
     rates = gpu.measured
-    if one.host_bytes:
-        return one.host_bytes * num_ranks / _HOST_BYTES_PER_S
-    launched = one.num_launches * (rates.launch_s if rates else LAUNCH_S)
-    if one.link_bytes:
+    if operation.host_bytes:
+        return operation.host_bytes * num_ranks / _HOST_BYTES_PER_S
+    launched = operation.num_launches * (rates.launch_s if rates else LAUNCH_S)
+    if operation.link_bytes:
         link = _slower(rates.to_device, rates.to_host) if rates else STATED
-        return max(link.seconds(one.link_bytes, link_bytes_per_s(gpu)), launched)
-    if one.peer_bytes:
+        return max(link.seconds(operation.link_bytes, link_bytes_per_s(gpu)), launched)
+    if operation.peer_bytes:
         peers = (rates.peers if rates else None) or STATED
-        return max(peers.seconds(one.peer_bytes, peer_bytes_per_s(gpu, num_ranks)), launched)
+        return max(peers.seconds(operation.peer_bytes, peer_bytes_per_s(gpu, num_ranks)), launched)
     computed = 0.0
-    if one.flops:
-        speed = _compute_speed(one, rates) if rates else STATED
-        computed = speed.seconds(one.flops, flops_per_s(gpu, one.precision))
+    if operation.flops:
+        speed = _compute_speed(operation, rates) if rates else STATED
+        computed = speed.seconds(operation.flops, flops_per_s(gpu, operation.precision))
     memory = rates.memory if rates else STATED
-    return max(computed, memory.seconds(one.num_bytes, gpu.bandwidth_bytes_per_s), launched)
+    return max(computed, memory.seconds(operation.num_bytes, gpu.bandwidth_bytes_per_s), launched)
 
 
-def _compute_speed(one: Operation, rates: Rates) -> Speed:
+def _compute_speed(operation: Operation, rates: Rates) -> Speed:
     """What was measured of matrix products, or of attention, in a precision; what was not measured
     goes at the stated rate.
     """
-    if "attention" in one.name:
-        return rates.attention.get("backward" if "backward" in one.name else "forward", STATED)
-    return rates.matmul.get(one.precision, STATED)
+    if "attention" in operation.name:
+        return rates.attention.get(
+            "backward" if "backward" in operation.name else "forward", STATED
+        )
+    return rates.matmul.get(operation.precision, STATED)
 
 
 def _slower(one: Speed, other: Speed) -> Speed:

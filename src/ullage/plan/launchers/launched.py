@@ -26,7 +26,7 @@ from ullage.phantom.rank import choose_ranks
 from ullage.plan.findings import FitReport
 from ullage.plan.launchers.accelerate_file import accelerate_config, to_yaml
 from ullage.plan.launchers.deepspeed_file import deepspeed_config, read_deepspeed_config
-from ullage.plan.launchers.sharded_search import ShardedSearch, Wanted
+from ullage.plan.launchers.sharded_search import RunRequest, ShardedSearch
 from ullage.plan.launchers.shardings import SHARDINGS, Engine, Sharding, splitting_sequences
 from ullage.runs.job import Job
 from ullage.runs.trials import Trials
@@ -141,8 +141,10 @@ class DeepSpeedLaunched:
         made: list[Job | str] = []
         for file in files:
             words = [
-                one.removesuffix(self.word) + str(file) if _names(one, self.word) else one
-                for one in program.arguments
+                argument.removesuffix(self.word) + str(file)
+                if _names(argument, self.word)
+                else argument
+                for argument in program.arguments
             ]
             made.append(replace(job, program=replace(program, arguments=tuple(words))))
         return made
@@ -165,7 +167,7 @@ def find_launched(job: Job) -> Launched | None:
         own = read_deepspeed_config(name)
         if own is not None:
             return DeepSpeedLaunched(name, own)
-    launch = next((n for n, one in enumerate(words[:3]) if one in {"launch", _MODULE}), None)
+    launch = next((n for n, word in enumerate(words[:3]) if word in {"launch", _MODULE}), None)
     if launch and (words[launch] == _MODULE or Path(words[launch - 1]).name == "accelerate"):
         return _find_accelerate(job, launch + 1)
     return None
@@ -236,9 +238,9 @@ class _Runs:
         self._directory = directory
         self._jobs: dict[str, Job | str] = {"": job}
 
-    def run(self, wanted: Sequence[Wanted]) -> list[RunReport | str]:
+    def run(self, requests: Sequence[RunRequest]) -> list[RunReport | str]:
         """Runs these; of what cannot be started, why."""
-        texts = [self._text(one) for one in wanted]
+        texts = [self._text(one) for one in requests]
         new = [text for text in dict.fromkeys(texts) if text not in self._jobs]
         suffix = self._launched.suffix
         files = [self._directory / f"{len(self._jobs) + n}{suffix}" for n in range(len(new))]
@@ -248,7 +250,7 @@ class _Runs:
             self._jobs |= dict(zip(new, self._launched.jobs(files, self._job), strict=True))
         found: list[RunReport | str] = []
         jobs = []
-        for text, one in zip(texts, wanted, strict=True):
+        for text, one in zip(texts, requests, strict=True):
             job = self._jobs[text]
             if not isinstance(job, str):
                 jobs.append(self._as_wanted(job, one))
@@ -258,14 +260,14 @@ class _Runs:
             found.append(why if isinstance(why, str) else next(reports))
         return found
 
-    def _text(self, wanted: Wanted) -> str:
+    def _text(self, wanted: RunRequest) -> str:
         if wanted.sharding is None:
             return ""
         is_done = wanted.plan is not None  # the plan does what the file cannot say
         said = replace(wanted.sharding, is_checkpointed=False) if is_done else wanted.sharding
         return self._launched.text(said, wanted.kinds)
 
-    def _as_wanted(self, job: Job, wanted: Wanted) -> Job:
+    def _as_wanted(self, job: Job, wanted: RunRequest) -> Job:
         rank = self._job.options.rank
         if rank is not None and wanted.is_last:
             last = rank.world_size - 1

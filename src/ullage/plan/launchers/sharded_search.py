@@ -34,7 +34,7 @@ from ullage.units import format_bytes
 _DISTURBANCE = 0.005
 
 
-class Wanted(NamedTuple):
+class RunRequest(NamedTuple):
     """A run of one rank that is wanted.
 
     Attributes:
@@ -55,7 +55,7 @@ class Wanted(NamedTuple):
 
 
 # What each run said, or why it could not be started.
-Runner = Callable[[Sequence[Wanted]], list[RunReport | str]]
+Runner = Callable[[Sequence[RunRequest]], list[RunReport | str]]
 Ends = tuple[Seen, Seen]  # of the first rank, and of the last
 
 
@@ -125,7 +125,7 @@ class ShardedSearch:
 
     def _measure_all(self, base: _Measured, enough_bytes: int) -> list[_Measured]:
         """Every sharding, and with checkpointing those that take more than enough."""
-        plain = self._measure([(one, None) for one in self._shardings])
+        plain = self._measure([(sharding, None) for sharding in self._shardings])
         large = [one for one in plain if one.used_bytes > enough_bytes]
         return [base, *plain, *self._measure([self._checkpointed(one) for one in large])]
 
@@ -166,13 +166,13 @@ class ShardedSearch:
             exit_code=ExitCode.ANSWER_IS_NO if best is None else ExitCode.FINE,
         )
 
-    def _runs(self, wanted: Sequence[Wanted]) -> list[RunReport]:
+    def _runs(self, requests: Sequence[RunRequest]) -> list[RunReport]:
         """Runs of what has been started before."""
-        return [one for one in self._run(wanted) if not isinstance(one, str)]
+        return [one for one in self._run(requests) if not isinstance(one, str)]
 
     def _measure_program(self) -> tuple[RunReport, _Measured | None]:
         """The program as it is: its blocks, and what it takes."""
-        (report,) = self._runs([Wanted(has_work=True)])
+        (report,) = self._runs([RunRequest(has_work=True)])
         if not _ran(report):
             return report, None
         found = report.program.plan.found if report.program.plan is not None else None
@@ -180,7 +180,9 @@ class ShardedSearch:
             return report, None
         record = report.processes[0].record
         blocks = find_blocks(record, kept_by_module(record))
-        self._blocks = tuple(one for one in blocks if found.modules.get(one.path) == one.kind)
+        self._blocks = tuple(
+            block for block in blocks if found.modules.get(block.path) == block.kind
+        )
         return report, self._read(None, None, report, found)
 
     def _measure(self, tried: Sequence[tuple[Sharding, Plan | None]]) -> list[_Measured]:
@@ -192,7 +194,7 @@ class ShardedSearch:
             except SpecError as error:
                 self._left_out[sharding.name] = str(error)
                 continue
-            wanted.append(Wanted(sharding, self._kinds, plan, has_work=True))
+            wanted.append(RunRequest(sharding, self._kinds, plan, has_work=True))
         found = []
         for one, report in zip(wanted, self._run(wanted) if wanted else [], strict=True):
             if isinstance(report, str):
@@ -206,7 +208,7 @@ class ShardedSearch:
         return found
 
     def _read(
-        self, sharding: Sharding | None, plan: Plan | None, report: RunReport, found: MadeFor
+        self, sharding: Sharding | None, plan: Plan | None, report: RunReport, made_for: MadeFor
     ) -> _Measured:
         device = report.devices[0]
         # Where ranks share a batch it takes as many steps to train on as many.
@@ -217,20 +219,20 @@ class ShardedSearch:
             num_steps * step_seconds(report.processes[0].record, self._blocks, self._gpu).step,
             device.peak_used_bytes,
             device.totals.peak_allocated_bytes,
-            found,
+            made_for,
         )
 
-    def _checkpointed(self, one: _Measured) -> tuple[Sharding, Plan | None]:
+    def _checkpointed(self, measured: _Measured) -> tuple[Sharding, Plan | None]:
         """The same with activation checkpointing: by the launcher's file, else by a plan."""
-        if one.sharding is None:
+        if measured.sharding is None:
             raise RuntimeError("only a sharding can be varied")
-        sharding = one.sharding.checkpointed
+        sharding = measured.sharding.checkpointed
         if sharding.engine is Engine.FSDP2:
             return sharding, None
         paths = tuple(block.path for block in self._blocks)
-        named = {path: one.made_for.modules[path] for path in paths}
+        named = {path: measured.made_for.modules[path] for path in paths}
         action = Action("checkpoint", paths)
-        return sharding, Plan((action,), replace(one.made_for, modules=named))
+        return sharding, Plan((action,), replace(measured.made_for, modules=named))
 
     def _text(self, sharding: Sharding, plan: Plan | None) -> str:
         """The launcher's file; what a plan does is not asked of it."""
@@ -248,7 +250,7 @@ class ShardedSearch:
         for place in sorted(may_fit, key=lambda n: measured[n].used_bytes > expected):
             one = measured[place]
             ends = [
-                Wanted(one.sharding, self._kinds, one.plan, self._gpu, is_last=is_last)
+                RunRequest(one.sharding, self._kinds, one.plan, self._gpu, is_last=is_last)
                 for is_last in (False, True)
             ]
             first, last = (judge(report, budget_bytes) for report in self._runs(ends))
@@ -259,25 +261,27 @@ class ShardedSearch:
 
     def _candidate(
         self,
-        one: _Measured,
+        measured: _Measured,
         ends: Ends | None,
         best: _Measured | None,
         budget_bytes: int,
     ) -> Candidate:
         worse = None if ends is None else max(ends, key=lambda end: (not end.fits, end.used_bytes))
-        used = one.used_bytes if worse is None else worse.used_bytes
+        used = measured.used_bytes if worse is None else worse.used_bytes
         why = ""
-        if one is not best:
-            why = _why(one, worse, best, budget_bytes)
+        if measured is not best:
+            why = _why(measured, worse, best, budget_bytes)
         return Candidate(
-            AS_IT_IS if one.sharding is None else one.sharding.name,
-            () if one.plan is None else one.plan.actions,
-            one.step_s,
-            one.peak_bytes,
+            AS_IT_IS if measured.sharding is None else measured.sharding.name,
+            () if measured.plan is None else measured.plan.actions,
+            measured.step_s,
+            measured.peak_bytes,
             used,
             worse,
             why,
-            configuration="" if one.sharding is None else self._text(one.sharding, one.plan),
+            configuration=""
+            if measured.sharding is None
+            else self._text(measured.sharding, measured.plan),
         )
 
     def _plan(
@@ -295,7 +299,7 @@ class ShardedSearch:
         return replace(found, left_out=self._left_out)
 
 
-def _name(wanted: Wanted) -> str:
+def _name(wanted: RunRequest) -> str:
     return AS_IT_IS if wanted.sharding is None else wanted.sharding.name
 
 
@@ -310,19 +314,19 @@ def _ran(report: RunReport) -> bool:
     return report.verdict is Verdict.FITS and bool(report.processes) and bool(report.devices)
 
 
-def _why(one: _Measured, seen: Seen | None, best: _Measured | None, budget_bytes: int) -> str:
+def _why(measured: _Measured, seen: Seen | None, best: _Measured | None, budget_bytes: int) -> str:
     """Why a sharding is not the one chosen."""
     if seen is not None and not seen.fits:
         return seen.reason
     if seen is not None and seen.num_retries:
         return f"fits, with {seen.num_retries} retries of the allocator"
-    if one.used_bytes > budget_bytes:
-        return f"{format_bytes(one.used_bytes - budget_bytes)} too much"
-    if best is not None and one.step_s > best.step_s:
-        return f"{100 * (one.step_s / best.step_s - 1):.1f} % slower"
+    if measured.used_bytes > budget_bytes:
+        return f"{format_bytes(measured.used_bytes - budget_bytes)} too much"
+    if best is not None and measured.step_s > best.step_s:
+        return f"{100 * (measured.step_s / best.step_s - 1):.1f} % slower"
     if best is None:
         return ""
-    return "not tried: the host's part comes last" if one.order[0] else "no faster"
+    return "not tried: the host's part comes last" if measured.order[0] else "no faster"
 
 
 def _front(measured: Sequence[_Measured]) -> list[tuple[float, int]]:

@@ -19,7 +19,7 @@ from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.blocks import Block
-from ullage.plan.costs.measure import Runner, Wanted
+from ullage.plan.costs.measure import Runner, RunRequest
 from ullage.plan.costs.profile import Profile, Stretch, kept_by_module, read_profile
 from ullage.plan.costs.roofline import step_seconds
 from ullage.plan.sizes import segments
@@ -114,7 +114,7 @@ class ChainReport:
         """The fastest segments of those under which the least is allocated, to a thousandth; None:
         none ran.
         """
-        ran = [one for one in self.cuts if one.lengths and not one.why_not]
+        ran = [cut for cut in self.cuts if cut.lengths and not cut.why_not]
         least = min((one.allocated_bytes for one in ran), default=0)
         as_little = [one for one in ran if one.allocated_bytes <= least * _AS_LITTLE]
         return min(as_little, key=lambda one: one.step_s, default=None)
@@ -136,7 +136,7 @@ def compare_cuts(run: Runner, gpu: Gpu, path: str | None) -> ChainReport:
     Raises:
         SpecError: there is no such chain.
     """
-    clean, worked = run([Wanted(describes=True), Wanted(has_work=True)])
+    clean, worked = run([RunRequest(describes=True), RunRequest(has_work=True)])
     outcome = clean.program.plan
     report = ChainReport(clean.program.argv, clean.torch, gpu, path or "", (), 0, ())
     has_failed = Verdict.FAILED in {clean.verdict, worked.verdict}
@@ -147,7 +147,7 @@ def compare_cuts(run: Runner, gpu: Gpu, path: str | None) -> ChainReport:
     return replace(
         report,
         path=chain.path,
-        modules=tuple(one.kind for one in chain.parts),
+        modules=tuple(part.kind for part in chain.parts),
         num_units=len(chain.units),
         cuts=tuple(comparison.cuts(clean, worked)),
     )
@@ -167,7 +167,7 @@ def find_chain(record: Record, path: str | None) -> Chain:
             parts_of.setdefault(parent, []).append(name)
     chains = {name: parts for name, parts in parts_of.items() if len(parts) >= _LEAST_MODULES}
     if path is not None and path not in chains:
-        known = ", ".join(repr(one) for one in chains) or "none"
+        known = ", ".join(repr(chain) for chain in chains) or "none"
         raise SpecError(
             f"{path!r} is no torch.nn.Sequential of {_LEAST_MODULES} modules or more; the "
             f"program's model has: {known}"
@@ -196,10 +196,10 @@ def find_chain(record: Record, path: str | None) -> Chain:
 class _Comparison:
     """The runs of one chain."""
 
-    def __init__(self, run: Runner, gpu: Gpu, found: MadeFor, chain: Chain) -> None:
+    def __init__(self, run: Runner, gpu: Gpu, made_for: MadeFor, chain: Chain) -> None:
         self._run = run
         self._gpu = gpu
-        self._made_for = replace(found, modules={chain.path: found.modules[chain.path]})
+        self._made_for = replace(made_for, modules={chain.path: made_for.modules[chain.path]})
         self._chain = chain
 
     def cuts(self, clean: RunReport, worked: RunReport) -> Iterator[Cut]:
@@ -213,7 +213,7 @@ class _Comparison:
         if each_clean.verdict is Verdict.FITS:
             optimal = least_peak(self._costs(clean, each_clean))
         wanted = [
-            replace(one, lengths=self._chain.lengths(one.lengths)) for one in _cuts(count, optimal)
+            replace(cut, lengths=self._chain.lengths(cut.lengths)) for cut in _cuts(count, optimal)
         ]
         reports = self._runs(wanted)
         for cut, of_cut, with_work in zip(wanted, reports[::2], reports[1::2], strict=True):
@@ -249,14 +249,14 @@ class _Comparison:
         return read_profile(report.processes[0].record, self._chain.parts)
 
     def _by_unit(self, sizes: Int64Array) -> Int64Array:
-        found: Int64Array = np.add.reduceat(sizes, np.cumsum([0, *self._chain.units[:-1]]))
-        return found
+        int64_array: Int64Array = np.add.reduceat(sizes, np.cumsum([0, *self._chain.units[:-1]]))
+        return int64_array
 
-    def _runs(self, wanted: Sequence[Cut]) -> list[RunReport]:
+    def _runs(self, cuts: Sequence[Cut]) -> list[RunReport]:
         """For each, a run as it is and one with the work."""
-        plans = [self._plan(one) for one in wanted]
+        plans = [self._plan(cut) for cut in cuts]
         return self._run(
-            [Wanted(plan, has_work=has_work) for plan in plans for has_work in (False, True)]
+            [RunRequest(plan, has_work=has_work) for plan in plans for has_work in (False, True)]
         )
 
     def _plan(self, cut: Cut) -> Plan | None:
@@ -298,4 +298,4 @@ def _cuts(count: int, optimal: tuple[int, ...]) -> Iterator[Cut]:
 
 def _flops(record: Record) -> int:
     operations = () if record.work is None else record.work.operations
-    return sum(one.flops * one.num for one in operations)
+    return sum(operation.flops * operation.num for operation in operations)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
-from ullage.plan.costs.measure import Measurements, Runner, Wanted
+from ullage.plan.costs.measure import Measurements, Runner, RunRequest
 from ullage.plan.costs.roofline import step_seconds
 from ullage.plan.findings import Seen, foreseen, key_of, name_plan
 from ullage.plan.judging import judge
@@ -27,7 +27,7 @@ from ullage.plan.trying import Rung
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Semantics
 
-SizedRunner = Callable[[Sequence[tuple[int, Wanted]]], list[RunReport]]
+SizedRunner = Callable[[Sequence[tuple[int, RunRequest]]], list[RunReport]]
 
 # Of the ladder's rungs: how many of the last are tried for the largest size, and how many between.
 _LEAN = 2
@@ -114,7 +114,7 @@ class LargestReport:
     @property
     def fastest(self) -> Answer | None:
         """The least time for one of the size; None: not known."""
-        timed = [one for one in self.answers if one.step_s > 0]
+        timed = [answer for answer in self.answers if answer.step_s > 0]
         return min(timed, key=lambda one: one.unit_s, default=None)
 
     @property
@@ -166,7 +166,7 @@ class LargestSearch:
             torch=first.torch,
             gpu=self._gpu,
             budget_bytes=self._budget_bytes,
-            as_it_is=next((one for one in answers if not one.actions), None),
+            as_it_is=next((answer for answer in answers if not answer.actions), None),
             answers=tuple(answers),
             left_out={} if known is None else known.left_out,
             failure=first.reason if has_failed else "",
@@ -191,7 +191,7 @@ class LargestSearch:
             leanest = self._leanest(ladder, size)
             if leanest is None:
                 return
-            more = [one for one in ladder.rungs if one.reserved_bytes > leanest.reserved_bytes]
+            more = [rung for rung in ladder.rungs if rung.reserved_bytes > leanest.reserved_bytes]
             plans = [(one, actions) for one in more if (actions := ladder.actions(one))]
             plans.append((leanest, ladder.actions(leanest)))
             lean = self._begin(plans[-1][1], self._half(size), size)
@@ -210,13 +210,13 @@ class LargestSearch:
             actions = ladder.actions(rung)
             if rung.place in seen or not actions:
                 break
-            (report,) = self._run([(size, Wanted(self._plan(actions)))])
+            (report,) = self._run([(size, RunRequest(self._plan(actions)))])
             if report.verdict is Verdict.FITS:
-                reserved = max(one.totals.peak_reserved_bytes for one in report.devices)
+                reserved = max(device.totals.peak_reserved_bytes for device in report.devices)
                 seen[rung.place] = rung._replace(reserved_bytes=reserved)
                 ladder.learn(rung, report)
             else:
-                ladder.leave_out(key_of([replace(one, modules=()) for one in actions]))
+                ladder.leave_out(key_of([replace(action, modules=()) for action in actions]))
         return min(seen.values(), key=lambda one: (one.reserved_bytes, one.time_s), default=None)
 
     def _climbed(
@@ -251,11 +251,11 @@ class LargestSearch:
         budget.
         """
         plan = self._plan(actions)
-        reports = self._run([(size, Wanted(plan)) for size in (small, large)])
+        reports = self._run([(size, RunRequest(plan)) for size in (small, large)])
         self._note_first(reports)
-        if any(one.verdict is not Verdict.FITS or not one.devices for one in reports):
+        if any(report.verdict is not Verdict.FITS or not report.devices for report in reports):
             return Sizes(self._budget_bytes, step=self._step)
-        low, high = (max(one.peak_used_bytes for one in each.devices) for each in reports)
+        low, high = (max(device.peak_used_bytes for device in each.devices) for each in reports)
         return from_line(self._budget_bytes, self._step, (small, low), (large, high))
 
     def _climb(self, actions: Actions, sizes: Sizes) -> Sizes:
@@ -267,7 +267,7 @@ class LargestSearch:
     def _climb_once(self, actions: Actions, sizes: Sizes) -> bool:
         """Tries the next sizes; whether there were any."""
         wanted, plan = sizes.next(), self._plan(actions)
-        reports = self._run([(size, Wanted(plan, self._gpu)) for size in wanted])
+        reports = self._run([(size, RunRequest(plan, self._gpu)) for size in wanted])
         for size, report in zip(wanted, reports, strict=True):
             sizes.note(size, judge(report, self._budget_bytes))
         self._note_first(reports)
@@ -302,25 +302,28 @@ class LargestSearch:
         watching every operation takes some.
         """
         blocks = () if self._known is None else self._known.blocks
-        wanted = [(one.size, Wanted(self._plan(one.actions), has_work=True)) for one in answers]
-        for one, report in zip(answers, self._run(wanted) if wanted else (), strict=True):
+        wanted = [
+            (answer.size, RunRequest(self._plan(answer.actions), has_work=True))
+            for answer in answers
+        ]
+        for answer, report in zip(answers, self._run(wanted) if wanted else (), strict=True):
             step_s = 0.0
             if report.verdict is Verdict.FITS and report.processes:
                 step_s = step_seconds(report.processes[0].record, blocks, self._gpu).step
-            yield replace(one, step_s=step_s, plan=self._to_write(one, step_s))
+            yield replace(answer, step_s=step_s, plan=self._to_write(answer, step_s))
 
-    def _to_write(self, one: Answer, step_s: float) -> Plan | None:
-        plan = self._plan(one.actions)
+    def _to_write(self, answer: Answer, step_s: float) -> Plan | None:
+        plan = self._plan(answer.actions)
         if plan is None:
             return None
-        told = foreseen(one.seen, step_s, self._gpu, self._budget_bytes)
+        told = foreseen(answer.seen, step_s, self._gpu, self._budget_bytes)
         return replace(plan, foreseen=told)
 
 
-def _front(found: Iterable[Answer]) -> list[Answer]:
+def _front(answers: Iterable[Answer]) -> list[Answer]:
     """Those that no other beats in size and time, and the program as it is; the largest first."""
     front: list[Answer] = []
-    for one in sorted(found, key=lambda one: (-one.size, one.step_s)):
+    for one in sorted(answers, key=lambda one: (-one.size, one.step_s)):
         if not one.actions or all(one.unit_s < other.unit_s for other in front):
             front.append(one)
     return front

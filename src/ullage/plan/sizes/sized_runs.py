@@ -18,7 +18,7 @@ from ullage.runs.variables import fill_in
 
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
-    from ullage.plan.costs.measure import Wanted
+    from ullage.plan.costs.measure import RunRequest
 
 _LARGER = 16
 
@@ -70,9 +70,9 @@ class SizedRuns:
     def outputs(self) -> list[str]:
         """The last lines of runs that failed."""
         trials = (self._trials, *self._held.values())
-        return [text for one in trials for text in one.outputs.values()]
+        return [text for trial in trials for text in trial.outputs.values()]
 
-    def run(self, asked: Sequence[tuple[int, Wanted]]) -> list[RunReport]:
+    def run(self, asked: Sequence[tuple[int, RunRequest]]) -> list[RunReport]:
         """Each run, in their order."""
         sizes = {size for size, _ in asked}
         if len(asked) > 1 and len(sizes) == 1:
@@ -82,7 +82,7 @@ class SizedRuns:
         with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
             return [*pool.map(self._run_one, asked)]
 
-    def _run_one(self, asked: tuple[int, Wanted]) -> RunReport:
+    def _run_one(self, asked: tuple[int, RunRequest]) -> RunReport:
         size, wanted = asked
         trials = self._trials if wanted.gpu else self._held.get(size, self._trials)
         (report,) = make_runner(trials, self._job_at(size))([wanted])

@@ -115,16 +115,16 @@ class Sizes:
         expected, self._lines = self._line_end(low), self._lines + 1
         if self.largest is None and self._fixed_bytes is not None:
             # Where the first guess was a little too much.
-            wanted = [self._rounded(high * 3 // 4), self._rounded(high * 7 // 8)]
+            fromkeys = [self._rounded(high * 3 // 4), self._rounded(high * 7 // 8)]
         elif expected is None or expected <= low or self._lines > _LINES:
             third = (high - low) // 3
-            wanted = [self._rounded(low + third), self._rounded(high - third)]
+            fromkeys = [self._rounded(low + third), self._rounded(high - third)]
         elif expected >= high:  # the line was too flat: one nearer to the end has the right slope
-            wanted = [self._rounded((low + high) // 2), high - self._step]
+            fromkeys = [self._rounded((low + high) // 2), high - self._step]
         else:
-            wanted = [expected, expected + self._step]
-        wanted = [one for one in dict.fromkeys(wanted) if low < one < high]
-        return wanted or [low + self._step]
+            fromkeys = [expected, expected + self._step]
+        fromkeys = [fromkey for fromkey in dict.fromkeys(fromkeys) if low < fromkey < high]
+        return fromkeys or [low + self._step]
 
     def _leap(self, low: int) -> list[int]:
         """Farther, where everything fits; nowhere, where the peak has long not grown."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
-from ullage.plan.costs.measure import Runner, Wanted
+from ullage.plan.costs.measure import Runner, RunRequest
 from ullage.techniques.plan import Plan
 
 # On another generation other kernels run, with other workspaces: what has less than this share of
@@ -42,8 +42,8 @@ def find_smallest(
 
     None: there is none, or no plan ran where memory is without end.
     """
-    wanted = [Wanted(plan) for plan in plans.values()]
-    ran = [report for report in run(wanted) if report.verdict is Verdict.FITS and report.devices]
+    requests = [RunRequest(plan) for plan in plans.values()]
+    ran = [report for report in run(requests) if report.verdict is Verdict.FITS and report.devices]
     if not ran:
         return None
     needed = min(_least_bytes(report) for report in ran)
@@ -51,10 +51,10 @@ def find_smallest(
     for gpu in sorted(catalogued, key=lambda one: (one.total_bytes, one.slug)):
         if gpu.total_bytes - gpu.context_high_bytes < _NEEDED * needed:
             continue
-        reports = run([Wanted(plan, gpu) for plan in plans.values()])
+        reports = run([RunRequest(plan, gpu) for plan in plans.values()])
         for name, report in zip(plans, reports, strict=True):
             if report.verdict is Verdict.FITS:
-                used = max(one.peak_used_bytes for one in report.devices)
+                used = max(device.peak_used_bytes for device in report.devices)
                 return Smallest(gpu.slug, name, used, gpu.total_bytes, too_small)
         too_small[gpu.slug] = reports[0].reason
     return None
@@ -63,5 +63,6 @@ def find_smallest(
 def _least_bytes(report: RunReport) -> int:
     """What a run needs of a device beside its context; the allocator can do without its cache."""
     return max(
-        one.totals.peak_allocated_bytes + one.totals.non_torch_bytes for one in report.devices
+        device.totals.peak_allocated_bytes + device.totals.non_torch_bytes
+        for device in report.devices
     )

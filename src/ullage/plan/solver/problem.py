@@ -74,18 +74,19 @@ def make_problem(profiles: Sequence[Profile], seconds: Sequence[FloatArray]) -> 
     base = profiles[0]
     stretches = list(base.rest_bytes)
     rest = np.array(
-        [[_rest(profile, base, one) for profile in profiles] for one in stretches], dtype=np.int64
+        [[_rest(profile, base, stretch) for profile in profiles] for stretch in stretches],
+        dtype=np.int64,
     ).reshape(len(stretches), len(profiles))
-    held = np.array([base.held[one] for one in stretches], dtype=np.float64)
+    held = np.array([base.held[stretch] for stretch in stretches], dtype=np.float64)
     return Problem(
         kept_bytes=np.stack([profile.kept_bytes for profile in profiles], axis=1),
-        extra_s=np.stack([one - seconds[0] for one in seconds], axis=1),
+        extra_s=np.stack([second - seconds[0] for second in seconds], axis=1),
         held=held.reshape(len(stretches), len(base.kept_bytes)),
-        own=np.array([one.own for one in stretches], dtype=np.int64),
+        own=np.array([stretch.own for stretch in stretches], dtype=np.int64),
         rest_bytes=rest,
     )
 
 
-def _rest(profile: Profile, base: Profile, one: Stretch) -> int:
+def _rest(profile: Profile, base: Profile, stretch: Stretch) -> int:
     """The rest of a stretch; between blocks it is that of the program as it is."""
-    return profile.rest_bytes.get(one, 0) if one.own >= 0 else base.rest_bytes[one]
+    return profile.rest_bytes.get(stretch, 0) if stretch.own >= 0 else base.rest_bytes[stretch]

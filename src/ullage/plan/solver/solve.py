@@ -77,19 +77,19 @@ def solve(problem: Problem, limit_bytes: int, gap: float = GAP) -> Solution | No
 
 
 def _better(
-    problem: Problem, limit_bytes: int, found: Solution | None, counted: tuple[Int64Array, float]
+    problem: Problem, limit_bytes: int, solution: Solution | None, counted: tuple[Int64Array, float]
 ) -> Solution | None:
     """The better of what was found and what was counted, with the higher bound."""
     choice, bound_s = counted
     fits = problem.peak_bytes(choice) <= limit_bytes
-    if fits and (found is None or problem.time_s(choice) < found.time_s):
-        before_s = 0.0 if found is None else found.bound_s
+    if fits and (solution is None or problem.time_s(choice) < solution.time_s):
+        before_s = 0.0 if solution is None else solution.bound_s
         time_s = problem.time_s(choice)
         bound_s = min(max(bound_s, before_s), time_s)
         return Solution(choice, time_s, bound_s, problem.peak_bytes(choice))
-    if found is None:
+    if solution is None:
         return None
-    return replace(found, bound_s=min(max(bound_s, found.bound_s), found.time_s))
+    return replace(solution, bound_s=min(max(bound_s, solution.bound_s), solution.time_s))
 
 
 def relax(problem: Problem, limit_bytes: int, steps: int = _STEPS) -> Solution | None:

@@ -39,7 +39,10 @@ class WeightCopies:
                 by_count.setdefault(len(parameters), []).append(parameters)
         known = _owned(models, optimizers)
         self._candidates = [
-            [(one, weakref.ref(copy)) for one, copy in zip(parameters, tensors, strict=True)]
+            [
+                (parameter, weakref.ref(copy))
+                for parameter, copy in zip(parameters, tensors, strict=True)
+            ]
             for tensors in self._containers(by_count.keys())
             for parameters in by_count[len(tensors)]
             if _is_copy(tensors, parameters, known)
@@ -60,13 +63,13 @@ class WeightCopies:
             kind = type(found)
             if (kind is list or kind is tuple or kind is dict) and len(found) in counts:
                 values = list(found.values()) if kind is dict else found
-                if all(isinstance(one, self._torch.Tensor) for one in values):
+                if all(isinstance(value, self._torch.Tensor) for value in values):
                     yield values
 
 
 def _owned(models: Sequence[Sequence[Any]], optimizers: Sequence[Any]) -> set[int]:
     """The parameters, their gradients and the optimizers' states, which lists may hold too."""
-    parameters = [one for parameters in models for one in parameters]
+    parameters = [parameter for parameters in models for parameter in parameters]
     parameters += [one for each in optimizers for group in each.param_groups
                    for one in group["params"]]  # fmt: skip
     found = {id(one) for one in parameters} | {id(one.grad) for one in parameters}
@@ -79,6 +82,6 @@ def _owned(models: Sequence[Sequence[Any]], optimizers: Sequence[Any]) -> set[in
 def _is_copy(tensors: Sequence[Any], parameters: Sequence[Any], known: set[int]) -> bool:
     """Whether these are no one's yet, on the device, and of the parameters' shapes."""
     return all(
-        id(one) not in known and one.is_cuda and one.shape == parameter.shape
-        for one, parameter in zip(tensors, parameters, strict=True)
+        id(tensor) not in known and tensor.is_cuda and tensor.shape == parameter.shape
+        for tensor, parameter in zip(tensors, parameters, strict=True)
     )

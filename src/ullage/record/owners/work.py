@@ -110,7 +110,7 @@ class Work:
         for number, module in self._modules.live():
             children = list(module.children())
             held_by |= {id(child): class_name(module) for child in children}
-            count = sum(one.numel() for one in module.parameters())
+            count = sum(parameter.numel() for parameter in module.parameters())
             held = held_by.get(id(module), "")
             yield [number, class_name(module), held, count, len(children)]
 

@@ -60,19 +60,19 @@ def read_requests(path: Path, limit: int | None = None) -> tuple[Request, ...]:
     Raises:
         SpecError: it cannot be read, a line is no JSON object, or there is none.
     """
-    found: list[Request] = []
+    requests: list[Request] = []
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
-                if limit is not None and len(found) == limit:
+                if limit is not None and len(requests) == limit:
                     break
                 if line.strip():
-                    found.append(_parse(line, f"{path.name}:{number}"))
+                    requests.append(_parse(line, f"{path.name}:{number}"))
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{str(path)!r} cannot be read: {error}") from None
-    if not found:
+    if not requests:
         raise SpecError(f"{str(path)!r} has no request; write one on each line, such as {_EXAMPLE}")
-    return tuple(found)
+    return tuple(requests)
 
 
 def _parse(line: str, where: str) -> Request:
@@ -128,9 +128,9 @@ def answered_by(pid: int, run_dir: Path) -> list[list[Any]]:
     [where, begin, end, failure, is_out_of_memory].
     """
     rows: list[list[Any]] = [
-        [one.where, one.begin.get(pid, 0), one.end[pid], one.failure, one.is_out_of_memory]
-        for one in read_notes(run_dir)
-        if pid in one.end
+        [note.where, note.begin.get(pid, 0), note.end[pid], note.failure, note.is_out_of_memory]
+        for note in read_notes(run_dir)
+        if pid in note.end
     ]
     return sorted(rows, key=lambda row: row[1])
 

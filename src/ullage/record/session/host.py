@@ -22,10 +22,10 @@ def peak_bytes() -> int:
 
     Not ru_maxrss, which goes on with what the process that started this one had taken.
     """
-    found = _PEAK.search(Path("/proc/self/status").read_text(encoding="ascii", errors="replace"))
-    if found is None:  # a kernel that does not say so
+    match = _PEAK.search(Path("/proc/self/status").read_text(encoding="ascii", errors="replace"))
+    if match is None:  # a kernel that does not say so
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return int(found[1]) * 1024
+    return int(match[1]) * 1024
 
 
 def needed_bytes() -> int:
@@ -40,8 +40,8 @@ def available_bytes() -> int | None:
     """What this machine, or the container, has left, bytes; None where the kernel does not say."""
     room: list[int] = []
     with contextlib.suppress(OSError):
-        found = _AVAILABLE.search(Path("/proc/meminfo").read_text(encoding="ascii"))
-        room += [int(found[1]) * 1024] if found else []
+        match = _AVAILABLE.search(Path("/proc/meminfo").read_text(encoding="ascii"))
+        room += [int(match[1]) * 1024] if match else []
     with contextlib.suppress(OSError, ValueError):  # "max": no limit
         limit, used = (int((_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
         cache = re.search(r"^file (\d+)$", (_GROUP / "memory.stat").read_text(), re.MULTILINE)

@@ -25,17 +25,19 @@ def clean_tracebacks(error: BaseException) -> None:
 
 def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
     """The traceback as it would be without ullage: frames of its hooks taken out."""
-    kept: list[TracebackType] = []
+    traceback_types: list[TracebackType] = []
     was_ours = False
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
         # An operation that ullage passes on is called by way of torch._ops, not straight from C++.
         was_ours = is_ours(filename) or (was_ours and filename.endswith(_OPS))
         if not was_ours:
-            kept.append(traceback)
+            traceback_types.append(traceback)
         traceback = traceback.tb_next
-    if not kept:
+    if not traceback_types:
         return None
-    for one, following in zip(kept, [*kept[1:], None], strict=True):
-        one.tb_next = following
-    return kept[0]
+    for traceback_type, following in zip(
+        traceback_types, [*traceback_types[1:], None], strict=True
+    ):
+        traceback_type.tb_next = following
+    return traceback_types[0]

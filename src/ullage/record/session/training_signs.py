@@ -31,7 +31,7 @@ _TRAINING_NAME = re.compile(
 def find_training_sign(torch: ModuleType) -> str | None:
     """A sign that the program is going to train, in words; None: there is none."""
     for module in find_roots(live_owners(torch)[0]):
-        if module.training and any(one.requires_grad for one in module.parameters()):
+        if module.training and any(parameter.requires_grad for parameter in module.parameters()):
             return f"{type(module).__name__} is in training mode (inference: call .eval())"
     name = next(_names_of_training(), None)
     return None if name is None else f"the program's own code names {name}()"

@@ -62,7 +62,7 @@ class Assumed:
                 raise SpecError(f"--assume names {name!r} twice; give it once")
             given[name] = value
         experts = given.get("experts", Experts.WORST.value)
-        if experts not in {one.value for one in Experts}:
+        if experts not in {Expert.value for Expert in Experts}:
             raise SpecError(f"--assume experts={experts!r}; expected worst or balanced")
         values = given.get("values", Plausibility.PLAUSIBLE.value)
         if values not in {one.value for one in Plausibility}:

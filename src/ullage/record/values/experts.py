@@ -25,7 +25,7 @@ def is_routing(torch: ModuleType, num_experts: int) -> bool:
     if library.current_scope() < 0:
         return False
     holders = itertools.islice(_running_modules(torch), _MAX_HOLDERS)
-    return any(_has_experts(torch, one, num_experts) for one in holders)
+    return any(_has_experts(torch, holder, num_experts) for holder in holders)
 
 
 def _running_modules(torch: ModuleType) -> Iterator[Any]:

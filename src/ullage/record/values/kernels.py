@@ -78,7 +78,7 @@ class Kernels:
     def _follow(self, kernel: Any, args: Any, named: Any, grid: Any) -> Any:
         """The regions of the device's memory as they are after the launch; None: nobody knows."""
         tensor_type = self._torch.Tensor
-        tensors = [one for one in (*args, *named.values()) if isinstance(one, tensor_type)]
+        tensors = [arg for arg in (*args, *named.values()) if isinstance(arg, tensor_type)]
         if not tensors or any(tensor.dtype not in self._elements for tensor in tensors):
             return None
         if self._torch.cuda.is_current_stream_capturing():

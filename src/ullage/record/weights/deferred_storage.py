@@ -78,12 +78,12 @@ class Held:
     def note(self, tensor: Any, step: Step, *, is_new: bool = False) -> None:
         """Puts a step off; `is_new`: the tensor's storage was made for it."""
         storage = self._storage_of(tensor)
-        held = self._storages.get(storage._cdata)
-        if held is None:
+        put_off = self._storages.get(storage._cdata)
+        if put_off is None:
             reference = self._torch.multiprocessing.reductions.StorageWeakRef(storage)
             is_whole = is_new or self.fills_storage(tensor)
-            held = self._storages[storage._cdata] = PutOff(reference, is_whole=is_whole)
-        held.steps += (step,)
+            put_off = self._storages[storage._cdata] = PutOff(reference, is_whole=is_whole)
+        put_off.steps += (step,)
         self._count(step, 1)
         library.host_filled(self._address(tensor), tensor.numel() * tensor.element_size())
         self._on_first()
@@ -122,9 +122,9 @@ class Held:
             return
         self.sweep()
         storage_type = self._torch.UntypedStorage
-        for held in list(self._storages.values()):
-            if not held.reference.expired():
-                self._do(storage_type._new_with_weak_ptr(held.reference.cdata))
+        for storage in list(self._storages.values()):
+            if not storage.reference.expired():
+                self._do(storage_type._new_with_weak_ptr(storage.reference.cdata))
 
     def _do(self, storage: Any) -> None:
         with self._lock:  # what another thread has begun is waited for

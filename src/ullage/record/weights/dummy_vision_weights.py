@@ -86,11 +86,11 @@ class MadeUpVision:
             for key, value in model.state_dict().items()
         }  # fmt: skip
         self._directory.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=self._directory))
-        (made / _CONFIG).symlink_to((source / _CONFIG).resolve())
-        write_hole(made / f"{_STEM}.safetensors", tensors)
+        path = Path(tempfile.mkdtemp(dir=self._directory))
+        (path / _CONFIG).symlink_to((source / _CONFIG).resolve())
+        write_hole(path / f"{_STEM}.safetensors", tensors)
         self._note(f"{name}/{source.name}", len(tensors), total_bytes(tensors))
-        return made
+        return path
 
     def _cover_timm(self, builder: Any) -> None:
         original = builder.load_pretrained

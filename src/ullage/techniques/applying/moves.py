@@ -27,8 +27,8 @@ Move = Callable[..., Any]
 
 def start_techniques(plan: Plan, torch: ModuleType) -> None:
     """Does what techniques have to do before a script's first line, each thing once."""
-    starts = [TECHNIQUES[one.technique].start for one in plan.actions]
-    for start in dict.fromkeys(one for one in starts if one is not None):
+    starts = [TECHNIQUES[action.technique].start for action in plan.actions]
+    for start in dict.fromkeys(start for start in starts if start is not None):
         start(torch)
 
 
@@ -46,7 +46,9 @@ def watch_moves(
         optimizers_of: gives the optimizers that hold parameters of a module.
         refuse: called with a reason and an error where the plan cannot be applied.
     """
-    actions = [one for one in plan.actions if TECHNIQUES[one.technique].on_move is not None]
+    actions = [
+        action for action in plan.actions if TECHNIQUES[action.technique].on_move is not None
+    ]
     if not actions:
         return
 
@@ -103,8 +105,8 @@ class _Moves:
             return False
         if is_shared_out():
             return False
-        found = describe_program(module, None, self._made_for.modules)
-        return not self._made_for.differences(found)
+        program = describe_program(module, None, self._made_for.modules)
+        return not self._made_for.differences(program)
 
 
 def _apply(actions: Sequence[Action], module: Any, optimizers: list[Any]) -> None:

@@ -60,9 +60,13 @@ class Outcome:
         return f"the plan was not {'kept' if self.is_broken else 'applied'}: {self.reason}"
 
 
-def note(directory: Path, state: State, reason: str = "", found: MadeFor | None = None) -> None:
+def note(directory: Path, state: State, reason: str = "", made_for: MadeFor | None = None) -> None:
     """Says what became of the plan in this process; the last word counts."""
-    said = {"state": state, "reason": reason, "found": None if found is None else asdict(found)}
+    said = {
+        "state": state,
+        "reason": reason,
+        "found": None if made_for is None else asdict(made_for),
+    }
     path = directory / f"{_PREFIX}{os.getpid()}.json"
     written = path.with_suffix(".new")
     with suppress(OSError):  # a process that has outlived the run: nobody reads it any more

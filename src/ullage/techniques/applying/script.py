@@ -135,7 +135,7 @@ class Watch:
     def _note_optimizer(self, optimizer: Any) -> None:
         parameters = _parameters_of(optimizer)
         self._optimizers = [pair for pair in self._optimizers if pair[0]() is not None]
-        self._optimizers.append((ref(optimizer), [ref(one) for one in parameters]))
+        self._optimizers.append((ref(optimizer), [ref(parameter) for parameter in parameters]))
         if self._is_applied and self._changes_optimizers() and self._is_planned(parameters):
             self._refuse(
                 "an optimizer was made after the plan had been applied to its parameters, which "
@@ -149,11 +149,11 @@ class Watch:
         from ullage.techniques.catalog import TECHNIQUES
 
         actions = self._plan.actions if self._plan is not None else ()
-        return any(TECHNIQUES[one.technique].place is Place.OPTIMIZER for one in actions)
+        return any(TECHNIQUES[action.technique].place is Place.OPTIMIZER for action in actions)
 
     def _is_planned(self, parameters: list[Any]) -> bool:
-        known = {id(one) for model in self._planned for one in model.parameters()}
-        return any(id(one) in known for one in parameters)
+        known = {id(parameter) for model in self._planned for parameter in model.parameters()}
+        return any(id(parameter) in known for parameter in parameters)
 
     def _wait(self) -> None:
         """Looks at each call of a module, before anything of it runs."""
@@ -194,7 +194,7 @@ class Watch:
 
     def _optimizers_of(self, module: Any) -> list[Any]:
         """The optimizers that there are which hold a parameter of the module, as they were made."""
-        own = {id(one) for one in module.parameters()}
+        own = {id(parameter) for parameter in module.parameters()}
         found = []
         for reference, first in self._optimizers:
             optimizer = reference()
@@ -235,7 +235,7 @@ class Watch:
         self._settle(top)
         self._stop_waiting()
         if not self._is_broken:
-            note(self._directory, State.APPLIED, found=found)
+            note(self._directory, State.APPLIED, made_for=found)
 
     def _note_later_errors(self) -> None:
         """A technique that meets what it is not exact for ends the program with a PlanError: from
@@ -260,7 +260,9 @@ class Watch:
     def _is_another_there(self, modules: list[Any]) -> bool:
         """Whether the model that the plan is for is trained too, but was not called yet."""
         named = self._plan.made_for.model if self._plan is not None else ""
-        return any(type(one).__name__ == named and self._optimizers_of(one) for one in modules)
+        return any(
+            type(module).__name__ == named and self._optimizers_of(module) for module in modules
+        )
 
     def _refuse(self, reason: str, error: BaseException | None = None) -> None:
         """Notes that the plan is not applied, and ends the program with an error."""

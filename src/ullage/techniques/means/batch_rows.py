@@ -26,7 +26,7 @@ def split_rows(given: Any, num_parts: int) -> list[Any]:
 
 def num_rows(given: Any) -> int:
     """The rows of the first tensor; 0 where there is none."""
-    return next((len(one) for one in tensors(given) if one.dim()), 0)
+    return next((len(tensor) for tensor in tensors(given) if tensor.dim()), 0)
 
 
 def join_rows(outputs: list[Any], rows: list[int]) -> Any:
@@ -39,12 +39,12 @@ def join_rows(outputs: list[Any], rows: list[int]) -> Any:
     first = outputs[0]
     if isinstance(first, torch.Tensor):
         is_whole = all(
-            one.dim() and len(one) == size for one, size in zip(outputs, rows, strict=True)
+            output.dim() and len(output) == size for output, size in zip(outputs, rows, strict=True)
         )
         return torch.cat(outputs) if is_whole else None
     if isinstance(first, dict):
         for name in list(first):
-            first[name] = join_rows([one[name] for one in outputs], rows)
+            first[name] = join_rows([output[name] for output in outputs], rows)
         return first if any(one is not None for one in first.values()) else None
     if isinstance(first, tuple | list):
         joined = [join_rows(list(some), rows) for some in zip(*outputs, strict=True)]

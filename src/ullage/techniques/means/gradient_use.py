@@ -39,13 +39,15 @@ class GradientUse:
         self._zeros: set[Any] = set()  # whose gradients the program has, all zeros
         self._on_zero: list[Callable[[], None]] = []
         self._spent: dict[Any, Any] = {}
-        self._optimizers = {id(one) for one in target.optimizers}
-        held = [one for optimizer in target.optimizers for one in _parameters(optimizer)]
-        if len(set(held)) != len(held):
+        self._optimizers = {id(optimizer) for optimizer in target.optimizers}
+        optimizers = [
+            parameter for optimizer in target.optimizers for parameter in _parameters(optimizer)
+        ]
+        if len(set(optimizers)) != len(optimizers):
             refuse("a parameter is in two optimizers, and the second needs its gradient too")
-        target.changes.on_undo(self._forget, held)
+        target.changes.on_undo(self._forget, optimizers)
         # A module's own is seen by what it reads, but for tensors of a class of their own.
-        is_plain = all(type(one) is torch.nn.Parameter for one in held)
+        is_plain = all(type(optimizer) is torch.nn.Parameter for optimizer in optimizers)
         for owner in (*target.optimizers, *([] if is_plain else [target.model])):
             target.changes.set(owner, "zero_grad", self._zeroing(owner, owner.zero_grad))
         for optimizer in target.optimizers:
@@ -70,9 +72,9 @@ class GradientUse:
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         import torch
 
-        for one in _parameters(optimizer):
-            if one in self._zeros and one.grad is None and one not in self._used:
-                one.grad = torch.zeros_like(one)
+        for parameter in _parameters(optimizer):
+            if parameter in self._zeros and parameter.grad is None and parameter not in self._used:
+                parameter.grad = torch.zeros_like(parameter)
 
     def watch_steps(self, target: Target) -> None:
         """Refuses a second step by the same gradients; called after all other hooks were set."""
@@ -80,11 +82,11 @@ class GradientUse:
             target.changes.hook(optimizer.register_step_post_hook(self._after_step))
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
-        for one in _parameters(optimizer):
-            hook = self._used.get(one)
-            if hook is not None and self._spent.get(one) is hook:
+        for parameter in _parameters(optimizer):
+            hook = self._used.get(parameter)
+            if hook is not None and self._spent.get(parameter) is hook:
                 self._refuse("a second step is taken by the same gradients")
-            self._spent[one] = hook
+            self._spent[parameter] = hook
 
     def _zeroing(self, owner: Any, zero_grad: Any) -> Any:
         """A `zero_grad` that frees."""
@@ -103,13 +105,17 @@ class GradientUse:
         if is_none:
             self._zeros.difference_update(parameters)
         else:
-            have = [one for one in parameters if one in self._used or one.grad is not None]
+            have = [
+                parameter
+                for parameter in parameters
+                if parameter in self._used or parameter.grad is not None
+            ]
             self._zeros.update(have)
         self._forget(parameters)
 
     def _forget(self, parameters: Iterable[Any]) -> None:
-        for one in parameters:
-            hook = self._used.pop(one, None)
+        for parameter in parameters:
+            hook = self._used.pop(parameter, None)
             if hook is not None:
                 hook.remove()
 

@@ -46,6 +46,6 @@ def _function() -> Any:
                     "backward runs twice through a loss whose gradients the plan has computed with "
                     "it; take 'micro_batches' and 'chunked_loss' out of the plan"
                 )
-            return None, None, *(one.mul_(factor) for one in gradients)
+            return None, None, *(gradient.mul_(factor) for gradient in gradients)
 
     return Known

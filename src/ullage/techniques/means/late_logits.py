@@ -99,11 +99,11 @@ def _kind() -> Any:
         @staticmethod
         def __new__(cls: Any, source: Source, shape: Any, class_dim: int, dtype: Any) -> Any:
             device = source.hidden.device
-            made = torch.Tensor._make_wrapper_subclass(
+            wrapper_subclass = torch.Tensor._make_wrapper_subclass(
                 cls, shape, dtype=dtype, device=device, requires_grad=True
             )
-            made._late = source, class_dim
-            return made
+            wrapper_subclass._late = source, class_dim
+            return wrapper_subclass
 
         @classmethod
         def __torch_function__(
@@ -228,14 +228,14 @@ def _computed(name: str, function: Any, given: tuple[Any, ...], named: dict[str,
     result = function(*_replaced(given, logits_of), **_replaced(named, logits_of))
     if any(one._version != version for one, version in made):
         refuse(f"it changes its logits in place ({name})")
-    found = [one for one in tensors(result) if one.requires_grad]
+    found = [tensor for tensor in tensors(result) if tensor.requires_grad]
     if found and torch.is_grad_enabled():
         refuse(f"its logits go into {name!r}, besides its loss")
     return result
 
 
 def _late_ones(value: Any) -> Iterator[Any]:
-    return (one for one in tensors(value) if hasattr(one, "_late"))
+    return (tensor for tensor in tensors(value) if hasattr(tensor, "_late"))
 
 
 def _replaced(value: Any, logits_of: Callable[[Any], Any]) -> Any:

@@ -25,4 +25,4 @@ def tensors(value: Any) -> Iterator[Any]:
     """The tensors among the leaves."""
     from torch import Tensor
 
-    return (one for one in leaves(value) if isinstance(one, Tensor))
+    return (leaf for leaf in leaves(value) if isinstance(leaf, Tensor))

@@ -106,8 +106,10 @@ def follow(
     schema = operation._schema
     namespace, _, name = schema.name.partition("::")
     name = name.removesuffix("_") if schema.is_mutable else name
-    values = {one.name: one.default_value for one in schema.arguments}
-    values |= dict(zip((one.name for one in schema.arguments), given, strict=False)) | dict(named)
+    values = {argument.name: argument.default_value for argument in schema.arguments}
+    values |= dict(
+        zip((argument.name for argument in schema.arguments), given, strict=False)
+    ) | dict(named)
     rule = _RULES.get(name) if namespace == "aten" else None
     if rule is None or (schema.overload_name.endswith(("out", "dtype")) and name == "view"):
         raise Mixes(f"runs {schema.name}, which is not known to keep positions apart")
@@ -136,18 +138,18 @@ def shape_without(tensor: Any, along: Along | None, length: int) -> tuple[int, .
 
 def _pointwise(call: Call) -> Sequence[Along | None]:
     """Each element of the result is of those at its place, once all are as large."""
-    tensors = [one for one in call.values.values() if hasattr(one, "untyped_storage")]
+    tensors = [value for value in call.values.values() if hasattr(value, "untyped_storage")]
     held = [
-        (one.dim() - along.dim, along)
-        for one in tensors
-        if (along := call.place[id(one)]) is not None
+        (tensor.dim() - along.dim, along)
+        for tensor in tensors
+        if (along := call.place[id(tensor)]) is not None
     ]
     ((from_right, along), *others) = held
     if any((right, *one[1:]) != (from_right, *along[1:]) for right, one in others):
         raise call.refuse()
-    for one in tensors:
-        is_there = one.dim() >= from_right and one.shape[-from_right] != 1
-        if call.place[id(one)] is None and is_there:
+    for tensor in tensors:
+        is_there = tensor.dim() >= from_right and tensor.shape[-from_right] != 1
+        if call.place[id(tensor)] is None and is_there:
             raise Mixes("computes with a tensor that has values for positions")
     return [along._replace(dim=one.dim() - from_right) for one in call.made]
 
@@ -159,7 +161,7 @@ def _dims(call: Call, name: str = "dim") -> list[int]:
         raise call.refuse()  # all of them
     dims = value if isinstance(value, list | tuple) else [value]
     total = _input(call).dim()
-    return [one % total for one in dims]
+    return [dim % total for dim in dims]
 
 
 def _input(call: Call) -> Any:
@@ -183,7 +185,7 @@ def _reducing(call: Call) -> Sequence[Along | None]:
     along, dims = _known(call), _dims(call)
     if along.dim in dims:
         raise call.refuse()
-    lost = 0 if call.values.get("keepdim") else sum(one < along.dim for one in dims)
+    lost = 0 if call.values.get("keepdim") else sum(dim < along.dim for dim in dims)
     return [along._replace(dim=along.dim - lost)] * len(call.made)
 
 
@@ -275,7 +277,7 @@ def _squeezed(call: Call) -> Sequence[Along | None]:
     along = _known(call)
     sizes = _input(call).shape
     dims = range(len(sizes)) if call.values.get("dim") is None else _dims(call)
-    lost = sum(sizes[one] == 1 and one < along.dim for one in dims)
+    lost = sum(sizes[dim] == 1 and dim < along.dim for dim in dims)
     return [along._replace(dim=along.dim - lost)]
 
 
@@ -308,7 +310,7 @@ def _cut(call: Call) -> Sequence[Along | None]:
 def _joined(call: Call) -> Sequence[Along | None]:
     """Several beside each other in another dimension."""
     tensors = call.values["tensors"]
-    places = {call.place[id(one)] for one in tensors}
+    places = {call.place[id(tensor)] for tensor in tensors}
     (made,) = call.made
     along = next(iter(places))
     if along is None or len(places) > 1:

@@ -86,8 +86,8 @@ def hooked(module: Any) -> str:
         for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"):
             if path and getattr(part, name, None):
                 return f"has a hook on {path}"
-    for one in _global_hooks(hooks):
-        if not str(getattr(one, "__module__", "")).startswith("ullage."):
+    for hook in _global_hooks(hooks):
+        if not str(getattr(hook, "__module__", "")).startswith("ullage."):
             return "is called with a hook on all modules"
     return ""
 
@@ -158,7 +158,7 @@ class _Run:
         if operation._schema.name == "prim::device":  # what a fake tensor is asked for, not a value
             return operation(*given, **named)
         tensors = [one for one in _flat((given, named)) if isinstance(one, torch.Tensor)]
-        along = [self._of(one) for one in tensors]
+        along = [self._of(tensor) for tensor in tensors]
         before = list(zip(tensors, along, strict=True))
         result = operation(*given, **named)
         made = [one for one in _flat(result) if isinstance(one, torch.Tensor)]
@@ -171,7 +171,7 @@ class _Run:
             else [None] * len(made)
         )
         self._check_written(operation, given, named, founds)
-        shared = {_storage(one) for one in tensors}
+        shared = {_storage(tensor) for tensor in tensors}
         self._enter(operation, given, named, made, founds)
         for one, found in zip(made, founds, strict=True):
             self._note(one, found, is_own=_storage(one) not in shared)
@@ -246,7 +246,7 @@ class _Run:
         if _storage(output) == _storage(given):
             raise Mixes("returns its input")
         if any(
-            isinstance(one, torch.autograd.function.BackwardCFunction) for one in _nodes(output)
+            isinstance(node, torch.autograd.function.BackwardCFunction) for node in _nodes(output)
         ):
             raise Mixes("has a backward of its own (torch.autograd.Function)")
         self.program.append(("output", self._numbers[id(output)], ()))

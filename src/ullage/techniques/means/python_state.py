@@ -81,7 +81,7 @@ class PythonState:
         values = [value for own in self._attributes.values() for value in own.values()]
         for _, _, content in self._contents:
             values += content.values() if isinstance(content, dict) else content
-        return [one for one in values if isinstance(one, torch.Tensor)]
+        return [value for value in values if isinstance(value, torch.Tensor)]
 
     @contextmanager
     def again(self) -> Iterator[None]:

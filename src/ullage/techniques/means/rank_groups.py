@@ -85,15 +85,15 @@ def join(technique: str, model: Any, changes: Changes) -> Ranks:
         distributed.init_process_group("cpu:gloo,cuda:nccl" if has_cuda else "gloo")
         _MADE[:] = [distributed.group.WORLD]
         changes.on_undo(_leave)
-    found = Ranks(
+    ranks = Ranks(
         distributed.get_rank(),
         distributed.get_world_size(),
         is_ours=not is_shared_out(),
     )
-    if found.size < 2:
+    if ranks.size < 2:
         raise PlanError(f"{technique!r} shares a training among several ranks, and there is one")
     _check_device(technique, model)
-    return found
+    return ranks
 
 
 def settle(module: Any, device: Any, ranks: Ranks) -> None:
@@ -131,12 +131,12 @@ def _check_device(technique: str, model: Any) -> None:
     import torch
 
     local = os.environ.get("LOCAL_RANK", "0")
-    for one in model.parameters():
-        if one.is_cuda and one.device.index != torch.cuda.current_device():
+    for parameter in model.parameters():
+        if parameter.is_cuda and parameter.device.index != torch.cuda.current_device():
             raise PlanError(
-                f"{technique!r}: the program has put its model on {one.device}, and this is local "
-                f"rank {local}, on cuda:{torch.cuda.current_device()}; write 'cuda' without a "
-                "number"
+                f"{technique!r}: the program has put its model on {parameter.device}, and this is "
+                f"local rank {local}, on cuda:{torch.cuda.current_device()}; write 'cuda' without "
+                "a number"
             )
 
 

@@ -42,7 +42,7 @@ def checkpointed(
     """
     from torch.utils.checkpoint import checkpoint
 
-    devices = {one.device: one for one in tensors((arguments, named))}
+    devices = {tensor.device: tensor for tensor in tensors((arguments, named))}
 
     def call(_: Any, *arguments: Any, **named: Any) -> Any:
         return run(*arguments, **named)
@@ -108,7 +108,7 @@ class Rerun:
         """Raises PlanError where the first run has changed what the second would start from."""
         if _versions(given) != before:
             self._refuse("changes its input in place")
-        own = {id(one) for module in _normalizers(self._module) for one in module.buffers()}
+        own = {id(buffer) for module in _normalizers(self._module) for buffer in module.buffers()}
         after = dict(self._module.named_buffers())
         for (name, buffer), version in zip(buffers.items(), versions, strict=True):
             is_same = after.get(name) is buffer and _versions([buffer]) == [version]
@@ -142,8 +142,8 @@ def with_own_caches(value: Any) -> Any:
     if not type(value).__module__.startswith(_CACHES):
         return value
     made = copy.copy(value)
-    for name, one in vars(made).items():
-        setattr(made, name, with_own_caches(one))
+    for name, var in vars(made).items():
+        setattr(made, name, with_own_caches(var))
     return made
 
 

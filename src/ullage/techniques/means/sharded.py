@@ -82,16 +82,18 @@ class Sharded:
                 for split, old in zip(group["params"], parameters, strict=False):
                     states = optimizer.state.pop(split, None)
                     if states is not None:
-                        optimizer.state[old] = {name: _whole(one) for name, one in states.items()}
+                        optimizer.state[old] = {
+                            name: _whole(state) for name, state in states.items()
+                        }
                 group["params"] = parameters
 
 
 def _places(model: Any) -> Iterator[tuple[Any, str, Any]]:
     """Where each parameter is: its module, its name there, and it."""
     for module in model.modules():
-        for name, one in module._parameters.items():
-            if one is not None:
-                yield module, name, one
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                yield module, name, parameter
 
 
 # ---- Parameters that are no longer those of the model --------------------------------------------
@@ -167,9 +169,9 @@ def _part_like(parameter: Any, value: Any) -> Any:
 
 
 def _gather(_module: Any, states: dict[str, Any], prefix: str, _metadata: Any) -> None:
-    for name, one in states.items():
+    for name, state in states.items():
         if name.startswith(prefix):
-            states[name] = _saved(one)
+            states[name] = _saved(state)
 
 
 def _deal(module: Any, states: dict[str, Any], prefix: str, *_: Any) -> None:

@@ -70,7 +70,7 @@ class SplitParameters:
             kind = type(optimizer).__name__
             if kind not in _BY_ELEMENT:
                 self._refuse(f"{kind} may look at whole parameters, of which a rank has parts")
-            if any(one in optimizer.state for one in self._dims):
+            if any(dim in optimizer.state for dim in self._dims):
                 self._refuse(
                     "its optimizer has states already; load them after the plan is applied"
                 )
@@ -98,10 +98,10 @@ class SplitParameters:
 
     def _whole_states(self, parameter: Any, states: dict[str, Any]) -> dict[str, Any]:
         return {
-            name: self._whole(one, self._dims[parameter])
-            if getattr(one, "shape", None) == parameter.shape
-            else one
-            for name, one in states.items()
+            name: self._whole(state, self._dims[parameter])
+            if getattr(state, "shape", None) == parameter.shape
+            else state
+            for name, state in states.items()
         }
 
     def _put_back(self) -> None:
@@ -131,18 +131,18 @@ class SplitParameters:
 
     def _gather_states(self, optimizer: Any, states: dict[str, Any]) -> dict[str, Any]:
         found = dict(states["state"])
-        for number, one in enumerate(_parameters(optimizer)):
-            if one in self._dims and number in found:
-                found[number] = self._whole_states(one, found[number])
+        for number, parameter in enumerate(_parameters(optimizer)):
+            if parameter in self._dims and number in found:
+                found[number] = self._whole_states(parameter, found[number])
         return {**states, "state": found}
 
     def _deal_states(self, optimizer: Any, states: dict[str, Any]) -> dict[str, Any]:
         found = dict(states["state"])
-        for number, one in enumerate(_parameters(optimizer)):
-            dim = self._dims.get(one)
+        for number, parameter in enumerate(_parameters(optimizer)):
+            dim = self._dims.get(parameter)
             if dim is None or number not in found:
                 continue
-            whole = list(one.shape)
+            whole = list(parameter.shape)
             whole[dim] *= self._size
             found[number] = {
                 name: self._part(value, dim)
@@ -164,7 +164,7 @@ class SplitParameters:
         def total_norm(
             tensors: Iterable[Any], norm_type: float = 2.0, *arguments: Any, **named: Any
         ) -> Any:
-            own = {id(one.grad) for one in self._dims}
+            own = {id(dim.grad) for dim in self._dims}
             listed = list(tensors)
             split = [one for one in listed if id(one) in own]
             rest = [one for one in listed if id(one) not in own]

@@ -80,9 +80,11 @@ def write_replayed(directory: Path, replayed: Replayed) -> None:
 
 def read_replayed(directory: Path) -> Replayed | None:
     """What the processes of a run have found; of several, the first that differs."""
-    found = [
+    replayeds = [
         Replayed(**{**said, "done": tuple(said["done"])})
         for path in sorted(directory.glob(f"{_PREFIX}*.json"))
         for said in [json.loads(path.read_text(encoding="utf-8"))]
     ]
-    return next((one for one in found if not one.is_same), next(iter(found), None))
+    return next(
+        (replayed for replayed in replayeds if not replayed.is_same), next(iter(replayeds), None)
+    )

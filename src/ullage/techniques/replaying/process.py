@@ -31,7 +31,7 @@ def replay_and_end(
         step_aside: has what watches this process let it alone.
     """
     # Whatever ends this process before the replay does is told by these lines.
-    names = [one.technique for one in plan.actions]
+    names = [action.technique for action in plan.actions]
     early = f"it took more than {LIMIT_S} s of processor time, or ended its process"
     write_replayed(directory, Replayed(not_done=dict.fromkeys(names, early)))
     for number, timer, limit_s in (
@@ -47,11 +47,11 @@ def replay_and_end(
             step_aside()
         from ullage.techniques.replaying.replay import replay
 
-        found = replay(plan, *of)
+        replayed = replay(plan, *of)
     except BaseException as error:  # a program's code may raise anything
         why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
-        found = Replayed(not_done=dict.fromkeys(names, why))
-    write_replayed(directory, found)
+        replayed = Replayed(not_done=dict.fromkeys(names, why))
+    write_replayed(directory, replayed)
     with suppress(OSError, ValueError, AttributeError):
         sys.stderr.flush()
     leave = getattr(os._exit, "__wrapped__", os._exit)  # without what watches a program's end

@@ -81,12 +81,12 @@ def replay(plan: Plan, top: Any, optimizers: list[Any], called: Any, call: Any) 
     started_s = time.monotonic()
     actions, not_done = _split(plan)
     root = unwrapped(top)
-    found = Replayed(not_done=not_done)
+    replayed = Replayed(not_done=not_done)
     if actions:
         path = next((path for path, one in paths(root) if one is unwrapped(called)), "")
         kinds = {path: class_name(one) for path, one in paths(root)}
-        found = _replay(Model(root, optimizers, path, call, kinds), actions, not_done)
-    return replace(found, seconds=round(time.monotonic() - started_s, 3))
+        replayed = _replay(Model(root, optimizers, path, call, kinds), actions, not_done)
+    return replace(replayed, seconds=round(time.monotonic() - started_s, 3))
 
 
 def _split(plan: Plan) -> tuple[tuple[Action, ...], dict[str, str]]:
@@ -119,7 +119,7 @@ def _replay(model: Model, actions: tuple[Action, ...], not_done: dict[str, str])
         else:
             return replace(found, not_done={**not_done, **found.not_done})
         first_reason = first_reason or reason
-    names = {one.technique: first_reason or _NOTHING_FITS for one in actions}
+    names = {action.technique: first_reason or _NOTHING_FITS for action in actions}
     return Replayed(not_done={**not_done, **names})
 
 
@@ -150,7 +150,7 @@ def _try(model: Model, actions: tuple[Action, ...], way: _Way) -> Replayed:
         script = Script(
             model.path,
             lambda step: smaller.draw(model.call, dtype, step),
-            any(one.technique == _CHUNKED for one in actions),
+            any(action.technique == _CHUNKED for action in actions),
             dtype,
         )
 
@@ -167,7 +167,7 @@ def _try(model: Model, actions: tuple[Action, ...], way: _Way) -> Replayed:
 
 def _treat(make: Any, script: Script, actions: Sequence[Action]) -> Training:
     def plan_for(model: Any, optimizers: list[Any]) -> Plan:
-        named = [path for one in actions for path in one.modules]
+        named = [path for action in actions for path in action.modules]
         return Plan(tuple(actions), describe_program(model, optimizers, named))
 
     return train(make, script, plan_for)
@@ -180,7 +180,7 @@ def _judge(
     import torch
 
     not_done: dict[str, str] = {}
-    wanted = [one for one in thin.actions if one.modules or not _is_for_modules(one)]
+    wanted = [action for action in thin.actions if action.modules or not _is_for_modules(action)]
     dtype = next(iter(untreated.values.values())).dtype if untreated.values else torch.float64
     while wanted:
         try:
@@ -251,8 +251,8 @@ def _is_for_modules(action: Action) -> bool:
 def _num_tokens(root: Any, rows: Rows) -> int:
     from torch import nn
 
-    tables = [one for one in root.modules() if isinstance(one, nn.Embedding)]
-    return max((rows.shape(one.weight)[0] for one in tables), default=2)
+    tables = [module for module in root.modules() if isinstance(module, nn.Embedding)]
+    return max((rows.shape(table.weight)[0] for table in tables), default=2)
 
 
 def _check_size(root: Any, rows: Rows, dtype: Any) -> None:

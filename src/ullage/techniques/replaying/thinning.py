@@ -66,8 +66,10 @@ def thinned(root: Any, actions: Sequence[Action], num_alike: int | None = 2) -> 
         renamed = {path: _renamed(path, new_path) for path in kinds}
         yield Thin(
             tuple(
-                replace(one, modules=tuple(new for path in one.modules if (new := renamed[path])))
-                for one in actions
+                replace(
+                    action, modules=tuple(new for path in action.modules if (new := renamed[path]))
+                )
+                for action in actions
             ),
             _stands_for(kinds, renamed, actions),
             left_out,

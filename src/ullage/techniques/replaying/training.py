@@ -97,8 +97,8 @@ def _values(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _clear(model: Any, optimizers: Sequence[Any]) -> None:
-    for one in optimizers:
-        one.zero_grad()
+    for optimizer in optimizers:
+        optimizer.zero_grad()
     if not optimizers:
         model.zero_grad()
 
@@ -114,8 +114,8 @@ def _gradients(model: Any) -> dict[str, Any]:
 def _step(model: Any, optimizers: Sequence[Any]) -> None:
     import torch
 
-    for one in optimizers:
-        one.step()
+    for optimizer in optimizers:
+        optimizer.step()
     if not optimizers:
         with torch.no_grad():
             for parameter in model.parameters():
@@ -133,17 +133,17 @@ def loss_of(output: Any, *, has_classes: bool, seed: int) -> Any:
     if isinstance(own, torch.Tensor):
         return own.sum()
     values = output.to_tuple() if hasattr(output, "to_tuple") else output
-    found = [one for one in nested_tensors(values) if one.requires_grad]
-    scalars = [one for one in found if not one.dim()]
+    tensors = [tensor for tensor in nested_tensors(values) if tensor.requires_grad]
+    scalars = [tensor for tensor in tensors if not tensor.dim()]
     if scalars:
         return torch.stack(scalars).sum()
     generator = torch.Generator().manual_seed(seed)
-    if has_classes and found and found[0].dim() > 1:
-        rows = found[0].reshape(-1, found[0].shape[-1])
+    if has_classes and tensors and tensors[0].dim() > 1:
+        rows = tensors[0].reshape(-1, tensors[0].shape[-1])
         classes = torch.randint(0, rows.shape[1], (rows.shape[0],), generator=generator)
         return torch.nn.functional.cross_entropy(rows, classes)
     losses = []
-    for one in found:
+    for one in tensors:
         aim = torch.empty(one.shape, dtype=one.dtype, device="cpu").normal_(generator=generator)
         losses.append((one - aim).square().mean())
     return torch.stack(losses).sum()

@@ -45,12 +45,14 @@ class Rows(NamedTuple):
         """All that can be left out of a model."""
         from torch import nn
 
-        tables = [one for one in root.modules() if isinstance(one, nn.Embedding)]
-        sizes = frozenset(one.num_embeddings for one in tables if one.num_embeddings > _MANY_ROWS)
-        parameters = {id(one.weight) for one in tables if one.num_embeddings in sizes}
-        for one in root.modules():
-            if isinstance(one, nn.Linear) and one.out_features in sizes:
-                parameters |= {id(one.weight), id(one.bias)} - {id(None)}
+        tables = [module for module in root.modules() if isinstance(module, nn.Embedding)]
+        sizes = frozenset(
+            table.num_embeddings for table in tables if table.num_embeddings > _MANY_ROWS
+        )
+        parameters = {id(table.weight) for table in tables if table.num_embeddings in sizes}
+        for module in root.modules():
+            if isinstance(module, nn.Linear) and module.out_features in sizes:
+                parameters |= {id(module.weight), id(module.bias)} - {id(None)}
         return cls(sizes, frozenset(parameters))
 
     @classmethod
@@ -80,7 +82,7 @@ def num_elements(root: Any, rows: Rows) -> int:
     """Of all parameters of a twin."""
     import math
 
-    return sum(math.prod(rows.shape(one)) for one in root.parameters())
+    return sum(math.prod(rows.shape(parameter)) for parameter in root.parameters())
 
 
 def make_twin(root: Any, optimizers: list[Any], dtype: Any, rows: Rows) -> tuple[Any, list[Any]]:
@@ -104,7 +106,7 @@ def make_twin(root: Any, optimizers: list[Any], dtype: Any, rows: Rows) -> tuple
             raise CannotReplayError(f"{name} is a {type(one).__name__}, which is not copied")
     rows.tell(model)
     twins = {id(old): memo[id(old)] for old in root.parameters() if id(old) in memo}
-    return model, [_twin_of_optimizer(one, twins) for one in optimizers]
+    return model, [_twin_of_optimizer(optimizer, twins) for optimizer in optimizers]
 
 
 def _first_line(error: BaseException) -> str:

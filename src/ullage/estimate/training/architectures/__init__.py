@@ -76,5 +76,5 @@ def build_model(arena: Arena, config: Config, recipe: Recipe) -> Model:
             f"{meant}. `ullage run` plays any model on the phantom"
         )
     module, _, name = MODELS[kind].partition(":")
-    made: Model = getattr(import_module(f"{__name__}.{module}"), name)(arena, config, recipe)
-    return made
+    model: Model = getattr(import_module(f"{__name__}.{module}"), name)(arena, config, recipe)
+    return model

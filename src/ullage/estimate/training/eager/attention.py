@@ -195,25 +195,25 @@ def _backward_rule(inputs: Sequence[Tensor | None], heads: Heads, kernel: Kernel
     mask_shape = mask.shape if mask is not None and mask.needs_grad else None
 
     def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
-        made: list[Tensor | None] = []
+        tensors: list[Tensor | None] = []
         if is_packed:
             whole = gradient.like((3, *shapes[0]), heads.dtype)
-            made += [whole.alias(shape, is_dense=False) for shape in shapes]
+            tensors += [whole.alias(shape, is_dense=False) for shape in shapes]
             del whole
         else:
             for shape, is_wanted in zip(shapes, wanted, strict=True):
-                made.append(gradient.like(shape, heads.dtype) if is_wanted else None)
-        for one, is_permuted in zip(made, layouts, strict=True):
-            if one is not None:
-                one.is_permuted, one.is_dense = is_permuted, not is_permuted and not is_packed
+                tensors.append(gradient.like(shape, heads.dtype) if is_wanted else None)
+        for tensor, is_permuted in zip(tensors, layouts, strict=True):
+            if tensor is not None:
+                tensor.is_permuted, tensor.is_dense = is_permuted, not is_permuted and not is_packed
         if mask_shape is not None:
             row = _round_up(heads.kv_length, _MASK_ROW)
-            made.append(gradient.like((heads.batch, heads.count, heads.length, row)))
+            tensors.append(gradient.like((heads.batch, heads.count, heads.length, row)))
         take_scratch(kernel, gradient, heads)
         if mask_shape is not None:
-            of_all = made.pop()
-            made.append(None if of_all is None else sum_to(of_all, mask_shape))
-        return made
+            of_all = tensors.pop()
+            tensors.append(None if of_all is None else sum_to(of_all, mask_shape))
+        return tensors
 
     return rule
 

@@ -152,7 +152,7 @@ def checkpoint(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: A
     """torch.utils.checkpoint with use_reentrant=False: nothing that the function saves is kept;
     backward calls it again, up to the last thing that it saved.
     """
-    first = next(one for one in arguments if isinstance(one, Tensor))
+    first = next(argument for argument in arguments if isinstance(argument, Tensor))
     if not first.arena.is_recording:
         return function(*arguments)
     frame = _Frame(function, arguments)
@@ -213,17 +213,17 @@ def _recompute(frame: _Frame) -> None:
     frame.saved = []
     if not frame.num_saved:
         return
-    first = next(one for one in arguments if isinstance(one, Tensor))
+    first = next(argument for argument in arguments if isinstance(argument, Tensor))
     state = _state_of(first)
     outer, state.frames = state.frames, [frame]
     detached = []
-    for one in arguments:
-        if isinstance(one, Tensor):
-            inside = one.detach()
-            inside.needs_grad = one.needs_grad
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            inside = argument.detach()
+            inside.needs_grad = argument.needs_grad
             detached.append(inside)
         else:
-            detached.append(one)
+            detached.append(argument)
     log = first.arena.log
     begin = log.position
     try:

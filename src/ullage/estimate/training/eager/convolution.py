@@ -42,19 +42,19 @@ def convolve(
     def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
         whole = gradient if gradient.is_permuted is is_last else gradient.like(gradient.shape)
         seen = None if is_fine or not wanted[1] else gradient.like(problem.image)
-        made: list[Tensor | None] = [None, None, None]
+        tensors: list[Tensor | None] = [None, None, None]
         if wanted[0]:
-            made[0] = gradient.like(problem.image).lay_out(is_permuted=is_last)
+            tensors[0] = gradient.like(problem.image).lay_out(is_permuted=is_last)
             copy = saved[1].like(problem.filter) if has_copy else None
             _work(gradient.arena, Direction.BACKWARD_DATA, problem)
             del copy
         if wanted[1]:
-            made[1] = gradient.like(problem.filter).lay_out(is_permuted=has_copy)
+            tensors[1] = gradient.like(problem.filter).lay_out(is_permuted=has_copy)
             _work(gradient.arena, Direction.BACKWARD_FILTER, problem)
         del whole, seen
         if wanted[2]:
-            made[2] = _sum_to_channels(gradient)
-        return made
+            tensors[2] = _sum_to_channels(gradient)
+        return tensors
 
     node = record((x, weight, bias), rule, x, weight)
     seen = None if is_fine else x.like(x.shape)

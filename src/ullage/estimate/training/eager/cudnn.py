@@ -71,7 +71,9 @@ class Convolution(NamedTuple):
         return self.filter[2:] == (3, 3) and self.has_unit_strides and self.num_groups == 1
 
 
-def convolution_scratch(machine: Machine, direction: Direction, one: Convolution) -> Scratch:
+def convolution_scratch(
+    machine: Machine, direction: Direction, convolution: Convolution
+) -> Scratch:
     """What cuDNN asks for to compute one direction of a convolution.
 
     Counts: copies in another layout, transformed tiles, and sums that blocks of threads share.
@@ -79,63 +81,69 @@ def convolution_scratch(machine: Machine, direction: Direction, one: Convolution
     Error: between its two ends; not compared with a GPU here.
     Source: phantom/csrc/cudnn_workspace.c, where each rule has its cause.
     """
-    least = 8 if one.dtype.name in ("float32", "bfloat16") else 7
+    least = 8 if convolution.dtype.name in ("float32", "bfloat16") else 7
     if machine.capability[0] >= least:
-        return _on_tensor_cores(machine, direction, one)
-    return _on_plain_cores(direction, one)
+        return _on_tensor_cores(machine, direction, convolution)
+    return _on_plain_cores(direction, convolution)
 
 
-def _on_tensor_cores(machine: Machine, direction: Direction, one: Convolution) -> Scratch:
-    sizes = one.image, one.filter, one.response
-    image, filters, response = (_layout_copy(one, shape) for shape in sizes)
-    packed = [prod(shape) * one.dtype.itemsize for shape in sizes]
+def _on_tensor_cores(machine: Machine, direction: Direction, convolution: Convolution) -> Scratch:
+    sizes = convolution.image, convolution.filter, convolution.response
+    image, filters, response = (_layout_copy(convolution, shape) for shape in sizes)
+    packed = [prod(shape) * convolution.dtype.itemsize for shape in sizes]
     if direction is Direction.FORWARD:
         inputs, output, rounded = image + filters, response, packed[0] + packed[1]
     elif direction is Direction.BACKWARD_DATA:
         inputs, output, rounded = response + filters, image, packed[2] + packed[1]
     else:
         inputs, output, rounded = image + response, filters, packed[0] + packed[2]
-    is_tf32 = one.dtype is FLOAT32
-    split = _split_bytes(machine, direction, one)
+    is_tf32 = convolution.dtype is FLOAT32
+    split = _split_bytes(machine, direction, convolution)
     likely = inputs + output
     high = (max(inputs, rounded) if is_tf32 else inputs) + output + split
     if is_tf32 and direction is Direction.FORWARD:
         likely = inputs
     if direction is Direction.BACKWARD_FILTER:
         likely = inputs + (split or output)
-    if one.filter[1] < one.vector_channels and one.num_groups > 1:
+    if convolution.filter[1] < convolution.vector_channels and convolution.num_groups > 1:
         likely = 0
-    if one.suits_winograd and not (one.is_channels_last or one.image[1] == 1):
-        high = max(high, _winograd_bytes(one))
+    if convolution.suits_winograd and not (
+        convolution.is_channels_last or convolution.image[1] == 1
+    ):
+        high = max(high, _winograd_bytes(convolution))
     return Scratch(0, likely, high)
 
 
-def _on_plain_cores(direction: Direction, one: Convolution) -> Scratch:
+def _on_plain_cores(direction: Direction, convolution: Convolution) -> Scratch:
     is_filter = direction is Direction.BACKWARD_FILTER
-    if one.suits_winograd:
-        transformed = _WINOGRAD_FILTER * one.filter[0] * one.filter[1] * 4
-        return Scratch(0, 0 if is_filter else transformed, max(transformed, _winograd_bytes(one)))
-    taps = prod(one.filter[2:])
-    offsets = 0 if is_filter else one.filter[1] * taps * 4
-    columns = one.image[1] * taps * prod(one.response[2:]) * one.dtype.itemsize
+    if convolution.suits_winograd:
+        transformed = _WINOGRAD_FILTER * convolution.filter[0] * convolution.filter[1] * 4
+        return Scratch(
+            0, 0 if is_filter else transformed, max(transformed, _winograd_bytes(convolution))
+        )
+    taps = prod(convolution.filter[2:])
+    offsets = 0 if is_filter else convolution.filter[1] * taps * 4
+    columns = (
+        convolution.image[1] * taps * prod(convolution.response[2:]) * convolution.dtype.itemsize
+    )
     return Scratch(0, offsets, max(offsets, columns))
 
 
-def _layout_copy(one: Convolution, shape: tuple[int, ...]) -> int:
+def _layout_copy(convolution: Convolution, shape: tuple[int, ...]) -> int:
     """The channels-last, padded copy; where the sizes are 1, the channels are last as they are."""
-    channels = -(-shape[1] // one.vector_channels) * one.vector_channels
-    is_last = one.is_channels_last or channels == 1 or prod(shape[2:]) == 1
+    channels = -(-shape[1] // convolution.vector_channels) * convolution.vector_channels
+    is_last = convolution.is_channels_last or channels == 1 or prod(shape[2:]) == 1
     if is_last and shape[1] == channels:
         return 0
-    return shape[0] * channels * prod(shape[2:]) * one.dtype.itemsize
+    return shape[0] * channels * prod(shape[2:]) * convolution.dtype.itemsize
 
 
-def _split_bytes(machine: Machine, direction: Direction, one: Convolution) -> int:
+def _split_bytes(machine: Machine, direction: Direction, convolution: Convolution) -> int:
     """Float partial results, where the output has fewer tiles than there are multiprocessors."""
-    groups, taps = one.num_groups, prod(one.filter[2:])
-    outputs, inputs = one.filter[0] // groups, one.filter[1]
-    responses = one.response[0] * prod(one.response[2:])
-    images = one.image[0] * prod(one.image[2:])
+    groups, taps = convolution.num_groups, prod(convolution.filter[2:])
+    outputs, inputs = convolution.filter[0] // groups, convolution.filter[1]
+    responses = convolution.response[0] * prod(convolution.response[2:])
+    images = convolution.image[0] * prod(convolution.image[2:])
     rows, columns, depth = {
         Direction.FORWARD: (responses, outputs, inputs * taps),
         Direction.BACKWARD_DATA: (images, inputs, outputs * taps),
@@ -146,8 +154,8 @@ def _split_bytes(machine: Machine, direction: Direction, one: Convolution) -> in
     return 0 if slices < 2 else slices * groups * rows * columns * 4
 
 
-def _winograd_bytes(one: Convolution) -> int:
+def _winograd_bytes(convolution: Convolution) -> int:
     """Image, filter and response in tiles of 6 x 6 floats."""
-    tiles = one.response[0] * prod(-(-size // 4) for size in one.response[2:])
-    inputs, outputs = one.filter[1], one.filter[0]
+    tiles = convolution.response[0] * prod(-(-size // 4) for size in convolution.response[2:])
+    inputs, outputs = convolution.filter[1], convolution.filter[0]
     return _WINOGRAD_TILE * (tiles * (inputs + outputs) + inputs * outputs) * 4

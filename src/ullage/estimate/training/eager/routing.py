@@ -89,7 +89,7 @@ def fill_parts(parts: Sequence[Tensor]) -> Tensor:
     Each copy takes over the tensor's history (CopySlices): in backward it clones the gradient, and
     hands on the clone with its share set to zero.
     """
-    widths = [one.shape[-1] for one in parts]
+    widths = [part.shape[-1] for part in parts]
     out = parts[0].like((*parts[0].shape[:-1], sum(widths)))
     for part in parts:
         shape = part.shape

@@ -82,7 +82,7 @@ def split(x: Tensor, sizes: Sequence[int], dimension: int = -1) -> list[Tensor]:
 
 def cat(tensors: Sequence[Tensor], dimension: int) -> Tensor:
     """torch.cat: a new tensor; backward hands out views of its gradient."""
-    shapes = [one.shape for one in tensors]
+    shapes = [tensor.shape for tensor in tensors]
 
     def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
         return [gradient.alias(shape, is_dense=False) for shape in shapes]

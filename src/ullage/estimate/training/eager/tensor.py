@@ -116,10 +116,10 @@ class Tensor:
         arena, dtype = self.storage.arena, dtype or self.dtype
         if shape is not None:
             return Tensor(shape, dtype, arena.take(prod(shape) * dtype.itemsize))
-        made = Tensor(self.shape, dtype, arena.take(prod(self.shape) * dtype.itemsize))
-        made.is_permuted = self.is_permuted
-        made.is_dense = not self.is_permuted
-        return made
+        tensor = Tensor(self.shape, dtype, arena.take(prod(self.shape) * dtype.itemsize))
+        tensor.is_permuted = self.is_permuted
+        tensor.is_dense = not self.is_permuted
+        return tensor
 
 
 def empty(

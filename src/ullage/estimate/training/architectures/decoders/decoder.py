@@ -225,7 +225,9 @@ class Decoder(LanguageModel):
         )
         self.norm = parts.norm(self.norm_kind, hidden)
         self.frequencies = [
-            one for _ in range(self.count_tables()) for one in frequencies(arena, self.rotated)
+            frequency
+            for _ in range(self.count_tables())
+            for frequency in frequencies(arena, self.rotated)
         ]
         is_tied = config.flag("tie_word_embeddings", default=self.is_tied)
         self.lm_head = Linear(

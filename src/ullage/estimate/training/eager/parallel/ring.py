@@ -45,14 +45,14 @@ def attend_in_ring(
         return _backward(gradient, saved, way)
 
     node = record((query, key, value), rule, query, key, value)
-    made: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def run() -> Tensor:
-        made.extend(_forward(query, key, value, way))
-        return made.pop(0)
+        tensors.extend(_forward(query, key, value, way))
+        return tensors.pop(0)
 
     with arena.recording(is_on=False):
-        out, sums = remember(run, arena), remember(made.pop, arena)
+        out, sums = remember(run, arena), remember(tensors.pop, arena)
     if node is not None:
         keep(node, out, sums, *(query.like((size,), INT64) for size in SEEDS[way.kernel]))
     return connect(out, node)
@@ -109,12 +109,12 @@ def _backward(gradient: Tensor, saved: Sequence[Tensor], way: _Way) -> Gradients
     sent = _join(key, value)
     gathered = sent.like((ring.ranks, *sent.shape))
     handed = received = gathered
-    made: list[Tensor] = []
+    backward: list[Tensor] = []
     for step in range(ring.ranks):
         if step:
             sent = _join(key, value)
             copies.clear()
-        made = _run_backward(gradient, query, way.seen(step), kernel)
+        backward = _run_backward(gradient, query, way.seen(step), kernel)
         if step:  # what was handed on has arrived elsewhere, and theirs is here
             handed = received
             of_key, of_value = (received.alias(one.shape) for one in (key, value))
@@ -129,7 +129,7 @@ def _backward(gradient: Tensor, saved: Sequence[Tensor], way: _Way) -> Gradients
     found = to(of_query, query.dtype)
     del of_query
     joined = to(received, key.dtype)
-    del handed, received, of_key, of_value, sent, made, gathered
+    del handed, received, of_key, of_value, sent, backward, gathered
     return [found, joined.alias(key.shape), joined.alias(value.shape)]
 
 

@@ -91,14 +91,14 @@ class FullyShard:
     def shard(self, arena: Arena, shape: tuple[int, ...], dtype: DType) -> Tensor:
         """A parameter, of which a rank keeps its part."""
         nbytes = 0 if self.is_offloaded else shard_numel(shape, self._among) * self.stored.itemsize
-        made = Tensor(shape, dtype, arena.take(nbytes, Category.PARAMETER))
+        tensor = Tensor(shape, dtype, arena.take(nbytes, Category.PARAMETER))
         if self._among != self.num_shards:
-            self.apart[id(made)] = self._among
-        return made
+            self.apart[id(tensor)] = self._among
+        return tensor
 
-    def num_ranks(self, one: Tensor) -> int:
+    def num_ranks(self, tensor: Tensor) -> int:
         """That share out a parameter."""
-        return self.apart.get(id(one), self.num_shards)
+        return self.apart.get(id(tensor), self.num_shards)
 
     def gather(self, group: Sequence[Tensor]) -> None:
         """Before a group is used: the all-gather's buffer, then each parameter, whole."""
@@ -153,9 +153,9 @@ class FullyShard:
             one.grad = None
         own = sum(shard_numel(one.shape, self.num_ranks(one)) for one in trained)
         own *= self.stored.itemsize
-        kept = self._take_aside(own, Category.GRADIENT, _REDUCES)
+        aside = self._take_aside(own, Category.GRADIENT, _REDUCES)
         if not self.is_offloaded:
-            self.kept.append(kept)
+            self.kept.append(aside)
 
     def finish(self) -> None:
         """After the backward pass."""
