@@ -157,7 +157,7 @@ def _wait(command: Sequence[str]) -> str:
 _START = "import os, sys; os.execv(sys.argv[1], [sys.argv[1], *sys.argv[3:]])"
 _EXECUTE = """
 import sys
-from ullage.executed import execute
+from ullage.api.exec import execute
 from ullage.techniques.plan import Plan
 python, plan, *words = sys.argv[1:]
 code, outcome = execute(words, Plan.load(plan), python)

@@ -252,7 +252,7 @@ def test_without_a_temporary_directory_nothing_starts(place: Place, start: Start
 # What `ullage run` calls at one moment, and how often it gets the signal there.
 MOMENTS = {
     "looking for torch": "ullage.runs.job.find_torch",
-    "making the environment": "ullage.api.run.make_environment",
+    "making the environment": "ullage.runs.one.make_environment",
     "explaining": "ullage.explain.run.explain_run",
     "writing": "ullage.files.os.link",
     "printing": "ullage.report.text.print_run",

@@ -100,7 +100,7 @@ def test_an_error_in_a_capture_that_nobody_catches_ends_the_program(
 def test_graphs_take_memory_by_their_nodes_and_give_it_back(run_program: RunProgram) -> None:
     outcome = run_program("graph_nodes.py")
     found, device = outcome.printed, outcome.device
-    # An add is one kernel. Source of both ends a node: csrc/graph.c.
+    # An add is one kernel. Source of both ends a node: csrc/machine/graph.c.
     assert found["taken"] == [num_nodes * ((33 << 20) // 500) for num_nodes in (10, 40)]
     assert found["left"] == 0
     assert device["non_torch_bytes"] == 50 * ((33 << 20) // 500)

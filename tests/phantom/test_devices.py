@@ -72,7 +72,7 @@ def test_small_values_are_broadcast(parallel: Any) -> None:
 def test_communicators_are_in_the_basis_of_the_device(parallel: Any) -> None:
     made = {m["what"]: m for m in parallel.document["basis"]["device"]["assumptions"]}
     buffers = made["NCCL's buffers for collectives"]
-    # 32 channels to two ranks, 10 MiB to receive and 2 MiB to send: csrc/nccl_memory.c.
+    # 32 channels to two ranks, 10 MiB to receive and 2 MiB to send: csrc/answers/nccl_memory.c.
     assert (buffers["low_bytes"], buffers["high_bytes"]) == (0, 32 * 2 * 12 * MIB)
     for device in parallel.document["devices"]:
         assert device["non_torch_bytes"] == buffers["high_bytes"]

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import ullage
-from ullage.api import fit
 from ullage.gpus.catalog import find_gpu
-from ullage.plan import menu
+from ullage.plan import fit, menu
 from ullage.techniques.catalog import TECHNIQUES
 
 pytestmark = [pytest.mark.phantom, pytest.mark.nightly]

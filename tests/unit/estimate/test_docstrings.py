@@ -21,9 +21,10 @@ from ullage.estimate.training.spread import Spread
 
 # In these every public function that gives a size is a formula; elsewhere some are.
 MODULES = (
-    "adapters", "checkpointing", "diffusion", "engines.transformers", "engines.vllm", "estimate",
-    "history", "kv_cache", "retrieval", "serving", "speculation", "speech", "surroundings",
-    "textbook", "vllm_memory", "weights",
+    "serving.adapters", "serving.diffusion_sampling", "serving.engines.transformers",
+    "serving.engines.vllm", "serving.kv_cache", "serving.model_weights", "serving.retrieval",
+    "serving.serving", "serving.speculation", "serving.speech", "serving.vllm_memory",
+    "surroundings", "textbook", "training.checkpointing", "training.estimate", "training.history",
 )  # fmt: skip
 OTHERS: tuple[Callable[..., Any], ...] = (
     Machine.blas_workspace_bytes.fget, Spread.host_bytes, convolution_scratch, play_training,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ullage.native import build, elf
+from ullage.native import build
+from ullage.phantom import elf
 
 EM_AARCH64 = 183  # e_machine in the ELF header
 ANSWER = """

@@ -65,7 +65,7 @@ DEFER = """
 import sys
 sys.path.insert(0, {source!r})
 import fake
-from ullage.record import compiler
+from ullage.record.session import compiler
 compiler._NAME = "fake.compiler"
 compiler._ANSWERS = {{
     ("graph_break", "fake.eager"): compiler._break_nothing,

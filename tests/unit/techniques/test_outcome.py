@@ -56,7 +56,7 @@ def test_a_plan_that_nobody_applied_was_not(
 
 def test_the_last_word_of_a_process_counts_and_a_description_comes_back(tmp_path: Path) -> None:
     note(tmp_path, State.WAITING)
-    note(tmp_path, State.APPLIED, found=MADE_FOR)
+    note(tmp_path, State.APPLIED, made_for=MADE_FOR)
     assert [path.name for path in tmp_path.iterdir()] == [f"plan-{os.getpid()}.json"]
     assert read_outcome(tmp_path, PLAN) == Outcome(PLAN, is_applied=True, found=MADE_FOR)
 

@@ -4,8 +4,8 @@ program.
 PyTorch's own process groups do the work. ProcessGroupNCCL is the real one; the phantom answers its
 calls to NCCL. What is put in place here is what it would need the other ranks for: the store that
 they meet in, NCCL's unique identifiers, and Gloo, which connects every rank with every other. The
-rule is that of csrc/nccl.c: every rank held the same values. Where a value cannot be known by it,
-that is noted, with its place in the program.
+rule is that of csrc/answers/nccl.c: every rank held the same values. Where a value cannot be known
+by it, that is noted, with its place in the program.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def peak_bytes() -> int:
 
 def needed_bytes() -> int:
     """What it would have been at least on a machine with the GPU, bytes: there weights are filled,
-    large copies from the device bring bytes, and pinned memory is resident (csrc/host.c).
+    large copies from the device bring bytes, and pinned memory is resident (csrc/machine/host.c).
     """
     known: int = library.host_needed_bytes()
     return max(known, peak_bytes())

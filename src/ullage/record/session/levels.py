@@ -2,7 +2,7 @@
 while the process runs, and after it was killed.
 
     PID.begun       512 bytes: why there is no record, where it could not be written; else blank
-                    then what its devices hold and have held, which csrc/basis.c keeps there
+                    then what its devices hold and have held, which csrc/machine/basis.c keeps there
 
     mark = begin(run_dir, os.getpid())              # in the process
     read_levels(mark).devices[0].peak_allocated_bytes       # in another one

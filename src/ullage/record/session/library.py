@@ -101,7 +101,7 @@ _num_uniform = c_int.in_dll(_library, "ullage_num_uniform") if is_present else c
 _callbacks: list[object] = []  # ctypes callbacks must outlive the library's use of them
 
 TRUE_VALUE, ASSUMED = 1, 2
-"""Marks of bytes, as csrc/values.c has them."""
+"""Marks of bytes, as csrc/machine/values.c has them."""
 
 
 class Uniformity(enum.IntEnum):

@@ -1,8 +1,8 @@
 """Device tensors whose elements are all assumed to be one number.
 
-The phantom keeps the number with the tensor's block (csrc/values.c) until something writes to it.
-What nothing is known of is the policy's number. A mask knows of what it is a comparison: once
-either is read, the other agrees.
+The phantom keeps the number with the tensor's block (csrc/machine/values.c) until something
+writes to it. What nothing is known of is the policy's number. A mask knows of what it is a
+comparison: once either is read, the other agrees.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from ullage.record.weights.recipes import Step, view_of
 
 MIN_BYTES = 1 << 20
 """No more than this is filled: the phantom keeps such values on the device too
-(KEPT_PER_BLOCK in csrc/values.c), and small values may steer a program."""
+(KEPT_PER_BLOCK in csrc/machine/values.c), and small values may steer a program."""
 
 _CHANGES = "add_ clamp_ clamp_max_ clamp_min_ div_ erfinv_ fill_ mul_ neg_ sub_ zero_"
 """Operations that initialise with: with numbers as their other arguments they follow a fill."""

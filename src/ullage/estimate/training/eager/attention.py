@@ -222,7 +222,7 @@ def _take_cudnn_scratch(gradient: Tensor, heads: Heads) -> None:
     """cudnn-frontend's share: a float accumulator of the queries' gradient, a sum of each row, and
     keys' and values' gradients for each query head before they are summed.
 
-    Source: src/ullage/phantom/csrc/cudnn_workspace.c, which says what the engine itself may add.
+    Source: phantom/csrc/answers/cudnn_workspace.c, which says what the engine itself may add.
     """
     rows = heads.batch * heads.count * heads.length
     nbytes = rows * (heads.width + 1) * 4

@@ -1,8 +1,8 @@
 """How much scratch memory cuDNN's convolutions ask for.
 
 The library chooses its kernels by closed rules; this is the phantom's model of what the kernels
-have to keep (src/ullage/phantom/csrc/cudnn_workspace.c, where each rule has its cause). Each answer
-has a low and a high end.
+have to keep (phantom/csrc/answers/cudnn_workspace.c, where each rule has its cause). Each answer has
+a low and a high end.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def convolution_scratch(
     Counts: copies in another layout, transformed tiles, and sums that blocks of threads share.
     Ignores: kernels that cudnn.benchmark finds.
     Error: between its two ends; not compared with a GPU here.
-    Source: phantom/csrc/cudnn_workspace.c, where each rule has its cause.
+    Source: phantom/csrc/answers/cudnn_workspace.c, where each rule has its cause.
     """
     least = 8 if convolution.dtype.name in ("float32", "bfloat16") else 7
     if machine.capability[0] >= least:

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ullage.api import fit
 from ullage.gpus.catalog import find_gpu
-from ullage.plan import search
+from ullage.plan import fit, search
 from ullage.plan.over_ranks import Goal
 from ullage.techniques.technique import Semantics
 
@@ -43,7 +42,7 @@ def ask(
     monkeypatch.setattr(fit, "replace", lambda report, **_: report)
     goal = Goal(GPU, GPU.total_bytes, is_for_memory=is_for_memory)
     nothing: Any = None
-    report = fit._fit_one(nothing, nothing, goal, allowed, fit._Smallest.NO, limit=fit.Limit(0.0))
+    report = fit._fit_one(nothing, nothing, goal, allowed, fit.Smallest.NO, limit=fit.Limit(0.0))
     return report, asked
 
 
@@ -95,7 +94,7 @@ def test_a_search_that_is_interrupted_gives_what_it_has_found(
     monkeypatch.setattr(fit, "_fit_as_it_is", lambda *_: None)
     goal = Goal(GPU, 7, is_for_memory=False)
     limit = fit.Limit(0.0)
-    found: Any = fit._fit(nothing, job, goal, Semantics.SAME, fit._Smallest.NO, limit=limit)
+    found: Any = fit.find_plan(nothing, job, goal, Semantics.SAME, fit.Smallest.NO, limit=limit)
     assert found.best == "of 7"
 
 
@@ -110,7 +109,7 @@ def test_a_search_that_is_interrupted_before_its_first_run_is_just_interrupted(
     monkeypatch.setattr(fit, "_fit_as_it_is", interrupt)
     goal, limit = Goal(GPU, 7, is_for_memory=False), fit.Limit(0.0)
     with pytest.raises(KeyboardInterrupt):
-        fit._fit(nothing, job, goal, Semantics.SAME, fit._Smallest.NO, limit=limit)
+        fit.find_plan(nothing, job, goal, Semantics.SAME, fit.Smallest.NO, limit=limit)
 
 
 def test_a_time_limit_is_over_by_shares() -> None:
