@@ -1,8 +1,8 @@
 """How much scratch memory cuDNN's convolutions ask for.
 
 The library chooses its kernels by closed rules; this is the phantom's model of what the kernels
-have to keep (phantom/csrc/answers/cudnn_workspace.c, where each rule has its cause). Each answer has
-a low and a high end.
+have to keep (phantom/csrc/answers/cudnn_workspace.c, where each rule has its cause).
+Each answer has a low and a high end.
 """
 
 from __future__ import annotations
