@@ -1,4 +1,4 @@
-"""Run the jobs of tests/programs/distributed/jobs.toml, and write docs/distributed-ranks.md.
+"""Run tests/programs/distributed/jobs.toml, and write docs/results/distributed-ranks.md.
 
     python -m benchmarks.distributed --python env/bin/python
 
@@ -21,7 +21,7 @@ from benchmarks.provenance import made_by
 from ullage.units import format_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "distributed-ranks.md"
+PAGE = ROOT / "docs" / "results" / "distributed-ranks.md"
 PROGRAMS = ROOT / "tests" / "programs" / "distributed"
 FIGURES = ("peak_requested_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "num_allocs")
 

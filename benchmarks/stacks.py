@@ -1,4 +1,4 @@
-"""Run the popular stacks of tests/programs/stacks, and write docs/stacks.md.
+"""Run the popular stacks of tests/programs/stacks, and write docs/results/stacks.md.
 
     python -m benchmarks.stacks                             # environments in .envs/, all stacks
     python -m benchmarks.stacks --python env/bin/python     # environments that are there already
@@ -25,7 +25,7 @@ from ullage.phantom.environment import EnvironmentSpec, make_environment
 from ullage.units import format_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "stacks.md"
+PAGE = ROOT / "docs" / "results" / "stacks.md"
 STACKS = ROOT / "tests" / "programs" / "stacks"
 HERE = Path(__file__).parent
 ENVIRONMENTS = {

@@ -1,4 +1,4 @@
-"""Judge attribution on the reference programs, and write docs/attribution.md.
+"""Judge attribution on the reference programs, and write docs/results/attribution.md.
 
 python -m benchmarks.attribution --python env-2.15/bin/python
 
@@ -19,7 +19,7 @@ from benchmarks.attribution.programs import GPU, PROGRAMS, Program, missing_pack
 from benchmarks.provenance import made_by, torch_version
 from ullage.units import format_bytes
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "attribution.md"
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "results" / "attribution.md"
 _SHOWN_FRAC = 0.001
 
 

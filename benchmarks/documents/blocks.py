@@ -117,7 +117,7 @@ class Page:
 
     @property
     def name(self) -> str:
-        """Such as docs/fit.md."""
+        """Such as docs/guide/fit.md."""
         return self.path.relative_to(ROOT).as_posix()
 
 

@@ -1,7 +1,7 @@
 """What pages name has to exist: links and their anchors, files, options, verbs, modules.
 
 for problem in find_problems(page):
-    print(problem)                  # docs/fit.md: no file `tests/phantom/test_x.py`
+    print(problem)                  # docs/guide/fit.md: no file `tests/phantom/test_x.py`
 """
 
 from __future__ import annotations

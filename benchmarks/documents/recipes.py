@@ -20,12 +20,12 @@ PREPARE = {
         cp snapshot.pickle after.pickle
         """,
     ("README.md", "gate"): "cp examples/gpt2/train.py train.py",
-    ("docs/pytest.md", ""): "cp tests/programs/documents/model.py .",
-    ("docs/pytest.md", "ci"): "cp tests/programs/documents/model.py .",
-    ("docs/fit-gpus.md", ""): "cp tests/programs/plans/wide.py .",
-    ("docs/check.md", ""): "cp tests/programs/documents/encoder.py train.py",
-    ("docs/check.md", "serving"): "cp examples/serving/* .",
-    ("docs/check.md", "small"): """
+    ("docs/guide/pytest.md", ""): "cp tests/programs/documents/model.py .",
+    ("docs/guide/pytest.md", "ci"): "cp tests/programs/documents/model.py .",
+    ("docs/guide/fit-gpus.md", ""): "cp tests/programs/plans/wide.py .",
+    ("docs/guide/check.md", ""): "cp tests/programs/documents/encoder.py train.py",
+    ("docs/guide/check.md", "serving"): "cp examples/serving/* .",
+    ("docs/guide/check.md", "small"): """
         cp examples/serving/* .
         printf '%s\n' '[scenario.serving]' 'gpu = "rtx-4070"' 'matrix = { users = [8] }' \
           'budget = { headroom = "5%" }' '[scenario.serving.requests]' 'file = "requests.jsonl"' \

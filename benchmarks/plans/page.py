@@ -1,4 +1,4 @@
-"""docs/fit-results.md, from the results that there are."""
+"""docs/results/fit-results.md, from the results that there are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.plans.results import Answer, Result
 from benchmarks.plans.workloads import WORKLOADS
 from ullage.units import format_bytes
 
-PAGE = Path(__file__).parents[2] / "docs" / "fit-results.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "fit-results.md"
 SHARES = (0.85, 0.7, 0.55, 0.45)
 WELL_USED = 0.95
 # Of the step: a mixture that is faster by less is not held against a plan that leaves memory over.

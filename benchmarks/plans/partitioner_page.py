@@ -1,4 +1,4 @@
-"""The page of benchmarks/plans/partitioner.py: docs/activation-budget.md."""
+"""The page of benchmarks/plans/partitioner.py: docs/results/activation-budget.md."""
 
 from __future__ import annotations
 

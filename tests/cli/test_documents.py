@@ -36,40 +36,11 @@ BLOCKS = {block.name: block for page in PAGES.values() for block in page.blocks}
 TORCH = "2.15.0"  # whose figures the pages have
 KINDS = {"console", "python", "json", "toml", "yaml", ""}
 MADE_BY = re.compile(
-    r"^Made by `(?:python -m benchmarks[\w.]*|make \w+)(?: --\w+)*` on "
+    r"^Made by `(?:python -m benchmarks[\w.]*|python tests/[\w./]+|make \w+)(?: [\w./-]+)*` on "
     r"\d{4}-\d\d-\d\d(?:; \d{4}-\d\d-\d\d)* with (?:torch|ullage) \d",
     re.MULTILINE,
 )
-WRITTEN = re.compile(r"(?:Made|[Ww]ritten) by `(?:python -m|make) ")
-# Pages that are known to hold what a benchmark measured; others are found by their words.
-RESULTS = (
-    "accuracy",
-    "accuracy-torch-2.11",
-    "activation-budget",
-    "attribution",
-    "batch-finders",
-    "check-results",
-    "distributed-ranks",
-    "estimate-accuracy",
-    "examples",
-    "fit-results",
-    "folklore",
-    "fuzzing",
-    "large-models",
-    "nightly",
-    "serving",
-    "speed",
-    "speed-estimate",
-    "speed-page",
-    "speed-plans",
-    "speed-pytest",
-    "speed-snapshots",
-    "speed-ui",
-    "square-root",
-    "stacks",
-    "techniques",
-    "torch-versions",
-)
+WRITTEN = re.compile(r"(?:Made|[Ww]ritten) by `(?:python -m |python tests/|make )")
 
 
 def make_page(text: str) -> Page:
@@ -191,8 +162,8 @@ def test_a_page_of_results_says_what_made_it_when_and_with_what() -> None:
     assert not [name for name, text in made.items() if not MADE_BY.search(text)]
     assert MADE_BY.match(made_by("benchmarks.speed.run", torch="2.15.0+cu132"))
     assert MADE_BY.match(made_by("benchmarks.speed.ui"))
-    lost = {f"docs/{name}.md" for name in RESULTS} - set(made)
-    assert not lost, "pages that a benchmark writes"
+    results = {name for name in PAGES if name.startswith("docs/results/")}
+    assert set(made) == results | {"docs/reference/techniques.md"}, "the pages of a benchmark"
 
 
 def test_the_accuracy_of_estimates_is_that_of_today() -> None:
@@ -282,6 +253,6 @@ def test_counts_in_the_pages_are_those_of_the_catalogues() -> None:
     for name, pattern, count in (
         ("README.md", r"`ullage gpus` lists (\d+)", len(load_catalog())),
         ("README.md", r"one of (\d+) models that are built in", len(load_models())),
-        ("docs/serving.md", r"(\d+) values of `model_type`", len(MODEL_TYPES)),
+        ("docs/results/serving.md", r"(\d+) values of `model_type`", len(MODEL_TYPES)),
     ):
         assert re.findall(pattern, PAGES[name].text) == [str(count)]

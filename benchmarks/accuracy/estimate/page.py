@@ -1,4 +1,4 @@
-"""docs/estimate-accuracy.md."""
+"""docs/results/estimate-accuracy.md."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ def find_slack(timeline: Timeline) -> tuple[Interval, Interval]:
 
     Counts: two steps of the program, event by event (history.py).
     Ignores: what else a program allocates, or in another order.
-    Error: that of the interval, which holds all but the cases that docs/estimate-accuracy.md marks.
+    Error: that of the interval, which holds all but the cases that
+    docs/results/estimate-accuracy.md marks.
     Source: c10/cuda/CUDACachingAllocator.cpp.
     """
     found = replay(timeline)

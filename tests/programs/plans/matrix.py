@@ -238,8 +238,8 @@ def drawn(number):
 
 PAGE = """# Each technique on each kind of model
 
-Written by `PYTHONPATH=src python tests/programs/plans/matrix.py {command}` on {date}, with torch
-{torch} on the CPU, in float64.
+Made by `python tests/programs/plans/matrix.py {command}` on {date} with torch {torch}
+on the CPU, in float64, and `PYTHONPATH=src`.
 
 Each case is drawn: a technique of the same mathematics, a kind of model with its sizes and seed,
 the modules that are treated, settings, optimizer, loss and training loop. It is trained three steps
