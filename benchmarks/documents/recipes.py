@@ -9,17 +9,16 @@ from __future__ import annotations
 SHARED = ("examples", "tests/programs", "benchmarks/plans/programs")
 
 _SNAPSHOT = "ullage run --quiet --python thin/bin/python --snapshot snapshot.pickle"
+_SNAPSHOTS = f"""
+{_SNAPSHOT} -- examples/gpt2/train.py
+cp snapshot.pickle before.pickle
+cp snapshot.pickle after.pickle
+"""
 
 PREPARE = {
-    ("README.md", ""): f"""
-        cp examples/gpt2/train.py train.py
-        mkdir --parents runs/7
-        cp tests/programs/documents/config.json runs/7/config.json
-        {_SNAPSHOT} -- examples/gpt2/train.py
-        cp snapshot.pickle before.pickle
-        cp snapshot.pickle after.pickle
-        """,
-    ("README.md", "gate"): "cp examples/gpt2/train.py train.py",
+    ("README.md", ""): f"{_SNAPSHOT} -- examples/gpt2/train.py",
+    ("docs/guide/explain.md", ""): _SNAPSHOTS,
+    ("docs/guide/python.md", ""): f"cp examples/gpt2/train.py train.py\n{_SNAPSHOTS}",
     ("docs/guide/pytest.md", ""): "cp tests/programs/documents/model.py .",
     ("docs/guide/pytest.md", "ci"): "cp tests/programs/documents/model.py .",
     ("docs/guide/fit-gpus.md", ""): "cp tests/programs/plans/wide.py .",

@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from benchmarks import rules
 from benchmarks.accuracy.estimate.__main__ import PAGE as ESTIMATES
 from benchmarks.accuracy.estimate.__main__ import read_vectors
 from benchmarks.accuracy.estimate.page import write_page
@@ -34,7 +35,7 @@ from ullage.phantom.torch_build import find_torch
 PAGES = {page.name: page for page in all_pages()}
 BLOCKS = {block.name: block for page in PAGES.values() for block in page.blocks}
 TORCH = "2.15.0"  # whose figures the pages have
-KINDS = {"console", "python", "json", "toml", "yaml", ""}
+KINDS = {"console", "text", "python", "json", "toml", "yaml", ""}
 MADE_BY = re.compile(
     r"^Made by `(?:python -m benchmarks[\w.]*|python tests/[\w./]+|make \w+)(?: [\w./-]+)*` on "
     r"\d{4}-\d\d-\d\d(?:; \d{4}-\d\d-\d\d)* with (?:torch|ullage) \d",
@@ -94,7 +95,7 @@ def test_a_page_shows_what_its_long_commands_print(name: str, newest_python: Pat
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 def test_a_block_is_run_or_says_why_not(block: Block) -> None:
     assert block.kind in KINDS
-    if block.is_written or block.kind in ("json", "toml", "yaml") or block.file:
+    if block.is_written or block.kind in ("json", "toml", "yaml", "text") or block.file:
         return
     if not block.is_run:
         assert block.why_not, "a comment before the block is to say why it is not run"
@@ -118,7 +119,7 @@ def test_what_a_page_names_is_there(name: str) -> None:
 
 def test_what_is_not_there_is_found() -> None:
     page = make_page(
-        "# One\n[a](#one) [b](#two) [c](none.md) [d](../README.md#how-it-works) [e](https://x)\n"
+        "# One\n[a](#one) [b](#two) [c](none.md) [d](../README.md#accuracy) [e](https://x)\n"
         "`ullage run --gpu l4 --nothing -- train.py --any` `--batch-size` `--nothing-either`\n"
         "`tests/phantom/test_none.py` `python -m benchmarks.none` `ullage.run` `ullage.walk`\n"
         "`benchmarks/documents/*.py` `ullage guess` `record/nothing.py` `record/values/values.py`\n"
@@ -150,11 +151,30 @@ def test_commands_that_the_code_names_can_be_typed(folder: str) -> None:
     assert not problems
 
 
-def test_the_table_of_options_in_the_readme_is_complete() -> None:
-    _, _, table = PAGES["README.md"].text.partition("## Options of `ullage run`")
+def test_the_table_of_options_of_run_is_complete() -> None:
+    _, _, table = PAGES["docs/guide/run.md"].text.partition("## Options")
     rows = [row for row in table.partition("\n## ")[0].splitlines() if row.startswith("| `-")]
     named = {option for row in rows for option in re.findall(r"--[a-z][a-z-]+", row.split("|")[1])}
     assert named == {name for name in options_of("run") if name.startswith("--")} - {"--help"}
+
+
+def test_the_index_names_every_page() -> None:
+    index = PAGES["docs/README.md"].text
+    pages = {name for name in PAGES if name.startswith("docs/")} - {"docs/README.md"}
+    assert not [name for name in pages if f"({name.removeprefix('docs/')})" not in index]
+
+
+def test_the_page_of_rules_has_the_rules_of_today() -> None:
+    page = PAGES["docs/reference/rules.md"].text
+    assert page == rules.render(page), "python -m benchmarks.rules"
+
+
+def test_the_page_of_the_run_document_names_its_fields() -> None:
+    page = PAGES["docs/reference/run-document.md"].text
+    golden = ROOT / "tests" / "golden" / "commands" / "run-gpt2.json"
+    document = json.loads(golden.read_text(encoding="utf-8"))["document"]
+    names = {*document, *document["devices"][0]}
+    assert not [name for name in names if f"`{name}`" not in page]
 
 
 def test_a_page_of_results_says_what_made_it_when_and_with_what() -> None:
@@ -251,8 +271,8 @@ def test_a_page_that_fails_keeps_what_it_shows() -> None:
 
 def test_counts_in_the_pages_are_those_of_the_catalogues() -> None:
     for name, pattern, count in (
-        ("README.md", r"`ullage gpus` lists (\d+)", len(load_catalog())),
-        ("README.md", r"one of (\d+) models that are built in", len(load_models())),
+        ("README.md", r"lists the (\d+) GPUs of the catalogue", len(load_catalog())),
+        ("docs/guide/estimate.md", r"one of (\d+) built-in\s+models", len(load_models())),
         ("docs/results/serving.md", r"(\d+) values of `model_type`", len(MODEL_TYPES)),
     ):
         assert re.findall(pattern, PAGES[name].text) == [str(count)]
