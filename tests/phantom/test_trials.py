@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullage.api.run import Run
+from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.phantom.device import choose_device
 from ullage.runs.job import Job, make_job, make_options
@@ -35,9 +35,9 @@ def job_of(mode: str, python: Path, memory: str | None = None) -> Job:
     return make_job([PROGRAM, mode], device=device, python=python, options=make_options(steps=3))
 
 
-def under(job: Job, *actions: Action, described: Run) -> Job:
+def under(job: Job, *actions: Action, described: RunReport) -> Job:
     """The job under a plan."""
-    outcome = described.report.program.plan
+    outcome = described.program.plan
     assert outcome is not None and outcome.found is not None
     found = outcome.found
     paths = {path for one in actions for path in one.modules}
@@ -49,8 +49,8 @@ def under(job: Job, *actions: Action, described: Run) -> Job:
 class Both:
     """One run as a copy, and from the program's first line."""
 
-    copied: Run
-    fresh: Run
+    copied: RunReport
+    fresh: RunReport
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_a_copy_runs_out_of_memory_as_a_run_of_its_own(thin_python: Path) -> Non
         (fresh,) = trials.run([small], is_fresh=True)
     assert ended.verdict is Verdict.FITS
     assert small_again.verdict is fresh.verdict is Verdict.OUT_OF_MEMORY
-    assert small_again.report.reason == fresh.report.reason
+    assert small_again.reason == fresh.reason
 
 
 def test_a_plan_that_is_refused_is_not_tried_twice(thin_python: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_plan_that_is_refused_is_not_tried_twice(thin_python: Path) -> None:
         (first,) = trials.run([replace(job, options=replace(job.options, describes=True))])
         (refused,) = trials.run([under(job, Action("flash_attention"), described=first)])
         assert refused.verdict is Verdict.FAILED
-        assert "flash_attention" in refused.report.reason
+        assert "flash_attention" in refused.reason
         assert trials.num_copied == 2
 
 
@@ -149,6 +149,6 @@ def test_more_than_memory_is_not_copied(thin_python: Path, mode: str) -> None:
     assert run.verdict is Verdict.FITS
 
 
-def record_of(run: Run) -> Record:
+def record_of(run: RunReport) -> Record:
     """What its process wrote down."""
-    return run.report.processes[0].record
+    return run.processes[0].record
