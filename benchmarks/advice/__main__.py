@@ -70,9 +70,7 @@ def try_program(program: Program, python: str) -> Row:
         return Row(program.name, memory, said or "nothing found", "-", "-", None)
     first = fitting[0]
     applied, argv, options = apply(program, first)
-    again = ullage.run(
-        argv, python=python, stdout_to_stderr=True, try_remedies=True, **device, **options
-    )
+    again = ullage.run(argv, python=python, stdout_to_stderr=True, **device, **options)
     reason = first.trial.reason if first.trial else ""
     return Row(
         program.name, memory, f"{first.rule.code} {first.rule.title}", reason, applied,
