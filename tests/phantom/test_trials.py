@@ -86,13 +86,19 @@ def test_a_copy_allocates_what_a_run_of_its_own_does(runs: dict[str, Both], name
     assert copied.marks == fresh.marks
     assert copied.modules == fresh.modules
     assert copied.work == fresh.work
-    assert runs[name].copied.peak_used_bytes == runs[name].fresh.peak_used_bytes
+    assert (
+        runs[name].copied.devices[0].peak_used_bytes == runs[name].fresh.devices[0].peak_used_bytes
+    )
 
 
 def test_each_copy_is_under_its_own_plan(runs: dict[str, Both]) -> None:
-    peaks = {name: both.copied.peak_allocated_bytes for name, both in runs.items()}
+    peaks = {
+        name: both.copied.devices[0].totals.peak_allocated_bytes for name, both in runs.items()
+    }
     assert peaks["checkpoint"] < peaks["as it is"] == peaks["allocator"]
-    reserved = {name: both.copied.peak_reserved_bytes for name, both in runs.items()}
+    reserved = {
+        name: both.copied.devices[0].totals.peak_reserved_bytes for name, both in runs.items()
+    }
     assert reserved["allocator"] != reserved["as it is"]
     assert record_of(runs["work"].copied).work is not None
     assert record_of(runs["checkpoint"].copied).work is None
@@ -137,7 +143,9 @@ def test_a_program_whose_data_come_from_workers_is_copied(thin_python: Path) -> 
         assert trials.num_copied == 1
         (fresh,) = trials.run([job], is_fresh=True)
     assert copied.verdict is fresh.verdict is Verdict.FITS
-    assert copied.peak_reserved_bytes == fresh.peak_reserved_bytes
+    assert (
+        copied.devices[0].totals.peak_reserved_bytes == fresh.devices[0].totals.peak_reserved_bytes
+    )
 
 
 @pytest.mark.parametrize("mode", ["thread", "file"])
