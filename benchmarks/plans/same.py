@@ -47,6 +47,7 @@ NAMES = (
 )  # fmt: skip
 # What may be used, of what the program takes as it is beside the driver's context.
 SHARES = (0.85, 0.6)
+STARTS = {"its own": (), "zeros": ("--zero",), "its own, then zeros": ("--zero-later",)}
 MOST_LOSS, MOST_PARAMETER = 1e-5, 1e-9
 # A parameter that is zero but for its rounding has no relative difference that means anything.
 _LEAST = 1e-12
@@ -62,7 +63,7 @@ class Case:
         budget: what it had to fit, for people.
         plan: in words.
         replayed: what its replay said; None: no plan was seen to fit.
-        start: "its own" or "zeros".
+        start: of `STARTS`.
         loss_diff: the largest difference of a loss of five steps.
         parameter_diff: of a parameter after them, relative to the largest of its tensor.
         refused: what `exec` said where it refused the plan; empty if it did not.
@@ -98,7 +99,9 @@ def measure(name: str, python: str, minutes: float) -> list[Case]:
     return cases
 
 
-def search(name: str, python: str, minutes: float) -> list[tuple[str, FitReport]]:
+def search(
+    name: str, python: str, minutes: float, shares: Sequence[float] = SHARES
+) -> list[tuple[str, FitReport]]:
     """The plans for each budget."""
     rows = "16" if name == "gpt2-example" else "64"
     length = "1024" if name == "gpt2-example" else "512"
@@ -108,13 +111,18 @@ def search(name: str, python: str, minutes: float) -> list[tuple[str, FitReport]
     limit = Limit(time.monotonic() + 60 * minutes)
     found = []
     with Trials(job, on_progress=lambda line: print(f"  {line[:150]}", flush=True)) as trials:
-        search = Search(make_runner(trials, job), device.gpu, Semantics.SAME, is_late=limit.is_late)
+        search = Search(
+            make_runner(trials, job),
+            device.gpu,
+            Semantics.SAME,
+            is_late=lambda share: limit.is_late(share),
+        )
         if name == "gpt2-example":
             return [("6 GiB of an rtx-2060", search.fastest(device.gpu.total_bytes))]
         search.begin()
         whole = search.foresee(())
         context = device.gpu.context_high_bytes
-        for share in SHARES:
+        for share in shares:
             budget = context + int(share * (whole.used_bytes - context))
             report = search.fastest(budget)
             found.append((f"{100 * share:.0f} %", report))
@@ -127,7 +135,7 @@ def judge(case: Case, plan: Plan, python: str, start: str) -> Case:
     with tempfile.TemporaryDirectory() as directory:
         here = Path(directory)
         plan.save(here / "plan.json")
-        words = [str(PROGRAM), case.program, *(["--zero"] if start == "zeros" else [])]
+        words = [str(PROGRAM), case.program, *STARTS[start]]
         alone, under = here / "alone.npz", here / "under.npz"
         run([python, *words, "--numbers", str(alone)])
         said = run(
