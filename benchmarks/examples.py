@@ -111,7 +111,7 @@ def render(results_by_torch: dict[str, list[Result]]) -> str:
         for torch, results in results_by_torch.items()
     )
     versions = " and ".join(results_by_torch)
-    return f"""# The examples on GPUs that are not there
+    return f"""# The examples on simulated GPUs
 
 {made_by("benchmarks.examples", torch=versions)}
 

@@ -200,7 +200,7 @@ def render(results: list[Row], missing: list[str]) -> str:
     rows = "\n".join(result.text for result in results)
     left_out = f"\n\nNot installed: {', '.join(missing)}." if missing else ""
     versions = " and ".join(sorted({row.text.split(" | ")[2] for row in results} - {"-"}))
-    return f"""# Popular stacks on a GPU that is not there
+    return f"""# Popular stacks on a simulated GPU
 
 {made_by("benchmarks.stacks", torch=versions)}
 

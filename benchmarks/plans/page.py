@@ -70,8 +70,8 @@ def _lines(found: Sequence[Result]) -> Iterator[str]:
     yield f"""# Plans that were found
 
 Made by `python -m benchmarks.plans --brute` on {dates} with torch {torches} and ullage {ullages},
-on {machines}, beside other work: how long searches took is told as it was. Each result stays until
-its program is searched again: they may be of several revisions.
+on {machines}, with other work on the machine, which made searches longer. Each result stays
+until its program is searched again, so results may be of several revisions.
 
 `ullage fit` on {len(found)} programs with random weights (benchmarks/plans/programs, plain loops),
 at budgets of {shares} of what each takes as it is. Memory is that of the phantom; times of steps

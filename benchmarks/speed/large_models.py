@@ -42,7 +42,7 @@ parameters, on one phantom GPU of 1 TiB. Each run was done once.
 |---|---|---|---|---|
 {rows}
 
-Host memory is the peak of the program's process. Pages that nobody touches take none, so what is
+Host memory is the peak of the program's process. Untouched pages take none, so what is
 built, converted, copied, loaded, pinned or moved unread costs address space alone. A single tensor
 larger than all of the machine's memory is refused by Linux itself, unless
 `vm.overcommit_memory` is 1.

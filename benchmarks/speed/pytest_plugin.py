@@ -120,7 +120,7 @@ def page(
 
 With pytest {pytest.__version__}, and a load of {load:.0f} at the end. A test makes a layer, runs it forward and backward; {count} of them, each in a process that is
 forked for it, beside the same ones in one process on the phantom (`ullage run -- -m pytest`). The start of both is taken
-off. Processor time is of all processes together, and hardly hangs on what else the machine does.
+off. Processor time is of all processes together, and hardly depends on what else the machine does.
 
 | a test, in milliseconds | processor | wall |
 |---|---:|---:|

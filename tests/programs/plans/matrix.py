@@ -245,7 +245,7 @@ Each case is drawn: a technique of the same mathematics, a kind of model with it
 the modules that are treated, settings, optimizer, loss and training loop. It is trained three steps
 under the technique and without. *Applied* is a case whose losses agree to 1e-5, and whose
 parameters, buffers and random numbers agree to 1e-9 at the end; *refused* is one that the plan
-said it does not go with, be it for the model, the modules that were drawn, or the loop. The table
+refused, because of the model, the modules that were drawn, or the loop. The table
 has how often a technique was applied and how often refused. flash_attention is for models of
 transformers and timm, of which none is here (`tests/phantom/test_plan_arithmetic.py` has some).
 """
