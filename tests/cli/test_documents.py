@@ -120,6 +120,7 @@ def test_what_a_page_names_is_there(name: str) -> None:
 def test_what_is_not_there_is_found() -> None:
     page = make_page(
         "# One\n[a](#one) [b](#two) [c](none.md) [d](../README.md#accuracy) [e](https://x)\n"
+        '<source srcset="../README.md"><img src="none.png">\n'
         "`ullage run --gpu l4 --nothing -- train.py --any` `--batch-size` `--nothing-either`\n"
         "`tests/phantom/test_none.py` `python -m benchmarks.none` `ullage.run` `ullage.walk`\n"
         "`benchmarks/documents/*.py` `ullage guess` `record/nothing.py` `record/values/values.py`\n"
@@ -129,6 +130,7 @@ def test_what_is_not_there_is_found() -> None:
         "the link #two leads to no heading",
         "the link none.md leads to no file",
         "the link https://x is no address",
+        "the link none.png leads to no file",
         "there is no option --nothing in `ullage run --gpu l4 --nothing -- train.py --any`",
         "there is no option --nothing-either in `--nothing-either`",
         "there is no `tests/phantom/test_none.py`",
