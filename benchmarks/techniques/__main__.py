@@ -70,9 +70,9 @@ def describe(technique: Technique) -> str:
 PRECONDITIONS = """## What must hold of a program
 
 A technique has its stated effect only if its precondition holds. If the precondition cannot be
-established for a program, the technique is refused with a message, when the plan is applied or while
-the program runs. `ullage fit` runs each technique on the program and leaves out those that are
-refused. No check depends on values: weights that are zero prove nothing, and the phantom has none.
+established for a program, the technique is refused with a message, when the plan is applied or
+while the program runs. `ullage fit` runs each technique on the program and leaves out those that
+are refused. No check depends on values: weights that are zero prove nothing, and the phantom has none.
 """
 BOUNDS = """
 Not detected: state that a module keeps outside itself, such as a global variable; parameters and
@@ -118,13 +118,13 @@ LEFT_OUT = """## What is left out, and why
 original precision, and the float8 copies in addition:
 """
 BUFFERS = """
-**Allocating the largest buffers first**, so that later blocks are cut from them, is not needed where
-segments can grow (`allocator expandable_segments`):
+**Allocating the largest buffers first**, so that later blocks are cut from them, is not needed
+where segments can grow (`allocator expandable_segments`):
 """
 OTHERS = """
-**NVMe** for states or activations: torch only offers cuFile (`torch.cuda.gds`), which needs a driver
-and suitable file systems. DeepSpeed's asynchronous handle is compiled on the machine where it runs,
-with libaio's headers. Neither was tried, and ullage offers no untried technique. The remaining way,
+**NVMe** for states or activations: torch only offers cuFile (`torch.cuda.gds`), which needs a
+driver and suitable file systems. DeepSpeed's asynchronous handle is compiled on the machine
+where it runs, with libaio's headers. Neither was tried, and ullage offers no untried technique. The remaining way,
 pageable memory mapped to a file, is copied synchronously. DeepSpeed's own NVMe tier is a setting of
 its configuration file.
 
