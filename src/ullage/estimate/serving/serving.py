@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ullage.errors import SpecError
+from ullage.estimate.serving.adapters import DEFAULT_RANK, slot_bytes
 from ullage.estimate.serving.engines import transformers, vllm
 from ullage.estimate.serving.kv_cache import PRECISIONS, request_bytes, token_bytes
 from ullage.estimate.serving.model_weights import find_format, weight_bytes
@@ -62,6 +63,10 @@ def estimate_serving(config: Config, plan: ServingPlan) -> ServingEstimate:
     model.check_tensor_parallel(plan.tensor_parallel)
     if plan.weights == "auto":
         plan = replace(plan, weights=find_format(config))
+    if plan.lora_slots:
+        rank = plan.lora_rank or DEFAULT_RANK
+        slots = slot_bytes(model, rank, plan.lora_slots, plan.tensor_parallel)
+        plan = replace(plan, lora_rank=rank, lora_bytes=slots)
     if plan.gpu is None:
         return _without_gpu(config, model, plan)
     engine = _vllm if plan.engine == "vllm" else _transformers
@@ -105,9 +110,11 @@ def _weight_terms(model: Model, plan: ServingPlan) -> list[Term]:
     total = sum(parts.values())
     what = ", ".join(f"{part.value} {format_bytes(size)}" for part, size in parts.items() if size)
     terms = [Term("weights", total, total, total, what, "counted from the configuration")]
-    held = plan.draft_bytes + plan.lora_bytes
-    if held:
-        terms.append(Term("adapters and drafts", held, held, held, "as the plan says", "the plan"))
+    extra = plan.draft_bytes + plan.lora_bytes
+    if extra:
+        slots = f"{plan.lora_slots} LoRA slots of rank {plan.lora_rank}"
+        what = slots if plan.lora_slots else "as the plan says"
+        terms.append(Term("adapters and drafts", extra, extra, extra, what, "the plan"))
     return terms
 
 

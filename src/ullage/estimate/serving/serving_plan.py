@@ -42,7 +42,9 @@ class ServingPlan:
         is_async: steps are scheduled while the one before still runs.
         speculated: tokens that are proposed ahead in each step.
         draft_bytes: weights of what proposes them, and other bytes that are held all the time.
-        lora_bytes: of adapter slots (estimate/serving/adapters.py).
+        lora_slots: adapters that vLLM keeps on the GPU at once (max_loras); 0: LoRA is off.
+        lora_rank: the largest rank of an adapter (max_lora_rank); None: vLLM's default, 16.
+        lora_bytes: memory of the adapter slots; computed where lora_slots is given.
         encoded: positions of an encoder-decoder's input; None: the most it takes.
     """
 
@@ -66,18 +68,25 @@ class ServingPlan:
     draft_bytes: int = 0
     lora_bytes: int = 0
     encoded: int | None = None
+    lora_slots: int = 0
+    lora_rank: int | None = None
 
     def __post_init__(self) -> None:
         """Refuses what no plan can be."""
         least = {"context": 1, "users": 1, "tensor_parallel": 1, "block_size": 1}
         least |= {"max_batched_tokens": 1, "max_seqs": 1, "kv_bytes": 1, "speculated": 0}
         least |= {"draft_bytes": 0, "lora_bytes": 0, "encoded": 0}
+        least |= {"lora_slots": 0, "lora_rank": 1}
         for name, lowest in least.items():
             value = getattr(self, name)
             if value is not None and value < lowest:
                 raise SpecError(f"{name}: found {value}, expected at least {lowest}")
         if self.engine not in ENGINES:
             raise SpecError(f"engine: found {self.engine!r}, expected {' or '.join(ENGINES)}")
+        if self.lora_slots and self.engine != "vllm":
+            raise SpecError("lora_slots: only vLLM has LoRA slots; leave out engine, or lora_slots")
+        if self.lora_rank is not None and not self.lora_slots:
+            raise SpecError("lora_rank: there are no slots of that rank; add lora_slots")
         if self.kv != "auto" and self.kv not in PRECISIONS:
             raise SpecError(f"kv: found {self.kv!r}, expected auto, {', '.join(PRECISIONS)}")
         if self.utilization is not None and not 0 < self.utilization <= 1:
