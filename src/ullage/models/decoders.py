@@ -1,5 +1,8 @@
 """Decoders that are Llama with differences: one row of a table for each.
 
+Serving counts their weights from this table, and the architectures of estimate/training are built
+from it: defaults, biases and the kind of attention of each layer are stated here alone.
+
 Source: the configuration and modeling files of transformers 5.19 to 5.23. A default is here only
 where the configuration class of transformers has the same.
 """
@@ -24,7 +27,10 @@ from ullage.models.blocks import (
 from ullage.models.config import Config
 from ullage.models.layers import Attention, Layer, Model, Part, Weight, merge
 
-__all__ = ["STYLES", "Style", "layer_kinds", "read_decoder"]
+__all__ = [
+    "CHUNKED", "FULL", "SLIDING", "STYLES", "Style", "attention_shape", "find_style",
+    "layer_kinds", "read_decoder",
+]  # fmt: skip
 
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
@@ -65,7 +71,7 @@ def _llama4_experts(config: Config, index: int) -> Mlp:
     width = config.number("intermediate_size")
     if index not in config.row("moe_layers", default=usual):
         return Mlp(config.number("intermediate_size_mlp"))
-    return Mlp(width, config.number("num_local_experts"), width)
+    return Mlp(width, config.number("num_local_experts", default=16), width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,8 @@ class Style:
         qk_norm_flag: there only if this is so.
         window: the default of sliding_window; 0: the architecture has none.
         switch: a flag without which the window is not used.
-        pattern: without layer_types, every so-manieth layer sees everything; 0: none does.
+        pattern: N where every Nth layer uses full attention, unless layer_types says otherwise;
+            0: no layer does.
         sizes: of a layer's MLP.
     """
 
@@ -190,6 +197,21 @@ STYLES: Final = {
     ),
 }  # fmt: skip
 
+# Decoders with a reader of their own (latents.py, hybrids.py), whose attention and MLP are Llama's.
+_OTHER: Final = Style(qkv_bias=_BIAS, out_bias=_BIAS, mlp_bias=("mlp_bias", False))
+_OTHERS: Final = {"nemotron_h": replace(_OTHER, head_dim=128, kv_heads=8)}
+
+
+def find_style(model_type: str) -> Style:
+    """How a decoder differs from Llama."""
+    return STYLES.get(model_type) or _OTHERS.get(model_type, _OTHER)
+
+
+def attention_shape(config: Config, model_type: str) -> Shape:
+    """Heads and their width; fields that are not there have the defaults of transformers."""
+    style = find_style(model_type)
+    return heads_of(config, head_dim=style.head_dim, kv_heads=style.kv_heads)
+
 
 # Published configurations leave these out.
 _LEFT_OUT: Final = {"gemma3_text": {"num_attention_heads": 8, "vocab_size": 262_208}}
@@ -199,7 +221,7 @@ def read_decoder(config: Config, model_type: str) -> Model:
     """What a decoder of the table keeps and weighs."""
     config = replace(config, fields={**_LEFT_OUT.get(model_type, {}), **config.fields})
     style = STYLES[model_type]
-    shape = heads_of(config, head_dim=style.head_dim, kv_heads=style.kv_heads)
+    shape = attention_shape(config, model_type)
     kinds = layer_kinds(config, model_type)
     sizes = [style.sizes(config, index) for index in range(len(kinds))]
     window = _window(config, style) if SLIDING in kinds else None

@@ -214,7 +214,7 @@ class Bamba(Decoder):
 
     @property
     def rotated(self) -> int:
-        return int(self.parts.head_dim * 0.5)  # fixed in its configuration class
+        return int(self.parts.shape.head_dim * 0.5)  # fixed in its configuration class
 
 
 class NemotronNorm(Norm):
@@ -298,7 +298,6 @@ class NemotronH(Decoder):
 
     layer: ClassVar[type[Layer]] = NemotronLayer
     norm_kind: ClassVar[type[Norm]] = NemotronNorm
-    head_dim = 128
 
     def layer_kinds(self) -> list[str]:
         config = self.parts.config

@@ -23,8 +23,9 @@ from ullage.estimate.training.eager.attention import attend_eagerly
 from ullage.estimate.training.eager.module import Linear, Module, parameter
 from ullage.estimate.training.eager.routing import add_in_place, highest, repeat_rows, sum_first
 from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
+from ullage.models.decoders import CHUNKED
 
-CHUNKED, DENSE = "chunked_attention", " dense"
+DENSE = " dense"
 
 
 class Llama4Attention(Attention):
@@ -133,20 +134,13 @@ class Llama4(Decoder):
 
     layer: ClassVar[type[Layer]] = Llama4Layer
     norm_kind: ClassVar[type[Norm]] = UnscaledNorm
-    head_dim = 128
+    has_window = True
 
     def layer_kinds(self) -> list[str]:
-        config = self.parts.config
-        count = config.number("num_hidden_layers", least=1)
-        every = config.number("no_rope_layer_interval", default=4, least=1)
-        rotated = config.row("no_rope_layers", default=()) or [
-            (place + 1) % every for place in range(count)
-        ]
-        step = config.number("interleave_moe_layer_step", default=1, least=1)
-        mixed = set(config.row("moe_layers", default=tuple(range(step - 1, count, step))))
+        config, style = self.parts.config, self.parts.style
         return [
-            (CHUNKED if rotated[place] else FULL) + ("" if place in mixed else DENSE)
-            for place in range(count)
+            kind if style.sizes(config, place).experts else kind + DENSE
+            for place, kind in enumerate(super().layer_kinds())
         ]
 
     def window(self, kind: str) -> int | None:

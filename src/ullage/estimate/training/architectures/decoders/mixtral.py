@@ -38,7 +38,6 @@ class MixtralLayer(Layer):
 class Mixtral(Mistral):
     """MixtralForCausalLM, without the loss that balances its experts."""
 
-    window_default = None
     layer: ClassVar[type[Layer]] = MixtralLayer
 
 
@@ -66,7 +65,6 @@ class Qwen3MoELayer(Layer):
 class Qwen3MoE(Qwen3):
     """Qwen3MoeForCausalLM: some layers may have no experts."""
 
-    head_dim = None
     layer: ClassVar[type[Layer]] = Qwen3MoELayer
 
     def layer_kinds(self) -> list[str]:
