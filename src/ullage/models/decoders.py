@@ -29,7 +29,7 @@ from ullage.models.layers import Attention, Layer, Model, Part, Weight, merge
 
 __all__ = [
     "CHUNKED", "FULL", "SLIDING", "STYLES", "Style", "attention_shape", "find_style",
-    "layer_kinds", "read_decoder",
+    "layer_kinds", "read_decoder", "with_defaults",
 ]  # fmt: skip
 
 FULL: Final = "full_attention"
@@ -217,9 +217,14 @@ def attention_shape(config: Config, model_type: str) -> Shape:
 _LEFT_OUT: Final = {"gemma3_text": {"num_attention_heads": 8, "vocab_size": 262_208}}
 
 
+def with_defaults(config: Config, model_type: str) -> Config:
+    """The configuration with the fields that published ones leave to transformers' defaults."""
+    return replace(config, fields={**_LEFT_OUT.get(model_type, {}), **config.fields})
+
+
 def read_decoder(config: Config, model_type: str) -> Model:
     """What a decoder of the table keeps and weighs."""
-    config = replace(config, fields={**_LEFT_OUT.get(model_type, {}), **config.fields})
+    config = with_defaults(config, model_type)
     style = STYLES[model_type]
     shape = attention_shape(config, model_type)
     kinds = layer_kinds(config, model_type)

@@ -16,10 +16,14 @@ from typing import Any, Final
 import pytest
 
 from ullage.errors import SpecError
+from ullage.estimate.training.architectures import MODELS, build_model
+from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.recipe import Recipe
 from ullage.models.architecture import MODEL_TYPES, read_model
 from ullage.models.builtin import load_models
 from ullage.models.config import Config
 from ullage.models.decoders import STYLES
+from ullage.models.layers import Weight
 
 FILE: Final = Path(__file__).parent / "all_types.json"
 _LAYERS: Final = 13
@@ -63,15 +67,18 @@ def described(config: Config) -> list[str]:
     model = read_model(config)
     runs = [(layer, len([*group])) for layer, group in groupby(model.layers)]
     return [
-        f"{model.model_type} hidden={model.hidden} vocab={model.vocab} widest={model.widest} "
-        f"top_experts={model.top_experts} context={model.context} uncounted={model.uncounted}",
-        *(f"{count} {layer}" for layer, count in runs),
-        *(
-            f"{weight.part.value} {weight.out} {weight.into} {weight.count} "
-            f"linear={weight.is_linear} shards={weight.most_shards}"
-            for weight in model.weights
+        (
+            f"{model.model_type} hidden={model.hidden} vocab={model.vocab} widest={model.widest} "
+            f"top_experts={model.top_experts} context={model.context} uncounted={model.uncounted}"
         ),
+        *(f"{count} {layer}" for layer, count in runs),
+        *map(_describe_weight, model.weights),
     ]
+
+
+def _describe_weight(weight: Weight) -> str:
+    shape = f"{weight.part.value} {weight.out} {weight.into} {weight.count}"
+    return f"{shape} linear={weight.is_linear} shards={weight.most_shards}"
 
 
 def _windows(name: str, fields: dict[str, Any]) -> list[dict[str, Any]]:
@@ -120,6 +127,22 @@ def test_every_field_is_as_it_was_recorded(name: str) -> None:
         else:
             config = load_models()[name.removeprefix("built in: ")].config
         assert described(config) == row["model"]
+
+
+# Fields of other models' that this one's reader for serving would read.
+_FOREIGN: Final = {"qwen3_moe": "shared_expert_intermediate_size"}
+
+
+@pytest.mark.parametrize("name", sorted(set(STYLES) & set(MODELS)))
+def test_training_builds_the_parameters_that_serving_counts(name: str) -> None:
+    for row in ROWS[name]:
+        fields = {
+            field: value for field, value in row["config"].items() if field != _FOREIGN.get(name)
+        }
+        config = Config(name, fields)
+        built = build_model(Arena(), config, Recipe(length=1))
+        sizes = {id(tensor): tensor.numel * count for tensor, count in built.parameters()}
+        assert sum(sizes.values()) == read_model(config).parameters
 
 
 def test_all_types_are_recorded() -> None:

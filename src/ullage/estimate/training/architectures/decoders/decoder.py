@@ -32,7 +32,15 @@ from ullage.estimate.training.layout import Ring
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.blocks import Shape, given
 from ullage.models.config import Config
-from ullage.models.decoders import FULL, SLIDING, Style, attention_shape, find_style, layer_kinds
+from ullage.models.decoders import (
+    FULL,
+    SLIDING,
+    Style,
+    attention_shape,
+    find_style,
+    layer_kinds,
+    with_defaults,
+)
 
 __all__ = ["FULL", "SLIDING", "Attention", "Context", "Decoder", "GatedMLP", "Layer", "Parts"]
 
@@ -200,6 +208,7 @@ class Decoder(LanguageModel):
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         if not self.has_sdpa:
             recipe = replace(recipe, attention="eager")
+        config = with_defaults(config, config.model_type)
         hidden, vocab = config.number("hidden_size"), config.number("vocab_size")
         parts = Parts(arena, config, recipe, parameter_dtype(recipe))
         self.parts = parts

@@ -54,7 +54,7 @@ class Qwen3MoELayer(Layer):
         if self.is_dense:
             return GatedMLP(parts)
         config = parts.config
-        count = config.number("num_experts", default=128)
+        count = config.number("num_experts", "num_local_experts", default=128)
         chosen = config.number("num_experts_per_tok", default=8)
         return Mixture(
             Router(parts, count, chosen, casts=True),
