@@ -42,11 +42,11 @@ def find_slack(timeline: Timeline) -> tuple[Interval, Interval]:
     Error: that of the interval, which holds all but the cases that docs/estimate-accuracy.md marks.
     Source: c10/cuda/CUDACachingAllocator.cpp.
     """
-    found = replay(timeline)
+    peaks = replay(timeline)
     peak_bytes = timeline.peak_bytes
-    rounding = max(found.allocated_bytes - peak_bytes, 0)
-    cached = max(found.reserved_bytes - peak_bytes - rounding, 0)
-    error = _SEGMENTS * _SEGMENT_BYTES + int(_RESERVED_FRAC * found.reserved_bytes)
+    rounding = max(peaks.allocated_bytes - peak_bytes, 0)
+    cached = max(peaks.reserved_bytes - peak_bytes - rounding, 0)
+    error = _SEGMENTS * _SEGMENT_BYTES + int(_RESERVED_FRAC * peaks.reserved_bytes)
     most = rounding + int(_BLOCKS_FRAC * peak_bytes)
     return Interval(0, rounding, most), Interval(0, cached, cached + error)
 

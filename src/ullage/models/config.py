@@ -57,10 +57,10 @@ class Config:
 
     def part(self, name: str) -> Config:
         """A configuration within this one, such as text_config."""
-        found = self.fields.get(name)
-        if not isinstance(found, Mapping):
-            raise SpecError(f"{self._where(name)}: found {found!r}, expected an object")
-        return Config(self.name, found, f"{self.inside}{name}.")
+        part = self.fields.get(name)
+        if not isinstance(part, Mapping):
+            raise SpecError(f"{self._where(name)}: found {part!r}, expected an object")
+        return Config(self.name, part, f"{self.inside}{name}.")
 
     def number(self, *names: str, default: Any = ASK, least: int = 0) -> Any:  # noqa: ANN401
         """A whole number, by its name or another name for the same."""
@@ -137,11 +137,11 @@ def read_config(path: str | Path) -> Config:
     try:
         if file.stat().st_size > _LARGEST_BYTES:
             raise SpecError(f"{file}: found over 16 MiB, expected a configuration")
-        found = json.loads(file.read_text(encoding="utf-8"))
+        fields = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{file}: found something that is not JSON ({error})") from None
-    if not isinstance(found, Mapping):
-        raise SpecError(f"{file}: found {type(found).__name__}, expected an object")
-    return Config(str(path), found)
+    if not isinstance(fields, Mapping):
+        raise SpecError(f"{file}: found {type(fields).__name__}, expected an object")
+    return Config(str(path), fields)

@@ -53,10 +53,12 @@ def find_config(model: str) -> Found:
         return Found(Config(model, {"model_type": COUNTED, "num_parameters": number}), "")
     known = load_models()
     is_repository = _REPOSITORY.fullmatch(model) is not None
-    if is_repository and model.lower() not in {one.source.lower() for one in known.values()}:
+    if is_repository and model.lower() not in {
+        built_in.source.lower() for built_in in known.values()
+    }:
         return _from_hub(model)
-    found = find_model(model)
-    return Found(found.config, found.source)
+    match = find_model(model)
+    return Found(match.config, match.source)
 
 
 def _from_hub(repository: str) -> Found:
@@ -93,12 +95,12 @@ def _refused(repository: str, code: int) -> str:
 
 def _parse(repository: str, text: bytes) -> Mapping[str, object]:
     try:
-        found = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, Mapping):
+        fields = None
+    if not isinstance(fields, Mapping):
         raise SpecError(f"model: {repository!r}: its {FILE_NAME} is no JSON object")
-    return found
+    return fields
 
 
 def _cached(repository: str) -> Path | None:

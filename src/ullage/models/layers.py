@@ -219,16 +219,18 @@ _SHOWN: Final = 8
 
 
 def _divisors(number: int) -> str:
-    found = [n for n in range(1, number + 1) if number % n == 0]
-    return ", ".join(map(str, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
+    divisors = [n for n in range(1, number + 1) if number % n == 0]
+    return ", ".join(map(str, divisors[:_SHOWN])) + (", ..." if len(divisors) > _SHOWN else "")
 
 
 def merge(weights: Iterable[Weight]) -> tuple[Weight, ...]:
     """The same weights, each shape once."""
     counts: dict[Weight, int] = {}
     for weight in weights:
-        one = weight if weight.count == 1 else replace(weight, count=1)
-        counts[one] = counts.get(one, 0) + weight.count
+        single = weight if weight.count == 1 else replace(weight, count=1)
+        counts[single] = counts.get(single, 0) + weight.count
     return tuple(
-        one if count == 1 else replace(one, count=count) for one, count in counts.items() if count
+        single if count == 1 else replace(single, count=count)
+        for single, count in counts.items()
+        if count
     )

@@ -55,15 +55,17 @@ def rank_for_serving(
 
 
 def _row(config: Config, plan: ServingPlan, gpu: Gpu) -> ServingRow:
-    found = estimate_serving(config, replace(plan, gpu=gpu, tensor_parallel=1))
+    estimate = estimate_serving(config, replace(plan, gpu=gpu, tensor_parallel=1))
     for count in _COUNTS:
-        if found.verdict is Verdict.FITS:
-            return ServingRow(gpu.slug, found.plan.tensor_parallel, gpu.total_bytes, found.users[0])
+        if estimate.verdict is Verdict.FITS:
+            return ServingRow(
+                gpu.slug, estimate.plan.tensor_parallel, gpu.total_bytes, estimate.users[0]
+            )
         larger = _divided(config, replace(plan, gpu=gpu, tensor_parallel=2 * count))
         if larger is None or count == _COUNTS[-1]:
             break
-        found = larger
-    return ServingRow(gpu.slug, None, gpu.total_bytes, found.users[0])
+        estimate = larger
+    return ServingRow(gpu.slug, None, gpu.total_bytes, estimate.users[0])
 
 
 def _divided(config: Config, plan: ServingPlan) -> ServingEstimate | None:

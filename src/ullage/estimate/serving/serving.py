@@ -78,12 +78,12 @@ def _groups(model: Model, plan: ServingPlan) -> tuple[KvGroup, ...]:
     for layer in model.layers:
         counts[layer] = counts.get(layer, 0) + 1
     ranks, kv = plan.tensor_parallel, plan.precision
-    found = []
+    groups = []
     for layer, count in counts.items():
         needed = request_bytes(layer, plan.context, kv, ranks, _encoded(model, plan, plan.context))
         each = token_bytes(layer, kv, ranks)
-        found.append(KvGroup(_name(layer), count, count * each, count * needed))
-    return tuple(found)
+        groups.append(KvGroup(_name(layer), count, count * each, count * needed))
+    return tuple(groups)
 
 
 def _encoded(model: Model, plan: ServingPlan, context: int) -> int | None:
@@ -164,11 +164,11 @@ def _vllm(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> ServingE
     pools = partial(_blocks, model, settings)
     if plan.kv_bytes is None:
         terms.append(Term("KV cache", likely, low, high, "the rest", "what the others leave"))
-        found = tuple(max(0, size) for size in (low, likely, high))
+        kv_bytes = tuple(max(0, size) for size in (low, likely, high))
     else:
         terms.append(Term("left free", likely, low, high, "the rest", "what the others leave"))
-        found = (plan.kv_bytes,) * 3
-    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=found)
+        kv_bytes = (plan.kv_bytes,) * 3
+    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=kv_bytes)
 
 
 def _cache_or_margin(plan: ServingPlan, gpu: Gpu, usual: float) -> Term:
@@ -234,9 +234,9 @@ def _generate(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> Serv
     likely, low, high = _rest(gpu, terms)
     terms.append(Term("KV cache", likely, low, high, "caches, and the prompts that are read",
                       "what the others leave"))  # fmt: skip
-    found = tuple(max(0, size) for size in (low, likely, high))
+    kv_bytes = tuple(max(0, size) for size in (low, likely, high))
     pools = partial(_requests, model, plan)
-    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=found)
+    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=kv_bytes)
 
 
 def _transformers(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> ServingEstimate:
@@ -251,18 +251,18 @@ def _transformers(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> 
     sectors = transformers.lay_out(model, plan.context, plan.tensor_parallel, batched)
     likely, low, high = _rest(gpu, terms)
     frees = (low, likely, high)
-    found = [sectors.pool_bytes(int(share * max(0, free))) for free in frees]
-    working = [int(share * max(0, free)) - pool for free, pool in zip(frees, found, strict=True)]
+    kv_bytes = [sectors.pool_bytes(int(share * max(0, free))) for free in frees]
+    working = [int(share * max(0, free)) - pool for free, pool in zip(frees, kv_bytes, strict=True)]
     terms.append(Term("working memory", working[1], min(working), max(working),
                       f"inputs, activations and masks of {batched:,} tokens a step",
                       "transformers 5.23, continuous_batching/cache.py"))  # fmt: skip
     left = [free - int(share * max(0, free)) for free in frees]
     terms.append(Term("left free", left[1], min(left), max(left), f"{1 - share:.0%} of the rest",
                       f"max_memory_percent={share:g}"))  # fmt: skip
-    terms.append(Term("KV cache", found[1], found[0], found[2], "the rest",
+    terms.append(Term("KV cache", kv_bytes[1], kv_bytes[0], kv_bytes[2], "the rest",
                       "what the others leave"))  # fmt: skip
     pools = partial(_sectors, sectors)
-    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=tuple(found))
+    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=tuple(kv_bytes))
 
 
 def _finish(
@@ -296,17 +296,17 @@ def _finish(
 
 def _judge(plan: ServingPlan, users: tuple[int, ...], terms: list[Term]) -> tuple[Verdict, str]:
     low, likely, high = users
-    wanted = plan.users or 1
-    asked = f"{wanted:,} request{'s' if wanted > 1 else ''} of {plan.context:,} tokens"
+    num_users = plan.users or 1
+    requests = f"{num_users:,} request{'s' if num_users > 1 else ''} of {plan.context:,} tokens"
     if terms[-1].high_bytes <= 0:
         return Verdict.DOES_NOT_FIT, "the other terms take more than the GPU has: nothing is left"
-    if low >= wanted and plan.kv_bytes is not None and terms[-1].low_bytes < 0:
+    if low >= num_users and plan.kv_bytes is not None and terms[-1].low_bytes < 0:
         return Verdict.MAY_FIT, "the other terms may take more than the cache leaves of the GPU"
-    if low >= wanted:
-        return Verdict.FITS, f"{asked}: at least {low:,} fit at once"
-    if high >= wanted:
-        return Verdict.MAY_FIT, f"{asked}: {likely:,} are likely to fit, {low:,} to {high:,} may"
-    return Verdict.DOES_NOT_FIT, f"{asked}: at most {high:,} fit at once"
+    if low >= num_users:
+        return Verdict.FITS, f"{requests}: at least {low:,} fit at once"
+    if high >= num_users:
+        return Verdict.MAY_FIT, f"{requests}: {likely:,} are likely to fit, {low:,} to {high:,} may"
+    return Verdict.DOES_NOT_FIT, f"{requests}: at most {high:,} fit at once"
 
 
 def find_longest(pools: _Pools, kv_bytes: int, most: int) -> int:

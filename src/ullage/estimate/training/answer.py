@@ -138,10 +138,10 @@ class _Played:
             layout = self.recipe.layout
             if count > 1:
                 layout = replace(layout, data=count, sharding="fsdp")
-            one = estimate_training(self.config, replace(self.recipe, layout=layout), gpu)
+            estimate = estimate_training(self.config, replace(self.recipe, layout=layout), gpu)
             self.known[key] = (
-                one.bytes - gpu.context_bytes,
-                one.high_bytes - gpu.context_high_bytes,
+                estimate.bytes - gpu.context_bytes,
+                estimate.high_bytes - gpu.context_high_bytes,
             )
         likely, most = self.known[key]
         return likely + gpu.context_bytes, most + gpu.context_high_bytes
@@ -236,27 +236,29 @@ def _bargain(knob: Knob) -> tuple[bool, float]:
 
 def _changes(recipe: Recipe) -> list[tuple[str, Recipe, bool, str]]:
     """Recipes that may need less: (name, recipe, whether the training is the same, remark)."""
-    found = []
+    changes = []
     if recipe.checkpointing == "none":
-        found += [
+        changes += [
             (f"checkpointing {kind}", replace(recipe, checkpointing=kind), True, "same result")
             for kind in ("selective", "full")
         ]
     if recipe.attention == "eager":
-        found.append(("attention sdpa", replace(recipe, attention="sdpa"), True, "same result"))
+        changes.append(("attention sdpa", replace(recipe, attention="sdpa"), True, "same result"))
     if recipe.batch > 1:
         halved = replace(recipe, batch=recipe.batch // 2, accumulation=2 * recipe.accumulation)
-        found.append(("half the batch, twice", halved, True, "same result without batch norm"))
+        changes.append(("half the batch, twice", halved, True, "same result without batch norm"))
     if recipe.precision == "fp32":
-        found.append(("amp-bf16", replace(recipe, precision="amp-bf16"), False, "other rounding"))
+        changes.append(("amp-bf16", replace(recipe, precision="amp-bf16"), False, "other rounding"))
     if recipe.precision not in ("bf16", "fp16"):
-        found.append(("bf16", replace(recipe, precision="bf16"), False, "other rounding"))
+        changes.append(("bf16", replace(recipe, precision="bf16"), False, "other rounding"))
     if recipe.optimizer in ("adam", "adamw"):
-        found.append(
+        changes.append(
             ("8-bit AdamW", replace(recipe, optimizer="adamw-8bit"), False, "other rounding")
         )
-        found.append(("Adafactor", replace(recipe, optimizer="adafactor"), False, "other training"))
+        changes.append(
+            ("Adafactor", replace(recipe, optimizer="adafactor"), False, "other training")
+        )
     if recipe.length is not None and recipe.length > 1:
         halved = replace(recipe, length=recipe.length // 2)
-        found.append(("half the length", halved, False, "other training"))
-    return found
+        changes.append(("half the length", halved, False, "other training"))
+    return changes

@@ -224,7 +224,7 @@ def _worst_stage(config: Config, recipe: Recipe, machine: Machine) -> tuple[Play
         its = replace(recipe, layout=replace(recipe.layout, stage=stage))
         played = play_training(config, its, machine)
         candidates.append((played.timeline.peak_bytes, played, its))
-    _, played, its = max(candidates, key=lambda one: one[0])
+    _, played, its = max(candidates, key=lambda candidate: candidate[0])
     return played, its
 
 
@@ -271,7 +271,8 @@ def _surroundings(timeline: Timeline, gpu: Gpu | None) -> list[OwnedTerm]:
         ),
     ]
     terms = [
-        OwnedTerm(name, one.likely, one.low, one.high, what, _REPLAYED) for name, one, what in rows
+        OwnedTerm(name, interval.likely, interval.low, interval.high, what, _REPLAYED)
+        for name, interval, what in rows
     ]
     if gpu is not None:
         what = "what the driver holds for a process with PyTorch's kernels loaded"

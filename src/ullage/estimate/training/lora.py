@@ -112,8 +112,8 @@ def add_adapters(arena: Arena, model: Model, lora: Lora) -> None:
     Raises:
         SpecError: no layer has such a name.
     """
-    for one, _ in model.parameters():
-        one.needs_grad = False
+    for tensor, _ in model.parameters():
+        tensor.needs_grad = False
     names: set[str] = set()
     if arena.checkpoints_every:
         _reach_first_layer(model)
@@ -174,12 +174,12 @@ def _quantize(arena: Arena, model: Model, wide: dict[int, Tensor]) -> None:
 
 def _adapt(arena: Arena, model: Model, lora: Lora, names: set[str]) -> int:
     """Gives the number of adapters; names: of the linear layers."""
-    found = 0
+    count = 0
     for module, name, value in _places(arena, model):
         if isinstance(value, Tensor) or isinstance(module, AdaptedLinear):
             continue
         names.add(name)
         if name in lora.targets or (lora.targets == ALL_LINEAR and not _is_head(module)):
             setattr(module, name, AdaptedLinear(arena, value, lora))
-            found += 1
-    return found
+            count += 1
+    return count

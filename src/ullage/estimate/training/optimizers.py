@@ -95,11 +95,11 @@ def _as_often(arena: Arena, repeats: int) -> AbstractContextManager[None]:
 
 def _each(arena: Arena, runs: Runs) -> Lists:
     """What a torch._foreach function gives back: a new tensor for each parameter."""
-    made = []
+    lists = []
     for repeats, parameters in runs:
         with _as_often(arena, repeats):
-            made.append([parameter.like() for parameter in parameters])
-    return made
+            lists.append([parameter.like() for parameter in parameters])
+    return lists
 
 
 def _drop(arena: Arena, runs: Runs, lists: Lists) -> None:
@@ -113,13 +113,13 @@ def _foreach(count: int) -> Callable[[Arena, Runs], None]:
     """step() with so many lists of temporaries; those of one dtype live until the next has its."""
 
     def step(arena: Arena, runs: Runs) -> None:
-        held: list[tuple[Runs, Lists]] = []
+        previous: list[tuple[Runs, Lists]] = []
         for group in _by_dtype(runs):
-            made = [(group, _each(arena, group)) for _ in range(count)]
-            for before, tensors in held:
+            temporaries = [(group, _each(arena, group)) for _ in range(count)]
+            for before, tensors in previous:
                 _drop(arena, before, tensors)
-            held = made
-        for before, tensors in held:
+            previous = temporaries
+        for before, tensors in previous:
             _drop(arena, before, tensors)
 
     return step

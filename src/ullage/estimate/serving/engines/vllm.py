@@ -66,8 +66,8 @@ def find_rules(version: str | None) -> tuple[Rules, str]:
     parts = version.removeprefix("v").split(".")
     if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
         raise SpecError(f"engine_version={version!r} is not a version; write one such as 0.32.0")
-    asked = (int(parts[0]), int(parts[1]))
-    if asked == newest.version:
+    release = (int(parts[0]), int(parts[1]))
+    if release == newest.version:
         return newest, ""
     return newest, (
         f"vLLM {version} has not been checked: these are the rules of {newest.name}, and blocks, "
@@ -196,10 +196,10 @@ def lay_out(layers: tuple[Layer, ...], settings: Settings) -> Pool:
     Raises:
         SpecError: pages of the layers cannot be made equal.
     """
-    kept: list[Layer] = [layer for layer in layers if not isinstance(layer, Encoder)]
-    block, page = _hybrid_block(kept, settings)
+    cached_layers: list[Layer] = [layer for layer in layers if not isinstance(layer, Encoder)]
+    block, page = _hybrid_block(cached_layers, settings)
     buckets: dict[Layer, int] = {}
-    for layer in kept:
+    for layer in cached_layers:
         buckets[layer] = buckets.get(layer, 0) + 1
     if not buckets:
         return Pool((), settings)

@@ -187,11 +187,11 @@ def _backward_rule(inputs: Sequence[Tensor | None], heads: Heads, kernel: Kernel
     samples and heads, rows of whole 16s, and is summed.
     """
     *three, mask = inputs
-    known = [one for one in three if one is not None]
-    wanted = [one.needs_grad for one in known]
-    shapes = [one.shape for one in known]
-    layouts = [one.is_permuted or kernel is Kernel.EFFICIENT for one in known]
-    is_packed = kernel is Kernel.EFFICIENT and len({one.storage.index for one in known}) == 1
+    known = [tensor for tensor in three if tensor is not None]
+    needs_grad = [tensor.needs_grad for tensor in known]
+    shapes = [tensor.shape for tensor in known]
+    layouts = [tensor.is_permuted or kernel is Kernel.EFFICIENT for tensor in known]
+    is_packed = kernel is Kernel.EFFICIENT and len({tensor.storage.index for tensor in known}) == 1
     mask_shape = mask.shape if mask is not None and mask.needs_grad else None
 
     def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
@@ -201,7 +201,7 @@ def _backward_rule(inputs: Sequence[Tensor | None], heads: Heads, kernel: Kernel
             tensors += [whole.alias(shape, is_dense=False) for shape in shapes]
             del whole
         else:
-            for shape, is_wanted in zip(shapes, wanted, strict=True):
+            for shape, is_wanted in zip(shapes, needs_grad, strict=True):
                 tensors.append(gradient.like(shape, heads.dtype) if is_wanted else None)
         for tensor, is_permuted in zip(tensors, layouts, strict=True):
             if tensor is not None:

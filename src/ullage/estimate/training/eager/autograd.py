@@ -234,9 +234,9 @@ def _recompute(frame: _Frame) -> None:
     finally:
         state.frames = outer
     events = log.events[begin:]
-    gone = {~event for event in events if event < 0}
+    freed = {~event for event in events if event < 0}
     for index in events:  # what is left of it is what forward would have kept
-        if index >= 0 and index not in gone and log.categories[index] is None:
+        if index >= 0 and index not in freed and log.categories[index] is None:
             log.categories[index] = Category.ACTIVATION
 
 
@@ -304,15 +304,15 @@ def _run(node: Node, buffers: dict[Node, Tensor]) -> None:
             edge.gathered.append(gradient)
             buffers[edge] = gradient
         elif edge in buffers:
-            held = buffers.pop(edge)
+            total = buffers.pop(edge)
             is_alone = (
-                sys.getrefcount(held) == _ONLY_HERE
-                and sys.getrefcount(held.storage) == _ONLY_HERE
-                and held.is_whole
-                and not held.is_view
+                sys.getrefcount(total) == _ONLY_HERE
+                and sys.getrefcount(total.storage) == _ONLY_HERE
+                and total.is_whole
+                and not total.is_view
             )
-            buffers[edge] = held if is_alone else held.like()
-            del held
+            buffers[edge] = total if is_alone else total.like()
+            del total
         else:
             buffers[edge] = gradient
         del gradient

@@ -50,7 +50,7 @@ class DispatchedExperts(Experts):
 
     def __call__(self, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
         sharding = x.arena.sharding
-        group = [one for one, _ in self.parameters()]
+        group = [tensor for tensor, _ in self.parameters()]
         entered = _passage(x, lambda: sharding.reduce(group))
         sharding.gather(group)
         out = F.to(self._dispatch(entered, weights, numbers), x.dtype)
@@ -61,8 +61,8 @@ class DispatchedExperts(Experts):
         """To the experts' ranks, through the experts, and back."""
         order = numbers.like((numbers.numel,))
         arrived = _exchange(take_rows(x, order.like()))
-        found = self._run(arrived)
-        rows = place_rows(_exchange(found), order)
+        products = self._run(arrived)
+        rows = place_rows(_exchange(products), order)
         rows = F.view(rows, (*numbers.shape, rows.shape[-1]))
         return sum_second(F.mul(rows, F.view(weights, (*weights.shape, 1))))
 

@@ -54,8 +54,8 @@ class SinkAttention(Attention):
         highest_score, _ = highest(joined, 1)
         joined = F.sub(joined, highest_score)
         shares = F.softmax(joined)
-        seen = F.narrow(shares, -1, length)
-        out = F.matmul(F.dropout(seen, self.dropout), value)
+        weights = F.narrow(shares, -1, length)
+        out = F.matmul(F.dropout(weights, self.dropout), value)
         return F.transpose(F.contiguous(F.transpose(out, 1, 2)), 1, 2)
 
 

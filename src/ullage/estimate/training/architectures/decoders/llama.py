@@ -163,7 +163,7 @@ class SmolLM3(Decoder):
         rotated = config.row("no_rope_layers", default=None)
         if rotated is None:
             rotated = [(place + 1) % every for place in range(count)]
-        return [FULL if one else UNROTATED for one in rotated]
+        return [FULL if rotates else UNROTATED for rotates in rotated]
 
 
 UNROTATED = "full_attention without rotation"

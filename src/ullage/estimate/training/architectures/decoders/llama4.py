@@ -43,14 +43,16 @@ class Llama4Attention(Attention):
     def __call__(self, x: Tensor, context: Context) -> Tensor:
         batch, length, _ = x.shape
         query, key = (
-            F.view(one, (batch, length, one.shape[2] // self.head_dim, self.head_dim))
-            for one in (self.q_proj(x), self.k_proj(x))
+            F.view(heads, (batch, length, heads.shape[2] // self.head_dim, self.head_dim))
+            for heads in (self.q_proj(x), self.k_proj(x))
         )
         value = split_heads(self.v_proj(x), self.head_dim)
         if self.is_rotated:
             query, key = self.turn(query, key, context)
         if self.is_normalized:
-            query, key = (F.to(normalize(F.to(one, FLOAT32)), one.dtype) for one in (query, key))
+            query, key = (
+                F.to(normalize(F.to(heads, FLOAT32)), heads.dtype) for heads in (query, key)
+            )
         if self.is_tempered:
             scales = x.like((batch, length, 1, 1), FLOAT32)
             query = F.to(F.mul(query, scales), query.dtype)
@@ -68,9 +70,9 @@ class Llama4Attention(Attention):
     def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """As complex numbers, in float32."""
         table, _ = context.tables[self.kind]
-        wide = [F.to(one, FLOAT32) for one in (query, key)]
-        turned = [F.mul(one, table) for one in wide]
-        query, key = (F.to(one, query.dtype) for one in turned)
+        wide = [F.to(heads, FLOAT32) for heads in (query, key)]
+        turned = [F.mul(heads, table) for heads in wide]
+        query, key = (F.to(heads, query.dtype) for heads in turned)
         return query, key
 
 
