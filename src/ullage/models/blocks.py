@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 Given = bool | tuple[str, bool]
-"""Fixed by the architecture, or a field and what transformers takes where it is not there."""
+"""Fixed by the architecture, or a field and transformers' default for it."""
 
 
 def given(config: Config, flag: Given) -> bool:

@@ -4,8 +4,8 @@
     config.number("hidden_size", "n_embd")      # 4096; an error names the field that is not there
     config.number("head_dim", default=None)
 
-A value that is not there is never invented: it is asked for by name. A default may be given where
-the library's own configuration class has the same, because config.json leaves such values out.
+A missing value is never invented: the error asks for the field by name. A default may be given
+where the library's own configuration class has it, because config.json leaves such values out.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ class Config:
         return value
 
     def text(self, *names: str, default: Any = ASK) -> Any:  # noqa: ANN401
-        """A word."""
+        """A string."""
         value = self._find(names, default)
         if value is not default and not isinstance(value, str):
-            raise SpecError(f"{self._where(names[0])}: found {value!r}, expected a text")
+            raise SpecError(f"{self._where(names[0])}: found {value!r}, expected a string")
         return value
 
     def row(self, *names: str, default: Any = ASK) -> Any:  # noqa: ANN401
@@ -106,7 +106,7 @@ class Config:
         return tuple(value)
 
     def wrong(self, name: str, why: str) -> SpecError:
-        """The error that a field's value does not go with another's."""
+        """The error for a field whose value does not fit another field's."""
         return SpecError(f"{self._where(name)}: {why}")
 
     def _find(self, names: tuple[str, ...], default: Any) -> Any:  # noqa: ANN401
@@ -116,8 +116,8 @@ class Config:
         if default is ASK:
             others = "".join(f", also called {name!r}" for name in names[1:])
             raise SpecError(
-                f"{self._where(names[0])}: it is not there{others}; add it, as its value "
-                f"cannot be known from the rest"
+                f"{self._where(names[0])}: it is missing{others}; add it: no other field gives "
+                f"its value"
             )
         return default
 
@@ -129,7 +129,7 @@ def read_config(path: str | Path) -> Config:
     """Reads a config.json, or the one in a folder.
 
     Raises:
-        SpecError: it is not there, not JSON, or not an object.
+        SpecError: the file is missing, not JSON, or not an object.
     """
     file = Path(path)
     if file.is_dir():

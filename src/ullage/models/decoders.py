@@ -295,7 +295,7 @@ def _window(config: Config, style: Style) -> int:
     window: int = config.number("sliding_window", default=style.window, least=1)
     if window is None:
         raise config.wrong(
-            "sliding_window", "it is not there, and layer_types has sliding layers; add it"
+            "sliding_window", "it is missing, and layer_types has sliding layers; add it"
         )
     if config.flag("use_bidirectional_attention", default=False):
         window = window // 2 + 1

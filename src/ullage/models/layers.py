@@ -1,4 +1,4 @@
-"""What a model is made of, as far as serving it is concerned: what its layers keep, and weights.
+"""What a model is made of, for serving: the caches of its layers, and its weights.
 
 A layer keeps something for each token that it has read (keys and values, or a latent), or
 something of a fixed size for each request (a recurrent state, the keys of an encoded input), or
@@ -71,9 +71,9 @@ class Recurrent:
         groups: how many.
         steps: of each channel that are kept: the kernel less one.
         heads: of the state; 0: it has only the convolution's.
-        rows: elements of a head's state one way.
-        columns: and the other.
-        is_state_fp32: the engine is told by the configuration to keep the state in 32 bits.
+        rows: rows of a head's state.
+        columns: columns of a head's state.
+        is_state_fp32: the configuration asks the engine to keep the state in 32 bits.
     """
 
     kind: str
@@ -159,13 +159,13 @@ class Model:
     Attributes:
         model_type: as transformers calls it.
         hidden: elements of a token's vector.
-        vocab: tokens that there are.
-        widest: the most elements that a layer makes of a token: of its MLP, or of q, k and v.
+        vocab: size of the vocabulary.
+        widest: the most elements that a layer computes for a token: in its MLP, or as q, k and v.
         layers: what is kept, in order.
         weights: each shape once.
         uncounted: parts of the configuration of which the weights are not counted.
         top_experts: of which a token's vector is multiplied; 0: there are no experts.
-        context: tokens that it was made for; None: nobody says.
+        context: tokens that it was trained for; None: unknown.
     """
 
     model_type: str

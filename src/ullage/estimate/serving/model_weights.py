@@ -30,7 +30,7 @@ class Format:
         group_bits: of that scale, with a zero point where there is one.
         row_bytes: of scales of a whole row.
         matrix_bytes: of scales of a whole matrix.
-        tile: a square of so many rows and columns shares a scale of 4 bytes; 0: none does.
+        tile: rows and columns of a square that shares a scale of 4 bytes; 0: there are no tiles.
         is_experts_only: other matrices stay plain.
         plain_bytes: of an element of everything else.
         what: it, in words.

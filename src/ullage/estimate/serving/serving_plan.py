@@ -1,4 +1,4 @@
-"""What is asked of a serving engine, and the records of the answer: see serving.py."""
+"""How a model is to be served, and the records of the answer: see serving.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ServingPlan:
     """How a model is to be served.
 
     Attributes:
-        gpu: on which; None: the catalogue is not asked, and only what each request needs is told.
+        gpu: the GPU to serve on; None: only what each request needs is estimated.
         context: tokens of the longest request, prompt and answer together (max_model_len).
         users: requests of that length at once; None: as many as fit.
         tensor_parallel: GPUs that share every layer.
@@ -128,7 +128,7 @@ class ServingEstimate:
     """What serving a model needs on one GPU.
 
     Attributes:
-        model: the name by which it was asked for.
+        model: the name that the user gave.
         num_parameters: of the model, all ranks together.
         plan: how it is served.
         capacity_bytes: of the GPU; None where none was given.

@@ -132,7 +132,7 @@ class _Played:
         self.known: dict[tuple[tuple[int, int], int], tuple[int, int]] = {}
 
     def needs(self, gpu: Gpu, count: int) -> tuple[int, int]:
-        """(likely, most) bytes on each of so many GPUs."""
+        """(likely, most) bytes on each GPU of that number."""
         key = (gpu.compute_capability, count)
         if key not in self.known:
             layout = self.recipe.layout

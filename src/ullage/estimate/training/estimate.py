@@ -43,7 +43,7 @@ class TrainingEstimate:
     """What a training loop needs on one GPU.
 
     Attributes:
-        model: the name by which it was asked for.
+        model: the name that the user gave.
         num_parameters: of the whole model.
         num_trainable: of these, how many the optimizer changes.
         num_rank_parameters: that a GPU keeps; the one that is looked at, where they differ.

@@ -39,7 +39,7 @@ class Reserved(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Positions of the log that are passed through so many times."""
+    """Positions of the log, and how many times the program passes through them."""
 
     begin: int
     end: int
@@ -161,9 +161,10 @@ def _left(timeline: Timeline, passes: Sequence[Stretch]) -> tuple[list[int], lis
 
 
 def _find_heirs(timeline: Timeline, sizes: Sequence[int]) -> list[int]:
-    """Of each storage the one that stands for it in the repetitions of a stretch: where a layer
-    lets go of what the first one made, the next lets go of what the layer before it made in its
-    place. -1: none does.
+    """For each storage, the one that stands for it in the repetitions of a stretch; -1: none.
+
+    Where a layer frees a storage of the first layer, each later layer frees the storage that the
+    layer before it made in the same place.
     """
     log, stretches = timeline.log, timeline.stretches
     heirs = [-1] * len(sizes)

@@ -22,7 +22,7 @@ _PARAMETER_BUFFERS: Final = 5
 _PARAMETER_BUFFER: Final = 100_000_000
 _MOST_IN_HOST: Final = 1_000_000_000
 _STATE_BUFFERS: Final = 4
-_SUB_GROUP: Final = 1_000_000_000  # sub_group_size: so many elements are stepped at once
+_SUB_GROUP: Final = 1_000_000_000  # sub_group_size: elements that are stepped at once
 _HALF, _SINGLE = 2, 4  # bytes of an element: parameters in 16 bits, states in 32
 
 
@@ -63,7 +63,7 @@ def buffers_on_device(num_parameters: int) -> Between:
 
 
 def host_memory(num_elements: int) -> HostMemory:
-    """Of a rank that holds so many elements of the parameters.
+    """Host memory of a rank that holds num_elements of the parameters.
 
     Counts: pinned buffers for parameters, for the states of one sub-group (master weight, gradient
     and two moments), a flat buffer of gradients; likely also the parameters that max_in_cpu lets

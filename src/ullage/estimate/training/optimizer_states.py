@@ -31,7 +31,7 @@ def _state(
 
 
 def states_like(count: int) -> Callable[[Tensor], list[Tensor]]:
-    """So many states like the parameter; a step that is counted on the CPU takes nothing here."""
+    """`count` states like the parameter; the number of steps is on the CPU and takes nothing."""
     return lambda parameter: [_state(parameter) for _ in range(count)]
 
 

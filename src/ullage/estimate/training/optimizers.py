@@ -94,7 +94,7 @@ def _as_often(arena: Arena, repeats: int) -> AbstractContextManager[None]:
 
 
 def _each(arena: Arena, runs: Runs) -> Lists:
-    """What a torch._foreach function gives back: a new tensor for each parameter."""
+    """What a torch._foreach function returns: a new tensor for each parameter."""
     lists = []
     for repeats, parameters in runs:
         with _as_often(arena, repeats):
@@ -103,14 +103,14 @@ def _each(arena: Arena, runs: Runs) -> Lists:
 
 
 def _drop(arena: Arena, runs: Runs, lists: Lists) -> None:
-    """Lets go of such a list: of each of its tensors, as often as there is one."""
+    """Frees such lists: each tensor as often as there is one."""
     for (repeats, _), tensors in zip(runs, lists, strict=True):
         with _as_often(arena, repeats):
             tensors.clear()
 
 
 def _foreach(count: int) -> Callable[[Arena, Runs], None]:
-    """step() with so many lists of temporaries; those of one dtype live until the next has its."""
+    """step() with `count` lists of temporaries; those of a dtype live until the next dtype's."""
 
     def step(arena: Arena, runs: Runs) -> None:
         previous: list[tuple[Runs, Lists]] = []

@@ -106,11 +106,10 @@ class Spread:
         return in_flight if self.layout.schedule == "gpipe" else [False, *in_flight]
 
     def run(self, model: Any, inputs: Sequence[Tensor]) -> Tensor:  # noqa: ANN401
-        """The loss, or what a stage that is not the last hands on.
+        """The loss, or the output that a stage sends to the next one.
 
-        That is let go once it is sent: in GPipe when all micro-batches are through, in 1F1B when
-        the next one is, in both before the backward pass (_wait_and_release_fwd_send of torch
-        2.15).
+        The output is freed once it is sent: in GPipe after all micro-batches, in 1F1B after the
+        next one, in both before the backward pass (_wait_and_release_fwd_send of torch 2.15).
         """
         if self.layout.place == self.layout.pipeline - 1:
             loss: Tensor = model(*inputs)
@@ -127,26 +126,26 @@ class Spread:
         self.sent.clear()
 
     def before_forward(self) -> None:
-        """What belongs to no layer is gathered, and stays."""
+        """Gathers the parameters outside the layers; they stay gathered."""
         if self.sharding is not None and self.root:
             self.sharding.gather(self.root)
             self.sharding.order.clear()
 
     def before_backward(self) -> None:
-        """What was handed on is let go; the last layer is gathered."""
+        """Frees the outputs that were sent, and gathers the last layer."""
         self._release()
         if self.sharding is not None:
             self.sharding.turn()
 
     def after_backward(self) -> None:
-        """What belongs to no layer is reduced last."""
+        """Reduces the gradients outside the layers last."""
         if self.sharding is not None:
             if self.root:  # a stage between the first and the last has nothing beside its layers
                 self.sharding.reduce(self.root)
             self.sharding.finish()
 
     def after_passes(self, model: Any) -> None:  # noqa: ANN401
-        """The schedule's step ends: the logits of its micro-batches are merged, and let go."""
+        """The schedule's step ends: the logits of its micro-batches are merged, and freed."""
         head = getattr(model, "lm_head", None)
         if isinstance(head, KeptHead):
             head.merge(self.arena, self.layout.micro_batches)

@@ -86,7 +86,7 @@ class Timeline:
     """A log, unrolled.
 
     Attributes:
-        log: that was played, as it is now: what is let go of later is none of it.
+        log: the log that was played, up to now; what is freed later is not in it.
         stretches: in order.
     """
 
@@ -162,9 +162,10 @@ class Timeline:
         return numbers
 
     def _live(self, stretch: Stretch, position: int, times: int) -> Iterator[tuple[int, int]]:
-        """The storages that are live at a position, in the repetition of its stretch after so many
-        others, and how many like each; where a layer lets go of what the one before it made, that
-        is below 0.
+        """The storages that are live at a position, and how many like each.
+
+        times: repetitions of the position's stretch that came before. A count is below 0 where a
+        layer frees a storage of the layer before it.
         """
         happened: Counter[int] = Counter()
         for other, lasting in zip(self.stretches, self._lasting, strict=True):

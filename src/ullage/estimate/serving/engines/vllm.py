@@ -135,7 +135,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The layout; how large it becomes depends on the bytes that there are.
+    """The layout; its size depends on the bytes for the cache.
 
     Attributes:
         groups: that share the pool.
@@ -190,7 +190,7 @@ def lay_out(layers: tuple[Layer, ...], settings: Settings) -> Pool:
 
     Counts: blocks as vLLM's scheduler charges them, with the blocks of windows in flight.
     Ignores: what the bytes for the cache are; vllm_memory.py has an interval of them.
-    Error: none; docs/serving.md has what it was held against.
+    Error: none; docs/serving.md says what it was compared with.
     Source: vLLM 0.32, v1/core/kv_cache_utils.py, v1/kv_cache_interface.py.
 
     Raises:

@@ -40,7 +40,7 @@ __all__ = [
 ]  # fmt: skip
 
 _FLASH_ROWS: Final = 128  # flash attention's backward works on whole blocks of rows
-_EFFICIENT_ROWS: Final = 32  # the sums of efficient attention are padded to so many
+_EFFICIENT_ROWS: Final = 32  # the sums of efficient attention are padded to a multiple
 _CUDNN_TILE: Final = 128
 _MASK_ROW: Final = 16  # elements to which the rows of a mask's gradient are padded
 # Numbers of the two tensors from which dropout is made again; efficient attention, where there is

@@ -62,7 +62,7 @@ def _result(first: Tensor, second: Tensor) -> Tensor:
 def _fit_each(
     gradients: list[Tensor | None], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[DType]
 ) -> list[Tensor | None]:
-    """Gradients in the shapes and dtypes of their inputs; each is let go once it is summed."""
+    """Gradients in the shapes and dtypes of their inputs; each is freed once it is summed."""
     for place, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True)):
         gradient = gradients[place]
         if gradient is not None:
@@ -323,8 +323,8 @@ def embedding(indices: Tensor, weight: Tensor, *, rows: int | None = None) -> Te
     return connect(weight.like((*indices.shape, sizes[-1])), node)
 
 
-# embedding_dense_backward sorts the indices when there are more, in this many tensors like them,
-# and sums in float32 the rows of each run of equal indices, of at most so many. Source:
+# embedding_dense_backward sorts more indices than _SORTED_FROM, in _SORTED_TENSORS tensors like
+# them, and sums in float32 the rows of each run of at most _SEGMENT_ROWS equal indices. Source:
 # aten/src/ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu.
 _SORTED_FROM = 3072
 _SORTED_TENSORS = 6

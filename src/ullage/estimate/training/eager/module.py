@@ -16,7 +16,7 @@ from ullage.trace.category import Category
 
 __all__ = ["Embedding", "LayerNorm", "Linear", "Module", "Stack", "parameter"]
 
-_PLAYED: Final = 3  # a stack of so many layers is played as it is
+_PLAYED: Final = 3  # a stack of at most this many layers is played as it is
 
 
 def parameter(arena: Arena, *shape: int, dtype: DType, needs_grad: bool = True) -> Tensor:
@@ -220,8 +220,8 @@ _LONGEST: Final = 12  # layers of a pattern
 def _find_pieces(keys: Sequence[Hashable]) -> Iterator[tuple[int, Sequence[Any]]]:
     """(repeats, layers) that stand for all layers.
 
-    A pattern that comes again and again is there once for its first time, when what all of its
-    layers share is let go of in the backward pass, and once for all that are followed by another.
+    A pattern that repeats is there once for its first time, whose backward pass frees what all of
+    its layers share, and once for all the times that another follows.
     """
     place = 0
     while place < len(keys):

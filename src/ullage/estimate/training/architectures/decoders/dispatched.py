@@ -28,7 +28,7 @@ def make_experts(parts: Parts, count: int, inner: int) -> Experts:
     """All experts, or this rank's.
 
     Raises:
-        SpecError: they cannot be divided by the ranks that there are.
+        SpecError: the number of experts is not a multiple of the number of ranks.
     """
     ranks = parts.recipe.layout.expert
     if ranks == 1:
@@ -67,8 +67,8 @@ class DispatchedExperts(Experts):
         return sum_second(F.mul(rows, F.view(weights, (*weights.shape, 1))))
 
     def _run(self, x: Tensor) -> Tensor:
-        """The experts on rows that have chosen one each. Rows of none of them, of which there are
-        none, are masked all the same.
+        """The experts on rows that have chosen one each. Rows that belong to none of this rank's
+        experts are masked, though there are none.
         """
         count = (x.shape[0],)
         order = x.like(count, INT64)

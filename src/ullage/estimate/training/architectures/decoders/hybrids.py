@@ -159,7 +159,7 @@ class GraniteHybrid(Decoder):
 
     @property
     def has_rotation(self) -> bool:
-        """Positions are told by rotating; else they are not told."""
+        """Queries and keys are rotated; otherwise the model has no positions."""
         return self.parts.config.fields.get("position_embedding_type") == "rope"
 
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:

@@ -1,4 +1,4 @@
-"""CLIP, as transformers' modeling_clip.py has it: pictures and texts, told apart by contrast."""
+"""CLIP, as transformers' modeling_clip.py has it: pictures and texts, with a contrastive loss."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from ullage.trace.category import Category
 __all__ = ["Block", "Level", "Transformer", "UNet"]
 
 _TEXT_TOKENS: Final = 77  # of CLIP
-_TIME_IDS: Final = 6  # sizes and crops that SDXL is told
+_TIME_IDS: Final = 6  # sizes and crops, an input of SDXL
 _POOLED: Final = 1280  # width of SDXL's pooled text
 
 

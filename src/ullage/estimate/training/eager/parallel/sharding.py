@@ -45,7 +45,7 @@ class FullyShard:
     Attributes:
         num_shards: ranks that share the parameters out.
         stored: dtype of the shards, of their gradients and of the optimizer's states.
-        is_freed: parameters are let go after the forward pass (reshard_after_forward).
+        is_freed: parameters are freed after the forward pass (reshard_after_forward).
         is_offloaded: shards are in host memory, and come to the device when they are gathered.
         gathered: the whole parameters of each group that has them now, by the group.
         buffer: of the last all-gather.
@@ -81,7 +81,7 @@ class FullyShard:
 
     @contextmanager
     def shared_by(self, ranks: int) -> Iterator[None]:
-        """Parameters that are made within are shared out by so many ranks, as a group apart."""
+        """This number of ranks share the parameters that are made within, in a group of its own."""
         self._among = ranks
         try:
             yield
@@ -138,7 +138,7 @@ class FullyShard:
             self._fetch(self.order[-1])
 
     def reduce(self, group: Sequence[Tensor]) -> None:
-        """After a group's backward pass: the gradients are scattered, the parameters let go."""
+        """After a group's backward pass: the gradients are scattered, the parameters freed."""
         self.gathered.pop(self._key(group), None)
         self._reduced.add(self._key(group))
         while self.order and self._key(self.order[-1]) in self._reduced:
