@@ -18,7 +18,7 @@ from ullage.models.encoders import ENCODERS
 from ullage.models.hybrids import HYBRIDS
 from ullage.models.latents import LATENT_TYPES, read_latent
 from ullage.models.layers import Layer, Model
-from ullage.models.older_decoders import ELDERS
+from ullage.models.older_decoders import OLDER_DECODERS
 
 __all__ = ["MODEL_TYPES", "read_layers", "read_model"]
 
@@ -33,7 +33,7 @@ _WRAPPED: Final = {
     "kimi_k25": "kimi_k2",
 }
 
-MODEL_TYPES: Final = tuple(sorted({*STYLES, *ELDERS, *ENCODERS, *HYBRIDS, *LATENT_TYPES}))
+MODEL_TYPES: Final = tuple(sorted({*STYLES, *OLDER_DECODERS, *ENCODERS, *HYBRIDS, *LATENT_TYPES}))
 """Every model_type that can be read, without those of models of several parts."""
 
 
@@ -71,7 +71,7 @@ def _read(config: Config, model_type: str) -> Model:
         return read_decoder(config, model_type)
     if model_type in LATENT_TYPES:
         return read_latent(config, model_type)
-    for table in (ELDERS, ENCODERS, HYBRIDS):
+    for table in (OLDER_DECODERS, ENCODERS, HYBRIDS):
         if model_type in table:
             return table[model_type](config)
     near = get_close_matches(model_type, MODEL_TYPES, n=3)

@@ -37,9 +37,9 @@ class Config:
     """The fields of a configuration, with names for the errors.
 
     Attributes:
-        name: by which the user knows it: a path, or the name of a built-in model.
+        name: the user's name for it: a path, or the name of a built-in model.
         fields: as the file has them.
-        inside: of a part, the field that holds it, such as "text_config".
+        inside: the field that holds a part, such as "text_config"; "" for the whole.
     """
 
     name: str

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ullage.models.blocks import (
-    Given,
+    Flag,
     Mlp,
     Shape,
     attention,
-    given,
     heads_of,
     mlp,
     norm,
+    read_flag,
     vocabulary,
 )
 from ullage.models.config import Config
@@ -82,28 +82,28 @@ class Style:
         head_dim: transformers' default; None: hidden / heads.
         kv_heads: the same; None: as many as heads.
         is_tied: the output head is the embedding.
-        qkv_bias: of the query, key and value projections.
-        out_bias: of the output projection.
-        mlp_bias: of the MLP.
+        qkv_bias: query, key and value projections have a bias.
+        out_bias: the output projection has a bias.
+        mlp_bias: the MLP has a bias.
         is_gated: the MLP has three matrices, not two.
         norms: normalisations of each layer.
-        norm_bias: they are LayerNorms with a bias.
-        qk_norm: of queries and keys: "head" (one for all heads), "each" (one for each head) or
-            "width" (over all heads together).
-        qk_norm_flag: there only if this is so.
-        window: the default of sliding_window; 0: the architecture has none.
-        switch: a flag without which the window is not used.
+        norm_bias: the norms are LayerNorms with a bias.
+        qk_norm: norms of queries and keys: "head" (one for all heads), "each" (one for each head),
+            "width" (over all heads together) or "" (none).
+        qk_norm_flag: the field that turns these norms on; "": they are always on.
+        window: the default of sliding_window; None: there is no default.
+        switch: the field that turns the window on; "": it is always on.
         pattern: N where every Nth layer uses full attention, unless layer_types says otherwise;
             0: no layer does.
-        sizes: of a layer's MLP.
+        sizes: widths of a layer's MLP or experts.
     """
 
     head_dim: int | None = None
     kv_heads: int | None = None
     is_tied: bool = False
-    qkv_bias: Given = False
-    out_bias: Given = False
-    mlp_bias: Given = False
+    qkv_bias: Flag = False
+    out_bias: Flag = False
+    mlp_bias: Flag = False
     is_gated: bool = True
     norms: int = 2
     norm_bias: bool = False
@@ -267,20 +267,22 @@ def _widest(shape: Shape, sizes: list[Mlp]) -> int:
 def _block(config: Config, model_type: str, shape: Shape, sizes: Mlp) -> Iterator[Weight]:
     style = STYLES[model_type]
     yield from attention(
-        shape, qkv_bias=given(config, style.qkv_bias), out_bias=given(config, style.out_bias)
+        shape,
+        qkv_bias=read_flag(config, style.qkv_bias),
+        out_bias=read_flag(config, style.out_bias),
     )
     yield from _qk_norms(config, style, shape)
     if model_type == "gpt_oss":  # each head has a place to attend to that is no token
         yield Weight(Part.ATTENTION, shape.heads, most_shards=shape.heads)
     yield from mlp(
-        shape.hidden, sizes, is_gated=style.is_gated, has_bias=given(config, style.mlp_bias),
+        shape.hidden, sizes, is_gated=style.is_gated, has_bias=read_flag(config, style.mlp_bias),
         has_router_bias=model_type == "gpt_oss",
     )  # fmt: skip
     yield norm(shape.hidden, has_bias=style.norm_bias, count=style.norms)
 
 
 def _qk_norms(config: Config, style: Style, shape: Shape) -> Iterator[Weight]:
-    if not style.qk_norm or not given(
+    if not style.qk_norm or not read_flag(
         config, (style.qk_norm_flag, False) if style.qk_norm_flag else True
     ):
         return

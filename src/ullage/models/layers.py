@@ -33,8 +33,8 @@ class Attention:
     """Keys and values of earlier tokens.
 
     Attributes:
-        heads: of the queries.
-        kv_heads: of keys and values.
+        heads: query heads.
+        kv_heads: key and value heads.
         head_dim: elements of a key; a value has as many.
         window: tokens that are seen, the newest included; None: all.
         chunk: tokens are cut into chunks of this many, and only the current one is seen.
@@ -52,7 +52,7 @@ class Latent:
     """One compressed vector for each earlier token, from which all heads' keys and values follow.
 
     Attributes:
-        heads: of the queries.
+        heads: query heads.
         width: elements: the rank and the part of the key that carries the position.
     """
 
@@ -66,11 +66,11 @@ class Recurrent:
 
     Attributes:
         kind: "mamba", "mamba2", "delta" (gated delta net) or "conv" (short convolution).
-        channels: that the convolution sees, without those of the groups.
-        group_channels: of one group (2 x state size); shared by the group's heads.
+        channels: channels of the convolution, without those of the groups.
+        group_channels: channels of one group (2 x state size); the group's heads share them.
         groups: how many.
-        steps: of each channel that are kept: the kernel less one.
-        heads: of the state; 0: it has only the convolution's.
+        steps: inputs of each channel that the state keeps: the kernel's width less one.
+        heads: heads of the state; 0: there is only the convolution's state.
         rows: rows of a head's state.
         columns: columns of a head's state.
         is_state_fp32: the configuration asks the engine to keep the state in 32 bits.
@@ -92,9 +92,9 @@ class Cross:
     """Keys and values of an encoded input, made once for each request.
 
     Attributes:
-        heads: of queries, keys and values.
+        heads: query, key and value heads.
         head_dim: elements of a key.
-        positions: that the encoder gives at most; None: as many as the input has tokens.
+        positions: positions of the encoder's output, at most; None: one for each token of the input.
     """
 
     heads: int
@@ -161,10 +161,10 @@ class Model:
         hidden: elements of a token's vector.
         vocab: size of the vocabulary.
         widest: the most elements that a layer computes for a token: in its MLP, or as q, k and v.
-        layers: what is kept, in order.
+        layers: what each layer keeps, in order.
         weights: each shape once.
-        uncounted: parts of the configuration of which the weights are not counted.
-        top_experts: of which a token's vector is multiplied; 0: there are no experts.
+        uncounted: parts of the configuration whose weights are not counted.
+        top_experts: experts that multiply a token's vector; 0: there are no experts.
         context: tokens that it was trained for; None: unknown.
     """
 

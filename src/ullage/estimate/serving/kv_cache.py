@@ -29,8 +29,8 @@ class Precision:
     """How keys and values are stored.
 
     Attributes:
-        bits: of an element.
-        scale_bytes: of each head's key, and of its value, for each token.
+        bits: bits of an element.
+        scale_bytes: bytes of the scales of each head's key, and of its value, for each token.
         group: elements that share a scale of one byte; 0: none do.
         latent_bytes: of a packed latent of 512 + 64 elements with its scales; None: it is stored
             as the bits say; 0: the latent cannot be stored so.
@@ -154,7 +154,7 @@ def request_bytes(
     Args:
         layer: the layer that keeps them.
         context: tokens read and written.
-        precision: of keys and values.
+        precision: precision of keys and values.
         tensor_parallel: ranks.
         encoded: positions of the encoder's output; None: as many as the model's encoder gives.
 

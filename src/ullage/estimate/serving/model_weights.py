@@ -25,16 +25,16 @@ class Format:
     """How the matrices of linear layers are stored; the rest keeps `plain_bytes`.
 
     Attributes:
-        bits: of a weight.
+        bits: bits of a weight.
         group: weights along a row that share a scale; 0: none do.
-        group_bits: of that scale, with a zero point where there is one.
-        row_bytes: of scales of a whole row.
-        matrix_bytes: of scales of a whole matrix.
+        group_bits: bits of that scale, with a zero point where there is one.
+        row_bytes: bytes of the scales of a whole row.
+        matrix_bytes: bytes of the scales of a whole matrix.
         tile: rows and columns of a square that shares a scale of 4 bytes; 0: there are no tiles.
         is_experts_only: other matrices stay plain.
-        plain_bytes: of an element of everything else.
-        what: it, in words.
-        source: of the rule.
+        plain_bytes: bytes of an element of everything else.
+        what: the format in words.
+        source: where the format is defined.
     """
 
     bits: int

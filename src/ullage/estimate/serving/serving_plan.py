@@ -36,7 +36,7 @@ class ServingPlan:
         kv_bytes: for vLLM's cache on each GPU, such as a start has printed; None: what the other
             terms leave.
         has_prefix_caching: the engine finds earlier requests' blocks again.
-        max_batched_tokens: of one step; None: the engine's default for the GPU.
+        max_batched_tokens: tokens of one step; None: the engine's default for the GPU.
         max_seqs: requests of one step; None: the engine's default for the GPU.
         has_graphs: CUDA graphs are captured (not enforce_eager).
         is_async: steps are scheduled while the one before still runs.
@@ -105,7 +105,7 @@ class KvGroup:
     Attributes:
         name: such as "sliding window of 1,024".
         num_layers: how many.
-        token_bytes: that they keep for each token they see, on one rank.
+        token_bytes: bytes that they keep for each token they see, on one rank.
         request_bytes: the least that a request of the plan's context needs in them, on one rank.
     """
 
@@ -129,23 +129,23 @@ class ServingEstimate:
 
     Attributes:
         model: the name that the user gave.
-        num_parameters: of the model, all ranks together.
+        num_parameters: parameters of the model, all ranks together.
         plan: how it is served.
-        capacity_bytes: of the GPU; None where none was given.
+        capacity_bytes: memory of the GPU; None where none was given.
         terms: the parts of the GPU's memory; their `bytes` add up to it. Without a GPU: the
             weights alone.
         kv_groups: what the layers keep.
         kv_bytes: for the cache, (low, likely, high); empty without a GPU.
         num_blocks: the same of blocks (vLLM) or sectors (transformers).
         block_size: tokens of a block.
-        block_bytes: of one block on one rank.
+        block_bytes: bytes of one block on one rank.
         tokens: as the engine prints, (low, likely, high).
         concurrency: requests of the plan's context, as the engine prints it, (low, likely, high).
         users: whole requests of the plan's context that fit at once, (low, likely, high).
         longest: the longest context for one user, (low, likely, high); never beyond what the model
             was made for.
         verdict: None without a GPU.
-        reason: of the verdict, in a sentence.
+        reason: why the verdict is what it is, in a sentence.
         remarks: what was taken for granted or left out, each a sentence.
     """
 

@@ -63,8 +63,8 @@ class Largest:
 
     Attributes:
         knob: "batch", "length" or "image".
-        gpu: on which.
-        value: that fits; None where even 1 does not.
+        gpu: the GPU that it fits on.
+        value: the largest value that fits; None where even 1 does not.
         high_bytes: what it needs at most.
     """
 
@@ -98,7 +98,7 @@ class Answer:
     """An estimate, with what else was asked.
 
     Attributes:
-        estimate: of the job.
+        estimate: the estimate of the job.
         source: where the model's configuration is from; "" where it is the user's own file.
         gpus: the catalogue, those that fit first; empty where it was not asked.
         largest: the largest batch, length or image; None where it was not asked.

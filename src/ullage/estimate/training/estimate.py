@@ -44,12 +44,12 @@ class TrainingEstimate:
 
     Attributes:
         model: the name that the user gave.
-        num_parameters: of the whole model.
-        num_trainable: of these, how many the optimizer changes.
-        num_rank_parameters: that a GPU keeps; the one that is looked at, where they differ.
+        num_parameters: parameters of the whole model.
+        num_trainable: parameters that the optimizer changes.
+        num_rank_parameters: parameters that a GPU keeps; of the GPU shown, where they differ.
         recipe: how it is trained.
         gpu: the catalogue's name of the GPU; None where none was given.
-        capacity_bytes: of the GPU; None where none was given.
+        capacity_bytes: memory of the GPU; None where none was given.
         terms: the parts of the peak, in the order in which one explains them.
         peak: the moment of the peak: tensors alone, without what surrounds them.
         peaks: the same within each phase: "forward", "backward", "optimizer".

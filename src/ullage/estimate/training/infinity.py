@@ -38,8 +38,8 @@ class HostMemory(NamedTuple):
     """What a rank needs beside its GPU.
 
     Attributes:
-        memory: of the host.
-        disk_bytes: on NVMe.
+        memory: memory of the host.
+        disk_bytes: bytes on NVMe.
     """
 
     memory: Between

@@ -34,7 +34,7 @@ class Layout:
         data: replicas of the model, or ranks that shard it; each has its own samples.
         sharding: one of SHARDINGS; what the ranks of `data` share out.
         tensor: ranks that divide heads, the inner width of the MLP and the vocabulary.
-        sequence: they also divide the sequence, where they divide nothing else: norms, residuals.
+        sequence: the ranks of a tensor group also divide the sequence in norms and residuals.
         context: ranks that each have a part of the sequence, and gather keys and values; they
             share out parameters as the ranks of `data` do.
         expert: ranks, of those of `data`, that divide the experts; every other parameter is as
@@ -43,8 +43,8 @@ class Layout:
         micro_batches: passes before a step, of which a stage has several in flight.
         schedule: "1f1b" or "gpipe".
         offload: parameters, gradients and states of "fsdp" stay in host memory.
-        nvme: they go on to disks, as DeepSpeed's ZeRO-Infinity has them.
-        stage: of the pipeline, the one that is looked at; None: the one that needs most.
+        nvme: the shards go on to disks, as with DeepSpeed's ZeRO-Infinity.
+        stage: the stage of the pipeline to estimate; None: the one that needs most.
     """
 
     data: int = 1

@@ -43,11 +43,11 @@ class Played(NamedTuple):
     """What was played.
 
     Attributes:
-        timeline: of a step once the optimizer has its states.
-        num_parameters: of the whole model, those that are shared once.
-        num_trainable: of these, how many the optimizer changes.
-        num_rank_parameters: that this rank keeps.
-        host_bytes: of host memory, where shards and states are kept there.
+        timeline: the timeline of a step once the optimizer has its states.
+        num_parameters: parameters of the whole model; shared ones count once.
+        num_trainable: parameters that the optimizer changes.
+        num_rank_parameters: parameters that this rank keeps.
+        host_bytes: bytes of host memory, where shards and states are kept there.
     """
 
     timeline: Timeline

@@ -50,11 +50,11 @@ class Optimizer:
     Attributes:
         prepare: a parameter's states on the device.
         step: step(), once it has its states.
-        what: whose, and in which variant.
+        what: the optimizer's class, and its variant.
         source: where it is written.
         shared_bytes: states that all parameters share, a tensor each.
         is_prepared_at_once: states are there from the start, not from the first step on.
-        is_for_matrices: it takes the matrices of the layers alone; AdamW takes the rest.
+        is_for_matrices: the optimizer steps only the matrices of the layers; AdamW steps the rest.
     """
 
     prepare: Callable[[Tensor], list[Tensor]]

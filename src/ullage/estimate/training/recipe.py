@@ -26,12 +26,12 @@ class Lora:
     """Adapters of peft beside frozen weights.
 
     Attributes:
-        rank: of the two small matrices.
+        rank: rank of the two small matrices.
         targets: names of the layers that get one, such as "q_proj"; ("all-linear",): all but the
             head.
         is_quantized: the frozen weights of linear layers, the head's excepted, are NF4 with double
             quantisation, as QLoRA has them (bitsandbytes.nn.Linear4bit).
-        dropout: of what goes into an adapter.
+        dropout: dropout of an adapter's input.
     """
 
     rank: int = 16

@@ -36,7 +36,7 @@ class Spread:
     """What a rank does for the sake of the others.
 
     Attributes:
-        layout: of the job.
+        layout: how the job is spread over GPUs.
         sharding: FSDP2's part; None where every rank has the parameters whole.
     """
 

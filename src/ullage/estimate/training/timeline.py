@@ -25,7 +25,7 @@ class Stretch:
     """A part of the log that is passed through `repeats` times in a row.
 
     Attributes:
-        name: of its section; "" between sections.
+        name: name of its section; "" between sections.
         phase: "build", "forward", "backward" or "optimizer".
         repeats: how often.
         begin, end: positions in the log; end is exclusive.
@@ -87,7 +87,7 @@ class Timeline:
 
     Attributes:
         log: the log that was played, up to now; what is freed later is not in it.
-        stretches: in order.
+        stretches: the stretches of the log, in order.
     """
 
     def __init__(self, log: Log) -> None:

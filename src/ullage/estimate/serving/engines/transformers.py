@@ -101,8 +101,8 @@ class Sectors:
     Attributes:
         context: tokens of a request.
         kinds: layers of each kind, and a layer of it.
-        heads: of queries.
-        kv_heads: on this rank.
+        heads: query heads.
+        kv_heads: key and value heads on this rank.
         head_dim: elements of a key.
         hidden: elements of a token's vector.
         vocab: size of the vocabulary.
@@ -242,7 +242,7 @@ class Requests:
 
     Attributes:
         context: tokens of a request.
-        block_bytes: of one request's cache.
+        block_bytes: bytes of one request's cache.
     """
 
     context: int

@@ -92,7 +92,7 @@ class Settings:
         is_state_fp32: recurrent states are kept in 32 bits.
         speculated: tokens that are proposed ahead in each step.
         encoder_budget: tokens of encoded input in one step; None: max_batched_tokens.
-        rules: of the release.
+        rules: the rules of the vLLM release.
     """
 
     max_model_len: int
@@ -122,8 +122,8 @@ class Group:
         layer: what one of them keeps.
         num_layers: how many they are.
         block_size: tokens of a block.
-        page_bytes: of one layer's part of a block.
-        request_blocks: that a request of max_model_len is charged.
+        page_bytes: bytes of one layer's part of a block.
+        request_blocks: blocks that vLLM charges a request of max_model_len.
     """
 
     layer: Layer
@@ -138,8 +138,8 @@ class Pool:
     """The layout; its size depends on the bytes for the cache.
 
     Attributes:
-        groups: that share the pool.
-        settings: that it follows from.
+        groups: the groups of layers that share the pool.
+        settings: the settings that the layout follows from.
     """
 
     groups: tuple[Group, ...]

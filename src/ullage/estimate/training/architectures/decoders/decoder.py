@@ -30,7 +30,7 @@ from ullage.estimate.training.eager.parallel.ring import attend_in_ring
 from ullage.estimate.training.eager.tensor import INT64, DType, Tensor
 from ullage.estimate.training.layout import Ring
 from ullage.estimate.training.recipe import Recipe
-from ullage.models.blocks import Shape, given
+from ullage.models.blocks import Shape, read_flag
 from ullage.models.config import Config
 from ullage.models.decoders import (
     FULL,
@@ -114,11 +114,11 @@ class Attention(Module):
         self.ring = parts.recipe.layout.ring
         self.dropout = config.real("attention_dropout", default=0.0)
         width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        has_bias = given(config, style.qkv_bias)
+        has_bias = read_flag(config, style.qkv_bias)
         self.q_proj = parts.linear(shape.hidden, width, has_bias=has_bias)
         self.k_proj = parts.linear(shape.hidden, kv_width, has_bias=has_bias)
         self.v_proj = parts.linear(shape.hidden, kv_width, has_bias=has_bias)
-        has_out_bias = given(config, style.out_bias)
+        has_out_bias = read_flag(config, style.out_bias)
         self.o_proj = parts.linear(width, shape.hidden, has_bias=has_out_bias)
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -152,7 +152,7 @@ class GatedMLP(Module):
         config = parts.config
         hidden = config.number("hidden_size")
         inner = config.number("intermediate_size") if inner is None else inner
-        has_bias = given(config, parts.style.mlp_bias)
+        has_bias = read_flag(config, parts.style.mlp_bias)
         self.act = find_activation(config, "hidden_act", "hidden_activation", default="silu")
         self.gate_proj = parts.linear(hidden, inner, has_bias=has_bias)
         self.up_proj = parts.linear(hidden, inner, has_bias=has_bias)
