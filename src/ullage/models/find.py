@@ -1,4 +1,4 @@
-"""A model by whatever the user has: a file, a folder, a name that is built in, a repository.
+"""Finds a model by what the user gives: a file, a folder, a built-in name or a repository.
 
 find_config("llama-3.1-8b"), find_config("runs/7/config.json"), find_config("org/name")
 find_config("7B")       # a number of parameters, and nothing more
@@ -29,7 +29,7 @@ _LARGEST_BYTES: Final = 16 * 2**20
 
 
 class Found(NamedTuple):
-    """A configuration, and where it is from; "" for a file of the user's."""
+    """A configuration and its source; "" for a file of the user's."""
 
     config: Config
     source: str
@@ -38,12 +38,12 @@ class Found(NamedTuple):
 def find_config(model: str) -> Found:
     """The configuration of a model.
 
-    Looked for as a file or folder, among the built-in models, in the local cache of the Hugging
-    Face hub, and, for a name such as "org/name", on the hub itself (HF_ENDPOINT, HF_TOKEN and
-    HF_HUB_OFFLINE are heeded).
+    Searches files and folders, the built-in models, the local cache of the Hugging Face hub and,
+    for a name such as "org/name", the hub itself (respects HF_ENDPOINT, HF_TOKEN and
+    HF_HUB_OFFLINE).
 
     Raises:
-        SpecError: it is nowhere, or what is there cannot be read.
+        SpecError: there is no such model, or its configuration cannot be read.
     """
     if Path(model).exists():
         return Found(read_config(model), "")

@@ -94,7 +94,7 @@ class Cross:
     Attributes:
         heads: query, key and value heads.
         head_dim: elements of a key.
-        positions: positions of the encoder's output, at most; None: one for each token of the input.
+        positions: positions of the encoder's output, at most; None: one for each input token.
     """
 
     heads: int
