@@ -22,7 +22,7 @@ VOCAB_MULTIPLE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How the matrices of linear layers are stored; the rest keeps `plain_bytes`.
+    """How the matrices of linear layers are stored; all other weights take `plain_bytes`.
 
     Attributes:
         bits: bits of a weight.
@@ -31,8 +31,8 @@ class Format:
         row_bytes: bytes of the scales of a whole row.
         matrix_bytes: bytes of the scales of a whole matrix.
         tile: rows and columns of a square that shares a scale of 4 bytes; 0: there are no tiles.
-        is_experts_only: other matrices stay plain.
-        plain_bytes: bytes of an element of everything else.
+        is_experts_only: only the experts' matrices are in this format.
+        plain_bytes: bytes of an element of all other weights.
         what: the format in words.
         source: where the format is defined.
     """

@@ -1,4 +1,4 @@
-"""How a model is trained: what `ullage estimate` needs to know beside the model."""
+"""How a model is trained: what `ullage estimate` needs to know besides the model."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Lora:
         rank: rank of the two small matrices.
         targets: names of the layers that get one, such as "q_proj"; ("all-linear",): all but the
             head.
-        is_quantized: the frozen weights of linear layers, the head's excepted, are NF4 with double
-            quantisation, as QLoRA has them (bitsandbytes.nn.Linear4bit).
+        is_quantized: the frozen weights of all linear layers but the head are NF4 with double
+            quantisation, as in QLoRA (bitsandbytes.nn.Linear4bit).
         dropout: dropout of an adapter's input.
     """
 
@@ -40,7 +40,7 @@ class Lora:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuses what no adapter can be."""
+        """Refuses adapters that are not possible."""
         if self.rank < 1:
             raise SpecError(f"lora rank: found {self.rank}, expected at least 1")
         if not self.targets:
@@ -65,7 +65,7 @@ class Recipe:
         attention: "sdpa" or "eager".
         accumulation: passes before each step of the optimizer.
         clips_gradients: torch.nn.utils.clip_grad_norm_ comes before each step.
-        keeps_gradients: zero_grad(set_to_none=False): gradients stay where they are.
+        keeps_gradients: zero_grad(set_to_none=False): gradients stay allocated.
         steps_in_backward: the optimizer steps each parameter as soon as it has its gradient, and
             frees the gradient.
         lora: adapters beside frozen weights; None: all parameters are trained.
@@ -87,7 +87,7 @@ class Recipe:
     layout: Layout = ALONE
 
     def __post_init__(self) -> None:
-        """Refuses what no loop can be."""
+        """Refuses loops that are not possible."""
         if self.precision not in PRECISIONS:
             raise SpecError(
                 f"precision: found {self.precision!r}, expected {', '.join(PRECISIONS)}"

@@ -281,7 +281,7 @@ def lay_out(
 
     Counts: sectors, and the pages that each kind of layer takes of them.
     Ignores: what is not in the pool (weights, activations), which its bytes are to leave out.
-    Error: none; docs/serving.md has what it was held against.
+    Error: none; docs/serving.md says what it was compared with.
     Source: transformers 5.23, generation/continuous_batching/cache.py.
 
     Raises:

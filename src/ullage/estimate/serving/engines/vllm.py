@@ -77,7 +77,7 @@ def find_rules(version: str | None) -> tuple[Rules, str]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the layout depends on beside the model.
+    """What the layout depends on, besides the model.
 
     Attributes:
         max_model_len: tokens of the longest request.
@@ -85,12 +85,12 @@ class Settings:
         kv: precision of keys and values.
         block_size: tokens of a block; None: the rules' own.
         tensor_parallel: ranks.
-        has_prefix_caching: blocks of earlier requests are kept and found again.
-        batches_in_flight: steps that are scheduled before the first is settled: 2 with
+        has_prefix_caching: blocks of earlier requests are reused.
+        batches_in_flight: steps that are scheduled before the first has finished: 2 with
             asynchronous scheduling, which is the default on GPUs.
-        kernel_block: a multiple of which blocks must be: 16 for FlashAttention, 32 on the CPU.
+        kernel_block: blocks must be a multiple of it: 16 for FlashAttention, 32 on the CPU.
         is_state_fp32: recurrent states are kept in 32 bits.
-        speculated: tokens that are proposed ahead in each step.
+        speculated: tokens that a draft proposes in each step (speculative decoding).
         encoder_budget: tokens of encoded input in one step; None: max_batched_tokens.
         rules: the rules of the vLLM release.
     """
@@ -110,7 +110,7 @@ class Settings:
 
     @property
     def in_flight(self) -> int:
-        """Tokens that are scheduled and not yet settled, so their blocks are not yet freed."""
+        """Tokens whose steps have not finished, so that their blocks are not freed yet."""
         return self.batches_in_flight * self.max_batched_tokens
 
 
@@ -120,7 +120,7 @@ class Group:
 
     Attributes:
         layer: what one of them keeps.
-        num_layers: how many they are.
+        num_layers: number of the layers.
         block_size: tokens of a block.
         page_bytes: bytes of one layer's part of a block.
         request_blocks: blocks that vLLM charges a request of max_model_len.
