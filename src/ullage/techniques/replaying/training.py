@@ -82,13 +82,26 @@ def train(
             _clear(model, optimizers)
             arguments, named = script.draw(step)
             loss = loss_of(called(*arguments, **named), has_classes=script.has_classes, seed=step)
-            loss.backward()
+            _backward(loss)
             done.losses.append(float(loss.detach()))
             if step == NUM_STEPS - 1:
                 done.gradients.update(_gradients(model))
             _step(model, optimizers)
         done.values.update({name: one.detach().clone() for name, one in _values(model)})
     return done
+
+
+def _backward(loss: Any) -> None:
+    """`loss.backward()`, with what is computed again in it on the CPU too: modes for functions of
+    torch are off while one such function lasts, and `backward` is one.
+    """
+    import torch
+
+    engine = torch.autograd.Variable._execution_engine
+    engine.run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, (),  # noqa: FBT003
+        allow_unreachable=True, accumulate_grad=True,
+    )  # fmt: skip
 
 
 def _values(model: Any) -> Iterator[tuple[str, Any]]:
