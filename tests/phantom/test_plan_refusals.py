@@ -23,7 +23,7 @@ SAID = {
     "spectral_norm": r"a ParametrizedLinear changes its buffer 'parametrizations\.weight",
     "parameter_changed_before_backward": "a Linear has inputs or parameters that were changed",
     "switched_to_evaluation_before_backward": "a Dropout was switched between training and",
-    "applied_twice": "Stack is under a plan already; put all actions into one plan",
+    "applied_twice": "a plan is already applied to Stack; put all actions into one plan",
     "module_not_there": r"Stack has no module 'block\.0'; it has, such as: ",
     "another_model": "the model is Linear, and was Stack; the number of parameters is 2, and was",
     "several_optimizers": "the optimizer is AdamW, SGD, and was AdamW; make one",

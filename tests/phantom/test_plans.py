@@ -18,7 +18,8 @@ from ullage.api.run import Run, run_job
 from ullage.phantom.device import choose_device
 from ullage.runs.job import make_job, make_options
 from ullage.runs.parallel import ParallelRuns
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 
 pytestmark = pytest.mark.phantom

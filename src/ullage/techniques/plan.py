@@ -14,19 +14,20 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from ullage.errors import PlanError
 from ullage.files import check_writable, write_text
 from ullage.parsing import parse_json, show_value
+from ullage.techniques.applying.apply import applied_actions, apply_actions
 from ullage.techniques.catalog import TECHNIQUES
+from ullage.techniques.made_for import MadeFor
 from ullage.techniques.technique import Action, Place
 from ullage.version import __version__
 
 SCHEMA = "ullage.plan/1"
-_NAMED = 3
 # What the annotations of a plan's fields stand for in JSON.
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "str": (str,),
@@ -35,67 +36,6 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "str | None": (str, type(None)),
     "Mapping[str, str]": (dict,),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class MadeFor:
-    """The program that a plan is for.
-
-    Attributes:
-        torch: its version; builds of one version for several versions of CUDA are alike.
-        model: the class of the outermost module.
-        num_parameters: elements of all its parameters.
-        modules: the class of each module that the plan's actions name, by its path.
-        optimizer: the class of the optimizer, of several "AdamW, Muon"; None where there is none.
-    """
-
-    torch: str
-    model: str
-    num_parameters: int
-    modules: Mapping[str, str] = field(default_factory=dict)
-    optimizer: str | None = None
-
-    def differences(self, made_for: MadeFor) -> list[str]:
-        """How another program differs from this, for people; empty where it does not."""
-        pairs = (
-            ("torch", public_version(self.torch), public_version(made_for.torch)),
-            ("the model", self.model, made_for.model),
-            (
-                "the number of parameters",
-                f"{self.num_parameters:,}",
-                f"{made_for.num_parameters:,}",
-            ),
-            ("the optimizer", self.optimizer, made_for.optimizer),
-        )
-        said = [
-            f"{what} is {theirs or 'none'}, and was {ours or 'none'}"
-            for what, ours, theirs in pairs
-            if ours != theirs
-        ]
-        there = made_for.modules
-        said += _some(
-            "there is no module {}", [module for module in self.modules if module not in there]
-        )
-        said += _some(
-            "{}",
-            [
-                f"{path} is a {there[path]}, and was a {kind}"
-                for path, kind in self.modules.items()
-                if path and there.get(path, kind) != kind
-            ],
-        )
-        return said
-
-
-def _some(text: str, found: list[str]) -> list[str]:
-    """What was found, in a text each; of many, the first and how many more."""
-    more = [f"and so {len(found) - _NAMED} more"] if len(found) > _NAMED else []
-    return [text.format(one) for one in found[:_NAMED]] + more
-
-
-def public_version(version: str) -> str:
-    """A version of torch without what it was built for: 2.15.0 of 2.15.0+cu132."""
-    return version.partition("+")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +181,8 @@ class Plan:
             PlanError: the plan was made for another program, needs what is not installed, or one
                 is applied already; nothing is changed then.
         """
-        from ullage.techniques.applying.apply import apply_plan
-
-        return apply_plan(self, model, optimizer)
+        apply_actions(self.actions, self.made_for, model, optimizer)
+        return model, optimizer
 
     def applied(self, model: Any, optimizer: Any = None) -> AbstractContextManager[tuple[Any, Any]]:
         """Applies the plan while a context lasts; then all is undone, whatever happened in it.
@@ -253,9 +192,7 @@ class Plan:
 
         Args and errors are those of `apply`.
         """
-        from ullage.techniques.applying.apply import applied
-
-        return applied(self, model, optimizer)
+        return applied_actions(self.actions, self.made_for, model, optimizer)
 
 
 def _check_pair(action: Action, other: Action) -> None:

@@ -12,7 +12,8 @@ import pytest
 import ullage
 from ullage.errors import PlanError, SpecError
 from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.plan import Foreseen, MadeFor, Plan, public_version
+from ullage.techniques.made_for import MadeFor, public_version
+from ullage.techniques.plan import Foreseen, Plan
 from ullage.techniques.technique import Action, Place
 
 MADE_FOR = MadeFor("2.15.0+cu132", "GPT", 1_000, {"h.0": "Block", "h.1": "Block"}, "AdamW")
@@ -186,4 +187,7 @@ def test_what_a_plan_sets_in_the_environment_is_what_its_techniques_set() -> Non
 def test_of_many_differences_some_are_named() -> None:
     modules = {f"h.{number}": "Block" for number in range(9)}
     said = replace(MADE_FOR, modules=modules).differences(replace(MADE_FOR, modules={}))
-    assert said == [*(f"there is no module h.{number}" for number in range(3)), "and so 6 more"]
+    assert said == [
+        *(f"there is no module h.{number}" for number in range(3)),
+        "and 6 more like it",
+    ]

@@ -25,7 +25,8 @@ from ullage.plan.costs.roofline import step_seconds
 from ullage.plan.sizes import segments
 from ullage.plan.sizes.segments import least_peak
 from ullage.techniques.checkpoint_segments import CHECKPOINT_SEGMENTS, even_lengths
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 from ullage.trace.model import Int64Array, Record
 

@@ -23,7 +23,7 @@ from ullage.errors import PlanError
 from ullage.record.owners.module_trees import live_owners, outermost, paths
 from ullage.record.session.import_hooks import on_import
 from ullage.record.session.tracebacks import clean_tracebacks
-from ullage.techniques.applying.apply import apply_plan, describe_program
+from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.applying.changes import Changes
 from ullage.techniques.applying.moves import start_techniques, watch_moves
 from ullage.techniques.applying.outcome import NEVER, State, note
@@ -225,7 +225,7 @@ class Watch:
         try:
             found = describe_program(top, optimizers) if self._describes else None
             if self._plan is not None:
-                apply_plan(self._plan, top, optimizers)
+                self._plan.apply(top, optimizers)
         except BaseException as error:
             self._refuse(str(error) or type(error).__name__, error)
         if not self._is_applied:
