@@ -23,21 +23,23 @@ def _refuse_conflicts(chosen: dict[str, bool | int | float | str]) -> None:
     split = chosen.get("max_split_size_mb")
     power = chosen.get("roundup_power2_divisions", 1)
     threshold = chosen.get("garbage_collection_threshold", 0.5)
-    said = None
+    reason = None
     if not chosen:
-        said = f"sets nothing; set one of: {', '.join(ALLOCATOR.settings)}"
+        reason = f"sets nothing; set one of: {', '.join(ALLOCATOR.settings)}"
     elif isinstance(split, int) and split <= _LEAST_SPLIT_MIB:
-        said = f"max_split_size_mb is {split}; torch takes more than {_LEAST_SPLIT_MIB}"
+        reason = f"max_split_size_mb is {split}; torch takes more than {_LEAST_SPLIT_MIB}"
     elif isinstance(power, int) and power & (power - 1):
-        said = f"roundup_power2_divisions is {power}; torch takes powers of two"
+        reason = f"roundup_power2_divisions is {power}; torch takes powers of two"
     elif isinstance(threshold, float) and threshold >= 1:
-        said = f"garbage_collection_threshold is {threshold}; torch takes fractions below 1"
+        reason = f"garbage_collection_threshold is {threshold}; torch takes fractions below 1"
     elif "expandable_segments" in chosen and split is not None:
-        said = "expandable segments are never split for good, so that max_split_size_mb has no part"
+        reason = (
+            "expandable segments are never split for good, so that max_split_size_mb has no part"
+        )
     elif "expandable_segments" in chosen and "garbage_collection_threshold" in chosen:
-        said = "the collection of garbage leaves expandable segments alone; choose one of the two"
-    if said is not None:
-        raise PlanError(f"'allocator': {said}")
+        reason = "the collection of garbage leaves expandable segments alone; choose one of the two"
+    if reason is not None:
+        raise PlanError(f"'allocator': {reason}")
 
 
 ALLOCATOR = Technique(

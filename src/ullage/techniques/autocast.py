@@ -35,12 +35,12 @@ def compute_in(target: Target, dtype: Any, refuse: Callable[[str], NoReturn]) ->
     if any(parameter.dtype in {torch.bfloat16, torch.float16} for parameter in model.parameters()):
         refuse("parameters are in 16 bits already")
 
-    def run(forward: Any, *arguments: Any, **named: Any) -> Any:
+    def run(forward: Any, *arguments: Any, **keywords: Any) -> Any:
         device = next(model.parameters()).device.type
         if torch.is_autocast_enabled(device):
             refuse("it uses autocast itself")
         with torch.autocast(device, dtype=dtype):
-            outputs = forward(*arguments, **named)
+            outputs = forward(*arguments, **keywords)
         return widened(outputs)
 
     target.wrap_forward("", run)

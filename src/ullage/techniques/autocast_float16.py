@@ -10,11 +10,13 @@ left out, with a warning that counts, and the scale is halved; after 2,000 good 
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ullage.techniques.autocast import compute_in
+from ullage.techniques.means.optimizer_parts import parameters_of
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
@@ -50,16 +52,16 @@ class _Scaler:
     """The scale of gradients, and the steps that were left out."""
 
     def __init__(self, model: Any, optimizers: list[Any]) -> None:
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        held = (one for group in groups for one in group["params"])
-        self.parameters = {one for one in {*held, *model.parameters()} if one.requires_grad}
+        stepped = itertools.chain.from_iterable(map(parameters_of, optimizers))
+        parameters = {*stepped, *model.parameters()}
+        self.parameters = {parameter for parameter in parameters if parameter.requires_grad}
         self._scale = _FIRST_SCALE
         self._num_good = 0
         self._num_skipped = 0
         self._is_scaled = False
 
     def backward(
-        self, backward: Any, tensors: Any, grad_tensors: Any = None, *rest: Any, **named: Any
+        self, backward: Any, tensors: Any, grad_tensors: Any = None, *rest: Any, **keywords: Any
     ) -> None:
         """`torch.autograd.backward`, from scaled gradients where they come to our parameters."""
         import torch
@@ -69,7 +71,7 @@ class _Scaler:
         grads = list(grads) if grads is not None else [None] * len(roots)
         leaves = set(_leaves(roots))
         if self._is_scaled or not leaves & self.parameters:
-            backward(tensors, grad_tensors, *rest, **named)
+            backward(tensors, grad_tensors, *rest, **keywords)
             return
         if leaves - self.parameters:
             AUTOCAST_FLOAT16.refuse(
@@ -81,7 +83,7 @@ class _Scaler:
         ]
         self._is_scaled = True
         try:
-            backward(roots, scaled, *rest, **named)
+            backward(roots, scaled, *rest, **keywords)
         finally:
             self._is_scaled = False
 
@@ -91,16 +93,15 @@ class _Scaler:
 
     def check(self, optimizer: Any, *_: Any) -> None:
         """Before a step: leaves it out where a gradient is not finite."""
-        param_groups = [one for group in optimizer.param_groups for one in group["params"]]
-        if _are_finite(
-            [param_group.grad for param_group in param_groups if param_group.grad is not None]
-        ):
+        parameters = parameters_of(optimizer)
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if _are_finite(gradients):
             self._num_good += 1
             if self._num_good == _GROWTH_INTERVAL:
                 self._scale, self._num_good = 2 * self._scale, 0
             return
-        for param_group in param_groups:
-            param_group.grad = None
+        for parameter in parameters:
+            parameter.grad = None
         self._scale, self._num_good = max(self._scale / 2, _LEAST_SCALE), 0
         self._num_skipped += 1
         warnings.warn(
@@ -117,20 +118,20 @@ def _are_finite(gradients: list[Any]) -> bool:
     if not gradients:
         return True
     largest = torch._foreach_norm(gradients, float("inf"))
-    return bool(torch.stack([one.to(largest[0].device) for one in largest]).isfinite().all())
+    return bool(torch.stack([norm.to(largest[0].device) for norm in largest]).isfinite().all())
 
 
 def _leaves(roots: list[Any]) -> Iterator[Any]:
     """The tensors that a backward comes to."""
     nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
-    seen = set(nodes)
+    visited = set(nodes)
     while nodes:
         node = nodes.pop()
         if node.name().endswith(_ACCUMULATES):
             yield node.variable
         for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
+            if following is not None and following not in visited:
+                visited.add(following)
                 nodes.append(following)
 
 

@@ -14,7 +14,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ullage.techniques.autocast import widened
-from ullage.techniques.means.optimizer_parts import check_steps_in_parts, parts, step_some
+from ullage.techniques.means.optimizer_parts import (
+    check_steps_in_parts,
+    parameters_of,
+    parts,
+    step_some,
+)
 from ullage.techniques.means.own_step import OwnStep
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
@@ -37,19 +42,18 @@ def _apply(target: Target, action: Action) -> None:
         check_steps_in_parts(optimizer, _NAME)
     if not target.optimizers:
         BF16_PARAMETERS.refuse("it has no optimizer that could keep its small updates")
-    optimizers = {
-        one
+    parameters = {
+        parameter
         for optimizer in target.optimizers
-        for group in optimizer.param_groups
-        for one in group["params"]
-        if one.dtype == torch.float32 and one.dim() >= _LEAST_DIMS
+        for parameter in parameters_of(optimizer)
+        if parameter.dtype == torch.float32 and parameter.dim() >= _LEAST_DIMS
     }
-    if not optimizers:
+    if not parameters:
         BF16_PARAMETERS.refuse("no parameter of two dimensions is trained in float32")
-    _refuse_distributed(optimizers)
-    masters = _narrow(optimizers, target.changes, has_masters=has_masters)
+    _refuse_distributed(parameters)
+    masters = _narrow(parameters, target.changes, has_masters=has_masters)
     for optimizer in target.optimizers:
-        step = _Bf16Step(optimizer, optimizers, masters, part_bytes)
+        step = _Bf16Step(optimizer, parameters, masters, part_bytes)
         OwnStep(optimizer, step).apply(target.changes)
         target.changes.hook(optimizer.register_load_state_dict_post_hook(step.widen_states))
     target.wrap_forward("", functools.partial(_run, target.model))
@@ -66,19 +70,19 @@ def _refuse_distributed(parameters: Iterable[Any]) -> None:
         )
 
 
-def _narrow(held: Iterable[Any], changes: Changes, *, has_masters: bool) -> dict[Any, Any]:
+def _narrow(parameters: Iterable[Any], changes: Changes, *, has_masters: bool) -> dict[Any, Any]:
     """Rounds parameters, and returns their masters, if any."""
     import torch
 
     masters: dict[Any, Any] = {}
-    for one in held:
-        whole = one.data
-        changes.on_undo(_turn, one, torch.float32, masters)
+    for parameter in parameters:
+        whole = parameter.data
+        changes.on_undo(_turn, parameter, torch.float32, masters)
         if has_masters:
-            masters[one] = _Master(whole)
-        _turn(one, torch.bfloat16, {})
+            masters[parameter] = _Master(whole)
+        _turn(parameter, torch.bfloat16, {})
         if has_masters:
-            masters[one].version = one._version
+            masters[parameter].version = parameter._version
     return masters
 
 
@@ -114,18 +118,20 @@ class _Bf16Step:
         """Steps some parameters at a time, in float32."""
         state = self._optimizer.state
         for group, part in parts(self._optimizer, self._part_bytes):
-            wide = [self._wide(one) for one in part]
-            states = {one: state[parameter] for one, parameter in zip(wide, part, strict=True)}
+            wide = [self._wide(parameter) for parameter in part]
+            states = {
+                values: state[parameter] for values, parameter in zip(wide, part, strict=True)
+            }
             step_some(self._optimizer, group, wide, states)
-            for parameter, one in zip(part, wide, strict=True):
-                self._put_back(parameter, one)
+            for parameter, values in zip(part, wide, strict=True):
+                self._put_back(parameter, values)
 
     def widen_states(self, optimizer: Any) -> None:
         """torch has given states that were loaded the type of their parameters."""
         for parameter, of in optimizer.state.items():
-            for name, one in of.items():
-                if parameter in self._narrow and hasattr(one, "dtype") and one.dim():
-                    of[name] = one.float()
+            for name, state in of.items():
+                if parameter in self._narrow and hasattr(state, "dtype") and state.dim():
+                    of[name] = state.float()
 
     def _wide(self, parameter: Any) -> Any:
         """A parameter with its gradient as the optimizer is to have them."""
@@ -167,14 +173,14 @@ class _Bf16Step:
         bits.add_(chance).bitwise_and_(-_LOST)
 
 
-def _run(model: Any, forward: Any, *arguments: Any, **named: Any) -> Any:
+def _run(model: Any, forward: Any, *arguments: Any, **keywords: Any) -> Any:
     import torch
 
     device = next(model.parameters()).device.type
     if torch.is_autocast_enabled(device):
-        return forward(*arguments, **named)
+        return forward(*arguments, **keywords)
     with torch.autocast(device, dtype=torch.bfloat16):
-        outputs = forward(*arguments, **named)
+        outputs = forward(*arguments, **keywords)
     return widened(outputs)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import PlanError
+from ullage.techniques.means.optimizer_parts import parameters_of
 from ullage.techniques.means.stored_states import States, StoredStates, is_values
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
@@ -22,8 +23,7 @@ def _apply(target: Target, action: Action) -> None:
 
     part_bytes = int(BF16_STATES.value_of(action, "part_mib")) * 2**20
     for optimizer in target.optimizers:
-        param_groups = [one for group in optimizer.param_groups for one in group["params"]]
-        if not any(param_group.dtype == torch.float32 for param_group in param_groups):
+        if not any(parameter.dtype == torch.float32 for parameter in parameters_of(optimizer)):
             raise PlanError("'bf16_states': no parameter is float32; its states are as small now")
     for optimizer in target.optimizers:
         store = _RoundedStore(torch.float32, torch.bfloat16)
@@ -56,9 +56,9 @@ class _RoundedStore:
         """Rounds the states into those that are stored."""
         for parameter, of in states.items():
             for name, state in of.items():
-                kept = stored[parameter].get(name)
-                if kept is not None and is_values(state) and kept.dtype == self._narrow:
-                    kept.copy_(state)
+                storage = stored[parameter].get(name)
+                if storage is not None and is_values(state) and storage.dtype == self._narrow:
+                    storage.copy_(state)
                 else:
                     stored[parameter][name] = self._converted(state, self._wide, self._narrow)
 

@@ -23,8 +23,8 @@ def _start(torch: ModuleType) -> None:
     make = kind.__init__
 
     @functools.wraps(make)
-    def make_with_views(parallel: Any, *arguments: Any, **named: Any) -> None:
-        make(parallel, *arguments, **{**named, _OPTION: True})
+    def make_with_views(parallel: Any, *arguments: Any, **keywords: Any) -> None:
+        make(parallel, *arguments, **{**keywords, _OPTION: True})
 
     kind.__init__ = make_with_views
 

@@ -16,17 +16,17 @@ def _apply(target: Target, action: Action) -> None:
         target.wrap_forward(path, _run_checkpointed)
 
 
-def _run_checkpointed(forward: Any, *arguments: Any, **named: Any) -> Any:
+def _run_checkpointed(forward: Any, *arguments: Any, **keywords: Any) -> Any:
     """A forward whose activations are computed again when backward needs them."""
     import torch
     from torch.utils.checkpoint import checkpoint
 
     if not torch.is_grad_enabled():
-        return forward(*arguments, **named)
+        return forward(*arguments, **keywords)
     if torch.compiler.is_compiling():
         # A compiled graph has its effects once: it computes again without them.
-        return checkpoint(forward, *arguments, use_reentrant=False, **named)
-    return checkpointed(Rerun(forward), arguments, named)
+        return checkpoint(forward, *arguments, use_reentrant=False, **keywords)
+    return checkpointed(Rerun(forward), arguments, keywords)
 
 
 CHECKPOINT = Technique(

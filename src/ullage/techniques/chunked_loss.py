@@ -38,9 +38,9 @@ def find_head(model: Any) -> Any:
     """
     from torch import nn
 
-    named: Any = getattr(model, "get_output_embeddings", lambda: None)()
-    if named is not None:
-        return named if type(named) is nn.Linear else None
+    embeddings: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    if embeddings is not None:
+        return embeddings if type(embeddings) is nn.Linear else None
     linears = [module for module in model.modules() if type(module) is nn.Linear]
     sizes = {
         module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)

@@ -39,16 +39,16 @@ def _averaging(model: Any) -> Any:
             super().__init__()
             self._orig_mod = model  # a name that paths leave out
 
-        def forward(self, forward: Any, *arguments: Any, **named: Any) -> Any:
-            return forward(*arguments, **named)
+        def forward(self, forward: Any, *arguments: Any, **keywords: Any) -> Any:
+            return forward(*arguments, **keywords)
 
     # Compared with a view into a bucket, a gradient of its own is a second copy of all gradients.
     parallel = nn.parallel.DistributedDataParallel(Bare(), gradient_as_bucket_view=True)
 
-    def run(forward: Any, *arguments: Any, **named: Any) -> Any:
+    def run(forward: Any, *arguments: Any, **keywords: Any) -> Any:
         if forward.__self__ is not model or not is_grad_enabled():  # a copy, an evaluation
-            return forward(*arguments, **named)
-        return parallel(forward, *arguments, **named)
+            return forward(*arguments, **keywords)
+        return parallel(forward, *arguments, **keywords)
 
     return run
 

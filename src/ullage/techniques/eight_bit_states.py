@@ -88,20 +88,20 @@ def _turn_back(optimizer: Any, kind: type[Any], added: list[str]) -> None:
             continue
         wide: dict[str, Any] = {"step": tensor(float(state["step"]))}
         for number, name in ((1, "exp_avg"), (2, "exp_avg_sq")):
-            kept = state[f"state{number}"]
+            values = state[f"state{number}"]
             if f"absmax{number}" in state:
                 absmax, code = state[f"absmax{number}"], state[f"qmap{number}"]
-                kept = dequantize_blockwise(kept, absmax=absmax, code=code, blocksize=_BLOCK)
-            wide[name] = kept.to(parameter.dtype)
+                values = dequantize_blockwise(values, absmax=absmax, code=code, blocksize=_BLOCK)
+            wide[name] = values.to(parameter.dtype)
         optimizer.state[parameter] = wide
 
 
 def _counted(optimizer: Any, step: Any) -> Any:
     """A step for schedulers that have wrapped the one of the old class, to see whether it comes."""
 
-    def counted(*arguments: Any, **named: Any) -> Any:
+    def counted(*arguments: Any, **keywords: Any) -> Any:
         optimizer._opt_called = True
-        return step(optimizer, *arguments, **named)
+        return step(optimizer, *arguments, **keywords)
 
     counted._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     return counted

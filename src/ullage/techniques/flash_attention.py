@@ -70,26 +70,26 @@ def _watch(target: Target, configs: set[int]) -> None:
     compared: set[Any] = set()
 
     @functools.wraps(fused)
-    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **named: Any) -> Any:
+    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **keywords: Any) -> Any:
         if id(getattr(module, "config", None)) in configs:
-            if named.get("dropout"):
+            if keywords.get("dropout"):
                 _refuse_drops()
             if module not in compared:
-                _compare(fused, module, (query, key, value), mask, named)
+                _compare(fused, module, (query, key, value), mask, keywords)
                 compared.add(module)
-        return fused(module, query, key, value, mask, **named)
+        return fused(module, query, key, value, mask, **keywords)
 
-    def run(forward: Any, *arguments: Any, **named: Any) -> Any:
-        if named.get("output_attentions"):
+    def run(forward: Any, *arguments: Any, **keywords: Any) -> Any:
+        if keywords.get("output_attentions"):
             _refuse_weights()
-        return forward(*arguments, **named)
+        return forward(*arguments, **keywords)
 
     target.changes.set_item(interfaces, "sdpa", attend)
     target.wrap_forward("", run)
 
 
 def _compare(
-    fused: Any, module: Any, shapes: tuple[Any, ...], mask: Any, named: dict[str, Any]
+    fused: Any, module: Any, shapes: tuple[Any, ...], mask: Any, keywords: dict[str, Any]
 ) -> None:
     """Raises PlanError where the fused kernels compute something else than a module does."""
     import torch
@@ -98,13 +98,13 @@ def _compare(
     written_out = getattr(sys.modules[kind.__module__], "eager_attention_forward", None)
     strange = [
         name
-        for name, one in named.items()
-        if isinstance(one, torch.Tensor) and name not in _OF_PLACES
+        for name, argument in keywords.items()
+        if isinstance(argument, torch.Tensor) and name not in _OF_PLACES
     ]
     if written_out is None or strange or torch.compiler.is_compiling():
         FLASH_ATTENTION.refuse(f"what a {kind.__name__} computes cannot be compared here")
     numbers = torch.Generator().manual_seed(0)
-    given = [
+    inputs = [
         torch.randn(
             2, shape.shape[1], _LENGTH, shape.shape[3], dtype=torch.float64, generator=numbers
         )
@@ -112,12 +112,16 @@ def _compare(
     ]
     later = torch.full((_LENGTH, _LENGTH), torch.finfo(torch.float64).min, dtype=torch.float64)
     is_causal = mask is not None or getattr(module, "is_causal", True)
-    seen = later.triu(1)[None, None] if is_causal else None
-    settings = {name: one for name, one in named.items() if not isinstance(one, torch.Tensor)}
+    causal_mask = later.triu(1)[None, None] if is_causal else None
+    settings = {
+        name: argument
+        for name, argument in keywords.items()
+        if not isinstance(argument, torch.Tensor)
+    }
     try:
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            ours = fused(module, *given, None if mask is None else seen, **settings)[0]
-            theirs = written_out(module, *given, seen, **settings)[0]
+            ours = fused(module, *inputs, None if mask is None else causal_mask, **settings)[0]
+            theirs = written_out(module, *inputs, causal_mask, **settings)[0]
         is_same = bool((ours - theirs).abs().max() <= _TOLERANCE)
     except (RuntimeError, ValueError, TypeError):
         is_same = False

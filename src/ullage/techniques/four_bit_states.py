@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ullage.techniques.means.optimizer_parts import parameters_of
 from ullage.techniques.means.stored_states import States, StoredStates
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
@@ -34,8 +35,7 @@ def _apply(target: Target, action: Action) -> None:
             FOUR_BIT_STATES.refuse(
                 f"the optimizer is {type(optimizer).__name__}; expected Adam or AdamW"
             )
-        held = (one for group in optimizer.param_groups for one in group["params"])
-        if any(hasattr(one, "device_mesh") for one in held):
+        if any(hasattr(parameter, "device_mesh") for parameter in parameters_of(optimizer)):
             FOUR_BIT_STATES.refuse("its parameters are sharded")
     for optimizer in target.optimizers:
         StoredStates(optimizer, _Store(), part_bytes).apply("four_bit_states", target.changes)
@@ -61,10 +61,11 @@ class _Store:
         for parameter, of in states.items():
             for name, state in of.items():
                 if name in _SIGNED and _is_kept(state):
-                    kept = stored[parameter].get(name)
-                    kept = kept if hasattr(kept, "codes") else _empty_like(state, name)
-                    _quantise(state, kept)
-                    stored[parameter][name] = kept
+                    quantised = stored[parameter].get(name)
+                    if not hasattr(quantised, "codes"):
+                        quantised = _empty_like(state, name)
+                    _quantise(state, quantised)
+                    stored[parameter][name] = quantised
                 else:
                     stored[parameter][name] = state
 
@@ -86,26 +87,26 @@ def _empty_like(state: Any, name: str) -> Any:
     return OptimState4bit.zeros(state.shape, _SIGNED[name], _BLOCK, state.device, dtype=state.dtype)
 
 
-def _pieces(kept: Any) -> Iterator[tuple[slice, Any]]:
+def _pieces(quantised: Any) -> Iterator[tuple[slice, Any]]:
     """A stored state as some of its elements at a time, in a row."""
-    for start in range(0, kept.numel(), _AT_ONCE):
-        some = slice(start, min(start + _AT_ONCE, kept.numel()))
+    for start in range(0, quantised.numel(), _AT_ONCE):
+        some = slice(start, min(start + _AT_ONCE, quantised.numel()))
         yield (
             some,
-            type(kept)(
-                kept.codes[some.start // 2 : some.stop // 2],
-                kept.scale[some.start // _BLOCK : some.stop // _BLOCK],
-                kept.qmap,
-                kept.signed,
+            type(quantised)(
+                quantised.codes[some.start // 2 : some.stop // 2],
+                quantised.scale[some.start // _BLOCK : some.stop // _BLOCK],
+                quantised.qmap,
+                quantised.signed,
                 (some.stop - some.start,),
-                kept.dtype,
+                quantised.dtype,
             ),
         )
 
 
-def _quantise(state: Any, kept: Any) -> None:
+def _quantise(state: Any, quantised: Any) -> None:
     flat = state.detach().view(-1)
-    for some, piece in _pieces(kept):
+    for some, piece in _pieces(quantised):
         piece.copy_(flat[some])
 
 

@@ -40,13 +40,13 @@ def _apply(target: Target, action: Action) -> None:
 
 
 def _run(
-    num_parts: int, makes_rows: list[bool], forward: Any, *arguments: Any, **named: Any
+    num_parts: int, makes_rows: list[bool], forward: Any, *arguments: Any, **keywords: Any
 ) -> Any:
     import torch
 
     if not torch.is_grad_enabled():
-        return forward(*arguments, **named)
-    parts = split_rows((arguments, named), num_parts)
+        return forward(*arguments, **keywords)
+    parts = split_rows((arguments, keywords), num_parts)
     if not parts:
         MICRO_BATCHES.refuse("the model is given no tensor")
     if not makes_rows:
@@ -57,8 +57,8 @@ def _run(
 
 def _run_rows(forward: Any, parts: list[Any]) -> Any:
     """For models that return something for each row."""
-    found = [checkpointed(Rerun(forward), some, others) for some, others in parts]
-    joined = join_rows(found, [num_rows(part) for part in parts])
+    outputs = [checkpointed(Rerun(forward), some, others) for some, others in parts]
+    joined = join_rows(outputs, [num_rows(part) for part in parts])
     if joined is None:
         MICRO_BATCHES.refuse(
             "the model returns something that is neither its loss nor one value a row"
@@ -82,9 +82,12 @@ def _run_losses(forward: Any, parts: list[Any]) -> Any:
             MICRO_BATCHES.refuse("the model returns its loss at some calls, and none at others")
         loss = loss * weight
         total = total + loss.detach()
-        found = torch.autograd.grad(loss, parameters, allow_unused=True)
-        summed = [_sum(one, more) for one, more in zip(summed, found, strict=True)]
-    used = [index for index, one in enumerate(summed) if one is not None]
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        summed = [
+            _sum(total_gradient, more)
+            for total_gradient, more in zip(summed, gradients, strict=True)
+        ]
+    used = [index for index, gradient in enumerate(summed) if gradient is not None]
     result = with_gradients(
         total, [summed[index] for index in used], *(parameters[index] for index in used)
     )
@@ -126,10 +129,10 @@ def _with_loss(outputs: Any, loss: Any) -> Any:
     return outputs
 
 
-def _sum(one: Any, more: Any) -> Any:
-    if one is None or more is None:
-        return more if one is None else one
-    return one.add_(more)
+def _sum(total: Any, more: Any) -> Any:
+    if total is None or more is None:
+        return more if total is None else total
+    return total.add_(more)
 
 
 MICRO_BATCHES = Technique(

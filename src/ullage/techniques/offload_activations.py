@@ -42,18 +42,18 @@ def offload_modules(
 ) -> None:
     """Has an engine offload what modules save for backward."""
 
-    def around(forward: Any, *arguments: Any, **named: Any) -> Any:
+    def around(forward: Any, *arguments: Any, **keywords: Any) -> Any:
         from torch import compiler, is_grad_enabled
 
         if not is_grad_enabled():
-            return forward(*arguments, **named)
+            return forward(*arguments, **keywords)
         if compiler.is_compiling():
             raise PlanError(
                 "'offload_activations' is for modules that run eagerly; this one is compiled"
             )
         module = forward.__self__
         with engine_now().round(chain(module.parameters(), module.buffers())):
-            return forward(*arguments, **named)
+            return forward(*arguments, **keywords)
 
     for path in paths:
         target.wrap_forward(path, around)
@@ -63,12 +63,12 @@ def offload_modules(
         )
 
 
-def _beside(module: Any, named: set[Any]) -> Iterator[Any]:
+def _beside(module: Any, offloaded: set[Any]) -> Iterator[Any]:
     """The outermost modules that neither are, nor hold, nor are held by those that are named."""
     for child in module.children():
-        if not named.isdisjoint(child.modules()):
-            if child not in named:
-                yield from _beside(child, named)
+        if not offloaded.isdisjoint(child.modules()):
+            if child not in offloaded:
+                yield from _beside(child, offloaded)
         else:
             yield child
 

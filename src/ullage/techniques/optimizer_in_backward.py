@@ -8,11 +8,11 @@ changing parameters or the learning rate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.techniques.means.gradient_use import GradientUse
-from ullage.techniques.means.optimizer_parts import check_steps_in_parts, step_some
+from ullage.techniques.means.optimizer_parts import check_steps_in_parts, parameters_of, step_some
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
@@ -28,20 +28,20 @@ def _apply(target: Target, _: Action) -> None:
         _refuse_unreduced(optimizer)
     _refuse_what_needs_all_gradients(target.changes)
     use = GradientUse(target, OPTIMIZER_IN_BACKWARD.refuse)
-    stepping = [_Stepping(optimizer, use) for optimizer in target.optimizers]
-    for one in stepping:
-        one.apply(target.changes)
+    steppers = [_Stepper(optimizer, use) for optimizer in target.optimizers]
+    for stepper in steppers:
+        stepper.apply(target.changes)
     use.watch_steps(target)
 
-    def check_and_run(forward: Any, *arguments: Any, **named: Any) -> Any:
-        for one in stepping:
-            one.check_ended("the model runs")
-        return forward(*arguments, **named)
+    def check_and_run(forward: Any, *arguments: Any, **keywords: Any) -> Any:
+        for stepper in steppers:
+            stepper.check_ended("the model runs")
+        return forward(*arguments, **keywords)
 
     target.wrap_forward("", check_and_run)
 
 
-class _Stepping:
+class _Stepper:
     """An optimizer whose parameters are stepped in backward.
 
     What the program does between backward and the optimizer's step would have come before the step,
@@ -97,7 +97,7 @@ class _Stepping:
                 OPTIMIZER_IN_BACKWARD.refuse(
                     "settings of the optimizer are changed between backward and its step"
                 )
-        if any(one._version != version for one, version in self._stepped.items()):
+        if any(parameter._version != version for parameter, version in self._stepped.items()):
             OPTIMIZER_IN_BACKWARD.refuse(
                 "parameters are changed between backward and the optimizer's step"
             )
@@ -126,8 +126,8 @@ def _refuse_unreduced(optimizer: Any) -> None:
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
         return
-    held: Iterable[Any] = (one for group in optimizer.param_groups for one in group["params"])
-    if distributed.get_world_size() > 1 and not all(hasattr(one, "device_mesh") for one in held):
+    is_reduced = all(hasattr(parameter, "device_mesh") for parameter in parameters_of(optimizer))
+    if distributed.get_world_size() > 1 and not is_reduced:
         OPTIMIZER_IN_BACKWARD.refuse(
             "gradients are summed over ranks after backward (DDP); shard with FSDP2"
         )

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import PlanError
+from ullage.techniques.means.optimizer_parts import parameters_of
 from ullage.techniques.means.pinned import Pinned
 from ullage.techniques.means.stored_states import States, StoredStates, is_values
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
@@ -38,10 +39,9 @@ def _staying(optimizer: Any, percent: int) -> set[int]:
     """The parameters, by their ids, whose states stay on the device: the largest go to the host
     first, as many as come to the share.
     """
-    param_groups = [one for group in optimizer.param_groups for one in group["params"]]
     sizes = {
-        id(param_group): param_group.numel() * param_group.element_size()
-        for param_group in param_groups
+        id(parameter): parameter.numel() * parameter.element_size()
+        for parameter in parameters_of(optimizer)
     }
     left = sum(sizes.values()) * percent // _ALL
     staying = set()
@@ -93,14 +93,14 @@ class _HostStore:
         """Starts to copy the states of a part to the host."""
         copies: list[tuple[Any, Any]] = []
         for parameter, of in states.items():
-            kept = stored[parameter]
+            host_states = stored[parameter]
             for name, state in of.items():
                 if not is_values(state) or id(parameter) in self._staying:
-                    kept[name] = state
+                    host_states[name] = state
                     continue
-                if name not in kept:
-                    kept[name] = self._host_like(state)
-                copies.append((kept[name], state))
+                if name not in host_states:
+                    host_states[name] = self._host_like(state)
+                copies.append((host_states[name], state))
         event = self._copy(copies, [of for _, of in copies], is_out=True)
         self._leaving.append((event, copies))
         self._let_go(_NUM_LEAVING)
@@ -122,7 +122,7 @@ class _HostStore:
             the event that ends them, and the device; None on the CPU.
         """
         cuda = self._torch.cuda
-        devices = {one.device for one in on_device if one.is_cuda}
+        devices = {tensor.device for tensor in on_device if tensor.is_cuda}
         if len(devices) > 1:
             raise PlanError("'optimizer_offload': parameters are on several devices; expected one")
         if not devices:

@@ -14,8 +14,13 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from ullage.techniques.means.nested import tensors
-from ullage.techniques.means.offload_link import Link, make_link
-from ullage.techniques.means.optimizer_parts import check_steps_in_parts, parts, step_some
+from ullage.techniques.means.offload_link import Link, bytes_of, make_link
+from ullage.techniques.means.optimizer_parts import (
+    check_steps_in_parts,
+    parameters_of,
+    parts,
+    step_some,
+)
 from ullage.techniques.means.own_step import OwnStep
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
@@ -29,18 +34,21 @@ def _apply(target: Target, action: Action) -> None:
     import torch
 
     modules = [target.module(path) for path in action.modules]
-    held = [_own_parameters(target.model, module) for module in modules]
-    everything = [one for some in held for one in some]
+    block_parameters = [_own_parameters(target.model, module) for module in modules]
+    everything = [parameter for some in block_parameters for parameter in some]
     if len(set(everything)) != len(everything):
         PARAMETER_OFFLOAD.refuse("of the modules that are named one is a part of another")
-    devices = {one.device for one in everything}
+    devices = {parameter.device for parameter in everything}
     if len(devices) != 1:
         PARAMETER_OFFLOAD.refuse(
             f"parameters of the named modules are on {len(devices)} devices; expected one"
         )
-    if any(hasattr(one, "device_mesh") for one in everything):
+    if any(hasattr(parameter, "device_mesh") for parameter in everything):
         PARAMETER_OFFLOAD.refuse("its parameters are sharded; use FSDP2's CPUOffloadPolicy")
-    if any(_bytes(one).numel() != one.numel() * one.element_size() for one in everything):
+    if any(
+        bytes_of(parameter).numel() != parameter.numel() * parameter.element_size()
+        for parameter in everything
+    ):
         PARAMETER_OFFLOAD.refuse("parameters share a storage")
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
@@ -51,7 +59,7 @@ def _apply(target: Target, action: Action) -> None:
     concerned = [optimizer for optimizer in target.optimizers if _holds(optimizer, set(everything))]
     for optimizer in concerned:
         check_steps_in_parts(optimizer, _NAME)
-    blocks = [_Block(some, link, device) for some in held]
+    blocks = [_Block(some, link, device) for some in block_parameters]
     for block in blocks:
         target.changes.on_undo(block.stay)
         block.move_out()
@@ -76,10 +84,10 @@ def _own_parameters(model: Any, module: Any) -> list[Any]:
 
 
 def _holds(optimizer: Any, parameters: set[Any]) -> bool:
-    return any(one in parameters for group in optimizer.param_groups for one in group["params"])
+    return any(parameter in parameters for parameter in parameters_of(optimizer))
 
 
-def _run(blocks: list[_Block], number: int, forward: Any, *arguments: Any, **named: Any) -> Any:
+def _run(blocks: list[_Block], number: int, forward: Any, *arguments: Any, **keywords: Any) -> Any:
     import torch
     from torch.autograd.graph import saved_tensors_hooks
 
@@ -95,7 +103,7 @@ def _run(blocks: list[_Block], number: int, forward: Any, *arguments: Any, **nam
         later.fetch()
     try:
         with saved_tensors_hooks(block.pack, _unpack):
-            output = forward(*arguments, **named)
+            output = forward(*arguments, **keywords)
     finally:
         block.leave()
 
@@ -138,12 +146,12 @@ class _Block:
         """Leaves the parameters on the host alone."""
         hosts: dict[Any, Any] = {}
         for parameter in self._parameters:
-            there = _bytes(parameter.data)
+            there = bytes_of(parameter.data)
             hosts[parameter] = self._link.host_bytes(there.numel())
             self._link.wait(self._link.copy_out(hosts[parameter], there))
         self._link.settle()
         self.hosts = hosts
-        self._views = {one: _like(one, host) for one, host in hosts.items()}
+        self._views = {parameter: _like(parameter, host) for parameter, host in hosts.items()}
         for parameter, view in self._views.items():
             parameter.data = view
 
@@ -248,14 +256,18 @@ class _Step:
         """Steps some parameters at a time; those of the next are on their way meanwhile."""
         for block in self._blocks:
             block.leave()
-        hosts = {one: host for block in self._blocks for one, host in block.hosts.items()}
+        hosts = {
+            parameter: host for block in self._blocks for parameter, host in block.hosts.items()
+        }
         state = self._optimizer.state
-        found = list(parts(self._optimizer, self._part_bytes))
-        coming = [self._fetch(part, hosts) for _, part in found[:1]]
-        for index, (group, part) in enumerate(found):
-            coming += [self._fetch(more, hosts) for _, more in found[index + 1 : index + 2]]
+        all_parts = list(parts(self._optimizer, self._part_bytes))
+        coming = [self._fetch(part, hosts) for _, part in all_parts[:1]]
+        for index, (group, part) in enumerate(all_parts):
+            coming += [self._fetch(more, hosts) for _, more in all_parts[index + 1 : index + 2]]
             there = self._arrived(coming.pop(0))
-            states = {one: state[parameter] for parameter, one in zip(part, there, strict=True)}
+            states = {
+                stand_in: state[parameter] for parameter, stand_in in zip(part, there, strict=True)
+            }
             if group.get("fused") or group.get("capturable"):
                 _place_counts(states)
             step_some(self._optimizer, group, there, states)
@@ -273,46 +285,38 @@ class _Step:
 
     def _fetch(self, part: list[Any], hosts: dict[Any, Any]) -> list[tuple[Any, Any]]:
         """Stand-ins for parameters, with their gradients, and the marks of their copies."""
-        found: list[tuple[Any, Any]] = []
-        for one in part:
-            if one not in hosts:
-                found.append((one, None))
+        fetches: list[tuple[Any, Any]] = []
+        for parameter in part:
+            if parameter not in hosts:
+                fetches.append((parameter, None))
                 continue
-            there = self._link.device_bytes(hosts[one].numel(), one.grad.device)
-            mark = self._link.copy_in(there, hosts[one])
-            found.append((_like(one, there), (mark, one.grad)))
-        return found
+            there = self._link.device_bytes(hosts[parameter].numel(), parameter.grad.device)
+            mark = self._link.copy_in(there, hosts[parameter])
+            fetches.append((_like(parameter, there), (mark, parameter.grad)))
+        return fetches
 
     def _arrived(self, coming: list[tuple[Any, Any]]) -> list[Any]:
-        for one, waited in coming:
+        for stand_in, waited in coming:
             if waited is not None:
-                mark, one.grad = waited
+                mark, stand_in.grad = waited
                 self._link.wait(mark)
-        return [one for one, _ in coming]
+        return [stand_in for stand_in, _ in coming]
 
     def _put_back(self, part: list[Any], there: list[Any], hosts: dict[Any, Any]) -> None:
         import torch
 
-        for parameter, one in zip(part, there, strict=True):
+        for parameter, stand_in in zip(part, there, strict=True):
             if parameter in hosts:
-                one.grad = None
-                self._link.wait(self._link.copy_out(hosts[parameter], _bytes(one)))
+                stand_in.grad = None
+                self._link.wait(self._link.copy_out(hosts[parameter], bytes_of(stand_in)))
                 torch.autograd.graph.increment_version(parameter)
 
 
 def _place_counts(states: dict[Any, dict[str, Any]]) -> None:
     """Puts counts of steps where a kernel reads them: beside the parameters that it steps."""
-    for one, state in states.items():
+    for parameter, state in states.items():
         if hasattr(state.get("step"), "to"):
-            state["step"] = state["step"].to(one.device)
-
-
-def _bytes(tensor: Any) -> Any:
-    """The storage of a tensor, as bytes."""
-    import torch
-
-    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return empty.set_(tensor.untyped_storage())
+            state["step"] = state["step"].to(parameter.device)
 
 
 def _like(tensor: Any, there: Any) -> Any:

@@ -87,28 +87,29 @@ class Plan:
                     f"{', '.join(sorted(TECHNIQUES))}"
                 )
             technique.check(action)
-        for one, other in itertools.combinations(self.actions, 2):
-            _check_pair(one, other)
+        for action, other in itertools.combinations(self.actions, 2):
+            _check_pair(action, other)
 
     @property
     def variables(self) -> dict[str, str]:
         """What is set in the environment before the program starts."""
-        found: dict[str, str] = {}
+        variables: dict[str, str] = {}
         for action in self.actions:
-            of = TECHNIQUES[action.technique].variables
-            found |= {} if of is None else of(action)
-        return found
+            variables_of = TECHNIQUES[action.technique].variables
+            if variables_of is not None:
+                variables |= variables_of(action)
+        return variables
 
     @property
     def summary(self) -> str:
         """The actions in a line: "checkpoint (12 modules), foreach"."""
-        said = [
+        texts = [
             f"{action.technique} ({len(action.modules)} modules)"
             if action.modules
             else action.technique
             for action in self.actions
         ]
-        return ", ".join(said) or "the program as it is"
+        return ", ".join(texts) or "the program as it is"
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:

@@ -44,7 +44,7 @@ class _Policy:
         self._met: Counter[tuple[bool, bool]] = Counter()
         self.is_saved = False  # what was asked about last
 
-    def __call__(self, context: Any, operation: Any, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, context: Any, operation: Any, *arguments: Any, **keywords: Any) -> Any:
         from torch.utils.checkpoint import CheckpointPolicy
 
         namespace, _, name = operation._schema.name.partition("::")
@@ -55,7 +55,7 @@ class _Policy:
         )
         if not is_saved:
             return CheckpointPolicy.PREFER_RECOMPUTE
-        if not _draws(operation, arguments, named):
+        if not _draws(operation, arguments, keywords):
             self.is_saved = True
             return CheckpointPolicy.MUST_SAVE
         if self._numbers:
@@ -115,16 +115,18 @@ def read_numbers(saves: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-def _draws(operation: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
+def _draws(operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
     """Whether an operation draws random numbers with these arguments."""
     import torch
 
     if torch.Tag.nondeterministic_seeded not in operation.tags:
         return False
     schema = operation._schema.arguments
-    defaults = {one.name: one.default_value for one in schema}  # the dispatcher leaves them out
-    given = dict(zip((one.name for one in schema), arguments, strict=False))
-    return bool((defaults | given | named).get("dropout_p", 1.0))
+    defaults = {
+        parameter.name: parameter.default_value for parameter in schema
+    }  # the dispatcher leaves them out
+    positional = dict(zip((parameter.name for parameter in schema), arguments, strict=False))
+    return bool((defaults | positional | keywords).get("dropout_p", 1.0))
 
 
 def _apply(target: Target, action: Action) -> None:
@@ -138,15 +140,15 @@ def _apply(target: Target, action: Action) -> None:
         target.wrap_forward(path, functools.partial(_run, how))
 
 
-def _run(how: dict[str, Any], forward: Any, *arguments: Any, **named: Any) -> Any:
+def _run(how: dict[str, Any], forward: Any, *arguments: Any, **keywords: Any) -> Any:
     import torch
     from torch.utils.checkpoint import checkpoint
 
     if not torch.is_grad_enabled():
-        return forward(*arguments, **named)
+        return forward(*arguments, **keywords)
     if torch.compiler.is_compiling():
-        return checkpoint(forward, *arguments, use_reentrant=False, **how, **named)
-    return checkpointed(_Explained(Rerun(forward, keeps_results=True)), arguments, named, **how)
+        return checkpoint(forward, *arguments, use_reentrant=False, **how, **keywords)
+    return checkpointed(_Explained(Rerun(forward, keeps_results=True)), arguments, keywords, **how)
 
 
 def _contexts(saves: str) -> Any:
@@ -175,13 +177,13 @@ class _Look:
         self._kept: set[int] = set()
         self._aliases: list[tuple[Any, int]] = []
 
-    def run(self, call: Any, operation: Any, arguments: Any, named: Any) -> Any:
+    def run(self, call: Any, operation: Any, arguments: Any, keywords: Any) -> Any:
         """Runs an operation of the first run."""
         schema = operation._schema
         if schema.is_mutable:
-            for one, argument in zip(arguments, schema.arguments, strict=False):
+            for value, argument in zip(arguments, schema.arguments, strict=False):
                 is_written = argument.alias_info is not None and argument.alias_info.is_write
-                if is_written and not self._kept.isdisjoint(_storages(one)):
+                if is_written and not self._kept.isdisjoint(_storages(value)):
                     _refuse_changes()
         self._policy.is_saved = False
         result = call()
@@ -214,8 +216,8 @@ def _checking(first: Any, again: Any) -> tuple[Any, Any]:
             call = functools.partial(super().__torch_dispatch__, func, types, args, kwargs)
             return self.look.run(call, func, args, kwargs)
 
-        def __exit__(self, error: Any, *told: Any) -> None:
-            super().__exit__(error, *told)
+        def __exit__(self, error: Any, *details: Any) -> None:
+            super().__exit__(error, *details)
             if error is None:
                 self.look.check_first()
 
@@ -272,9 +274,9 @@ class _Explained:
     def __init__(self, run: Any) -> None:
         self._run = run
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         try:
-            return self._run(*arguments, **named)
+            return self._run(*arguments, **keywords)
         except RuntimeError as error:
             if "has been mutated" not in str(error):  # torch has no class of its own for it
                 raise

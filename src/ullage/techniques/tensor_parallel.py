@@ -94,16 +94,16 @@ def _styles(model: Any) -> Iterator[tuple[str, str]]:
         PlanError: it has no such plan, or one that splits in other ways.
     """
     base = getattr(model, getattr(model, "base_model_prefix", ""), model)
-    told = getattr(getattr(base, "config", None), "base_model_tp_plan", None)
-    if not told:
+    tp_plan = getattr(getattr(base, "config", None), "base_model_tp_plan", None)
+    if not tp_plan:
         TENSOR_PARALLEL.refuse(
             f"{type(model).__name__} has no base_model_tp_plan; it is no transformers model "
             "that says how its matrices are split"
         )
     prefix = "" if base is model else f"{model.base_model_prefix}."
-    for pattern, style in told.items():
-        wanted = re.compile(re.escape(prefix + pattern).replace(r"\*", r"[^.]+"))
-        modules = [path for path, _ in model.named_modules() if wanted.fullmatch(path)]
+    for pattern, style in tp_plan.items():
+        path_pattern = re.compile(re.escape(prefix + pattern).replace(r"\*", r"[^.]+"))
+        modules = [path for path, _ in model.named_modules() if path_pattern.fullmatch(path)]
         if modules and style not in {_COLUMNS, _ROWS, _SUMMED}:
             TENSOR_PARALLEL.refuse(
                 f"the plan of {type(model).__name__} splits {modules[0]!r} as {style!r}"
@@ -133,11 +133,11 @@ def _check(model: Any, styles: dict[str, str], size: int) -> None:
                 "ranks cannot share"
             )
     for parent in {path.rpartition(".")[0] for path in styles}:
-        drawn = [getattr(modules[parent], name, 0.0) for name in ("attention_dropout", "dropout")]
-        drawn += [
+        rates = [getattr(modules[parent], name, 0.0) for name in ("attention_dropout", "dropout")]
+        rates += [
             module.p for module in modules[parent].modules() if isinstance(module, nn.Dropout)
         ]
-        if any(isinstance(one, float) and one > 0 for one in drawn):
+        if any(isinstance(rate, float) and rate > 0 for rate in rates):
             TENSOR_PARALLEL.refuse(
                 f"{parent} has dropout, which ranks would draw alike for other heads"
             )
@@ -209,29 +209,29 @@ def _same_at_first() -> Callable[..., Any]:
     """Compares at the first call what the ranks are given, and what they will draw at random."""
     is_checked = False
 
-    def check_and_run(forward: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    def check_and_run(forward: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         nonlocal is_checked
         if not is_checked:
             is_checked = True
-            _check_same((arguments, named))
-        return forward(*arguments, **named)
+            _check_same((arguments, keywords))
+        return forward(*arguments, **keywords)
 
     return check_and_run
 
 
-def _check_same(given: Any) -> None:
+def _check_same(inputs: Any) -> None:
     import torch
     from torch import distributed
 
-    values = [tensor.detach().cpu() for tensor in tensors(given)]
+    values = [tensor.detach().cpu() for tensor in tensors(inputs)]
     digest = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
     for value in values:
         digest.update(
             pickle.dumps((value.shape, value.double().sum().item(), value.flatten()[:64].tolist()))
         )
-    found: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(found, digest.hexdigest())
-    if len(set(found)) > 1:
+    digests: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(digests, digest.hexdigest())
+    if len(set(digests)) > 1:
         TENSOR_PARALLEL.refuse(
             "its ranks have other batches, or draw other random numbers; have it call "
             "torch.manual_seed, and deal no rows out to ranks"

@@ -38,13 +38,13 @@ class _Tiles:
         self._num_tiles = num_tiles
         self._proved: dict[Any, PythonState] = {}
 
-    def run(self, forward: Any, *arguments: Any, **named: Any) -> Any:
+    def run(self, forward: Any, *arguments: Any, **keywords: Any) -> Any:
         """The module's forward, tile by tile."""
         import torch
 
         if not torch.is_grad_enabled():
-            return forward(*arguments, **named)
-        if len(arguments) != 1 or named or not isinstance(arguments[0], torch.Tensor):
+            return forward(*arguments, **keywords)
+        if len(arguments) != 1 or keywords or not isinstance(arguments[0], torch.Tensor):
             _refuse(self._path, "is given more than its inputs")
         (inputs,) = arguments
         if torch.compiler.is_compiling():

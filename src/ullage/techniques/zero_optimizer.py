@@ -12,7 +12,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from ullage.record.owners.module_trees import live_owners
-from ullage.techniques.means.optimizer_parts import check_steps_in_parts
+from ullage.techniques.means.optimizer_parts import check_steps_in_parts, parameters_of
 from ullage.techniques.means.own_step import OwnStep
 from ullage.techniques.means.rank_groups import join
 from ullage.techniques.means.stored_states import is_values
@@ -83,16 +83,16 @@ class _Dealt:
 
         own = {
             number: {
-                name: one.cpu() if isinstance(one, torch.Tensor) else one
-                for name, one in self._whole.optim.state[parameter].items()
+                name: state.cpu() if isinstance(state, torch.Tensor) else state
+                for name, state in self._whole.optim.state[parameter].items()
             }
-            for number, parameter in enumerate(_parameters(self._optimizer))
+            for number, parameter in enumerate(parameters_of(self._optimizer))
             if parameter in self._whole.optim.state
         }
         parts: list[Any] = [None] * distributed.get_world_size()
         distributed.all_gather_object(parts, own)
-        found = {number: of for part in parts for number, of in part.items()}
-        return {**states, "state": dict(sorted(found.items()))}
+        whole_states = {number: of for part in parts for number, of in part.items()}
+        return {**states, "state": dict(sorted(whole_states.items()))}
 
     def _deal(self, _: Any, states: dict[str, Any]) -> dict[str, Any]:
         """Keeps what is this rank's of whole states."""
@@ -104,17 +104,13 @@ class _Dealt:
 
     def _give_back(self) -> None:
         """The whole states, to the optimizer of the program."""
-        found = self._gather(None, self._optimizer.state_dict())["state"]
-        for number, parameter in enumerate(_parameters(self._optimizer)):
-            if number in found:
+        whole_states = self._gather(None, self._optimizer.state_dict())["state"]
+        for number, parameter in enumerate(parameters_of(self._optimizer)):
+            if number in whole_states:
                 self._optimizer.state[parameter] = {
-                    name: one.to(parameter.device) if is_values(one) else one
-                    for name, one in found[number].items()
+                    name: state.to(parameter.device) if is_values(state) else state
+                    for name, state in whole_states[number].items()
                 }
-
-
-def _parameters(optimizer: Any) -> list[Any]:
-    return [one for group in optimizer.param_groups for one in group["params"]]
 
 
 ZERO_OPTIMIZER = Technique(

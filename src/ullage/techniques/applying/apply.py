@@ -55,14 +55,14 @@ def describe_program(model: Any, optimizer: Any, modules: Iterable[str] | None =
     """
     import torch
 
-    found = dict(paths(model))
-    named = found if modules is None else [path for path in modules if path in found]
-    optimizers = [type(one).__name__ for one in unwrap_optimizers(optimizer)]
+    parts = dict(paths(model))
+    selected = parts if modules is None else [path for path in modules if path in parts]
+    optimizers = [type(inner).__name__ for inner in unwrap_optimizers(optimizer)]
     return MadeFor(
         torch=str(torch.__version__),
-        model=class_name(found[""]),
-        num_parameters=sum(map(_num_elements, found[""].parameters())),
-        modules={path: class_name(found[path]) for path in named},
+        model=class_name(parts[""]),
+        num_parameters=sum(map(_num_elements, parts[""].parameters())),
+        modules={path: class_name(parts[path]) for path in selected},
         optimizer=", ".join(optimizers) or None,
     )
 
@@ -74,10 +74,10 @@ def unwrap_optimizers(optimizer: Any) -> list[Any]:
     if optimizer is None:
         return []
     if isinstance(optimizer, list | tuple):
-        return [inner for one in optimizer for inner in unwrap_optimizers(one)]
-    seen: set[int] = set()
-    while id(optimizer) not in seen and hasattr(getattr(optimizer, "optimizer", None), "step"):
-        seen.add(id(optimizer))
+        return [inner for wrapper in optimizer for inner in unwrap_optimizers(wrapper)]
+    visited: set[int] = set()
+    while id(optimizer) not in visited and hasattr(getattr(optimizer, "optimizer", None), "step"):
+        visited.add(id(optimizer))
         optimizer = optimizer.optimizer
     return [optimizer]
 

@@ -83,12 +83,12 @@ class _Moves:
         to = self._torch.nn.Module.to
 
         @functools.wraps(move)
-        def move_or_apply(module: Any, *arguments: Any, **named: Any) -> Any:
+        def move_or_apply(module: Any, *arguments: Any, **keywords: Any) -> Any:
             if type(module).__name__ != self._made_for.model and module not in self._moved:
-                return move(module, *arguments, **named)
-            device, precision, *_ = parse(*arguments, **named)
+                return move(module, *arguments, **keywords)
+            device, precision, *_ = parse(*arguments, **keywords)
             if module not in self._moved and not self._is_it(module, device):
-                return move(module, *arguments, **named)
+                return move(module, *arguments, **keywords)
             if precision is not None:
                 to(module, precision)
             if module not in self._moved:

@@ -63,7 +63,7 @@ class Outcome:
 
 def note(directory: Path, state: State, reason: str = "", made_for: MadeFor | None = None) -> None:
     """Says what became of the plan in this process; the last word counts."""
-    said = {
+    document = {
         "state": state,
         "reason": reason,
         "found": None if made_for is None else asdict(made_for),
@@ -71,7 +71,7 @@ def note(directory: Path, state: State, reason: str = "", made_for: MadeFor | No
     path = directory / f"{_PREFIX}{os.getpid()}.json"
     written = path.with_suffix(".new")
     with suppress(OSError):  # a process that has outlived the run: nobody reads it any more
-        written.write_text(json.dumps(said), encoding="utf-8")
+        written.write_text(json.dumps(document), encoding="utf-8")
         written.replace(path)
 
 
@@ -79,19 +79,27 @@ def read_outcome(directory: Path, plan: Plan | None) -> Outcome:
     """What the processes of a run have said of their plan."""
     if plan is not None and not plan.actions:
         return Outcome(plan, is_applied=True)
-    said = [
+    documents = [
         json.loads(path.read_text(encoding="utf-8"))
         for path in sorted(directory.glob(f"{_PREFIX}*.json"))
     ]
-    described = next((MadeFor(**one["found"]) for one in said if one["found"]), None)
-    broken = next((one["reason"] for one in said if one["state"] == State.BROKEN), None)
-    refused = next((one["reason"] for one in said if one["state"] == State.REFUSED), broken)
-    is_applied = refused is None and any(one["state"] == State.APPLIED for one in said)
+    described = next(
+        (MadeFor(**document["found"]) for document in documents if document["found"]), None
+    )
+    broken = next(
+        (document["reason"] for document in documents if document["state"] == State.BROKEN), None
+    )
+    refused = next(
+        (document["reason"] for document in documents if document["state"] == State.REFUSED), broken
+    )
+    is_applied = refused is None and any(
+        document["state"] == State.APPLIED for document in documents
+    )
     reason = ""
     if not is_applied:
         reason = refused or (
             "no module with parameters of an optimizer was called with gradients"
-            if said
+            if documents
             else "the program has not come to train a model"
         )
     return Outcome(

@@ -27,12 +27,13 @@ from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.applying.changes import Changes
 from ullage.techniques.applying.moves import start_techniques, watch_moves
 from ullage.techniques.applying.outcome import NEVER, State, note
+from ullage.techniques.means.optimizer_parts import parameters_of
 from ullage.techniques.plan import Plan
 from ullage.techniques.replaying.process import replay_and_end
 from ullage.techniques.technique import Place
 
 
-class Asked(NamedTuple):
+class PlanRequest(NamedTuple):
     """What is asked of a process.
 
     Attributes:
@@ -48,7 +49,7 @@ class Asked(NamedTuple):
     replays: bool = False
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Asked:
+    def from_environment(cls, environment: Mapping[str, str]) -> PlanRequest:
         """What the ULLAGE_* variables ask."""
         path = environment.get("ULLAGE_PLAN")
         return cls(
@@ -62,7 +63,7 @@ class Asked(NamedTuple):
 def install_from(
     environment: Mapping[str, str],
     torch: ModuleType,
-    wait: Callable[[], Asked] | None = None,
+    wait: Callable[[], PlanRequest] | None = None,
     step_aside: Callable[[], None] | None = None,
 ) -> None:
     """Installs the plan that the environment names, if any, or a description.
@@ -70,9 +71,9 @@ def install_from(
     wait: called when the model is first called; what it gives back is done then.
     step_aside: called before a replay: has what watches the process let it alone.
     """
-    asked = Asked.from_environment(environment)
-    if asked.plan is not None or asked.describes or wait is not None:
-        Watch(asked, torch=torch, wait=wait, step_aside=step_aside).install()
+    request = PlanRequest.from_environment(environment)
+    if request.plan is not None or request.describes or wait is not None:
+        Watch(request, torch=torch, wait=wait, step_aside=step_aside).install()
 
 
 def start() -> None:
@@ -95,13 +96,13 @@ class Watch:
 
     def __init__(
         self,
-        asked: Asked,
+        request: PlanRequest,
         *,
         torch: ModuleType,
-        wait: Callable[[], Asked] | None = None,
+        wait: Callable[[], PlanRequest] | None = None,
         step_aside: Callable[[], None] | None = None,
     ) -> None:
-        self._plan, self._directory, self._describes, self._replays = asked
+        self._plan, self._directory, self._describes, self._replays = request
         self._torch = torch
         self._wait_for_order = wait
         self._step_aside = step_aside
@@ -126,14 +127,14 @@ class Watch:
 
     def _noting(self, make: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(make)
-        def note_and_make(optimizer: Any, *arguments: Any, **named: Any) -> None:
-            make(optimizer, *arguments, **named)
+        def note_and_make(optimizer: Any, *arguments: Any, **keywords: Any) -> None:
+            make(optimizer, *arguments, **keywords)
             self._note_optimizer(optimizer)
 
         return note_and_make
 
     def _note_optimizer(self, optimizer: Any) -> None:
-        parameters = _parameters_of(optimizer)
+        parameters = parameters_of(optimizer)
         self._optimizers = [pair for pair in self._optimizers if pair[0]() is not None]
         self._optimizers.append((ref(optimizer), [ref(parameter) for parameter in parameters]))
         if self._is_applied and self._changes_optimizers() and self._is_planned(parameters):
@@ -171,12 +172,12 @@ class Watch:
 
     def _looking(self, call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
-        def look_and_call(module: Any, *arguments: Any, **named: Any) -> Any:
+        def look_and_call(module: Any, *arguments: Any, **keywords: Any) -> Any:
             if self._waiting is not None and self._is_trained(module):
                 with self._lock:
                     if self._waiting is not None:
-                        self._meet(module, arguments, named)
-            return call(module, *arguments, **named)
+                        self._meet(module, arguments, keywords)
+            return call(module, *arguments, **keywords)
 
         # The compiler sees the call as it is without this.
         look_and_call._torchdynamo_inline = call  # type: ignore[attr-defined]
@@ -195,16 +196,16 @@ class Watch:
     def _optimizers_of(self, module: Any) -> list[Any]:
         """The optimizers that there are which hold a parameter of the module, as they were made."""
         own = {id(parameter) for parameter in module.parameters()}
-        found = []
+        optimizers = []
         for reference, first in self._optimizers:
             optimizer = reference()
             if optimizer is not None:
-                held = _parameters_of(optimizer) + [one() for one in first]
-                if any(id(one) in own for one in held):
-                    found.append(optimizer)
-        return found
+                parameters = parameters_of(optimizer) + [parameter() for parameter in first]
+                if any(id(parameter) in own for parameter in parameters):
+                    optimizers.append(optimizer)
+        return optimizers
 
-    def _meet(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def _meet(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """A module is trained: what holds it gets the plan, or another one is waited for."""
         if self._wait_for_order is not None:
             wait, self._wait_for_order = self._wait_for_order, None
@@ -219,11 +220,11 @@ class Watch:
         if self._replays and self._plan is not None:
             self._stop_waiting()
             replay_and_end(
-                self._plan, self._directory, (top, optimizers, module, (arguments, named)),
+                self._plan, self._directory, (top, optimizers, module, (arguments, keywords)),
                 self._step_aside,
             )  # fmt: skip
         try:
-            found = describe_program(top, optimizers) if self._describes else None
+            program = describe_program(top, optimizers) if self._describes else None
             if self._plan is not None:
                 self._plan.apply(top, optimizers)
         except BaseException as error:
@@ -235,7 +236,7 @@ class Watch:
         self._settle(top)
         self._stop_waiting()
         if not self._is_broken:
-            note(self._directory, State.APPLIED, made_for=found)
+            note(self._directory, State.APPLIED, made_for=program)
 
     def _note_later_errors(self) -> None:
         """A technique that meets what it is not exact for ends the program with a PlanError: from
@@ -259,9 +260,10 @@ class Watch:
 
     def _is_another_there(self, modules: list[Any]) -> bool:
         """Whether the model that the plan is for is trained too, but was not called yet."""
-        named = self._plan.made_for.model if self._plan is not None else ""
+        model_class = self._plan.made_for.model if self._plan is not None else ""
         return any(
-            type(module).__name__ == named and self._optimizers_of(module) for module in modules
+            type(module).__name__ == model_class and self._optimizers_of(module)
+            for module in modules
         )
 
     def _refuse(self, reason: str, error: BaseException | None = None) -> None:
@@ -271,7 +273,3 @@ class Watch:
         if error is not None:
             raise error
         raise PlanError(f"{reason}; {NEVER}")
-
-
-def _parameters_of(optimizer: Any) -> list[Any]:
-    return [one for group in optimizer.param_groups for one in group["params"]]

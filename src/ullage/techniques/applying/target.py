@@ -35,15 +35,15 @@ class Target:
         Raises:
             PlanError: there is none.
         """
-        found = self._modules.get(path)
-        if found is None:
+        module = self._modules.get(path)
+        if module is None:
             near = [name for name in self._modules if name.endswith(path.rpartition(".")[2])]
             near = near or [name for name in self._modules if name]
-            shown = ", ".join(near[:_SHOWN])
+            examples = ", ".join(near[:_SHOWN])
             raise PlanError(
-                f"{type(self.model).__name__} has no module {path!r}; it has, such as: {shown}"
+                f"{type(self.model).__name__} has no module {path!r}; it has, such as: {examples}"
             )
-        return found
+        return module
 
     def wrap_forward(self, path: str, around: Callable[..., Any]) -> None:
         """Has `around(forward, *arguments, **named)` called in place of the forward of a module.
@@ -62,10 +62,10 @@ class Target:
             function = _with_self(inner)
 
         @functools.wraps(function)
-        def forward(self: Any, *arguments: Any, **named: Any) -> Any:
+        def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
             # The compiler knows no methods that are made; what it traces asks for no module either.
             bind = functools.partial if is_compiling() else MethodType
-            return around(bind(function, self), *arguments, **named)
+            return around(bind(function, self), *arguments, **keywords)
 
         self.changes.set(module, "forward", MethodType(forward, module))
 
@@ -74,7 +74,7 @@ def _with_self(call: Callable[..., Any]) -> Callable[..., Any]:
     """A function as a method that does not need what it is called on."""
 
     @functools.wraps(call)
-    def method(_: Any, *arguments: Any, **named: Any) -> Any:
-        return call(*arguments, **named)
+    def method(_: Any, *arguments: Any, **keywords: Any) -> Any:
+        return call(*arguments, **keywords)
 
     return method

@@ -9,24 +9,24 @@ from typing import Any
 from ullage.techniques.means.nested import tensors
 
 
-def split_rows(given: Any, num_parts: int) -> list[Any]:
+def split_rows(arguments: Any, num_parts: int) -> list[Any]:
     """Arguments with those tensors in parts that have the rows of the first of them.
 
     Args:
         given: nested tuples, lists and dicts.
         num_parts: at most.
     """
-    total = num_rows(given)
+    total = num_rows(arguments)
     size = max(1, -(-total // num_parts))
     return [
-        _mapped(given, functools.partial(_some_rows, total, start, size))
+        _mapped(arguments, functools.partial(_some_rows, total, start, size))
         for start in range(0, total, size)
     ]
 
 
-def num_rows(given: Any) -> int:
+def num_rows(arguments: Any) -> int:
     """The rows of the first tensor; 0 where there is none."""
-    return next((len(tensor) for tensor in tensors(given) if tensor.dim()), 0)
+    return next((len(tensor) for tensor in tensors(arguments) if tensor.dim()), 0)
 
 
 def join_rows(outputs: list[Any], rows: list[int]) -> Any:
@@ -45,25 +45,25 @@ def join_rows(outputs: list[Any], rows: list[int]) -> Any:
     if isinstance(first, dict):
         for name in list(first):
             first[name] = join_rows([output[name] for output in outputs], rows)
-        return first if any(one is not None for one in first.values()) else None
+        return first if any(output is not None for output in first.values()) else None
     if isinstance(first, tuple | list):
         joined = [join_rows(list(some), rows) for some in zip(*outputs, strict=True)]
-        if all(one is None for one in joined):
+        if all(output is None for output in joined):
             return None
         return type(first)(*joined) if hasattr(first, "_fields") else type(first)(joined)
     return None
 
 
-def _some_rows(total: int, start: int, size: int, one: Any) -> Any:
+def _some_rows(total: int, start: int, size: int, leaf: Any) -> Any:
     import torch
 
-    is_of_rows = isinstance(one, torch.Tensor) and one.dim() and len(one) == total
-    return one[start : start + size] if is_of_rows else one
+    is_of_rows = isinstance(leaf, torch.Tensor) and leaf.dim() and len(leaf) == total
+    return leaf[start : start + size] if is_of_rows else leaf
 
 
-def _mapped(given: Any, change: Callable[[Any], Any]) -> Any:
-    if type(given) in {tuple, list}:
-        return type(given)(_mapped(one, change) for one in given)
-    if type(given) is dict:
-        return {name: _mapped(one, change) for name, one in given.items()}
-    return change(given)
+def _mapped(arguments: Any, change: Callable[[Any], Any]) -> Any:
+    if type(arguments) in {tuple, list}:
+        return type(arguments)(_mapped(argument, change) for argument in arguments)
+    if type(arguments) is dict:
+        return {name: _mapped(argument, change) for name, argument in arguments.items()}
+    return change(arguments)

@@ -14,7 +14,10 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from ullage.techniques.means.optimizer_parts import parameters_of
 
 if TYPE_CHECKING:
     from ullage.techniques.applying.target import Target
@@ -40,14 +43,12 @@ class GradientUse:
         self._on_zero: list[Callable[[], None]] = []
         self._spent: dict[Any, Any] = {}
         self._optimizers = {id(optimizer) for optimizer in target.optimizers}
-        optimizers = [
-            parameter for optimizer in target.optimizers for parameter in _parameters(optimizer)
-        ]
-        if len(set(optimizers)) != len(optimizers):
+        parameters = list(chain.from_iterable(map(parameters_of, target.optimizers)))
+        if len(set(parameters)) != len(parameters):
             refuse("a parameter is in two optimizers, and the second needs its gradient too")
-        target.changes.on_undo(self._forget, optimizers)
+        target.changes.on_undo(self._forget, parameters)
         # A module's own is seen by what it reads, but for tensors of a class of their own.
-        is_plain = all(type(optimizer) is torch.nn.Parameter for optimizer in optimizers)
+        is_plain = all(type(parameter) is torch.nn.Parameter for parameter in parameters)
         for owner in (*target.optimizers, *([] if is_plain else [target.model])):
             target.changes.set(owner, "zero_grad", self._zeroing(owner, owner.zero_grad))
         for optimizer in target.optimizers:
@@ -159,6 +160,4 @@ class GradientUse:
 
 def _parameters(owner: Any) -> list[Any]:
     """Of a module or an optimizer."""
-    if hasattr(owner, "param_groups"):
-        return [one for group in owner.param_groups for one in group["params"]]
-    return list(owner.parameters())
+    return parameters_of(owner) if hasattr(owner, "param_groups") else list(owner.parameters())

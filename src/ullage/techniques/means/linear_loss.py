@@ -64,16 +64,16 @@ class _Sums:
         self._bias = None if layer.bias is None else layer.bias.to(dtype)
         self._wide = wide
         self.loss = torch.zeros((), dtype=wide, device=hidden.device)
-        wanted = (one for one in (hidden, layer.weight, layer.bias) if one is not None)
-        self.gradients = {one: torch.zeros_like(one) for one in wanted if one.requires_grad}
+        leaves = (tensor for tensor in (hidden, layer.weight, layer.bias) if tensor is not None)
+        self.gradients = {leaf: torch.zeros_like(leaf) for leaf in leaves if leaf.requires_grad}
 
     def add(self, hidden: Any, classes: Any, shares: Any, rows: slice) -> None:
         """Adds rows: hidden is (rows, features), classes and shares (rows,)."""
         import torch
         from torch.nn import functional
 
-        given = hidden.to(self._dtype)
-        logits = functional.linear(given, self._weight, self._bias)
+        inputs = hidden.to(self._dtype)
+        logits = functional.linear(inputs, self._weight, self._bias)
         logs = functional.log_softmax(logits, 1, dtype=self._wide)
         self.loss.sub_((logs.gather(1, classes[:, None]).squeeze(1) * shares).sum())
         # The gradient of the logits: their softmax, less one for the class.
@@ -81,17 +81,17 @@ class _Sums:
         slopes = logs.exp_().scatter_add_(1, classes[:, None], -ones)
         torch.mul(slopes, shares[:, None], out=logits)
         del logs, slopes
-        self._add_gradients(logits, given, rows)
+        self._add_gradients(logits, inputs, rows)
 
-    def _add_gradients(self, gradient: Any, given: Any, rows: slice) -> None:
-        layer, found = self._layer, self.gradients
-        if self._hidden in found:
-            found[self._hidden][rows] = gradient @ self._weight
-        if layer.weight in found:
-            into = found[layer.weight]
+    def _add_gradients(self, gradient: Any, inputs: Any, rows: slice) -> None:
+        layer, gradients = self._layer, self.gradients
+        if self._hidden in gradients:
+            gradients[self._hidden][rows] = gradient @ self._weight
+        if layer.weight in gradients:
+            into = gradients[layer.weight]
             if into.dtype == self._dtype:
-                into.addmm_(gradient.T, given)
+                into.addmm_(gradient.T, inputs)
             else:
-                into.add_(gradient.T @ given)
-        if layer.bias is not None and layer.bias in found:
-            found[layer.bias].add_(gradient.sum(0))
+                into.add_(gradient.T @ inputs)
+        if layer.bias is not None and layer.bias in gradients:
+            gradients[layer.bias].add_(gradient.sum(0))

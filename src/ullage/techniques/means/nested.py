@@ -13,8 +13,8 @@ from typing import Any
 def leaves(value: Any) -> Iterator[Any]:
     """Whatever is no tuple, list or dict in nested ones."""
     if isinstance(value, tuple | list):
-        for one in value:
-            yield from leaves(one)
+        for element in value:
+            yield from leaves(element)
     elif isinstance(value, dict):
         yield from leaves(list(value.values()))
     else:

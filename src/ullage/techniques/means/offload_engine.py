@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ullage.errors import PlanError
-from ullage.techniques.means.offload_link import Link
+from ullage.techniques.means.offload_link import Link, bytes_of
 
 # A buffer may be so many times larger than what is put there.
 _SLACK = 2
@@ -48,8 +48,8 @@ class Engine:
 
         before = self._last_round
         now = _Round(before)
-        kept = {tensor.untyped_storage()._cdata for tensor in stays if _has_storage(tensor)}
-        with saved_tensors_hooks(lambda tensor: self._pack(tensor, now, kept), self._unpack):
+        staying = {tensor.untyped_storage()._cdata for tensor in stays if _has_storage(tensor)}
+        with saved_tensors_hooks(lambda tensor: self._pack(tensor, now, staying), self._unpack):
             yield
         if now.offloaded:
             self._last_round = now
@@ -84,11 +84,11 @@ class Engine:
         """Takes a buffer back, when all copies of it were waited for."""
         self._free.append(buffer)
 
-    def _pack(self, tensor: Any, now: _Round, kept: set[int]) -> Any:
+    def _pack(self, tensor: Any, now: _Round, staying: set[int]) -> Any:
         if not self._is_offloaded(tensor):
             return tensor
         storage = tensor.untyped_storage()
-        if storage._cdata in kept:
+        if storage._cdata in staying:
             return tensor
         offloaded = self._offload(tensor, storage)
         now.offloaded.append(weakref.ref(offloaded))
@@ -110,9 +110,9 @@ class Engine:
         key = storage._cdata
         if key in self._known:
             reference, known = self._known[key]
-            found = known()
-            if found is not None and not reference.expired() and found.is_of(tensor):
-                return found
+            offloaded = known()
+            if offloaded is not None and not reference.expired() and offloaded.is_of(tensor):
+                return offloaded
         new = _Offloaded(self, tensor)
         self._known[key] = StorageWeakRef(storage), weakref.ref(new, lambda _: self._forget(key))
         return new
@@ -136,8 +136,8 @@ class _Round:
 
     def leave(self) -> None:
         """Frees what has been copied to the host."""
-        for one in self._alive():
-            one.leave()
+        for offloaded in self._alive():
+            offloaded.leave()
 
     def come(self) -> None:
         """Backward is here: the round before this one is next."""
@@ -147,11 +147,15 @@ class _Round:
 
     def fetch(self) -> None:
         """Starts to bring it back: first what was saved last, which is needed first."""
-        for one in reversed(self._alive()):
-            one.fetch()
+        for offloaded in reversed(self._alive()):
+            offloaded.fetch()
 
     def _alive(self) -> list[_Offloaded]:
-        return [one for one in (reference() for reference in self.offloaded) if one is not None]
+        return [
+            offloaded
+            for offloaded in (reference() for reference in self.offloaded)
+            if offloaded is not None
+        ]
 
 
 class _Offloaded:
@@ -166,7 +170,7 @@ class _Offloaded:
         self._device = tensor.device
         self._version = tensor._version
         self._source: Any = tensor
-        self._bytes: Any = _bytes_of(tensor)
+        self._bytes: Any = bytes_of(tensor)
         self._num_bytes = self._bytes.numel()
         self._host = engine.take(self._num_bytes)
         self._out = self._link.copy_out(self._host[: self._num_bytes], self._bytes)
@@ -240,10 +244,10 @@ class _View:
         self._round.come()
         storage = self._offloaded.storage()
         empty = torch.empty(0, dtype=self._dtype, device=storage.device)
-        found = empty.set_(storage, self._offset, self._size, self._stride).data
+        view = empty.set_(storage, self._offset, self._size, self._stride).data
         for _ in range(self._version):
-            torch.autograd.graph.increment_version(found)
-        return found
+            torch.autograd.graph.increment_version(view)
+        return view
 
 
 def _fetch(of: _Round | None) -> None:
@@ -255,7 +259,7 @@ def _first_tensor(output: Any) -> Any:
     while isinstance(output, tuple | list | dict) and output:
         output = next(iter(output.values() if isinstance(output, dict) else output))
     if hasattr(output, "_late"):  # logits that are not there: what they would be computed from
-        output = output._late[0].given
+        output = output._late[0].features
     return output if hasattr(output, "register_hook") else None
 
 
@@ -264,11 +268,3 @@ def _has_storage(tensor: Any) -> bool:
     import torch
 
     return type(tensor) in {torch.Tensor, torch.nn.Parameter} and tensor.layout == torch.strided
-
-
-def _bytes_of(tensor: Any) -> Any:
-    """The whole storage of a tensor, as bytes."""
-    import torch
-
-    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return empty.set_(tensor.untyped_storage())

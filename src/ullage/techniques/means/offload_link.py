@@ -34,6 +34,14 @@ class Link(Protocol):
         """Waits until the host can read what was copied to it."""
 
 
+def bytes_of(tensor: Any) -> Any:
+    """The whole storage of a tensor, as bytes."""
+    import torch
+
+    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return empty.set_(tensor.untyped_storage())
+
+
 def make_link(kind: str) -> Link:
     """A link to devices of a type, such as "cuda"."""
     return CudaLink() if kind == "cuda" else HostLink()
@@ -67,8 +75,8 @@ class CudaLink:
 
     def wait(self, mark: Any) -> None:
         """Has the stream that asked for the copy wait, and the current one."""
-        event, asked = mark
-        for stream in {asked, self._torch.cuda.current_stream(asked.device)}:
+        event, program = mark
+        for stream in {program, self._torch.cuda.current_stream(program.device)}:
             stream.wait_event(event)
 
     def settle(self) -> None:

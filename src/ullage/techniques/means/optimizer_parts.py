@@ -14,6 +14,11 @@ from typing import Any
 from ullage.errors import PlanError
 
 
+def parameters_of(optimizer: Any) -> list[Any]:
+    """The parameters of an optimizer, group by group."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def check_steps_in_parts(optimizer: Any, technique: str) -> None:
     """Raises PlanError where an optimizer cannot be stepped in parts."""
     from torch.optim import LBFGS

@@ -28,14 +28,14 @@ class OwnStep:
         changes.hook(self._optimizer.register_step_pre_hook(self._before))
         changes.hook(self._optimizer.register_step_post_hook(self._show))
 
-    def _before(self, _: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _before(self, _: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         self._show()  # what a step that failed has left hidden
-        given = with_closure_called(arguments, named)
+        call = with_closure_called(arguments, keywords)
         self._step()
         for group in self._optimizer.param_groups:
             self._hidden.append((group, group["params"]))
             group["params"] = []
-        return given
+        return call
 
     def _show(self, *_: Any) -> None:
         while self._hidden:
@@ -43,14 +43,14 @@ class OwnStep:
             group["params"] = parameters
 
 
-def with_closure_called(arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+def with_closure_called(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """The arguments of a step, with its closure called: what it computes is needed before."""
     import torch
 
     # (optimizer, closure) or (optimizer,), closure=...
-    closure = named.get("closure") if len(arguments) == 1 else arguments[1]
+    closure = keywords.get("closure") if len(arguments) == 1 else arguments[1]
     if closure is None:
         return None
     with torch.enable_grad():
         loss = closure()
-    return (arguments[0],), {**named, "closure": lambda: loss}
+    return (arguments[0],), {**keywords, "closure": lambda: loss}

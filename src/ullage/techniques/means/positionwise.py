@@ -67,8 +67,8 @@ def _follow(forward: Callable[[Any], Any], inputs: Any, lengths: Sequence[int]) 
     except Mixes as error:
         return str(error), False
     except Exception as error:
-        said = (str(error).splitlines() or [""])[0]
-        return f"cannot be followed without values ({type(error).__name__}: {said})", False
+        message = (str(error).splitlines() or [""])[0]
+        return f"cannot be followed without values ({type(error).__name__}: {message})", False
     finally:
         changed, has_drawn = state.changes() + state.parts_added(), state.has_drawn()
         state.put_back()
@@ -145,36 +145,36 @@ class _Run:
         self._along: dict[int, Along | None] = {}
         self._own: set[int] = set()
         with FakeTensorMode(allow_non_fake_inputs=True):
-            given = _like(inputs, length)
-            self._note(given, Along(given.dim() + POSITIONS, 1, 1), is_own=False)
+            tile = _like(inputs, length)
+            self._note(tile, Along(tile.dim() + POSITIONS, 1, 1), is_own=False)
             with _mode()(self), _functions()():
-                output = forward(given)
-            self._check_output(given, output)
+                output = forward(tile)
+            self._check_output(tile, output)
 
-    def call(self, operation: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def call(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Runs an operator, and follows positions through it."""
         import torch
 
         if operation._schema.name == "prim::device":  # what a fake tensor is asked for, not a value
-            return operation(*given, **named)
-        tensors = [one for one in _flat((given, named)) if isinstance(one, torch.Tensor)]
+            return operation(*arguments, **keywords)
+        tensors = [leaf for leaf in _flat((arguments, keywords)) if isinstance(leaf, torch.Tensor)]
         along = [self._of(tensor) for tensor in tensors]
         before = list(zip(tensors, along, strict=True))
-        result = operation(*given, **named)
-        made = [one for one in _flat(result) if isinstance(one, torch.Tensor)]
+        result = operation(*arguments, **keywords)
+        results = [leaf for leaf in _flat(result) if isinstance(leaf, torch.Tensor)]
         if is_drawn(operation) and "attention" not in operation._schema.name:
             raise Mixes("draws random numbers")
-        place = {id(one): where for one, where in before}
-        founds = (
-            follow(operation, (given, named), made, place, self._length)
+        place = {id(tensor): where for tensor, where in before}
+        places = (
+            follow(operation, (arguments, keywords), results, place, self._length)
             if any(along)
-            else [None] * len(made)
+            else [None] * len(results)
         )
-        self._check_written(operation, given, named, founds)
+        self._check_written(operation, arguments, keywords, places)
         shared = {_storage(tensor) for tensor in tensors}
-        self._enter(operation, given, named, made, founds)
-        for one, found in zip(made, founds, strict=True):
-            self._note(one, found, is_own=_storage(one) not in shared)
+        self._enter(operation, arguments, keywords, results, places)
+        for made_tensor, where in zip(results, places, strict=True):
+            self._note(made_tensor, where, is_own=_storage(made_tensor) not in shared)
         return result
 
     def _of(self, tensor: Any) -> Along | None:
@@ -198,52 +198,56 @@ class _Run:
             self._own.add(_storage(tensor))
 
     def _check_written(
-        self, operation: Any, given: tuple[Any, ...], named: dict[str, Any], founds: Sequence[Any]
+        self,
+        operation: Any,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        places: Sequence[Any],
     ) -> None:
         """Raises Mixes where an operator writes to what the module has not made itself."""
         for number, argument in enumerate(operation._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
-            into = given[number] if number < len(given) else named.get(argument.name)
-            for one in _flat(into):
-                if _storage(one) not in self._own:
+            into = arguments[number] if number < len(arguments) else keywords.get(argument.name)
+            for tensor in _flat(into):
+                if _storage(tensor) not in self._own:
                     raise Mixes("changes its input, a parameter or a buffer in place")
-                if any(found != self._along[id(one)] for found in founds):
+                if any(where != self._along[id(tensor)] for where in places):
                     raise Mixes(f"writes positions where none were ({operation})")
 
     def _enter(
         self,
         operation: Any,
-        given: tuple[Any, ...],
-        named: dict[str, Any],
-        made: list[Any],
-        founds: Sequence[Along | None],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        results: list[Any],
+        places: Sequence[Along | None],
     ) -> None:
         import torch
 
         shapes = [
-            (found, shape_without(one, found, self._length))
-            for one, found in zip(made, founds, strict=True)
+            (where, shape_without(result, where, self._length))
+            for result, where in zip(results, places, strict=True)
         ]
-        tells_shape = any(founds) and shape_tells_all(operation)
+        tells_shape = any(places) and shape_tells_all(operation)
         words = [
-            ("tensor", self._numbers[id(one)]) if isinstance(one, torch.Tensor) else repr(one)
-            for one in _flat((given, named))
-            if isinstance(one, torch.Tensor) or not tells_shape
+            ("tensor", self._numbers[id(leaf)]) if isinstance(leaf, torch.Tensor) else repr(leaf)
+            for leaf in _flat((arguments, keywords))
+            if isinstance(leaf, torch.Tensor) or not tells_shape
         ]
         self.program.append((str(operation), words, shapes))
 
-    def _check_output(self, given: Any, output: Any) -> None:
+    def _check_output(self, inputs: Any, output: Any) -> None:
         """Raises Mixes where the output is not one tensor with positions where the input's are."""
         import torch
 
         if not isinstance(output, torch.Tensor) or id(output) not in self._numbers:
             raise Mixes(f"returns {type(output).__name__}, and no tensor that it has computed")
         if self._along[id(output)] != Along(output.dim() + POSITIONS, 1, 1) or (
-            output.shape[:-1] != given.shape[:-1]
+            output.shape[:-1] != inputs.shape[:-1]
         ):
-            raise Mixes(f"makes {tuple(output.shape)} of {tuple(given.shape)}")
-        if _storage(output) == _storage(given):
+            raise Mixes(f"makes {tuple(output.shape)} of {tuple(inputs.shape)}")
+        if _storage(output) == _storage(inputs):
             raise Mixes("returns its input")
         if any(
             isinstance(node, torch.autograd.function.BackwardCFunction) for node in _nodes(output)
@@ -276,24 +280,24 @@ def shape_tells_all(operation: Any) -> bool:
     }  # fmt: skip
 
 
-def _difference(one: list[Any], other: list[Any]) -> str:
+def _difference(program: list[Any], other: list[Any]) -> str:
     """Why two runs are not of one program; "" where they are."""
-    for ours, theirs in zip(one, other, strict=False):
+    for ours, theirs in zip(program, other, strict=False):
         if ours[0] != theirs[0]:
             return f"runs {ours[0]} or {theirs[0]} by the number of positions"
         if ours != theirs:
             return f"computes with the number of positions ({ours[0]})"
-    return "" if len(one) == len(other) else "does more or less by the number of positions"
+    return "" if len(program) == len(other) else "does more or less by the number of positions"
 
 
 def _flat(value: Any) -> Iterator[Any]:
     if isinstance(value, tuple | list):
-        for one in value:
-            yield from _flat(one)
+        for element in value:
+            yield from _flat(element)
     elif isinstance(value, dict):
-        for name, one in sorted(value.items()):
+        for name, element in sorted(value.items()):
             yield name
-            yield from _flat(one)
+            yield from _flat(element)
     else:
         yield value
 
@@ -304,11 +308,11 @@ def _storage(tensor: Any) -> int:
 
 def _nodes(output: Any) -> Iterator[Any]:
     """The nodes of the graph behind a tensor."""
-    waiting, seen = [output.grad_fn], set()
+    waiting, visited = [output.grad_fn], set()
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
+        if node is not None and node not in visited:
+            visited.add(node)
             yield node
             waiting += [following for following, _ in node.next_functions]
 

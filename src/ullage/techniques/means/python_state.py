@@ -46,8 +46,8 @@ class PythonState:
             return
         content: Any = dict(value) if isinstance(value, dict) else list(value)
         self._contents.append((name, value, content))
-        for one in content.values() if isinstance(content, dict) else content:
-            self._look_into(name, one, depth - 1)
+        for element in content.values() if isinstance(content, dict) else content:
+            self._look_into(name, element, depth - 1)
 
     def changes(self) -> list[str]:
         """The attributes that are not now what they were, by their paths."""
@@ -119,20 +119,22 @@ def _own(part: Any) -> dict[str, Any]:
     }
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    if one is other:
+def _is_same(value: Any, other: Any) -> bool:
+    if value is other:
         return True
-    return type(one) is type(other) and isinstance(one, int | float | str) and one == other
+    return type(value) is type(other) and isinstance(value, int | float | str) and value == other
 
 
 def _is_same_content(value: Any, content: Any) -> bool:
     if len(value) != len(content):
         return False
     if isinstance(value, dict):
-        return all(key in value and _is_same(value[key], one) for key, one in content.items())
+        return all(
+            key in value and _is_same(value[key], element) for key, element in content.items()
+        )
     if isinstance(value, set):
-        return all(one in value for one in content)
-    return all(_is_same(one, other) for one, other in zip(value, content, strict=True))
+        return all(element in value for element in content)
+    return all(_is_same(element, other) for element, other in zip(value, content, strict=True))
 
 
 def _fill(value: Any, content: Any) -> None:
@@ -159,7 +161,7 @@ def _draws() -> tuple[Any, Any]:
 
 def _comparable(state: Any) -> Any:
     """A state whose arrays are bytes."""
-    return state and tuple(one.tobytes() if hasattr(one, "tobytes") else one for one in state)
+    return state and tuple(part.tobytes() if hasattr(part, "tobytes") else part for part in state)
 
 
 def _set_draws(draws: tuple[Any, Any]) -> None:

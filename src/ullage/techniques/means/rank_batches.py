@@ -33,12 +33,12 @@ def deal_batches(is_shared_out: Callable[[], bool], rank: int, size: int) -> Non
             return rows
 
     @functools.wraps(make)
-    def make_dealing(*arguments: Any, **named: Any) -> None:
-        bound = signature.bind(*arguments, **named)
-        given = bound.arguments
-        data, generator = given.get("dataset"), given.get("generator")
+    def make_dealing(*arguments: Any, **keywords: Any) -> None:
+        bound = signature.bind(*arguments, **keywords)
+        options = bound.arguments
+        data, generator = options.get("dataset"), options.get("generator")
         if not is_shared_out():
-            has_own = given.get("sampler") is not None or given.get("batch_sampler") is not None
+            has_own = options.get("sampler") is not None or options.get("batch_sampler") is not None
             if has_own or isinstance(data, IterableDataset):
                 warnings.warn(
                     "a DataLoader with a sampler of its own, or over a stream, is not dealt out to "
@@ -46,11 +46,11 @@ def deal_batches(is_shared_out: Callable[[], bool], rank: int, size: int) -> Non
                     stacklevel=2,
                 )
             else:
-                given["sampler"] = Dealt(
-                    data, size, rank, shuffle=bool(given.get("shuffle")),
+                options["sampler"] = Dealt(
+                    data, size, rank, shuffle=bool(options.get("shuffle")),
                     seed=0 if generator is None else generator.initial_seed(),
                 )  # fmt: skip
-                given["shuffle"] = None
+                options["shuffle"] = None
         make(*bound.args, **bound.kwargs)
 
     DataLoader.__init__ = make_dealing

@@ -30,7 +30,7 @@ _CACHES = "transformers.cache_utils"
 
 
 def checkpointed(
-    run: Any, arguments: tuple[Any, ...], named: dict[str, Any], **settings: Any
+    run: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], **settings: Any
 ) -> Any:
     """What a forward makes of its arguments, whose activations are computed again in backward.
 
@@ -42,13 +42,13 @@ def checkpointed(
     """
     from torch.utils.checkpoint import checkpoint
 
-    devices = {tensor.device: tensor for tensor in tensors((arguments, named))}
+    devices = {tensor.device: tensor for tensor in tensors((arguments, keywords))}
 
-    def call(_: Any, *arguments: Any, **named: Any) -> Any:
-        return run(*arguments, **named)
+    def call(_: Any, *arguments: Any, **keywords: Any) -> Any:
+        return run(*arguments, **keywords)
 
-    shown = tuple(devices.values())
-    return checkpoint(call, shown, *arguments, use_reentrant=False, **settings, **named)
+    examples = tuple(devices.values())
+    return checkpoint(call, examples, *arguments, use_reentrant=False, **settings, **keywords)
 
 
 class Rerun:
@@ -69,21 +69,21 @@ class Rerun:
         self._training = _flags(self._module)
         self._state: PythonState
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        given = list(tensors((arguments, named)))
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        inputs = list(tensors((arguments, keywords)))
         if self._seen is not None:
-            self._check_unchanged(given)
+            self._check_unchanged(inputs)
             with self._state.again(), _apart(self._module):
-                return self._run(arguments, named)
-        before = _versions(given)
+                return self._run(arguments, keywords)
+        before = _versions(inputs)
         self._state = PythonState(self._module)
         attributes = _versions(self._state.tensors())
         buffers = dict(self._module.named_buffers())
         versions = _versions(buffers.values())
         with _apart(self._module):
             pass  # both runs copy: selective checkpointing wants the same operations of them
-        result = self._run(arguments, named)
-        self._check_repeatable(given, before, buffers, versions)
+        result = self._run(arguments, keywords)
+        self._check_repeatable(inputs, before, buffers, versions)
         if self._state.parts_added():
             self._refuse(f"makes or drops its part {self._state.parts_added()[0]!r}")
         if _versions(self._state.tensors()) != attributes:
@@ -91,22 +91,22 @@ class Rerun:
         self._seen = before, _versions(self._module.parameters()), attributes
         return result
 
-    def _run(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _run(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         token = _WITHIN.set(self._keeps_results)
         try:
-            return self._forward(*with_own_caches(arguments), **with_own_caches(named))
+            return self._forward(*with_own_caches(arguments), **with_own_caches(keywords))
         finally:
             _WITHIN.reset(token)
 
     def _check_repeatable(
         self,
-        given: list[Any],
+        inputs: list[Any],
         before: list[int | None],
         buffers: dict[str, Any],
         versions: list[int | None],
     ) -> None:
         """Raises PlanError where the first run has changed what the second would start from."""
-        if _versions(given) != before:
+        if _versions(inputs) != before:
             self._refuse("changes its input in place")
         own = {id(buffer) for module in _normalizers(self._module) for buffer in module.buffers()}
         after = dict(self._module.named_buffers())
@@ -115,10 +115,10 @@ class Rerun:
             if id(buffer) not in own and not is_same:
                 self._refuse(f"changes its buffer {name!r}")
 
-    def _check_unchanged(self, given: list[Any]) -> None:
+    def _check_unchanged(self, inputs: list[Any]) -> None:
         """Raises PlanError where something was changed between the two runs."""
         parameters = _versions(self._module.parameters())
-        if (_versions(given), parameters, _versions(self._state.tensors())) != self._seen:
+        if (_versions(inputs), parameters, _versions(self._state.tensors())) != self._seen:
             self._refuse("has inputs or parameters that were changed before backward")
         if _flags(self._module) != self._training:
             self._refuse("was switched between training and evaluation before backward")
@@ -136,15 +136,15 @@ def with_own_caches(value: Any) -> Any:
     reads them; transformers' own checkpointing hands none to its layers.
     """
     if isinstance(value, tuple | list):
-        return type(value)(with_own_caches(one) for one in value)
+        return type(value)(with_own_caches(element) for element in value)
     if isinstance(value, dict):
-        return {name: with_own_caches(one) for name, one in value.items()}
+        return {name: with_own_caches(element) for name, element in value.items()}
     if not type(value).__module__.startswith(_CACHES):
         return value
-    made = copy.copy(value)
-    for name, var in vars(made).items():
-        setattr(made, name, with_own_caches(var))
-    return made
+    cache = copy.copy(value)
+    for name, var in vars(cache).items():
+        setattr(cache, name, with_own_caches(var))
+    return cache
 
 
 def _flags(module: Any) -> list[bool]:
@@ -152,9 +152,9 @@ def _flags(module: Any) -> list[bool]:
     return [part.training for part in module.modules()]
 
 
-def _versions(counted: Any) -> list[int | None]:
+def _versions(values: Any) -> list[int | None]:
     """How often each was changed; None of one that does not count."""
-    return [None if one.is_inference() else one._version for one in counted]
+    return [None if tensor.is_inference() else tensor._version for tensor in values]
 
 
 def _normalizers(module: Any) -> Iterator[Any]:
@@ -167,15 +167,15 @@ def _normalizers(module: Any) -> Iterator[Any]:
 @contextmanager
 def _apart(module: Any) -> Iterator[None]:
     """While this lasts, batch norms write their statistics to copies that nobody reads."""
-    kept = []
+    originals = []
     for part in _normalizers(module):
         for name in _STATISTICS:
             buffer = part._buffers.get(name)
             if buffer is not None:
-                kept.append((part._buffers, name, buffer))
+                originals.append((part._buffers, name, buffer))
                 part._buffers[name] = buffer.clone()
     try:
         yield
     finally:
-        for buffers, name, buffer in kept:
+        for buffers, name, buffer in originals:
             buffers[name] = buffer

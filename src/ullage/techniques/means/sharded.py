@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from ullage.errors import PlanError
 from ullage.techniques.applying.changes import Changes
+from ullage.techniques.means.optimizer_parts import parameters_of
 
 _HOOKS = (
     "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks",
@@ -58,14 +59,16 @@ class Sharded:
         for optimizer in optimizers:
             if any(known is optimizer for known, _ in self._had):
                 continue
-            if any(id(one) in new for one in optimizer.state):
+            if any(id(parameter) in new for parameter in optimizer.state):
                 raise PlanError(
                     "'shard' does not go with this program: its optimizer has states already; "
                     "load them after the plan is applied"
                 )
             self._had.append((optimizer, [group["params"] for group in optimizer.param_groups]))
             for group in optimizer.param_groups:
-                group["params"] = [new.get(id(one), one) for one in group["params"]]
+                group["params"] = [
+                    new.get(id(parameter), parameter) for parameter in group["params"]
+                ]
             self._changes.hook(optimizer.register_state_dict_post_hook(_gather_states))
             self._changes.hook(optimizer.register_load_state_dict_pre_hook(_deal_states))
 
@@ -175,26 +178,26 @@ def _gather(_module: Any, states: dict[str, Any], prefix: str, _metadata: Any) -
 
 
 def _deal(module: Any, states: dict[str, Any], prefix: str, *_: Any) -> None:
-    for name, one in module.named_parameters(remove_duplicate=False):
+    for name, parameter in module.named_parameters(remove_duplicate=False):
         if prefix + name in states:
-            states[prefix + name] = _part_like(one, states[prefix + name])
+            states[prefix + name] = _part_like(parameter, states[prefix + name])
 
 
 def _gather_states(_optimizer: Any, states: dict[str, Any]) -> dict[str, Any]:
-    found = {
-        number: {name: _saved(one) for name, one in of.items()}
+    whole_states = {
+        number: {name: _saved(state) for name, state in of.items()}
         for number, of in states["state"].items()
     }
-    return {**states, "state": found}
+    return {**states, "state": whole_states}
 
 
 def _deal_states(optimizer: Any, states: dict[str, Any]) -> dict[str, Any]:
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    found = {
-        number: {name: _part_like(parameters[number], one) for name, one in of.items()}
+    parameters = parameters_of(optimizer)
+    own_states = {
+        number: {name: _part_like(parameters[number], state) for name, state in of.items()}
         for number, of in states["state"].items()
     }
-    return {**states, "state": found}
+    return {**states, "state": own_states}
 
 
 # ---- What FSDP2 leaves on modules ----------------------------------------------------------------
@@ -213,7 +216,7 @@ def _undress(before: dict[Any, tuple[type, dict[str, Any]]]) -> None:
     for module, (kind, attributes) in before.items():
         module.__class__ = kind
         own = vars(module)
-        for name in [one for one in own if one not in attributes]:
+        for name in [attribute for attribute in own if attribute not in attributes]:
             del own[name]
         for name in _HOOKS:
             for key in set(own.get(name, ())) - attributes.get(name, set()):

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from ullage.techniques.applying.changes import Changes
+from ullage.techniques.means.optimizer_parts import parameters_of
 
 # Each element is stepped by itself, whatever else is in its tensor.
 _BY_ELEMENT = {
@@ -107,50 +108,52 @@ class SplitParameters:
     def _put_back(self) -> None:
         """Whole parameters again."""
         for optimizer in self._optimizers:
-            for one in self._dims:
-                if one in optimizer.state:
-                    optimizer.state[one] = self._whole_states(one, optimizer.state[one])
-        for one, dim in self._dims.items():
-            gradient, one.grad = one.grad, None
-            one.data = self._whole(one.data, dim)
-            one.grad = None if gradient is None else self._whole(gradient, dim)
+            for parameter in self._dims:
+                if parameter in optimizer.state:
+                    optimizer.state[parameter] = self._whole_states(
+                        parameter, optimizer.state[parameter]
+                    )
+        for parameter, dim in self._dims.items():
+            gradient, parameter.grad = parameter.grad, None
+            parameter.data = self._whole(parameter.data, dim)
+            parameter.grad = None if gradient is None else self._whole(gradient, dim)
 
     # ---- Dictionaries of states ------------------------------------------------------------------
 
     def _gather(self, module: Any, states: dict[str, Any], prefix: str, _metadata: Any) -> None:
-        for name, one in module.named_parameters(remove_duplicate=False):
-            if one in self._dims and prefix + name in states:
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            if parameter in self._dims and prefix + name in states:
                 # In the host's memory, one after another: all would not fit the device.
-                states[prefix + name] = self._whole(one.data, self._dims[one]).cpu()
+                states[prefix + name] = self._whole(parameter.data, self._dims[parameter]).cpu()
 
     def _deal(self, module: Any, states: dict[str, Any], prefix: str, *_: Any) -> None:
-        for name, one in module.named_parameters(remove_duplicate=False):
-            found = states.get(prefix + name)
-            if one in self._dims and found is not None and found.shape != one.shape:
-                states[prefix + name] = self._part(found, self._dims[one])
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            whole = states.get(prefix + name)
+            if parameter in self._dims and whole is not None and whole.shape != parameter.shape:
+                states[prefix + name] = self._part(whole, self._dims[parameter])
 
     def _gather_states(self, optimizer: Any, states: dict[str, Any]) -> dict[str, Any]:
-        found = dict(states["state"])
-        for number, parameter in enumerate(_parameters(optimizer)):
-            if parameter in self._dims and number in found:
-                found[number] = self._whole_states(parameter, found[number])
-        return {**states, "state": found}
+        whole_states = dict(states["state"])
+        for number, parameter in enumerate(parameters_of(optimizer)):
+            if parameter in self._dims and number in whole_states:
+                whole_states[number] = self._whole_states(parameter, whole_states[number])
+        return {**states, "state": whole_states}
 
     def _deal_states(self, optimizer: Any, states: dict[str, Any]) -> dict[str, Any]:
-        found = dict(states["state"])
-        for number, parameter in enumerate(_parameters(optimizer)):
+        own_states = dict(states["state"])
+        for number, parameter in enumerate(parameters_of(optimizer)):
             dim = self._dims.get(parameter)
-            if dim is None or number not in found:
+            if dim is None or number not in own_states:
                 continue
             whole = list(parameter.shape)
             whole[dim] *= self._size
-            found[number] = {
+            own_states[number] = {
                 name: self._part(value, dim)
                 if list(getattr(value, "shape", ())) == whole
                 else value
-                for name, value in found[number].items()
+                for name, value in own_states[number].items()
             }
-        return {**states, "state": found}
+        return {**states, "state": own_states}
 
     # ---- Norms -----------------------------------------------------------------------------------
 
@@ -162,15 +165,15 @@ class SplitParameters:
         norm_of = clip_grad._get_total_norm
 
         def total_norm(
-            tensors: Iterable[Any], norm_type: float = 2.0, *arguments: Any, **named: Any
+            tensors: Iterable[Any], norm_type: float = 2.0, *arguments: Any, **keywords: Any
         ) -> Any:
             own = {id(dim.grad) for dim in self._dims}
             listed = list(tensors)
-            split = [one for one in listed if id(one) in own]
-            rest = [one for one in listed if id(one) not in own]
+            split = [gradient for gradient in listed if id(gradient) in own]
+            rest = [gradient for gradient in listed if id(gradient) not in own]
             return self._joined(
-                norm_of(split, norm_type, *arguments, **named),
-                norm_of(rest, norm_type, *arguments, **named),
+                norm_of(split, norm_type, *arguments, **keywords),
+                norm_of(rest, norm_type, *arguments, **keywords),
                 float(norm_type),
             )
 
@@ -197,7 +200,3 @@ class SplitParameters:
         powers = split**order
         distributed.all_reduce(powers)
         return (powers + rest**order) ** (1 / order)
-
-
-def _parameters(optimizer: Any) -> list[Any]:
-    return [one for group in optimizer.param_groups for one in group["params"]]

@@ -66,9 +66,9 @@ class StoredStates:
     def _step(self) -> None:
         store, state = self._store, self._optimizer.state
         fetched: list[States] = []
-        found = list(parts(self._optimizer, self._part_bytes))
-        for index, (group, part) in enumerate(found):
-            ahead = found[index + len(fetched) : index + 1 + store.num_ahead]
+        all_parts = list(parts(self._optimizer, self._part_bytes))
+        for index, (group, part) in enumerate(all_parts):
+            ahead = all_parts[index + len(fetched) : index + 1 + store.num_ahead]
             fetched += [store.fetch(_of(state, more)) for _, more in ahead]
             store.begin()
             states = fetched.pop(0)

@@ -41,14 +41,14 @@ class Smaller:
 
         length: of sequences; None: as they are.
         """
-        found = list(tensors(call))
-        rows = next((one.shape[0] for one in found if one.dim()), 1)
+        inputs = list(tensors(call))
+        rows = next((tensor.shape[0] for tensor in inputs if tensor.dim()), 1)
         lengths = [
-            one.shape[1]
-            for one in found
-            if (one.dim() == 2 and not one.is_floating_point()) or one.dim() == 3
+            tensor.shape[1]
+            for tensor in inputs
+            if (tensor.dim() == 2 and not tensor.is_floating_point()) or tensor.dim() == 3
         ]
-        sides = [one.shape[-1] for one in found if one.dim() == 4]
+        sides = [tensor.shape[-1] for tensor in inputs if tensor.dim() == 4]
         positions, side = next(iter(lengths), 0), next(iter(sides), 0)
         to = positions if length is None else min(positions, length)
         to_side = side if length is None else min(side, _IMAGE)
@@ -57,12 +57,12 @@ class Smaller:
     @property
     def text(self) -> str:
         """For people."""
-        said = [f"batch {self.rows[1]}"]
+        sizes = [f"batch {self.rows[1]}"]
         if self.length[0]:
-            said.append(f"length {self.length[1]}")
+            sizes.append(f"length {self.length[1]}")
         if self.side[0]:
-            said.append(f"images of {self.side[1]}")
-        return ", ".join(said)
+            sizes.append(f"images of {self.side[1]}")
+        return ", ".join(sizes)
 
     def shape(self, tensor: Any) -> tuple[int, ...]:
         """What a tensor's shape becomes."""
@@ -95,8 +95,8 @@ class Smaller:
         if tensor.is_floating_point():
             if (is_mask and known.any()) or not bool(known.isfinite().all()):
                 return known
-            made = torch.empty(shape, dtype=dtype, device="cpu").normal_(generator=generator)
-            return made.requires_grad_(tensor.requires_grad and tensor.is_leaf)
+            noise = torch.empty(shape, dtype=dtype, device="cpu").normal_(generator=generator)
+            return noise.requires_grad_(tensor.requires_grad and tensor.is_leaf)
         if is_mask:
             return known if known.any() else torch.ones_like(known)
         is_token = not name or any(word in name for word in _TOKENS)
@@ -109,9 +109,9 @@ class Smaller:
 
 def tensors(value: Any) -> Iterator[Any]:
     """All tensors in arguments."""
-    found: list[Any] = []
-    mapped(value, lambda tensor, _: found.append(tensor))
-    return iter(found)
+    leaves: list[Any] = []
+    mapped(value, lambda tensor, _: leaves.append(tensor))
+    return iter(leaves)
 
 
 def mapped(value: Any, change: Any, name: str = "") -> Any:
@@ -125,12 +125,12 @@ def mapped(value: Any, change: Any, name: str = "") -> Any:
     if isinstance(value, torch.Tensor):
         return change(value, name)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(mapped(one, change, name) for one in value))
+        return type(value)(*(mapped(element, change, name) for element in value))
     if isinstance(value, list | tuple):
-        return type(value)(mapped(one, change, name) for one in value)
+        return type(value)(mapped(element, change, name) for element in value)
     if isinstance(value, dict):
-        made = {key: mapped(one, change, str(key)) for key, one in value.items()}
-        return made if type(value) is dict else _like(value, made)
+        entries = {key: mapped(element, change, str(key)) for key, element in value.items()}
+        return entries if type(value) is dict else _like(value, entries)
     if value is None or isinstance(value, bool | int | float | str | torch.dtype | torch.device):
         return value
     if hasattr(value, "data") and isinstance(value.data, dict):  # transformers' BatchEncoding
@@ -138,8 +138,8 @@ def mapped(value: Any, change: Any, name: str = "") -> Any:
     raise CannotReplayError(f"it is called with a {type(value).__name__}, which is not copied")
 
 
-def _like(mapping: Any, made: dict[Any, Any]) -> Any:
+def _like(mapping: Any, entries: dict[Any, Any]) -> Any:
     try:
-        return type(mapping)(made)
+        return type(mapping)(entries)
     except TypeError:
-        return made
+        return entries

@@ -54,14 +54,14 @@ class Replayed:
     @property
     def text(self) -> str:
         """For people, in a line."""
-        said = []
+        clauses = []
         if self.done:
             how = f", in {self.precision}" + (f", {self.reduced}" if self.reduced else "")
-            said.append(f"replayed with real numbers: {', '.join(self.done)}{how}")
+            clauses.append(f"replayed with real numbers: {', '.join(self.done)}{how}")
         if self.difference:
-            said.append(f"differs: {self.difference}")
-        said += [f"not replayed: {name}, because {why}" for name, why in self.not_done.items()]
-        return "; ".join(said) or "nothing in it changes the arithmetic"
+            clauses.append(f"differs: {self.difference}")
+        clauses += [f"not replayed: {name}, because {why}" for name, why in self.not_done.items()]
+        return "; ".join(clauses) or "nothing in it changes the arithmetic"
 
     @property
     def document(self) -> dict[str, Any]:
@@ -81,9 +81,9 @@ def write_replayed(directory: Path, replayed: Replayed) -> None:
 def read_replayed(directory: Path) -> Replayed | None:
     """What the processes of a run have found; of several, the first that differs."""
     replayeds = [
-        Replayed(**{**said, "done": tuple(said["done"])})
+        Replayed(**{**document, "done": tuple(document["done"])})
         for path in sorted(directory.glob(f"{_PREFIX}*.json"))
-        for said in [json.loads(path.read_text(encoding="utf-8"))]
+        for document in [json.loads(path.read_text(encoding="utf-8"))]
     ]
     return next(
         (replayed for replayed in replayeds if not replayed.is_same), next(iter(replayeds), None)

@@ -83,8 +83,8 @@ def replay(plan: Plan, top: Any, optimizers: list[Any], called: Any, call: Any) 
     root = unwrapped(top)
     replayed = Replayed(not_done=not_done)
     if actions:
-        path = next((path for path, one in paths(root) if one is unwrapped(called)), "")
-        kinds = {path: class_name(one) for path, one in paths(root)}
+        path = next((path for path, module in paths(root) if module is unwrapped(called)), "")
+        kinds = {path: class_name(module) for path, module in paths(root)}
         replayed = _replay(Model(root, optimizers, path, call, kinds), actions, not_done)
     return replace(replayed, seconds=round(time.monotonic() - started_s, 3))
 
@@ -111,13 +111,13 @@ def _replay(model: Model, actions: tuple[Action, ...], not_done: dict[str, str])
     first_reason = ""
     for way in _ways():
         try:
-            found = _try(model, actions, way)
+            replayed = _try(model, actions, way)
         except CannotReplayError as error:
             reason = str(error)
         except Exception as error:  # the program's own code may do anything
             reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
         else:
-            return replace(found, not_done={**not_done, **found.not_done})
+            return replace(replayed, not_done={**not_done, **replayed.not_done})
         first_reason = first_reason or reason
     names = {action.technique: first_reason or _NOTHING_FITS for action in actions}
     return Replayed(not_done={**not_done, **names})
@@ -160,15 +160,15 @@ def _try(model: Model, actions: tuple[Action, ...], way: _Way) -> Replayed:
         untreated = train(make, script, lambda *_: None)
         if not all(torch.isfinite(torch.tensor(untreated.losses))):
             raise CannotReplayError("its loss of random numbers is no number")
-        said = _in_words(thin, rows, smaller)
-        found = _judge(model, thin, actions, lambda some: _treat(make, script, some), untreated)
-        return replace(found, reduced=said, precision=str(dtype).removeprefix("torch."))
+        reductions = _in_words(thin, rows, smaller)
+        replayed = _judge(model, thin, actions, lambda some: _treat(make, script, some), untreated)
+        return replace(replayed, reduced=reductions, precision=str(dtype).removeprefix("torch."))
 
 
 def _treat(make: Any, script: Script, actions: Sequence[Action]) -> Training:
     def plan_for(model: Any, optimizers: list[Any]) -> Plan:
-        named = [path for action in actions for path in action.modules]
-        return Plan(tuple(actions), describe_program(model, optimizers, named))
+        module_paths = [path for action in actions for path in action.modules]
+        return Plan(tuple(actions), describe_program(model, optimizers, module_paths))
 
     return train(make, script, plan_for)
 
@@ -180,31 +180,33 @@ def _judge(
     import torch
 
     not_done: dict[str, str] = {}
-    wanted = [action for action in thin.actions if action.modules or not _is_for_modules(action)]
+    pending = [action for action in thin.actions if action.modules or not _is_for_modules(action)]
     dtype = next(iter(untreated.values.values())).dtype if untreated.values else torch.float64
-    while wanted:
+    while pending:
         try:
-            treated = treat(wanted)
+            treated = treat(pending)
         except PlanError as error:
-            refuser = next((one for one in wanted if repr(one.technique) in str(error)), None)
+            refuser = next(
+                (action for action in pending if repr(action.technique) in str(error)), None
+            )
             if refuser is None or _is_for_modules(refuser):
                 return Replayed(not_done=not_done, difference=f"refused: {error}")
             # What it refuses may be what stands for the program's loop.
             not_done[refuser.technique] = f"the twin is refused: {error}"
-            wanted.remove(refuser)
+            pending.remove(refuser)
             continue
         except Exception as error:
             text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
             return Replayed(not_done=not_done, difference=f"it fails with {text}")
-        found = compare(treated, untreated, dtype)
-        done, more = _covered(model.kinds, thin, actions, wanted, untreated.called)
+        difference = compare(treated, untreated, dtype)
+        done, more = _covered(model.kinds, thin, actions, pending, untreated.called)
         return Replayed(
             done=done,
             not_done={**not_done, **more},
-            difference=found.text,
-            loss_diff=found.loss,
-            gradient_diff=found.gradient,
-            parameter_diff=found.parameter,
+            difference=difference.text,
+            loss_diff=difference.loss,
+            gradient_diff=difference.gradient,
+            parameter_diff=difference.parameter,
             num_steps=NUM_STEPS,
         )
     return Replayed(not_done=not_done)
@@ -222,7 +224,7 @@ def _covered(
     called: the paths of the modules that the untreated twin calls.
     """
     done, not_done = [], dict[str, str]()
-    names = {one.technique for one in replayed}
+    names = {action.technique for action in replayed}
     for action in actions:
         if action.technique not in names:
             continue
@@ -275,9 +277,9 @@ def _available_bytes() -> int:
 
 
 def _in_words(thin: Thin, rows: Rows, smaller: Smaller) -> str:
-    said = [smaller.text]
+    reductions = [smaller.text]
     if thin.num_left_out:
-        said.append(f"{thin.num_left_out} modules that are like others left out")
+        reductions.append(f"{thin.num_left_out} modules that are like others left out")
     if rows.sizes:
-        said.append(f"{', '.join(map(str, sorted(rows.sizes)))} rows of embeddings made 1024")
-    return ", ".join(said)
+        reductions.append(f"{', '.join(map(str, sorted(rows.sizes)))} rows of embeddings made 1024")
+    return ", ".join(reductions)

@@ -59,9 +59,9 @@ def thinned(root: Any, actions: Sequence[Action], num_alike: int | None = 2) -> 
                     new_path[join(path, name)] = None
                 for number, name in enumerate(staying):
                     new_path[join(path, name)] = join(path, str(number))
-                held = [module._modules[name] for name in staying]
+                children = [module._modules[name] for name in staying]
                 module._modules = type(module._modules)(
-                    (str(number), one) for number, one in enumerate(held)
+                    (str(number), child) for number, child in enumerate(children)
                 )
         renamed = {path: _renamed(path, new_path) for path in kinds}
         yield Thin(
@@ -75,8 +75,8 @@ def thinned(root: Any, actions: Sequence[Action], num_alike: int | None = 2) -> 
             left_out,
         )
     finally:
-        for module, held in before:
-            module._modules = held
+        for module, children in before:
+            module._modules = children
 
 
 def _kinds(root: Any, actions: Sequence[Action]) -> dict[str, _Kind]:
@@ -85,7 +85,7 @@ def _kinds(root: Any, actions: Sequence[Action]) -> dict[str, _Kind]:
     for action in actions:
         for path in action.modules:
             treated.setdefault(path, []).append((action.technique, str(action.settings)))
-    found = {}
+    kinds = {}
     for path, module in paths(root):
         inside = f"{path}." if path else ""
         within = sorted(
@@ -93,17 +93,17 @@ def _kinds(root: Any, actions: Sequence[Action]) -> dict[str, _Kind]:
             for other, done in treated.items()
             if other.startswith(inside)
         )
-        found[path] = (*structure(module), tuple(treated.get(path, ())), tuple(within))
-    return found
+        kinds[path] = (*structure(module), tuple(treated.get(path, ())), tuple(within))
+    return kinds
 
 
 def structure(module: Any) -> tuple[Any, ...]:
     """What tells a module from others: classes, shapes and settings of all in it."""
     parts = [(path, type(part).__name__, *_settings(part)) for path, part in module.named_modules()]
     tensors = [
-        (name, tuple(one.shape), str(one.dtype), one.requires_grad)
-        for name, one in (*module.named_parameters(), *module.named_buffers())
-        if not getattr(one, "is_lazy", False)
+        (name, tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad)
+        for name, tensor in (*module.named_parameters(), *module.named_buffers())
+        if not getattr(tensor, "is_lazy", False)
     ]
     return tuple(parts), tuple(tensors)
 
@@ -121,9 +121,9 @@ def _staying(path: str, module: Any, kinds: Mapping[str, _Kind], num_alike: int)
     """The names of the modules of a list that stay; what has no parameters stays."""
     count: dict[_Kind, int] = {}
     staying = []
-    for name, one in module._modules.items():
+    for name, child in module._modules.items():
         kind = kinds.get(join(path, name))
-        if one is not None and kind is not None and next(one.parameters(), None) is not None:
+        if child is not None and kind is not None and next(child.parameters(), None) is not None:
             count[kind] = count.get(kind, 0) + 1
             if count[kind] > num_alike:
                 continue
@@ -159,5 +159,5 @@ def _stands_for(
     for path, to in renamed.items():
         if to is not None:
             there.setdefault(kinds[path], to)
-    named = [path for action in actions for path in action.modules]
-    return {path: there[kinds[path]] for path in named if kinds[path] in there}
+    module_paths = [path for action in actions for path in action.modules]
+    return {path: there[kinds[path]] for path in module_paths if kinds[path] in there}

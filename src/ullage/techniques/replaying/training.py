@@ -80,14 +80,16 @@ def train(
         called = dict(paths(model))[script.path]
         for step in range(NUM_STEPS):
             _clear(model, optimizers)
-            arguments, named = script.draw(step)
-            loss = loss_of(called(*arguments, **named), has_classes=script.has_classes, seed=step)
+            arguments, keywords = script.draw(step)
+            loss = loss_of(
+                called(*arguments, **keywords), has_classes=script.has_classes, seed=step
+            )
             loss.backward()
             done.losses.append(float(loss.detach()))
             if step == NUM_STEPS - 1:
                 done.gradients.update(_gradients(model))
             _step(model, optimizers)
-        done.values.update({name: one.detach().clone() for name, one in _values(model)})
+        done.values.update({name: tensor.detach().clone() for name, tensor in _values(model)})
     return done
 
 
@@ -105,9 +107,9 @@ def _clear(model: Any, optimizers: Sequence[Any]) -> None:
 
 def _gradients(model: Any) -> dict[str, Any]:
     return {
-        name: one.grad.detach().clone()
-        for name, one in model.named_parameters()
-        if one.grad is not None
+        name: parameter.grad.detach().clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
     }
 
 
@@ -143,9 +145,9 @@ def loss_of(output: Any, *, has_classes: bool, seed: int) -> Any:
         classes = torch.randint(0, rows.shape[1], (rows.shape[0],), generator=generator)
         return torch.nn.functional.cross_entropy(rows, classes)
     losses = []
-    for one in tensors:
-        aim = torch.empty(one.shape, dtype=one.dtype, device="cpu").normal_(generator=generator)
-        losses.append((one - aim).square().mean())
+    for tensor in tensors:
+        aim = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+        losses.append((tensor - aim.normal_(generator=generator)).square().mean())
     return torch.stack(losses).sum()
 
 
@@ -184,12 +186,12 @@ def on_the_cpu(dtype: Any) -> Iterator[None]:
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            named = {key: changed(value) for key, value in (kwargs or {}).items()}
+            keywords = {key: changed(value) for key, value in (kwargs or {}).items()}
             if function is tensor.cuda:
                 return args[0]
             if function in to_types:
                 return args[0].to(dtype)
-            return function(*map(changed, args), **named)
+            return function(*map(changed, args), **keywords)
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -224,9 +226,11 @@ def compare(treated: Training, untreated: Training, dtype: Any) -> Difference:
     # but for its rounding.
     least = 0.0 if is_double else 2 * _RATE * NUM_STEPS
     pairs = zip(treated.losses, untreated.losses, strict=True)
-    losses = [abs(one - other) / max(abs(other), 1.0) for one, other in pairs]
-    largest = max((float(one.abs().max()) for one in untreated.gradients.values() if one.numel()),
-                  default=0.0)  # fmt: skip
+    losses = [abs(loss - other) / max(abs(other), 1.0) for loss, other in pairs]
+    largest = max(
+        (float(value.abs().max()) for value in untreated.gradients.values() if value.numel()),
+        default=0.0,
+    )
     gradients = _apart(treated.gradients, untreated.gradients, 1e-3 * largest)
     values = _apart(treated.values, untreated.values, 0.0, least)
     text = ""
@@ -235,10 +239,10 @@ def compare(treated: Training, untreated: Training, dtype: Any) -> Difference:
             text = f"the loss of step {number + 1} is {treated.losses[number]:.10g} under it, and "
             text += f"{untreated.losses[number]:.10g} without"
             break
-    for what, found in (("gradient", gradients), ("value", values)):
-        name = max(found, key=found.__getitem__, default="")
-        if not text and any(not off <= close for off in found.values()):
-            text = f"the {what} of {name} is off by {found[name]:.2g} of it"
+    for what, deviations in (("gradient", gradients), ("value", values)):
+        name = max(deviations, key=deviations.__getitem__, default="")
+        if not text and any(not off <= close for off in deviations.values()):
+            text = f"the {what} of {name} is off by {deviations[name]:.2g} of it"
     return Difference(
         max(losses, default=0.0),
         max(gradients.values(), default=0.0),
@@ -248,16 +252,16 @@ def compare(treated: Training, untreated: Training, dtype: Any) -> Difference:
 
 
 def _apart(
-    found: dict[str, Any], expected: dict[str, Any], floor: float, least: float = 0.0
+    tensors: dict[str, Any], expected: dict[str, Any], floor: float, least: float = 0.0
 ) -> dict[str, float]:
     """By name, how far tensors are apart; of those that are in both."""
     apart = {}
-    for name in found.keys() & expected.keys():
-        one, other = found[name], expected[name]
-        if one.shape != other.shape:
+    for name in tensors.keys() & expected.keys():
+        tensor, other = tensors[name], expected[name]
+        if tensor.shape != other.shape:
             apart[name] = float("inf")
-        elif one.numel():
-            off = float((one.double() - other.double()).abs().max()) - least
+        elif tensor.numel():
+            off = float((tensor.double() - other.double()).abs().max()) - least
             scale = max(float(other.double().abs().max()), floor)
             apart[name] = max(off, 0.0) / scale if scale else float(off > 0)
     return dict(sorted(apart.items()))

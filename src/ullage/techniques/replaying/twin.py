@@ -20,7 +20,7 @@ from ullage.record.owners.module_trees import class_name
 _MANY_ROWS = 4096
 NUM_ROWS = 1024
 # Random numbers that are drawn; a larger tensor repeats them.
-_DRAWN = 1_000_003
+_NUM_DRAWS = 1_000_003
 _NOISE = 0.1
 _RATE = 1e-3
 
@@ -69,7 +69,9 @@ class Rows(NamedTuple):
         """Has the modules of the twin, and their configurations, say how many rows there are."""
         if not self.sizes:
             return
-        configs = {id(one): one for m in model.modules() if (one := getattr(m, "config", None))}
+        configs = {
+            id(config): config for m in model.modules() if (config := getattr(m, "config", None))
+        }
         for owner in (*model.modules(), *configs.values()):
             for name, value in list(getattr(owner, "__dict__", {}).items()):
                 if type(value) is int and value in self.sizes:
@@ -101,9 +103,9 @@ def make_twin(root: Any, optimizers: list[Any], dtype: Any, rows: Rows) -> tuple
         raise CannotReplayError(
             f"{class_name(root)} cannot be copied ({type(error).__name__}: {_first_line(error)})"
         ) from None
-    for name, one in model.named_parameters():
-        if not one.is_cpu:
-            raise CannotReplayError(f"{name} is a {type(one).__name__}, which is not copied")
+    for name, parameter in model.named_parameters():
+        if not parameter.is_cpu:
+            raise CannotReplayError(f"{name} is a {type(parameter).__name__}, which is not copied")
     rows.tell(model)
     twins = {id(old): memo[id(old)] for old in root.parameters() if id(old) in memo}
     return model, [_twin_of_optimizer(optimizer, twins) for optimizer in optimizers]
@@ -118,11 +120,11 @@ def _tensors_become_twins(dtype: Any, rows: Rows) -> Iterator[None]:
     """While this lasts, a deep copy of a tensor is its twin."""
     import torch
 
-    drawn = _Drawn(dtype)
+    numbers = _RandomNumbers(dtype)
 
     def twin(tensor: Any, memo: dict[int, Any]) -> Any:
         if id(tensor) not in memo:
-            memo[id(tensor)] = _twin_of_tensor(tensor, drawn, rows)
+            memo[id(tensor)] = _twin_of_tensor(tensor, numbers, rows)
         return memo[id(tensor)]
 
     kinds = (torch.Tensor, torch.nn.Parameter)
@@ -136,7 +138,7 @@ def _tensors_become_twins(dtype: Any, rows: Rows) -> Iterator[None]:
             kind.__deepcopy__ = method
 
 
-class _Drawn:
+class _RandomNumbers:
     """Random numbers, the same for each twin of a model."""
 
     def __init__(self, dtype: Any) -> None:
@@ -148,14 +150,14 @@ class _Drawn:
 
     def normal(self, shape: tuple[int, ...]) -> Any:
         torch, size = self._torch, self._torch.Size(shape).numel()
-        drawn = torch.empty(min(size, _DRAWN), dtype=self.dtype, device="cpu")
-        drawn.normal_(generator=self._generator)
-        if size > _DRAWN:
-            drawn = drawn.repeat(-(-size // _DRAWN))[:size]
-        return drawn.reshape(shape)
+        values = torch.empty(min(size, _NUM_DRAWS), dtype=self.dtype, device="cpu")
+        values.normal_(generator=self._generator)
+        if size > _NUM_DRAWS:
+            values = values.repeat(-(-size // _NUM_DRAWS))[:size]
+        return values.reshape(shape)
 
 
-def _twin_of_tensor(tensor: Any, drawn: _Drawn, rows: Rows) -> Any:
+def _twin_of_tensor(tensor: Any, numbers: _RandomNumbers, rows: Rows) -> Any:
     import torch
 
     is_parameter = isinstance(tensor, torch.nn.Parameter)
@@ -164,14 +166,14 @@ def _twin_of_tensor(tensor: Any, drawn: _Drawn, rows: Rows) -> Any:
     if is_lazy or getattr(kind, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__:
         raise CannotReplayError(f"it has a {kind.__name__}, which is not copied")
     if not is_parameter or not tensor.is_floating_point():
-        made = known_values(tensor, drawn.dtype)
-        return torch.nn.Parameter(made, tensor.requires_grad) if is_parameter else made
+        twin = known_values(tensor, numbers.dtype)
+        return torch.nn.Parameter(twin, tensor.requires_grad) if is_parameter else twin
     shape = rows.shape(tensor)
-    made = drawn.normal(shape).mul_(_deviation(shape))
+    twin = numbers.normal(shape).mul_(_deviation(shape))
     if len(shape) < 2:  # of a norm or a bias: around what it is
-        known = known_values(tensor, drawn.dtype).nan_to_num_().clamp_(-2, 2)
-        made += known[: shape[0]] if shape else known
-    return torch.nn.Parameter(made, tensor.requires_grad)
+        known = known_values(tensor, numbers.dtype).nan_to_num_().clamp_(-2, 2)
+        twin += known[: shape[0]] if shape else known
+    return torch.nn.Parameter(twin, tensor.requires_grad)
 
 
 def _deviation(shape: tuple[int, ...]) -> float:
@@ -190,10 +192,10 @@ def known_values(tensor: Any, dtype: Any) -> Any:
     """
     import torch
 
-    made = tensor.detach().to("cpu", copy=True)
-    if made.dim() >= 2 and made.shape[-1] == made.shape[-2] > 1 and not made.any():
-        made = torch.ones_like(made).tril_()
-    return made.to(dtype) if made.is_floating_point() else made
+    values = tensor.detach().to("cpu", copy=True)
+    if values.dim() >= 2 and values.shape[-1] == values.shape[-2] > 1 and not values.any():
+        values = torch.ones_like(values).tril_()
+    return values.to(dtype) if values.is_floating_point() else values
 
 
 def _twin_of_optimizer(optimizer: Any, twins: Mapping[int, Any]) -> Any:
@@ -201,24 +203,26 @@ def _twin_of_optimizer(optimizer: Any, twins: Mapping[int, Any]) -> Any:
     step.
     """
     kind: Any = type(optimizer)
-    made = kind.__new__(kind)
+    twin = kind.__new__(kind)
     groups = []
     for group in optimizer.param_groups:
-        told = {name: _plain(value) for name, value in group.items() if name != "params"}
-        if "lr" in told:
-            told["lr"] = float(told["lr"]) or _RATE  # a schedule may begin at 0
-        if told.get("capturable"):
-            told["capturable"] = False
-        held = [twins[id(one)] for one in group["params"] if id(one) in twins]
-        groups.append({"params": held, **told})
+        settings = {name: _plain(value) for name, value in group.items() if name != "params"}
+        if "lr" in settings:
+            settings["lr"] = float(settings["lr"]) or _RATE  # a schedule may begin at 0
+        if settings.get("capturable"):
+            settings["capturable"] = False
+        parameters = [
+            twins[id(parameter)] for parameter in group["params"] if id(parameter) in twins
+        ]
+        groups.append({"params": parameters, **settings})
     own = {
         name: value
         for name, value in vars(optimizer).items()
         if value is None or isinstance(value, bool | int | float | str | tuple)
     }
     defaults = {name: _plain(value) for name, value in optimizer.defaults.items()}
-    made.__setstate__({**own, "defaults": defaults, "state": _states(), "param_groups": groups})
-    return made
+    twin.__setstate__({**own, "defaults": defaults, "state": _states(), "param_groups": groups})
+    return twin
 
 
 def _states() -> Any:
