@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ullage.techniques.autocast import compute_in
+from ullage.techniques.means.mixed_precision import compute_in
 from ullage.techniques.means.optimizer_parts import parameters_of
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 

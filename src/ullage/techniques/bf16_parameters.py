@@ -13,7 +13,7 @@ import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ullage.techniques.autocast import widened
+from ullage.techniques.means.mixed_precision import widened
 from ullage.techniques.means.optimizer_parts import (
     check_steps_in_parts,
     parameters_of,

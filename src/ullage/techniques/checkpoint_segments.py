@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.errors import PlanError
 from ullage.techniques.means.rerun import Rerun, checkpointed
+from ullage.techniques.means.tiling import even_lengths
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
@@ -50,12 +51,6 @@ def read_lengths(text: str, path: str, count: int) -> tuple[int, ...]:
             f"number of modules in {path!r}, such as '{count // 2},{count - count // 2}'"
         )
     return lengths
-
-
-def even_lengths(count: int, num_segments: int) -> tuple[int, ...]:
-    """The lengths of as many segments, as even as can be."""
-    cuts = [count * place // num_segments for place in range(num_segments + 1)]
-    return tuple(end - start for start, end in itertools.pairwise(cuts))
 
 
 def _run(lengths: tuple[int, ...], is_last_run_once: bool, forward: Any, value: Any) -> Any:  # noqa: FBT001 - bound once

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ullage.record.owners.module_trees import paths
 from ullage.techniques.means.late_logits import Source, late_logits
 from ullage.techniques.means.linear_loss import linear_cross_entropy
+from ullage.techniques.means.model_head import find_head
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
@@ -30,23 +31,6 @@ def _apply(target: Target, action: Action) -> None:
     target.wrap_forward(path, chunked.run)
     for optimizer in target.optimizers:
         target.changes.hook(optimizer.register_step_pre_hook(chunked.check))
-
-
-def find_head(model: Any) -> Any:
-    """The layer that makes logits: what a model of transformers says, one as wide as a table of
-    embeddings, or the last Linear; None where there is none.
-    """
-    from torch import nn
-
-    embeddings: Any = getattr(model, "get_output_embeddings", lambda: None)()
-    if embeddings is not None:
-        return embeddings if type(embeddings) is nn.Linear else None
-    linears = [module for module in model.modules() if type(module) is nn.Linear]
-    sizes = {
-        module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)
-    }
-    wide = [linear for linear in linears if linear.out_features in sizes]
-    return (wide or linears or [None])[-1]
 
 
 class _ChunkedLoss:

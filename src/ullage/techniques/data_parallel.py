@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.errors import PlanError
-from ullage.techniques.means.rank_groups import begin, draw_apart, join
+from ullage.techniques.means.rank_groups import (
+    begin,
+    check_is_eager,
+    check_is_whole,
+    draw_apart,
+    join,
+)
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
@@ -51,26 +56,6 @@ def _averaging(model: Any) -> Any:
         return parallel(forward, *arguments, **keywords)
 
     return run
-
-
-def check_is_whole(target: Target, technique: str) -> None:
-    """Raises PlanError where the program shares its model out itself."""
-    for module in target.model.modules():
-        names = {base.__name__ for base in type(module).__mro__}
-        if names & {"DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel"}:
-            kind = type(module).__name__
-            raise PlanError(f"{technique!r}: the program shares its training out itself ({kind})")
-    if any(hasattr(parameter, "device_mesh") for parameter in target.model.parameters()):
-        raise PlanError(f"{technique!r}: the program shares its parameters out itself (DTensor)")
-
-
-def check_is_eager(target: Target, technique: str) -> None:
-    """Raises PlanError where the program compiles its model as a whole."""
-    if any(type(module).__name__ == "OptimizedModule" for module in target.model.modules()):
-        raise PlanError(
-            f"{technique!r}: the program compiles the model as a whole, and what ranks send each "
-            "other would be in the graph; leave torch.compile out"
-        )
 
 
 DATA_PARALLEL = Technique(

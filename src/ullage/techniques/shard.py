@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ullage.errors import PlanError
-from ullage.techniques.data_parallel import check_is_eager, check_is_whole
-from ullage.techniques.means.rank_groups import begin, draw_apart, join, settle
+from ullage.techniques.means.rank_groups import (
+    begin,
+    check_is_eager,
+    check_is_whole,
+    draw_apart,
+    join,
+    settle,
+)
 from ullage.techniques.means.sharded import Sharded
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 

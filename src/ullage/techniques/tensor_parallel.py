@@ -26,9 +26,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ullage.techniques.data_parallel import check_is_eager, check_is_whole
 from ullage.techniques.means.nested import tensors
-from ullage.techniques.means.rank_groups import join, settle
+from ullage.techniques.means.rank_groups import check_is_eager, check_is_whole, join, settle
 from ullage.techniques.means.split_parameters import SplitParameters
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 

@@ -11,10 +11,10 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.errors import PlanError
-from ullage.techniques.checkpoint_segments import even_lengths
 from ullage.techniques.means.positionwise import POSITIONS, hooked, laid_out, why_not
 from ullage.techniques.means.python_state import PythonState
 from ullage.techniques.means.rerun import Rerun, checkpointed
+from ullage.techniques.means.tiling import even_lengths
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:

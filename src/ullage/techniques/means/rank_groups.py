@@ -23,6 +23,7 @@ from ullage.techniques.means.rank_batches import deal_batches
 
 if TYPE_CHECKING:
     from ullage.techniques.applying.changes import Changes
+    from ullage.techniques.applying.target import Target
 
 _SEEDS = 2**32
 # The process group that was made here, while there is one.
@@ -42,6 +43,26 @@ class Ranks:
     rank: int
     size: int
     is_ours: bool
+
+
+def check_is_whole(target: Target, technique: str) -> None:
+    """Raises PlanError where the program shares its model out itself."""
+    for module in target.model.modules():
+        names = {base.__name__ for base in type(module).__mro__}
+        if names & {"DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel"}:
+            kind = type(module).__name__
+            raise PlanError(f"{technique!r}: the program shares its training out itself ({kind})")
+    if any(hasattr(parameter, "device_mesh") for parameter in target.model.parameters()):
+        raise PlanError(f"{technique!r}: the program shares its parameters out itself (DTensor)")
+
+
+def check_is_eager(target: Target, technique: str) -> None:
+    """Raises PlanError where the program compiles its model as a whole."""
+    if any(type(module).__name__ == "OptimizedModule" for module in target.model.modules()):
+        raise PlanError(
+            f"{technique!r}: the program compiles the model as a whole, and what ranks send each "
+            "other would be in the graph; leave torch.compile out"
+        )
 
 
 def begin(torch: ModuleType) -> None:
