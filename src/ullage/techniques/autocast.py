@@ -1,8 +1,8 @@
-"""The model in bfloat16 where that is safe (torch's autocast), its parameters in float32.
+"""Computes in bfloat16 where that is safe (torch's autocast); parameters stay in float32.
 
-Matrix products and convolutions take and give bfloat16; norms, softmax and losses stay in float32,
-and so do the model's outputs, for what the program does with them. For float16 see
-autocast_float16.py.
+Matrix products and convolutions take and return bfloat16. Norms, softmax and losses stay in
+float32. The outputs of the model are converted to float32, because the program may compute with
+them. autocast_float16.py does the same with float16.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def _apply(target: Target, _: Action) -> None:
 AUTOCAST = Technique(
     name="autocast",
     does="computes in bfloat16 where that is safe (autocast), with parameters in float32",
-    precondition="parameters are float32, and the program uses no autocast",
-    proof="types of parameters, and autocast at each call, are looked at",
+    precondition="parameters are float32, and the program does not use autocast itself",
+    proof="parameter dtypes are checked once, and autocast at each call",
     semantics=Semantics.ROUNDING,
     place=Place.PROGRAM,
     reference="https://docs.pytorch.org/docs/stable/amp.html",

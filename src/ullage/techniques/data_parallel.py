@@ -1,8 +1,8 @@
-"""Every rank has the whole model and its own batch; gradients are averaged while backward runs.
+"""Every rank has the whole model and its own batch; gradients are averaged during backward.
 
-torch's DistributedDataParallel does it, with gradients as views of its buckets. It wraps a stand-in
-for the model, whose forward is the model's own: the program goes on calling its model, which keeps
-its name and its keys.
+torch's DistributedDataParallel does the work, with gradients as views of its buckets. It wraps a
+module whose forward calls the forward of the model. The program continues to call its own model,
+whose name and state dict keys do not change.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _apply(target: Target, _: Action) -> None:
 
 
 def _averaging(model: Any) -> Any:
-    """What runs a forward of the model through DistributedDataParallel."""
+    """A function that runs the forward of the model through DistributedDataParallel."""
     from torch import is_grad_enabled, nn
 
     class Bare(nn.Module):  # type: ignore[misc]
@@ -47,7 +47,7 @@ def _averaging(model: Any) -> Any:
         def forward(self, forward: Any, *arguments: Any, **keywords: Any) -> Any:
             return forward(*arguments, **keywords)
 
-    # Compared with a view into a bucket, a gradient of its own is a second copy of all gradients.
+    # Without views into the buckets there would be a second copy of all gradients.
     parallel = nn.parallel.DistributedDataParallel(Bare(), gradient_as_bucket_view=True)
 
     def run(forward: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -60,9 +60,9 @@ def _averaging(model: Any) -> Any:
 
 DATA_PARALLEL = Technique(
     name=_NAME,
-    does="has every rank train on its own batch, and averages the gradients",
+    does="trains every rank on its own batch, and averages the gradients",
     precondition="the program trains in one process",
-    proof="wrappers and sharded parameters are refused",
+    proof="modules that are wrapped for several ranks and sharded parameters are refused",
     semantics=Semantics.TRAINING,
     place=Place.RANKS,
     reference="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",

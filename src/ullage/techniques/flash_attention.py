@@ -1,12 +1,12 @@
-"""Attention by torch's fused kernels, where a model of transformers or timm writes it out.
+"""Attention by torch's fused kernels, for models of transformers or timm that compute it eagerly.
 
-Written out, the weights of attention (batch x heads x length x length) are kept for backward, often
-twice; the fused kernels never have them as a whole.
+Eager attention saves its weights (batch x heads x length x length) for backward, often twice. The
+fused kernels never store the whole matrix.
 
-transformers writes attention out in as many ways as it has models: with a cap on its scores, sinks,
-scales of its own. Whether a module's way is what the fused kernels compute is tried at its first
-call, with random numbers in float64 on the CPU, as many heads and as wide as it has them. Where
-weights of attention are dropped at random the kernels would drop others, and it is refused.
+Many models of transformers have an eager attention of their own: with capped scores, sinks, or
+other scales. Whether the fused kernels compute the same as a module is tested at the first call of
+the module, with random numbers in float64 on the CPU and with the module's number and width of
+heads. Dropout on attention weights is refused, because the kernels would drop other weights.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ullage.techniques.applying.target import Target
 
 _LENGTH = 5
-# transformers takes the softmax in float32, whatever it is given.
+# transformers computes the softmax in float32, whatever the dtype of its input.
 _TOLERANCE = 1e-5
-# Tensors that tell kernels for packed sequences what the mask says.
+# Tensors that repeat the mask, for kernels that handle packed sequences.
 _OF_PLACES = ("position_ids", "cache_position")
 
 
@@ -60,12 +60,12 @@ def _set_transformers(target: Target) -> int:
 
 
 def _watch(target: Target, configs: set[int]) -> None:
-    """Has each module compared at its first call whose configuration is one of these."""
+    """Compares each module with one of these configurations at its first call."""
     interfaces = getattr(
         sys.modules["transformers.modeling_utils"], "ALL_ATTENTION_FUNCTIONS", None
     )
     if interfaces is None:
-        FLASH_ATTENTION.refuse("this transformers has no functions of attention to compare")
+        FLASH_ATTENTION.refuse("this version of transformers has no attention functions to compare")
     fused = interfaces["sdpa"]
     compared: set[Any] = set()
 
@@ -91,7 +91,7 @@ def _watch(target: Target, configs: set[int]) -> None:
 def _compare(
     fused: Any, module: Any, shapes: tuple[Any, ...], mask: Any, keywords: dict[str, Any]
 ) -> None:
-    """Raises PlanError where the fused kernels compute something else than a module does."""
+    """Raises PlanError if the fused kernels do not compute the same as a module."""
     import torch
 
     kind = type(module)
@@ -102,7 +102,9 @@ def _compare(
         if isinstance(argument, torch.Tensor) and name not in _OF_PLACES
     ]
     if written_out is None or strange or torch.compiler.is_compiling():
-        FLASH_ATTENTION.refuse(f"what a {kind.__name__} computes cannot be compared here")
+        FLASH_ATTENTION.refuse(
+            f"the attention of {kind.__name__} cannot be compared with the fused kernels"
+        )
     numbers = torch.Generator().manual_seed(0)
     inputs = [
         torch.randn(
@@ -130,20 +132,22 @@ def _compare(
 
 
 def _refuse_drops() -> None:
-    FLASH_ATTENTION.refuse("it drops weights of attention, and the kernels would drop others")
+    FLASH_ATTENTION.refuse(
+        "it has dropout on attention weights, and the kernels would drop other weights"
+    )
 
 
 def _refuse_weights() -> None:
-    FLASH_ATTENTION.refuse("the model is to return the weights of attention (output_attentions)")
+    FLASH_ATTENTION.refuse("the model returns attention weights (output_attentions)")
 
 
 FLASH_ATTENTION = Technique(
     name="flash_attention",
-    does="computes attention by fused kernels (SDPA), which never hold its weights as a whole",
-    precondition="attention is a softmax of scaled products, with a mask and nothing else",
+    does="computes attention with fused kernels (SDPA), which never store all attention weights",
+    precondition="attention is a softmax of scaled dot products with a mask, and nothing else",
     proof=(
-        "each module's own way is compared with the kernels on random numbers in float64; "
-        "dropped or returned weights are refused"
+        "each module's eager attention is compared with the kernels on random numbers in float64; "
+        "dropout on weights, and returned weights, are refused"
     ),
     semantics=Semantics.SAME,
     place=Place.PROGRAM,

@@ -1,9 +1,9 @@
-"""States of Adam or AdamW in four bits between steps, in torchao's form; the step is in float32.
+"""States of Adam or AdamW in four bits between steps, in torchao's format; the step computes in
+float32.
 
-Blocks of 128 values share a scale. torchao's own optimizers of this kind compile their step; here
-the optimizer that the program has made steps, some parameters at a time, and the states are
-quantised some elements at a time. States of fewer than 4,096 elements, or not of whole blocks, stay
-as they are.
+Blocks of 128 values share a scale. torchao's own four-bit optimizers compile their step. Here the
+program's own optimizer steps some parameters at a time, and the states are quantised some elements
+at a time. States with fewer than 4,096 elements, or not a multiple of the block, are not quantised.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ullage.techniques.technique import Action, Place, Semantics, Setting, Techn
 if TYPE_CHECKING:
     from ullage.techniques.applying.target import Target
 
-# As torchao/optim/adam.py has them.
+# The constants of torchao/optim/adam.py.
 _BLOCK = 128
 _LEAST_ELEMENTS = 4096
 _SIGNED = {"exp_avg": True, "exp_avg_sq": False, "max_exp_avg_sq": False}
@@ -42,25 +42,25 @@ def _apply(target: Target, action: Action) -> None:
 
 
 class _Store:
-    """States in four bits, beside their parameters."""
+    """States in four bits, on the device of their parameters."""
 
     num_ahead = 0
 
     def fetch(self, stored: States) -> States:
-        """The states with their values."""
+        """The dequantised states."""
         return {
             parameter: {name: _widened(state) for name, state in of.items()}
             for parameter, of in stored.items()
         }
 
     def begin(self) -> None:
-        """What was fetched is there."""
+        """Nothing to wait for."""
 
     def keep(self, states: States, stored: States) -> None:
-        """Quantises the states into those that are stored."""
+        """Quantises the states and stores them."""
         for parameter, of in states.items():
             for name, state in of.items():
-                if name in _SIGNED and _is_kept(state):
+                if name in _SIGNED and _is_quantised(state):
                     quantised = stored[parameter].get(name)
                     if not hasattr(quantised, "codes"):
                         quantised = _empty_like(state, name)
@@ -70,13 +70,13 @@ class _Store:
                     stored[parameter][name] = state
 
     def end(self) -> None:
-        """Nothing is left to do."""
+        """Nothing to do."""
 
     def settle(self) -> None:
-        """What is stored is there."""
+        """Nothing to wait for."""
 
 
-def _is_kept(state: Any) -> bool:
+def _is_quantised(state: Any) -> bool:
     whole = state.numel() >= _LEAST_ELEMENTS and state.numel() % _BLOCK == 0
     return whole and state.is_contiguous() and not hasattr(state, "codes")
 
@@ -88,7 +88,7 @@ def _empty_like(state: Any, name: str) -> Any:
 
 
 def _pieces(quantised: Any) -> Iterator[tuple[slice, Any]]:
-    """A stored state as some of its elements at a time, in a row."""
+    """A quantised state in flat pieces of some elements."""
     for start in range(0, quantised.numel(), _AT_ONCE):
         some = slice(start, min(start + _AT_ONCE, quantised.numel()))
         yield (
@@ -124,16 +124,16 @@ def _widened(state: Any) -> Any:
 
 FOUR_BIT_STATES = Technique(
     name="four_bit_states",
-    does="keeps the states of Adam or AdamW in four bits, quantised in blocks (torchao)",
+    does="stores the states of Adam or AdamW in four bits, quantised in blocks (torchao)",
     precondition="the optimizer is Adam or AdamW",
-    proof="by its class and settings",
+    proof="class and settings of the optimizer are checked",
     semantics=Semantics.ROUNDING,
     place=Place.OPTIMIZER,
     reference="https://arxiv.org/abs/2309.01507",
     apply=_apply,
     settings={
         "part_mib": Setting(
-            default=64, what="MiB of parameters whose states are in float32 at once", least=1
+            default=64, what="MiB of parameters whose states exist in float32 at once", least=1
         )
     },
     needs=("torchao",),

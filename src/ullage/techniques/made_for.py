@@ -14,11 +14,11 @@ class MadeFor:
     """The program that a plan is for.
 
     Attributes:
-        torch: its version; builds of one version for several versions of CUDA are alike.
+        torch: the version of torch; the version of CUDA that it was built for does not matter.
         model: the class of the outermost module.
-        num_parameters: elements of all its parameters.
-        modules: the class of each module that the plan's actions name, by its path.
-        optimizer: the class of the optimizer, of several "AdamW, Muon"; None where there is none.
+        num_parameters: the number of elements of all parameters.
+        modules: by path, the class of each module that the actions of the plan name.
+        optimizer: the class of the optimizer, or of several ("AdamW, Muon"); None if there is none.
     """
 
     torch: str
@@ -28,7 +28,7 @@ class MadeFor:
     optimizer: str | None = None
 
     def differences(self, made_for: MadeFor) -> list[str]:
-        """How another program differs from this, for people; empty where it does not."""
+        """How another program differs from this one, for people; empty if it does not."""
         pairs = (
             ("torch", public_version(self.torch), public_version(made_for.torch)),
             ("the model", self.model, made_for.model),
@@ -61,5 +61,5 @@ def _shorten(texts: list[str]) -> list[str]:
 
 
 def public_version(version: str) -> str:
-    """A version of torch without what it was built for: 2.15.0 of 2.15.0+cu132."""
+    """A version of torch without its build: "2.15.0" for "2.15.0+cu132"."""
     return version.partition("+")[0]

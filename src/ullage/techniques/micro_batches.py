@@ -1,16 +1,16 @@
-"""A batch in parts, one after another.
+"""Runs a batch in parts, one after another.
 
-Of a model that returns its loss each part runs forward and backward by itself while the program
-calls the model; backward of the program then hands the summed gradients to the parameters. The loss
-is that of the whole batch: the parts' losses count by their rows, or by their labels where the
-model is given `labels` (-100 counts for none).
+If the model returns its loss, each part runs forward and backward while the program calls the
+model. The program's backward then passes the accumulated gradients to the parameters. The loss is
+that of the whole batch: the loss of a part is weighted by its number of rows, or by its number of
+labels if the model takes `labels` (-100 is ignored).
 
-Of a model that returns logits, of which the program takes the loss, nothing but these is kept of a
-part's forward; backward, which comes from the loss of the whole batch, runs each part again. That
-takes a second forward, and no account of labels.
+If the model returns logits, and the program computes the loss, only the logits of a part's forward
+are kept. Backward starts from the loss of the whole batch and runs the forward of each part again.
+This costs a second forward, and labels need no weights.
 
-Exact up to the order of sums where rows do not meet: without batch statistics, and without random
-numbers, which are drawn for each part.
+The result is exact up to the order of sums if rows are independent: without batch statistics, and
+without random numbers, which are drawn for each part separately.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CAUSAL_LOSS = "ForCausalLMLoss"
 def _apply(target: Target, action: Action) -> None:
     for path, module in target.model.named_modules():
         if getattr(module, "track_running_stats", False):
-            MICRO_BATCHES.refuse(f"{path} has statistics of its batches")
+            MICRO_BATCHES.refuse(f"{path} computes batch statistics")
     num_parts = int(MICRO_BATCHES.value_of(action, "num_parts"))
     target.wrap_forward("", functools.partial(_run, num_parts, []))
 
@@ -48,7 +48,7 @@ def _run(
         return forward(*arguments, **keywords)
     parts = split_rows((arguments, keywords), num_parts)
     if not parts:
-        MICRO_BATCHES.refuse("the model is given no tensor")
+        MICRO_BATCHES.refuse("the model takes no tensor")
     if not makes_rows:
         (some, others), *_ = parts
         makes_rows.append(_loss_in(forward(*some, **others)) is None)
@@ -56,13 +56,11 @@ def _run(
 
 
 def _run_rows(forward: Any, parts: list[Any]) -> Any:
-    """For models that return something for each row."""
+    """For models that return a value for each row."""
     outputs = [checkpointed(Rerun(forward), some, others) for some, others in parts]
     joined = join_rows(outputs, [num_rows(part) for part in parts])
     if joined is None:
-        MICRO_BATCHES.refuse(
-            "the model returns something that is neither its loss nor one value a row"
-        )
+        MICRO_BATCHES.refuse("the model returns neither a loss nor one value per row")
     return joined
 
 
@@ -79,7 +77,7 @@ def _run_losses(forward: Any, parts: list[Any]) -> Any:
         outputs = forward(*some, **others)
         loss = _loss_in(outputs)
         if loss is None:
-            MICRO_BATCHES.refuse("the model returns its loss at some calls, and none at others")
+            MICRO_BATCHES.refuse("the model returns a loss in some calls, and none in others")
         loss = loss * weight
         total = total + loss.detach()
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -114,14 +112,14 @@ def _weights(forward: Any, parts: list[Any]) -> list[Any]:
 
 
 def _loss_in(outputs: Any) -> Any:
-    """The loss in what a model returns; None where there is none."""
+    """The loss among the outputs of a model; None if there is none."""
     loss: Any = outputs.get("loss") if isinstance(outputs, dict) else outputs
     is_loss = hasattr(loss, "requires_grad") and not loss.dim() and loss.requires_grad
     return loss if is_loss else None
 
 
 def _with_loss(outputs: Any, loss: Any) -> Any:
-    """What the model returned, with the loss of the batch, and nothing else of the last part."""
+    """The outputs with the loss of the batch; outputs of the last part alone become None."""
     if not isinstance(outputs, dict):
         return loss
     for name in list(outputs):
@@ -138,15 +136,15 @@ def _sum(total: Any, more: Any) -> Any:
 MICRO_BATCHES = Technique(
     name="micro_batches",
     does="runs a batch in parts, forward and backward",
-    precondition="rows do not meet, but in the loss",
+    precondition="the rows of a batch are independent, except in the loss",
     proof=(
-        "batch statistics are refused, and outputs that are neither a loss nor a value a row; "
-        "other meetings of rows are not seen"
+        "batch statistics are refused, and outputs that are neither a loss nor one value per row; "
+        "other dependences between rows are not detected"
     ),
     semantics=Semantics.TRAINING,
     place=Place.PROGRAM,
     reference="https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",
     apply=_apply,
-    settings={"num_parts": Setting(default=2, what="parts of a batch", least=2)},
+    settings={"num_parts": Setting(default=2, what="number of parts of a batch", least=2)},
     variants=({"num_parts": 4}, {"num_parts": 8}),
 )

@@ -1,11 +1,11 @@
-"""A plan: which techniques are applied to which modules of which program, as a file.
+"""A plan: which techniques are applied to which modules of which program, stored in a file.
 
     plan = ullage.Plan.load("plan.json")
     model, optimizer = plan.apply(model, optimizer)
 
-The same file is what `ullage run --plan` and `ullage exec --plan` apply to a script as it is. A
-plan is for one program: where modules, optimizer or torch differ from what it was made for, it is
-refused, never applied in part.
+`ullage run --plan` and `ullage exec --plan` apply the same file to an unchanged script. A plan is
+for one program. If the modules, the optimizer or the version of torch differ from that program, the
+whole plan is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ullage.techniques.technique import Action, Place
 from ullage.version import __version__
 
 SCHEMA = "ullage.plan/1"
-# What the annotations of a plan's fields stand for in JSON.
+# The types in JSON of the annotations of a plan's fields.
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
@@ -40,18 +40,18 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What a plan was seen to take on the phantom, and is expected to cost.
+    """The memory that a plan took on the phantom, and its expected cost.
 
     Attributes:
         gpu: a slug of the catalogue.
-        budget_bytes: of the device, that it had to fit.
-        peak_used_bytes: of the device, as `ullage run` has it.
-        peak_allocated_bytes: of the allocator.
-        step_s: seconds of a step by the cost model.
-        host_bytes: of pinned host memory that it needs.
-        num_gpus: GPUs of one machine, a rank on each, that share the training.
-        replayed: what was replayed with real numbers, and what was not, for people; empty where
-            nothing was.
+        budget_bytes: the memory of the device that the plan had to fit.
+        peak_used_bytes: the peak of the device, as `ullage run` reports it.
+        peak_allocated_bytes: the peak of the allocator.
+        step_s: seconds of a step, by the cost model.
+        host_bytes: pinned host memory that it needs.
+        num_gpus: GPUs of one machine that share the training, one rank on each.
+        replayed: which actions were replayed with real numbers, and which were not, for people;
+            empty if none was.
     """
 
     gpu: str
@@ -69,9 +69,9 @@ class Plan:
     """Techniques for one program.
 
     Attributes:
-        actions: in the order in which they are applied; empty: the program as it is.
+        actions: in the order in which they are applied; empty: the unchanged program.
         made_for: the program.
-        foreseen: what was found when it was made; None for a plan written by hand.
+        foreseen: memory and cost when the plan was made; None for a plan written by hand.
     """
 
     actions: tuple[Action, ...]
@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What is set in the environment before the program starts."""
+        """The environment variables that must be set before the program starts."""
         variables: dict[str, str] = {}
         for action in self.actions:
             variables_of = TECHNIQUES[action.technique].variables
@@ -116,7 +116,7 @@ class Plan:
         """The plan in a file.
 
         Raises:
-            PlanError: it cannot be read, is no plan, or has a field or technique not known here.
+            PlanError: the file cannot be read, is not a plan, or has an unknown field or technique.
         """
         try:
             text = Path(path).read_text(encoding="utf-8")
@@ -126,11 +126,11 @@ class Plan:
 
     @classmethod
     def parse(cls, text: str, name: str = "the plan") -> Plan:
-        """The plan in a text; `name` is what errors call it, which are those of `load`."""
+        """The plan in a string. `name` stands for it in errors, which are those of `load`."""
         try:
             document = parse_json(text)
         except ValueError as error:
-            raise PlanError(f"{name} is not JSON: {error}; make it with `ullage fit`") from None
+            raise PlanError(f"{name} is not JSON: {error}; create it with `ullage fit`") from None
         try:
             return _read(document)
         except PlanError as error:
@@ -140,14 +140,14 @@ class Plan:
         """Writes the plan as JSON.
 
         Raises:
-            SpecError: the file is there, and not to be overwritten, or cannot be written.
+            SpecError: the file exists and `force` is not set, or it cannot be written.
         """
         target = Path(path)
         check_writable(target, force=force)
         write_text(self.text(), target, force=force)
 
     def text(self) -> str:
-        """The plan as JSON, in the same order always."""
+        """The plan as JSON, always in the same order."""
         return json.dumps(self.document, indent=1) + "\n"
 
     @property
@@ -173,20 +173,20 @@ class Plan:
 
         Args:
             model: an `nn.Module`.
-            optimizer: a `torch.optim.Optimizer`, a list of several, or None where there is none.
+            optimizer: a `torch.optim.Optimizer`, a list of several, or None if there is none.
 
         Returns:
-            model and optimizer to go on with: the same objects.
+            the same model and optimizer.
 
         Raises:
-            PlanError: the plan was made for another program, needs what is not installed, or one
-                is applied already; nothing is changed then.
+            PlanError: the plan was made for another program, needs a package that is not
+                installed, or a plan is already applied; nothing is changed in these cases.
         """
         apply_actions(self.actions, self.made_for, model, optimizer)
         return model, optimizer
 
     def applied(self, model: Any, optimizer: Any = None) -> AbstractContextManager[tuple[Any, Any]]:
-        """Applies the plan while a context lasts; then all is undone, whatever happened in it.
+        """Applies the plan while a context lasts, and undoes it at the end, also after an error.
 
             with plan.applied(model, optimizer):
                 ...
@@ -197,7 +197,7 @@ class Plan:
 
 
 def _check_pair(action: Action, other: Action) -> None:
-    """Raises PlanError where two actions of a plan do not go together."""
+    """Raises PlanError if two actions cannot be in the same plan."""
     first, second = TECHNIQUES[action.technique], TECHNIQUES[other.technique]
     if first is not second and not (second.name in first.excludes or first.name in second.excludes):
         return
@@ -206,8 +206,10 @@ def _check_pair(action: Action, other: Action) -> None:
         return
     where = f" on {shared[0]}" if shared else ""
     if first is second:
-        raise PlanError(f"{first.name!r} is in the plan twice{where}; name it once")
-    raise PlanError(f"{first.name!r} and {second.name!r} do not go together{where}; take one out")
+        raise PlanError(f"{first.name!r} is in the plan twice{where}; keep one of them")
+    raise PlanError(
+        f"{first.name!r} and {second.name!r} do not go together{where}; remove one of them"
+    )
 
 
 def _read(document: Any) -> Plan:
@@ -248,18 +250,18 @@ def _fill(kind: type[Any], document: Any, what: str) -> Any:
         return kind(**document)
     except TypeError:
         missing = next(field.name for field in fields(kind) if field.name not in document)
-        raise PlanError(f"{what} lacks the field {missing!r}; make the plan anew") from None
+        raise PlanError(f"{what} lacks the field {missing!r}; create the plan again") from None
 
 
 def _check_kind(value: Any, annotation: str, what: str) -> None:
-    """Raises PlanError where a value is not what the annotation of its field says."""
+    """Raises PlanError if a value does not have the type that its field is annotated with."""
     kinds = _KINDS[annotation]
     is_of_kind = isinstance(value, kinds) and not isinstance(value, bool)
-    if not is_of_kind or (isinstance(value, dict) and not _are_texts(value.values())):
+    if not is_of_kind or (isinstance(value, dict) and not _are_strings(value.values())):
         raise PlanError(f"{what} is {show_value(value)}; expected {annotation}")
 
 
-def _are_texts(values: Iterable[Any]) -> bool:
+def _are_strings(values: Iterable[Any]) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
@@ -273,5 +275,5 @@ def _only(document: Mapping[str, Any], known: Iterable[str], what: str) -> None:
     unknown = sorted(set(document) - set(known))
     if unknown:
         raise PlanError(
-            f"{what} has {unknown[0]!r}, which is not known; expected: {', '.join(known)}"
+            f"{what} has the unknown field {unknown[0]!r}; expected: {', '.join(known)}"
         )

@@ -1,14 +1,14 @@
-"""The matrices of a transformers model split among the ranks of a job, which all see one batch.
+"""Splits the matrices of a transformers model among the ranks of a job, which all train on the same
+batch.
 
-Each rank has some heads of attention and some columns of the feed-forward part, and their gradients
-and optimizer states; what the ranks have summed is added up after each part (Megatron-LM). The rest
-of the model, embeddings, norms and head, each rank has as a whole. Which matrix is split how is the
-model's own plan, `base_model_tp_plan` of its configuration.
+Each rank has some attention heads and some columns of the feed-forward layers, with their gradients
+and optimizer states. The partial results of the ranks are summed after each layer part
+(Megatron-LM). Embeddings, norms and head are replicated. The model's own plan, `base_model_tp_plan`
+of its configuration, says how each matrix is split.
 
-The script is one for a single GPU, and every rank runs all of it: same seed, same batches. That
-they are the same is checked at the first call; a rank that would train on rows of its own is
-refused. Parameters stay the objects that they were, so that optimizers keep them; dictionaries of
-states are whole.
+The script is written for a single GPU, and every rank runs all of it, with the same seed and the
+same batches. The first call checks that they are the same; a rank with rows of its own is refused.
+Parameters remain the same objects, so that optimizers keep them. State dicts are complete.
 
 Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 """
@@ -43,14 +43,16 @@ _HEADS = ("num_attention_heads", "num_key_value_heads")
 
 def _apply(target: Target, action: Action) -> None:
     if action.modules:
-        TENSOR_PARALLEL.refuse("it is for the whole model, and names no modules")
+        TENSOR_PARALLEL.refuse("it applies to the whole model, and takes no module paths")
     check_is_whole(target, _NAME)
     check_is_eager(target, _NAME)
     model = target.module("")
     styles = dict(_styles(model))
     ranks = join(_NAME, model, target.changes)
     if not ranks.is_ours:
-        TENSOR_PARALLEL.refuse("it shares its batches out itself, and here all ranks need the same")
+        TENSOR_PARALLEL.refuse(
+            "it distributes its batches itself, and all ranks need the same batch"
+        )
     _check(model, styles, ranks.size)
     settle(model, next(model.parameters()).device, ranks)
     split = SplitParameters(
@@ -71,8 +73,8 @@ def _apply(target: Target, action: Action) -> None:
 
 
 def _start(torch: ModuleType) -> None:
-    """Before a script's first line: its device is that of its rank, and what it draws at random
-    without a seed of its own is what all ranks draw.
+    """Runs before the first line of a script. Selects the device of the rank, and gives all ranks
+    the same random seed.
     """
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if local:
@@ -87,17 +89,17 @@ def _start(torch: ModuleType) -> None:
 
 
 def _styles(model: Any) -> Iterator[tuple[str, str]]:
-    """How each module is split that the model's own plan names, by its path.
+    """Path and style of each module that the model's own plan splits.
 
     Raises:
-        PlanError: it has no such plan, or one that splits in other ways.
+        PlanError: the model has no such plan, or its plan has an unsupported style.
     """
     base = getattr(model, getattr(model, "base_model_prefix", ""), model)
     tp_plan = getattr(getattr(base, "config", None), "base_model_tp_plan", None)
     if not tp_plan:
         TENSOR_PARALLEL.refuse(
-            f"{type(model).__name__} has no base_model_tp_plan; it is no transformers model "
-            "that says how its matrices are split"
+            f"{type(model).__name__} has no base_model_tp_plan, in which a transformers "
+            "model says how its matrices are split"
         )
     prefix = "" if base is model else f"{model.base_model_prefix}."
     for pattern, style in tp_plan.items():
@@ -111,7 +113,7 @@ def _styles(model: Any) -> Iterator[tuple[str, str]]:
 
 
 def _check(model: Any, styles: dict[str, str], size: int) -> None:
-    """Raises PlanError where the ranks cannot have equal parts, or would draw other numbers."""
+    """Raises PlanError if the parts would be unequal, or ranks would draw wrong random numbers."""
     from torch import nn
 
     modules = dict(model.named_modules())
@@ -142,16 +144,16 @@ def _check(model: Any, styles: dict[str, str], size: int) -> None:
             )
 
 
-# ---- What a part of the model does ---------------------------------------------------------------
+# ---- The forward of a split module ---------------------------------------------------------------
 
 
 def _columns(forward: Callable[..., Any], rows: Any) -> Any:
-    """Some of the columns: what backward gives for the input is the sum over the ranks."""
+    """A part of the columns; backward sums the gradient of the input over the ranks."""
     return forward(_functions()[0].apply(rows))
 
 
 def _rows(forward: Callable[..., Any], part: Any) -> Any:
-    """Some of the rows: the output is the sum over the ranks, and the bias is added once."""
+    """A part of the rows; the output is summed over the ranks, and the bias is added once."""
     from torch.nn import functional
 
     module = forward.__self__  # type: ignore[attr-defined]
@@ -168,7 +170,7 @@ def _sum(value: Any) -> Any:
 
 
 def _functions() -> tuple[Any, Any]:
-    """Sums in backward alone, and in forward alone: f and g of the paper."""
+    """Functions that sum in backward only, and in forward only: f and g of the paper."""
     if not _MADE:
         from torch.autograd import Function
 
@@ -205,7 +207,7 @@ _MADE: list[Any] = []
 
 
 def _same_at_first() -> Callable[..., Any]:
-    """Compares at the first call what the ranks are given, and what they will draw at random."""
+    """Compares the inputs and the random state of all ranks at the first call."""
     is_checked = False
 
     def check_and_run(forward: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
@@ -232,16 +234,16 @@ def _check_same(inputs: Any) -> None:
     distributed.all_gather_object(digests, digest.hexdigest())
     if len(set(digests)) > 1:
         TENSOR_PARALLEL.refuse(
-            "its ranks have other batches, or draw other random numbers; have it call "
-            "torch.manual_seed, and deal no rows out to ranks"
+            "its ranks have other batches, or draw other random numbers; call "
+            "torch.manual_seed, and give all ranks the same rows"
         )
 
 
 TENSOR_PARALLEL = Technique(
     name=_NAME,
-    does="splits the matrices of a transformers model among ranks that see one batch",
-    precondition="transformers knows how the model's matrices are split",
-    proof="by the model's own plan; heads must divide by the ranks",
+    does="splits the matrices of a transformers model among ranks that train on the same batch",
+    precondition="the model's configuration says how its matrices are split",
+    proof="the model's own plan is used; the ranks must divide the number of heads",
     semantics=Semantics.SAME,
     place=Place.RANKS,
     reference="https://arxiv.org/abs/1909.08053",

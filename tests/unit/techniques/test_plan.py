@@ -54,12 +54,12 @@ def changed(*path: Any, to: Any) -> str:
 
 
 WRONG = {
-    "an unknown field": (changed("speed", to=1), "a plan has 'speed', which is not known"),
+    "an unknown field": (changed("speed", to=1), "a plan has the unknown field 'speed'"),
     "an unknown field of an action": (
-        changed("actions", 0, "module", to="h.0"), "an action has 'module', which is not known"
+        changed("actions", 0, "module", to="h.0"), "an action has the unknown field 'module'"
     ),
     "an unknown field of the program": (
-        changed("made_for", "kind", to="GPT"), "made_for has 'kind'"
+        changed("made_for", "kind", to="GPT"), "made_for has the unknown field 'kind'"
     ),
     "an unknown technique": (
         changed("actions", 0, "technique", to="checkpunt"), "there is no technique 'checkpunt'"
@@ -91,7 +91,7 @@ WRONG = {
         changed("actions", 0, "modules", to=[0]), "a path of modules is 0; expected str"
     ),
     "no modules where some are wanted": (
-        changed("actions", 0, "modules", to=[]), "'checkpoint' names modules"
+        changed("actions", 0, "modules", to=[]), "'checkpoint' needs module paths"
     ),
     "no program": (json.dumps({**PLAN.document, "made_for": {}}), "lacks the field 'torch'"),
     "a list": ("[]", "a plan is .*; expected dict"),

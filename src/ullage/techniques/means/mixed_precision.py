@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
 
 def compute_in(target: Target, dtype: Any, refuse: Callable[[str], NoReturn]) -> None:
-    """Has a target's model compute in a type of 16 bits where that is safe.
+    """Makes the model of a target compute in a 16-bit dtype where that is safe.
 
     Args:
-        refuse: raises a PlanError with a reason: parameters are in 16 bits already, or, when the
+        refuse: raises a PlanError with a reason: parameters already have 16 bits, or, when the
             model is called, the program uses autocast itself.
     """
     import torch
 
     model = target.model
     if any(parameter.dtype in {torch.bfloat16, torch.float16} for parameter in model.parameters()):
-        refuse("parameters are in 16 bits already")
+        refuse("its parameters already have 16 bits")
 
     def run(forward: Any, *arguments: Any, **keywords: Any) -> Any:
         device = next(model.parameters()).device.type
@@ -34,7 +34,7 @@ def compute_in(target: Target, dtype: Any, refuse: Callable[[str], NoReturn]) ->
 
 
 def widened(outputs: Any) -> Any:
-    """Outputs with what is in 16 bits as float32; classes of tuples and mappings are kept."""
+    """Outputs with 16-bit tensors converted to float32; containers keep their class."""
     import torch
 
     if isinstance(outputs, torch.Tensor):

@@ -6,8 +6,8 @@ from typing import Any
 
 
 def find_head(model: Any) -> Any:
-    """The layer that makes logits: what a model of transformers says, one as wide as a table of
-    embeddings, or the last Linear; None where there is none.
+    """The layer that computes logits: the one that a transformers model names, else the last Linear
+    that is as wide as an embedding, else the last Linear; None if there is none.
     """
     from torch import nn
 

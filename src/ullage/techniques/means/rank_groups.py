@@ -46,22 +46,22 @@ class Ranks:
 
 
 def check_is_whole(target: Target, technique: str) -> None:
-    """Raises PlanError where the program shares its model out itself."""
+    """Raises PlanError if the program distributes its model itself."""
     for module in target.model.modules():
         names = {base.__name__ for base in type(module).__mro__}
         if names & {"DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel"}:
             kind = type(module).__name__
-            raise PlanError(f"{technique!r}: the program shares its training out itself ({kind})")
+            raise PlanError(f"{technique!r}: the program distributes its training itself ({kind})")
     if any(hasattr(parameter, "device_mesh") for parameter in target.model.parameters()):
-        raise PlanError(f"{technique!r}: the program shares its parameters out itself (DTensor)")
+        raise PlanError(f"{technique!r}: the program distributes its parameters itself (DTensor)")
 
 
 def check_is_eager(target: Target, technique: str) -> None:
-    """Raises PlanError where the program compiles its model as a whole."""
+    """Raises PlanError if the program compiles the whole model."""
     if any(type(module).__name__ == "OptimizedModule" for module in target.model.modules()):
         raise PlanError(
-            f"{technique!r}: the program compiles the model as a whole, and what ranks send each "
-            "other would be in the graph; leave torch.compile out"
+            f"{technique!r}: the program compiles the whole model, and the communication between "
+            "ranks would be in the graph; remove torch.compile"
         )
 
 
