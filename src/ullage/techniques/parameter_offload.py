@@ -344,7 +344,7 @@ def _storage_of(tensor: Any) -> int:
 
 PARAMETER_OFFLOAD = Technique(
     name=_NAME,
-    does="stores parameters of modules in pinned host memory, a few modules on the GPU",
+    does="stores parameters of modules in pinned host memory, with a few at a time on the GPU",
     precondition="only the optimizer's step changes parameters, and each belongs to one block",
     proof="versions, owners and storages are compared; the optimizer must be of torch.optim",
     semantics=Semantics.SAME,
