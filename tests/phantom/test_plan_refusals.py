@@ -24,7 +24,7 @@ SAID = {
     "parameter_changed_before_backward": "a Linear has inputs or parameters that were changed",
     "switched_to_evaluation_before_backward": "a Dropout was switched between training and",
     "applied_twice": "a plan is already applied to Stack; put all actions into one plan",
-    "module_not_there": r"Stack has no module 'block\.0'; it has, such as: ",
+    "module_not_there": r"Stack has no module 'block\.0'; it has, for example: ",
     "another_model": "the model is Linear, and was Stack; the number of parameters is 2, and was",
     "several_optimizers": "the optimizer is AdamW, SGD, and was AdamW; make one",
     "needs_what_is_not_installed": "'needy' needs no-such-package, which is not installed here",

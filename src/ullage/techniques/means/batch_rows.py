@@ -1,4 +1,4 @@
-"""Batches in parts by their rows, and what a model made of the parts in one again."""
+"""Splits the arguments of a model by rows of the batch, and joins the outputs of the parts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ullage.techniques.means.nested import tensors
 
 
 def split_rows(arguments: Any, num_parts: int) -> list[Any]:
-    """Arguments with those tensors in parts that have the rows of the first of them.
+    """The arguments of each part: tensors with as many rows as the first tensor are split.
 
     Args:
         given: nested tuples, lists and dicts.
-        num_parts: at most.
+        num_parts: the largest number of parts.
     """
     total = num_rows(arguments)
     size = max(1, -(-total // num_parts))
@@ -25,14 +25,18 @@ def split_rows(arguments: Any, num_parts: int) -> list[Any]:
 
 
 def num_rows(arguments: Any) -> int:
-    """The rows of the first tensor; 0 where there is none."""
+    """The number of rows of the first tensor; 0 if there is none."""
     return next((len(tensor) for tensor in tensors(arguments) if tensor.dim()), 0)
 
 
 def join_rows(outputs: list[Any], rows: list[int]) -> Any:
-    """What a model made of parts of so many rows, in one; None where it is not one value a row.
+    """The outputs of the parts, joined; None if they do not have one value per row.
 
-    What is neither tensors nor None, such as a cache, is left out.
+    Outputs that are neither tensors nor None, such as a cache, become None.
+
+    Args:
+        outputs: of each part.
+        rows: the number of rows of each part.
     """
     import torch
 

@@ -1,9 +1,10 @@
-"""Logits that are computed only where something but their loss is asked of them.
+"""Logits that are computed only if something other than their loss needs them.
 
-In the place of a head's output comes a tensor of its shape and type that has no values. It can be
-laid out otherwise (`view`, `transpose`, `[:, :-1]`, `float`), and `cross_entropy` of it is taken by
-a function of what the head was given. Whatever else a program does to it (an accuracy by `argmax`)
-is done to logits that are computed for it; where a gradient would come through them, it is refused.
+The head returns a tensor with the shape and dtype of the logits, but without values. The program
+can change its layout (`view`, `transpose`, `[:, :-1]`, `float`), and `cross_entropy` of it is
+computed by a function from the input of the head. For every other operation (an accuracy by
+`argmax`) the logits are computed. If a gradient would flow through such an operation, it is
+refused.
 
     logits = late_logits(source)
     functional.cross_entropy(logits.flatten(0, 1), targets)    # source.take_loss(...)
@@ -19,13 +20,13 @@ from typing import Any, NoReturn
 
 from ullage.techniques.means.nested import tensors
 
-# Of attributes, those that are not about shape, type or place.
+# Attributes that depend on values, not on shape, dtype or device.
 _VALUES = frozenset({"data", "grad", "T", "mT", "H", "mH", "real", "imag"})
 _ABOUT = frozenset(
     {"size", "dim", "ndimension", "numel", "nelement", "element_size", "is_floating_point",
      "is_complex", "stride", "is_contiguous", "get_device", "__len__", "__hash__"}
 )  # fmt: skip
-# Rows stay whole, and in their order.
+# Functions that keep rows complete and in order.
 _SHAPED = frozenset(
     {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "contiguous", "view_as"}
 )
@@ -33,22 +34,22 @@ _TURNED = frozenset(
     {"transpose", "permute", "movedim", "moveaxis", "swapaxes", "swapdims", "mT", "T", "t"}
 )
 _CAST = frozenset({"float", "to", "type", "type_as"})
-# What would not come through: hooks of gradients that nobody computes.
+# Functions that need gradients of the logits, which are never computed.
 _UNSEEN = frozenset({"register_hook", "retain_grad", "register_post_accumulate_grad_hook"})
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What logits would be computed from.
+    """The inputs from which logits can be computed.
 
     Attributes:
         features: the input of the head.
-        version: how often that was changed when the head got it.
-        hidden: the same, laid out as the logits are, with features where these have classes.
+        version: the version of that tensor when the head ran.
+        hidden: the features in the layout of the logits: features in place of classes.
         head: an `nn.Linear`.
-        dtype: that the head multiplies in.
-        take_loss: makes the loss of rows: of hidden (rows, features), targets (rows,), a source
-            and the named arguments of `cross_entropy`; None: it cannot.
+        dtype: the dtype in which the head multiplies.
+        take_loss: computes the loss from hidden (rows, features), targets (rows,), a source
+            and the keyword arguments of `cross_entropy`; returns None if it cannot.
         refuse: raises a PlanError with a reason.
     """
 
@@ -61,7 +62,7 @@ class Source:
     refuse: Callable[[str], NoReturn]
 
     def logits(self, class_dim: int) -> Any:
-        """The logits, computed."""
+        """Computes the logits."""
         import torch
 
         def cast(tensor: Any) -> Any:
@@ -76,7 +77,7 @@ class Source:
 
 
 def late_logits(source: Source) -> Any:
-    """The logits of a head, classes last, which are not there yet."""
+    """The logits of a head, classes last, without values."""
     shape = (*source.hidden.shape[:-1], source.head.out_features)
     return _made(source, shape, len(shape) - 1, source.dtype)
 
@@ -86,7 +87,7 @@ def _made(source: Source, shape: tuple[int, ...], class_dim: int, dtype: Any) ->
 
     logits = _kind()(source, shape, class_dim, dtype)
     with torch._C.DisableTorchFunctionSubclass():
-        # What torch's functions are not called for, such as a function with a backward of its own.
+        # This covers what torch functions do not see, such as custom autograd functions.
         logits.register_hook(lambda _: source.refuse("a gradient comes to its logits"))
     return logits
 
@@ -123,7 +124,7 @@ def _kind() -> Any:
 
 
 def _call(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """What a function of torch gives of arguments with late logits among them."""
+    """The result of a torch function that has late logits among its arguments."""
     from torch.nn import functional
 
     name = function.__name__
@@ -146,7 +147,7 @@ def _call(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -
 def _laid_out(
     name: str, function: Any, late: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Any:
-    """Late logits laid out otherwise; None where the function does something else to them."""
+    """Late logits in another layout; None if the function does something else."""
     import torch
 
     source, class_dim = late._late
@@ -166,7 +167,7 @@ def _laid_out(
         class_dim = len(shape) - 1
     elif name in _TURNED or (name == "__getitem__" and _keeps(arguments[0], class_dim, late.dim())):
         moved = function(hidden, *arguments, **keywords)
-        # Where one feature more makes it longer there are features, and classes.
+        # The dimension that grows with one more feature is the one of features, and of classes.
         longer = [size + (dim == class_dim) for dim, size in enumerate(hidden.shape)]
         probe = function(torch.empty(longer, device="meta"), *arguments, **keywords)
         sizes = zip(moved.shape, probe.shape, strict=True)
@@ -179,7 +180,7 @@ def _laid_out(
 
 
 def _keeps(index: Any, class_dim: int, num_dims: int) -> bool:
-    """Whether an index takes all classes, which come last."""
+    """Whether an index selects all classes, which are the last dimension."""
     index = index if isinstance(index, tuple) else (index,)
     are_plain = all(isinstance(part, slice | int) or part is ... for part in index)
     if class_dim != num_dims - 1 or not are_plain:
@@ -191,7 +192,7 @@ def _keeps(index: Any, class_dim: int, num_dims: int) -> bool:
 
 
 def _loss(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """The loss, taken by the source; None where it cannot."""
+    """The loss, computed by the source; None if it cannot."""
     import torch
     from torch.nn import functional
 
@@ -204,7 +205,7 @@ def _loss(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     if class_dim != min(1, late.dim() - 1) or targets.is_floating_point():
         return None
     if source.features._version != source.version:
-        source.refuse("what its head was given is changed before the loss")
+        source.refuse("the input of its head is changed before the loss")
     rows = source.hidden.movedim(class_dim, -1).reshape(-1, source.hidden.shape[class_dim])
     loss = source.take_loss(rows, targets.reshape(-1), source, **call.arguments)
     is_wide = torch.is_autocast_enabled(late.device.type)
@@ -214,7 +215,7 @@ def _loss(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
 def _computed(
     name: str, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Any:
-    """What a function gives of logits that are computed for it."""
+    """The result of a function, for which the logits are computed."""
     import torch
 
     (first, *_) = _late_ones((arguments, keywords))

@@ -1,8 +1,8 @@
-"""The cross-entropy of a linear layer's output, some rows at a time, together with its gradients.
+"""The cross-entropy of the output of a linear layer, with its gradients, for some rows at a time.
 
-Neither logits nor their gradients exist for more than those rows. The loss is added up in float32;
-torch's own `linear_cross_entropy` does so in bfloat16 for what is bfloat16, which was seen to be
-off by one part in a hundred (torch 2.15), and is not there before torch 2.13.
+Logits and their gradients exist only for those rows. The loss is accumulated in float32. torch's
+own `linear_cross_entropy` exists only since torch 2.13, and accumulates in bfloat16 for bfloat16
+inputs, with an observed error of one percent (torch 2.15).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def linear_cross_entropy(
     ignore_index: int = -100,
     is_mean: bool = True,
 ) -> Any:
-    """What `cross_entropy(layer(hidden), targets)` is, in float32, up to the order of sums.
+    """`cross_entropy(layer(hidden), targets)` in float32, equal up to the order of sums.
 
     Args:
-        hidden_ND: what the layer is given.
+        hidden_ND: the input of the layer.
         layer: an `nn.Linear`.
-        targets_N: a class a row.
-        num_rows: whose logits exist at once.
-        dtype: that the layer multiplies in, and gives its logits in.
-        class_weights: as those of `torch.nn.functional.cross_entropy`, like the rest.
+        targets_N: the class of each row.
+        num_rows: the number of rows whose logits exist at once.
+        dtype: the dtype in which the layer multiplies, and of its logits.
+        class_weights: as `weight` of `torch.nn.functional.cross_entropy`; others likewise.
     """
     import torch
 
@@ -52,7 +52,7 @@ def linear_cross_entropy(
 
 
 class _Sums:
-    """The loss and the gradients of the rows that were added."""
+    """The accumulated loss and gradients."""
 
     def __init__(self, hidden: Any, layer: Any, dtype: Any, wide: Any) -> None:
         import torch

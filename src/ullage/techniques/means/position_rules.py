@@ -1,8 +1,9 @@
-"""Where positions lie in what an operator of ATen makes, for the operators that keep them apart.
+"""Rules that say where positions are in the result of an ATen operator, for operators that keep
+positions apart.
 
-A list of what is known to be right: an operator that is not in it mixes positions, as far as
-anybody knows. Positions lie in one dimension of a tensor, which may be joined with others: index i
-of it is of position i // inner % length.
+The rules are a list of operators that are known to be correct; every other operator is treated as
+mixing positions. Positions are in one dimension of a tensor, which may be merged with others: index
+i of it belongs to position i // inner % length.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from typing import Any, NamedTuple
 
 
 class Mixes(Exception):
-    """A module does not treat positions by themselves, or is not known to; says why."""
+    """Why the positions of a module are not independent, or not known to be."""
 
 
 class Along(NamedTuple):
-    """Where the positions of a tensor lie.
+    """Where the positions of a tensor are.
 
     Attributes:
         dim: the dimension, counted from the first.
-        outer: how often all positions come in it, one after another.
-        inner: how many entries of it each has together.
+        outer: the number of repetitions of all positions in it.
+        inner: the number of adjacent entries of each position.
     """
 
     dim: int
@@ -31,7 +32,7 @@ class Along(NamedTuple):
 
 
 Place = Mapping[int, Along | None]
-"""By the id of a tensor, where its positions lie; None: it has none."""
+"""By the id of a tensor, where its positions are; None: it has none."""
 
 
 class Call(NamedTuple):
@@ -40,8 +41,8 @@ class Call(NamedTuple):
     Attributes:
         name: without namespace and overload.
         values: its arguments by name.
-        place: of its tensors.
-        results: the tensors that it made.
+        place: where the positions of its tensors are.
+        results: the tensors that it returned.
         length: the number of positions.
     """
 
@@ -52,12 +53,12 @@ class Call(NamedTuple):
     length: int
 
     def along(self, name: str) -> Along | None:
-        """Where positions lie in an argument."""
+        """Where positions are in an argument."""
         value = self.values.get(name)
         return None if value is None else self.place[id(value)]
 
     def refuse(self) -> Mixes:
-        """What to raise where positions meet."""
+        """The error to raise if positions mix."""
         return Mixes(f"lets positions meet in {self.name!r}")
 
 
@@ -93,14 +94,17 @@ _IN_ONE_DIM = frozenset((
 def follow(
     operation: Any, arguments: tuple[Any, Any], results: Sequence[Any], place: Place, length: int
 ) -> Sequence[Along | None]:
-    """Where positions lie in each tensor that a call of an operator made.
+    """Where positions are in each result of an operator call.
 
     Args:
         operation: an overload.
-        arguments: positional ones, and those by name.
+        arguments: positional arguments, and keyword arguments.
+        results: the tensors that it returned.
+        place: where the positions of its tensors are.
+        length: the number of positions.
 
     Raises:
-        Mixes: they meet in it, or nobody knows.
+        Mixes: the operator mixes positions, or is not known to keep them apart.
     """
     positional, keywords = arguments
     schema = operation._schema
@@ -137,7 +141,7 @@ def shape_without(tensor: Any, along: Along | None, length: int) -> tuple[int, .
 
 
 def _pointwise(call: Call) -> Sequence[Along | None]:
-    """Each element of the result is of those at its place, once all are as large."""
+    """Each element of the result depends on the elements at the same place, after broadcasting."""
     tensors = [value for value in call.values.values() if hasattr(value, "untyped_storage")]
     sides = [
         (tensor.dim() - along.dim, along)
@@ -169,7 +173,7 @@ def _input(call: Call) -> Any:
 
 
 def _known(call: Call, name: str = "self") -> Along:
-    """Where positions lie in the argument that has to have them."""
+    """Where positions are in the only argument that may have them."""
     along = call.along(name)
     others = [
         key
@@ -208,7 +212,7 @@ def _normalised(call: Call) -> Sequence[Along | None]:
 
 
 def _product(call: Call) -> Sequence[Along | None]:
-    """(n, k) @ (k, m), and so for each of a batch: positions may be in n, in m, or in the batch."""
+    """(n, k) @ (k, m), possibly batched: positions may be in n, in m, or in the batch."""
     is_added = call.name in {"addmm", "baddbmm"}
     left, right = ("mat1", "mat2") if call.name == "addmm" else _names_of_factors(call)
     ours, theirs = call.along(left), call.along(right)
@@ -233,7 +237,7 @@ def _names_of_factors(call: Call) -> tuple[str, str]:
 
 
 def _with_added(call: Call, product: Along) -> Along:
-    """A product to which something is added, that has the same positions, or none."""
+    """A product plus a tensor that has the same positions, or none."""
     (result,) = call.results
     added = _input(call)
     from_right = result.dim() - product.dim
@@ -247,7 +251,7 @@ def _with_added(call: Call, product: Along) -> Along:
 
 
 def _viewed(call: Call) -> Sequence[Along | None]:
-    """Another shape of the same elements in their order."""
+    """Another shape of the same elements in the same order."""
     along = _known(call)
     (result,) = call.results
     ours = _input(call).shape
@@ -295,7 +299,7 @@ def _turned(call: Call) -> Sequence[Along | None]:
 
 
 def _cut(call: Call) -> Sequence[Along | None]:
-    """A part of another dimension, or all of this."""
+    """A slice along another dimension, or the whole of this one."""
     along = _known(call)
     (dim,) = _dims(call)
     is_whole = call.name == "slice" and all(
@@ -308,7 +312,7 @@ def _cut(call: Call) -> Sequence[Along | None]:
 
 
 def _joined(call: Call) -> Sequence[Along | None]:
-    """Several beside each other in another dimension."""
+    """Several tensors joined along another dimension."""
     tensors = call.values["tensors"]
     places = {call.place[id(tensor)] for tensor in tensors}
     (result,) = call.results

@@ -1,8 +1,8 @@
-"""Parameters of which each rank has a part, where the program goes on as if it had all of each.
+"""Parameters that are split among ranks, for a program that continues as if each rank had all of
+them.
 
-The parameters stay the objects that they were, with less in them. Dictionaries of states are whole
-when they are asked for, by all ranks; norms of gradients are those of all parts; and all of it can
-be undone.
+The parameters remain the same objects with less data. State dicts are complete when all ranks
+request them, gradient norms cover all parts, and all of it can be undone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from ullage.techniques.applying.changes import Changes
 from ullage.techniques.means.optimizer_parts import parameters_of
 
-# Each element is stepped by itself, whatever else is in its tensor.
+# Optimizers that update each element independently of the rest of its tensor.
 _BY_ELEMENT = {
     "SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adagrad", "Adadelta",
 }  # fmt: skip
@@ -28,8 +28,8 @@ class SplitParameters:
         refuse: raises a PlanError with a reason.
         model: the outermost module.
         rank: the number of this rank.
-        size: how many there are.
-        changes: by which all is undone.
+        size: the number of ranks.
+        changes: where the undo steps are recorded.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class SplitParameters:
         self._watch_norms()
 
     def split(self, parameter: Any, dim: int) -> None:
-        """Leaves this rank's part of a parameter in it, split along a dimension."""
+        """Replaces the data of a parameter by this rank's part along a dimension."""
         if parameter in self._dims:
             return
         self._dims[parameter] = dim
@@ -62,15 +62,17 @@ class SplitParameters:
         parameter.grad = None if gradient is None else self._part(gradient, dim)
 
     def hand_over(self, optimizers: list[Any]) -> None:
-        """Has optimizers give and take whole states.
+        """Makes the state dicts of optimizers complete.
 
         Raises:
-            PlanError: one looks at more than an element at a time, or has states already.
+            PlanError: an update depends on more than one element, or there are states already.
         """
         for optimizer in optimizers:
             kind = type(optimizer).__name__
             if kind not in _BY_ELEMENT:
-                self._refuse(f"{kind} may look at whole parameters, of which a rank has parts")
+                self._refuse(
+                    f"{kind} may need complete parameters for its updates, and a rank has a part"
+                )
             if any(dim in optimizer.state for dim in self._dims):
                 self._refuse(
                     "its optimizer has states already; load them after the plan is applied"
@@ -80,7 +82,7 @@ class SplitParameters:
             self._changes.hook(optimizer.register_load_state_dict_pre_hook(self._deal_states))
 
     def __deepcopy__(self, _: object) -> NoReturn:
-        """A copy of the model would have parts, and nothing that makes them whole."""
+        """Refuses copies of the model: their parts could not be gathered."""
         self._refuse("it copies its model, of which each rank has parts")
 
     # ---- Parts and wholes ------------------------------------------------------------------------
@@ -89,7 +91,7 @@ class SplitParameters:
         return whole.chunk(self._size, dim)[self._rank].clone()
 
     def _whole(self, part: Any, dim: int) -> Any:
-        """All ranks have to ask."""
+        """The complete tensor; all ranks must call this."""
         import torch
 
         part = part.detach().contiguous()
@@ -106,7 +108,7 @@ class SplitParameters:
         }
 
     def _put_back(self) -> None:
-        """Whole parameters again."""
+        """Restores complete parameters."""
         for optimizer in self._optimizers:
             for parameter in self._dims:
                 if parameter in optimizer.state:
@@ -123,7 +125,7 @@ class SplitParameters:
     def _gather(self, module: Any, states: dict[str, Any], prefix: str, _metadata: Any) -> None:
         for name, parameter in module.named_parameters(remove_duplicate=False):
             if parameter in self._dims and prefix + name in states:
-                # In the host's memory, one after another: all would not fit the device.
+                # In host memory, because all of them would not fit the device.
                 states[prefix + name] = self._whole(parameter.data, self._dims[parameter]).cpu()
 
     def _deal(self, module: Any, states: dict[str, Any], prefix: str, *_: Any) -> None:
@@ -158,7 +160,7 @@ class SplitParameters:
     # ---- Norms -----------------------------------------------------------------------------------
 
     def _watch_norms(self) -> None:
-        """What looks through all gradients sees those of all ranks, or is refused."""
+        """Makes gradient norms cover all ranks, and refuses a GradScaler."""
         from torch.amp.grad_scaler import GradScaler
         from torch.nn.utils import clip_grad
 
@@ -179,16 +181,16 @@ class SplitParameters:
 
         def scale(scaler: Any, outputs: Any) -> Any:
             if scaler.is_enabled():
-                self._refuse("a GradScaler would judge the parts of each rank by themselves")
+                self._refuse("a GradScaler would check the parts of each rank separately")
             return scale_all(scaler, outputs)
 
         scale_all = GradScaler.scale
-        # What the public function calls, which programs may have imported before.
+        # An internal function: programs may have imported the public one already.
         self._changes.set(clip_grad, "_get_total_norm", total_norm)
         self._changes.set(GradScaler, "scale", scale)
 
     def _joined(self, split: Any, rest: Any, order: float) -> Any:
-        """The norm of what is split, over all ranks, and of what each has as a whole."""
+        """The norm of split gradients over all ranks, joined with the norm of complete ones."""
         import torch
         from torch import distributed
 

@@ -1,8 +1,8 @@
-"""The arguments of a call as they were on the device, on the CPU and smaller: fewer rows of the
-batch, fewer positions.
+"""The arguments of a recorded call, copied to the CPU and made smaller: fewer rows of the batch,
+fewer positions.
 
     small = Smaller.of(arguments, num_rows=2, length=16)
-    arguments, named = small.draw(arguments, dtype, seed)
+    arguments, keywords = small.draw(arguments, dtype, seed)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What came of replaying a plan with real numbers: the process that replays writes it down, the
-search reads it.
+"""The result of a replay with real numbers: the process that replays writes it, the search reads
+it.
 
     write_replayed(directory, Replayed(...))    # in the process
-    read_replayed(directory)                    # in that which started it; None: it said nothing
+    read_replayed(directory)                    # in the process that started it; None: no result
 """
 
 from __future__ import annotations

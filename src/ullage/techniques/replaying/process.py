@@ -1,5 +1,5 @@
-"""The end of a process that replays a plan in place of training: it says what it has found, and
-ends, whatever the program had still to do.
+"""Ends a process that replays a plan instead of training: it writes the result and exits, whatever
+the program still had to do.
 """
 
 from __future__ import annotations

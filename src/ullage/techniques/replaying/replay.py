@@ -59,7 +59,7 @@ class _Way(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is to be replayed.
+    """The call that is replayed.
 
     Attributes:
         root: the model, wrappers left out.
@@ -77,7 +77,7 @@ class Model:
 
 
 def replay(plan: Plan, top: Any, optimizers: list[Any], called: Any, call: Any) -> Replayed:
-    """What comes of a plan's replay; whatever goes wrong, it is said."""
+    """The result of a plan's replay; errors are part of the result."""
     started_s = time.monotonic()
     actions, not_done = _split(plan)
     root = unwrapped(top)

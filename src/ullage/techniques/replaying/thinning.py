@@ -1,8 +1,9 @@
-"""A model with fewer modules: of those in one list that are alike and are treated alike, few stay.
+"""Makes a model smaller: of the modules in a list that are alike and get the same actions, only a
+few remain.
 
-with thinned(root, actions) as thin:
-    thin.actions        # with the paths that the modules have meanwhile
-    thin.stands_for     # of each path that a plan names, the path of one that is alike
+    with thinned(root, actions) as thin:
+        thin.actions        # with the new paths of the modules
+        thin.stands_for     # for each path of the plan, the path of a module that is alike
 """
 
 from __future__ import annotations

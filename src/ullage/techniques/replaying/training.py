@@ -1,8 +1,8 @@
-"""Some steps of a twin on the CPU, under a plan or without, and where two of these differ.
+"""Trains a twin for some steps on the CPU, with a plan or without, and compares two trainings.
 
-untreated = train(make, arguments, None)
-treated = train(make, arguments, plan)
-compare(treated, untreated)
+untreated = train(make, script, lambda *_: None)
+treated = train(make, script, plan_for)
+compare(treated, untreated, dtype)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A copy of a model on the CPU, with random numbers of double precision for weights.
+"""A copy of a model on the CPU, with random weights in double precision.
 
 The model itself is on a device that computes nothing. Its twin has the same objects, code and
-shapes, except where it is made smaller: rows of large embeddings are left out (`Rows`), as are
+shapes, except where it is made smaller: rows of large embeddings are dropped (`Rows`), as are
 modules of a list beyond two that are alike (thinning.py).
 
     model, optimizers = make_twin(root, optimizers, dtype, Rows.of(root))
