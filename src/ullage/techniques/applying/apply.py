@@ -45,13 +45,12 @@ def applied_actions(
 
 
 def describe_program(model: Any, optimizer: Any, modules: Iterable[str] | None = None) -> MadeFor:
-    """What a plan for a model has to be made for.
+    """Describes a program, as plans for it do.
 
     Args:
         model: an `nn.Module`, wrapped or not.
         optimizer: a `torch.optim.Optimizer`, several, or None.
-        modules: the paths of those that the plan names; those that are not there are left out.
-            None: all.
+        modules: the paths of the modules to include; missing ones are left out. None: all.
     """
     import torch
 
@@ -68,8 +67,8 @@ def describe_program(model: Any, optimizer: Any, modules: Iterable[str] | None =
 
 
 def unwrap_optimizers(optimizer: Any) -> list[Any]:
-    """The optimizers of torch in what a program calls its optimizer: one, several, or None, in the
-    wrappers of Accelerate, DeepSpeed or Lightning or not.
+    """The torch optimizers in an optimizer, a list of several, or None, without the wrappers of
+    Accelerate, DeepSpeed or Lightning.
     """
     if optimizer is None:
         return []
@@ -104,7 +103,7 @@ def _apply(actions: Sequence[Action], made_for: MadeFor, model: Any, optimizer: 
 
 
 def _check_program(made_for: MadeFor, model: Any, optimizers: list[Any]) -> None:
-    """Raises PlanError where a plan is for another program, or one is applied already."""
+    """Raises PlanError if a plan is for another program, or a plan is already applied."""
     root = dict(paths(model))[""]
     if root in _UNDER_A_PLAN:
         raise PlanError(
@@ -126,18 +125,18 @@ def _check_program(made_for: MadeFor, model: Any, optimizers: list[Any]) -> None
 
 
 def _check_needs(actions: Sequence[Action]) -> None:
-    """Raises PlanError where a package that a technique needs is not installed."""
+    """Raises PlanError if a package that a technique needs is not installed."""
     for action in actions:
         for need in TECHNIQUES[action.technique].needs:
             _check_need(action.technique, need)
 
 
 def _check_need(technique: str, need: str) -> None:
-    """Raises PlanError where a requirement, such as "torch>=2.13", is not met."""
+    """Raises PlanError if a requirement, such as "torch>=2.13", is not met."""
     matched = _NEED.fullmatch(need)
     if matched is None:
         raise PlanError(
-            f"{technique!r} needs {need!r}, which is no requirement such as torch>=2.13"
+            f"{technique!r} needs {need!r}, which is not a requirement such as torch>=2.13"
         )
     name, least = matched["name"], matched["least"]
     try:
@@ -157,8 +156,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _num_elements(parameter: Any) -> int:
-    """Of the whole parameter, where DeepSpeed has left a part of it here."""
+    """Elements of the complete parameter, of which DeepSpeed may have left a part here."""
     try:
         return int(getattr(parameter, "ds_numel", parameter.numel()))
-    except ValueError:  # a lazy one, that has no shape yet
+    except ValueError:  # a lazy parameter has no shape yet
         return 0

@@ -31,7 +31,7 @@ class Changes:
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Sets an attribute; the undo restores the previous value, or removes the attribute.
 
-        If something else has set it meanwhile, the undo gives a warning and restores it as well.
+        If something else has set it since then, the undo warns and restores the old value anyway.
         """
         had = vars(owner).get(name, _ABSENT)
         setattr(owner, name, value)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ullage.techniques.replaying.twin import CannotReplayError, known_values
 
-# Names of arguments that say where something is, or what counts.
+# Words in the names of arguments that are masks, and of arguments that are tokens.
 _MASKS = ("mask",)
 _TOKENS = ("input_ids", "labels", "idx", "token", "target", "x")
 _IMAGE = 64
@@ -21,13 +21,13 @@ _IMAGE = 64
 
 @dataclass(frozen=True, slots=True)
 class Smaller:
-    """Which sizes become which.
+    """The sizes of the arguments, before and after.
 
     Attributes:
-        rows: of the batch, before and after.
+        rows: rows of the batch, before and after.
         length: positions, before and after.
-        side: of images, before and after.
-        num_tokens: a token number below it is in range of every embedding.
+        side: the side of images, before and after.
+        num_tokens: token ids below this number are valid for every embedding.
     """
 
     rows: tuple[int, int]
@@ -37,9 +37,13 @@ class Smaller:
 
     @classmethod
     def of(cls, call: Any, *, num_rows: int, length: int | None, num_tokens: int) -> Smaller:
-        """What a call can be made smaller to.
+        """The smaller sizes for a call.
 
-        length: of sequences; None: as they are.
+        Args:
+            call: its arguments.
+            num_rows: the largest number of rows.
+            length: the largest length of sequences; None: unchanged.
+            num_tokens: token ids below this number are valid.
         """
         inputs = list(tensors(call))
         rows = next((tensor.shape[0] for tensor in inputs if tensor.dim()), 1)
@@ -65,7 +69,7 @@ class Smaller:
         return ", ".join(sizes)
 
     def shape(self, tensor: Any) -> tuple[int, ...]:
-        """What a tensor's shape becomes."""
+        """The smaller shape of a tensor."""
         sizes = list(tensor.shape)
         if sizes and sizes[0] == self.rows[0]:
             sizes[0] = self.rows[1]
@@ -73,14 +77,14 @@ class Smaller:
         before, after = self.side if is_image else self.length
         last = len(sizes)
         if tensor.is_floating_point() and not is_image and last > 2 and sizes[-2] != before:
-            last -= 1  # features that happen to be as many
+            last -= 1  # features that happen to have the same size
         for place in range(1, last):
             if before and sizes[place] == before:
                 sizes[place] = after
         return tuple(sizes)
 
     def draw(self, call: Any, dtype: Any, seed: int) -> Any:
-        """The arguments with numbers."""
+        """The smaller arguments, with random numbers."""
         import torch
 
         generator = torch.Generator().manual_seed(seed)
@@ -118,7 +122,7 @@ def mapped(value: Any, change: Any, name: str = "") -> Any:
     """Arguments of the same structure with other tensors.
 
     Raises:
-        CannotReplayError: there is an object among them that is not known.
+        CannotReplayError: the arguments contain an object of an unsupported class.
     """
     import torch
 

@@ -1,10 +1,10 @@
-"""Replays a plan on twins of a model, small enough for seconds.
+"""Replays a plan on twins of a model that are small enough to train in seconds.
 
-The ways to make a model small are tried one after another, the smallest first, until a twin trains
-without the plan; then twins that are the same to the bit train under it. What the plan does to
-modules that no twin has called, or what it changes on purpose, is said to be not replayed.
+The ways to make a model smaller are tried in order, the smallest first, until a twin trains without
+the plan. Then twins that are identical to the bit train with the plan. Actions on modules that no
+twin has called, and intended changes of the training, are reported as not replayed.
 
-    replay(plan, model, optimizers, called, (arguments, named))
+    replay(plan, model, optimizers, called, (arguments, keywords))
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ from ullage.techniques.technique import Action, Place, Semantics
 
 _ROWS, _LENGTH = 2, 16
 _MOST_BYTES = 3 << 30
-# Of each number: the weight, its gradient and states, and what the untreated training came to.
+# For each parameter: weight, gradient, states, and the results of the untreated training.
 _COPIES = 6
-# Of each kind of module, two take part where the model has no more parameters then.
+# Two modules of each kind remain if the model then has at most this many parameters.
 _TWO, _MANY = 2, 20_000_000
 _CHUNKED = "chunked_loss"
 _NOTHING_FITS = "no way to make it small was tried"
 
 
 class _Way(NamedTuple):
-    """A way to make a model small: how many modules stay of those that are alike (None: all),
-    whether rows of embeddings are left out, the length of sequences (None: the program's).
+    """A way to make a model smaller: how many modules remain of those that are alike (None: all),
+    whether rows of embeddings are dropped, the length of sequences (None: the program's), and
+    whether numbers are in double precision.
     """
 
     num_alike: int | None
@@ -62,10 +63,10 @@ class Model:
     """The call that is replayed.
 
     Attributes:
-        root: the model, wrappers left out.
-        optimizers: of it.
-        path: of the module that the program called.
-        call: the arguments of that call: those by order, and those by name.
+        root: the model without wrappers.
+        optimizers: the optimizers of the model.
+        path: the path of the module that the program called.
+        call: the positional and keyword arguments of that call.
         kinds: the class of each module, by its path.
     """
 
@@ -90,12 +91,12 @@ def replay(plan: Plan, top: Any, optimizers: list[Any], called: Any, call: Any) 
 
 
 def _split(plan: Plan) -> tuple[tuple[Action, ...], dict[str, str]]:
-    """The actions that are to compute the same, and why others are not replayed."""
+    """The actions that must not change results, and why the others are not replayed."""
     actions, not_done = [], dict[str, str]()
     for action in plan.actions:
         technique = TECHNIQUES[action.technique]
         if technique.apply is None:
-            continue  # a setting of the allocator computes nothing
+            continue  # settings of the allocator do not affect results
         if technique.place is Place.RANKS or technique.needs_ranks:
             not_done[action.technique] = "it needs several ranks"
         elif technique.semantics is Semantics.ROUNDING:
@@ -114,7 +115,7 @@ def _replay(model: Model, actions: tuple[Action, ...], not_done: dict[str, str])
             replayed = _try(model, actions, way)
         except CannotReplayError as error:
             reason = str(error)
-        except Exception as error:  # the program's own code may do anything
+        except Exception as error:  # the program's own code may raise anything
             reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
         else:
             return replace(replayed, not_done={**not_done, **replayed.not_done})
@@ -131,10 +132,10 @@ def _ways() -> Iterator[_Way]:
 
 
 def _try(model: Model, actions: tuple[Action, ...], way: _Way) -> Replayed:
-    """A replay of twins that are made small in one way.
+    """Replays on twins that are made smaller in one way.
 
     Raises:
-        Exception: the twin does not train without the plan either.
+        Exception: the twin does not train without the plan.
     """
     import torch
 
@@ -176,7 +177,7 @@ def _treat(make: Any, script: Script, actions: Sequence[Action]) -> Training:
 def _judge(
     model: Model, thin: Thin, actions: tuple[Action, ...], treat: Any, untreated: Training
 ) -> Replayed:
-    """Trains under the plan; what only the twin refuses is left out, and said."""
+    """Trains with the plan; actions that only the twin refuses are reported as not replayed."""
     import torch
 
     not_done: dict[str, str] = {}
@@ -191,7 +192,7 @@ def _judge(
             )
             if refuser is None or _is_for_modules(refuser):
                 return Replayed(not_done=not_done, difference=f"refused: {error}")
-            # What it refuses may be what stands for the program's loop.
+            # It may refuse our training loop, which replaces the program's.
             not_done[refuser.technique] = f"the twin is refused: {error}"
             pending.remove(refuser)
             continue
@@ -219,9 +220,14 @@ def _covered(
     replayed: Sequence[Action],
     called: Set[str],
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """What was replayed, and the modules that were not, for people.
+    """Which actions were replayed on how many modules, and which were not, for people.
 
-    called: the paths of the modules that the untreated twin calls.
+    Args:
+        kinds: the class of each module, by its path.
+        thin: the thinned model.
+        actions: of the plan.
+        replayed: the actions that were replayed.
+        called: the paths of the modules that the untreated twin calls.
     """
     done, not_done = [], dict[str, str]()
     names = {action.technique for action in replayed}
@@ -268,7 +274,7 @@ def _check_size(root: Any, rows: Rows, dtype: Any) -> None:
 
 
 def _available_bytes() -> int:
-    """What the machine could still give, by its own account."""
+    """The memory that the machine reports as available."""
     with suppress(OSError, ValueError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):

@@ -17,7 +17,7 @@ from ullage.record.owners.module_trees import join, paths
 from ullage.techniques.technique import Action
 
 _LISTS = ("ModuleList", "Sequential")
-# What tells one of several layers from another, and changes nothing that it computes.
+# Attributes that distinguish layers of a list without an effect on results.
 _NUMBERS = ("idx", "index", "layer", "id", "block")
 
 _Kind = tuple[Any, ...]
@@ -25,13 +25,13 @@ _Kind = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Thin:
-    """What is left of a model.
+    """A thinned model.
 
     Attributes:
-        actions: those of the plan, on what is left.
-        stands_for: by each path that the plan names, the path of a module in the model as it is
-            now that is alike and treated alike.
-        num_left_out: modules that are not there.
+        actions: the actions of the plan, on the modules that remain.
+        stands_for: for each path of the plan, the path of a remaining module that is alike and has
+            the same actions.
+        num_left_out: the number of removed modules.
     """
 
     actions: tuple[Action, ...]
@@ -41,9 +41,13 @@ class Thin:
 
 @contextmanager
 def thinned(root: Any, actions: Sequence[Action], num_alike: int | None = 2) -> Iterator[Thin]:
-    """While this lasts, the model has the fewest modules that a plan can be replayed with.
+    """Removes modules that a replay of the plan does not need, in this context.
 
-    num_alike: how many stay of those that are alike and are treated alike; None: all.
+    Args:
+        root: the model.
+        actions: the actions of the plan.
+        num_alike: how many modules remain of those that are alike and have the same actions;
+            None: all.
     """
     kinds = _kinds(root, actions)
     before = []
@@ -81,7 +85,7 @@ def thinned(root: Any, actions: Sequence[Action], num_alike: int | None = 2) -> 
 
 
 def _kinds(root: Any, actions: Sequence[Action]) -> dict[str, _Kind]:
-    """Of each module, what it is and how it and all in it are treated."""
+    """For each module, its structure and the actions on it and its submodules."""
     treated: dict[str, list[tuple[str, str]]] = {}
     for action in actions:
         for path in action.modules:
@@ -99,7 +103,7 @@ def _kinds(root: Any, actions: Sequence[Action]) -> dict[str, _Kind]:
 
 
 def structure(module: Any) -> tuple[Any, ...]:
-    """What tells a module from others: classes, shapes and settings of all in it."""
+    """The structure of a module: classes, shapes and settings of all its submodules."""
     parts = [(path, type(part).__name__, *_settings(part)) for path, part in module.named_modules()]
     tensors = [
         (name, tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad)
@@ -119,7 +123,7 @@ def _settings(part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _staying(path: str, module: Any, kinds: Mapping[str, _Kind], num_alike: int) -> list[str]:
-    """The names of the modules of a list that stay; what has no parameters stays."""
+    """The names of the remaining modules of a list; those without parameters remain."""
     count: dict[_Kind, int] = {}
     staying = []
     for name, child in module._modules.items():
@@ -133,7 +137,7 @@ def _staying(path: str, module: Any, kinds: Mapping[str, _Kind], num_alike: int)
 
 
 def _renamed(path: str, new_path: Mapping[str, str | None]) -> str | None:
-    """The path that a module has meanwhile; None: it is not there."""
+    """The new path of a module; None: it is removed."""
     name, rest = path, ""
     while name:
         if name in new_path:
@@ -147,7 +151,7 @@ def _renamed(path: str, new_path: Mapping[str, str | None]) -> str | None:
 
 
 def _renamed_above(path: str, rest: str, new_path: Mapping[str, str | None]) -> str | None:
-    """A path of which the last list is renamed: those that hold that list may be too."""
+    """A path whose last list is renamed; the lists that contain it may be renamed too."""
     parent, _, last = path.rpartition(".")
     above = _renamed(parent, new_path) if parent else ""
     return None if above is None else join(join(above, last), rest)

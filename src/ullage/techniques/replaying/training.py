@@ -27,12 +27,12 @@ Make = Callable[[], tuple[Any, list[Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What some steps came to.
+    """The results of some training steps.
 
     Attributes:
-        losses: of each step.
-        gradients: of the last step, by parameter; those that nobody has freed.
-        values: parameters and buffers after it, by name.
+        losses: the loss of each step.
+        gradients: the gradients of the last step, by parameter, except freed ones.
+        values: parameters and buffers after the last step, by name.
         called: the paths of the modules that were called.
     """
 
@@ -44,13 +44,13 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What stands for the program's training loop.
+    """Replaces the training loop of the program.
 
     Attributes:
-        path: of the module that it calls.
-        draw: the arguments of the call of a step.
-        has_classes: what the model returns are logits, of which the program takes cross-entropy.
-        dtype: of floating-point numbers.
+        path: the path of the module that it calls.
+        draw: returns the arguments of the call in a step.
+        has_classes: whether the model returns logits for a cross-entropy of the program.
+        dtype: the dtype of floating-point numbers.
     """
 
     path: str
@@ -64,7 +64,10 @@ def train(
 ) -> Training:
     """Trains a twin for some steps.
 
-    plan_for: the plan for the twin and its optimizers; None of none.
+    Args:
+        make: creates the twin and its optimizers.
+        script: the training loop.
+        plan_for: returns the plan for the twin and its optimizers, or None.
     """
     import torch
 
@@ -72,7 +75,7 @@ def train(
     model, optimizers = make()
     plan = plan_for(model, optimizers)
     context = contextlib.nullcontext() if plan is None else plan.applied(model, optimizers)
-    # A plan may be refused for hooks that it finds.
+    # A plan may refuse modules with hooks.
     noting = _noting_calls(model, done.called) if plan is None else contextlib.nullcontext()
     with on_the_cpu(script.dtype), noting, context:
         torch.manual_seed(_SEED)
@@ -126,8 +129,8 @@ def _step(model: Any, optimizers: Sequence[Any]) -> None:
 
 
 def loss_of(output: Any, *, has_classes: bool, seed: int) -> Any:
-    """The loss that the model returns; else, of what it returns, cross-entropy of drawn classes, or
-    how far it is from drawn numbers.
+    """The loss that the model returns; else the cross-entropy of its logits with random classes, or
+    the mean squared error of its outputs to random numbers.
     """
     import torch
 
@@ -153,7 +156,7 @@ def loss_of(output: Any, *, has_classes: bool, seed: int) -> Any:
 
 @contextlib.contextmanager
 def _noting_calls(model: Any, called: set[str]) -> Iterator[None]:
-    """Notes which modules are called."""
+    """Records which modules are called."""
     handles = [
         module.register_forward_pre_hook(lambda _, __, path=path: called.add(path))
         for path, module in paths(model)
@@ -167,7 +170,7 @@ def _noting_calls(model: Any, called: set[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_the_cpu(dtype: Any) -> Iterator[None]:
-    """While this lasts, a device or a floating-point type that is named is that of the twin."""
+    """Replaces CUDA devices and floating-point dtypes by those of the twin, in this context."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -206,8 +209,8 @@ def on_the_cpu(dtype: Any) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far two trainings are apart: relative to the loss, and to the largest number of a tensor;
-    and what is too far, for people.
+    """The differences between two trainings, relative to the loss and to the largest number of a
+    tensor, and a text for people if one of them is too large.
     """
 
     loss: float
@@ -217,13 +220,13 @@ class Difference:
 
 
 def compare(treated: Training, untreated: Training, dtype: Any) -> Difference:
-    """Where two trainings differ by more than the order of sums can."""
+    """Finds differences between two trainings that the order of sums cannot explain."""
     import torch
 
     is_double = dtype is torch.float64
     close = 1e-8 if is_double else 2e-3
-    # An optimizer that divides by the root of squares makes a whole step of a gradient that is zero
-    # but for its rounding.
+    # An optimizer that divides by the root of squares turns a gradient of pure rounding errors
+    # into a full step.
     least = 0.0 if is_double else 2 * _RATE * NUM_STEPS
     pairs = zip(treated.losses, untreated.losses, strict=True)
     losses = [abs(loss - other) / max(abs(other), 1.0) for loss, other in pairs]
@@ -235,7 +238,7 @@ def compare(treated: Training, untreated: Training, dtype: Any) -> Difference:
     values = _apart(treated.values, untreated.values, 0.0, least)
     text = ""
     for number, off in enumerate(losses):
-        if not off <= close:  # so is what is no number
+        if not off <= close:  # also true for NaN
             text = f"the loss of step {number + 1} is {treated.losses[number]:.10g} under it, and "
             text += f"{untreated.losses[number]:.10g} without"
             break
@@ -254,7 +257,7 @@ def compare(treated: Training, untreated: Training, dtype: Any) -> Difference:
 def _apart(
     tensors: dict[str, Any], expected: dict[str, Any], floor: float, least: float = 0.0
 ) -> dict[str, float]:
-    """By name, how far tensors are apart; of those that are in both."""
+    """The deviation of each tensor that is in both, by name."""
     apart = {}
     for name in tensors.keys() & expected.keys():
         tensor, other = tensors[name], expected[name]

@@ -16,25 +16,25 @@ from typing import Any, NamedTuple
 
 from ullage.record.owners.module_trees import class_name
 
-# Embeddings of more rows have this many in the twin.
+# Embeddings with more rows have NUM_ROWS in the twin.
 _MANY_ROWS = 4096
 NUM_ROWS = 1024
-# Random numbers that are drawn; a larger tensor repeats them.
+# The number of random numbers that are drawn; a larger tensor repeats them.
 _NUM_DRAWS = 1_000_003
 _NOISE = 0.1
 _RATE = 1e-3
 
 
 class CannotReplayError(Exception):
-    """Why there can be no twin."""
+    """Why a twin cannot be made."""
 
 
 class Rows(NamedTuple):
-    """The rows that are left out of embeddings, and of the layers that make logits for them.
+    """The rows that are dropped from embeddings, and from the layers that compute their logits.
 
     Attributes:
         sizes: the numbers of rows that become `NUM_ROWS`.
-        parameters: those whose rows are left out, by identity.
+        parameters: the ids of the parameters that lose rows.
     """
 
     sizes: frozenset[int]
@@ -42,7 +42,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, root: Any) -> Rows:
-        """All that can be left out of a model."""
+        """All rows that can be dropped from a model."""
         from torch import nn
 
         tables = [module for module in root.modules() if isinstance(module, nn.Embedding)]
@@ -57,16 +57,16 @@ class Rows(NamedTuple):
 
     @classmethod
     def none(cls) -> Rows:
-        """Nothing is left out."""
+        """No rows are dropped."""
         return cls(frozenset(), frozenset())
 
     def shape(self, parameter: Any) -> tuple[int, ...]:
-        """What a parameter's shape becomes."""
+        """The shape of a parameter in the twin."""
         shape = tuple(parameter.shape)
         return (NUM_ROWS, *shape[1:]) if id(parameter) in self.parameters else shape
 
     def tell(self, model: Any) -> None:
-        """Has the modules of the twin, and their configurations, say how many rows there are."""
+        """Updates the number of rows in attributes of the twin's modules and configurations."""
         if not self.sizes:
             return
         configs = {
@@ -81,17 +81,17 @@ class Rows(NamedTuple):
 
 
 def num_elements(root: Any, rows: Rows) -> int:
-    """Of all parameters of a twin."""
+    """The number of elements of all parameters of a twin."""
     import math
 
     return sum(math.prod(rows.shape(parameter)) for parameter in root.parameters())
 
 
 def make_twin(root: Any, optimizers: list[Any], dtype: Any, rows: Rows) -> tuple[Any, list[Any]]:
-    """The twin of a model and its optimizers; the same numbers each time.
+    """The twin of a model and its optimizers, with the same random numbers in each call.
 
     Raises:
-        CannotReplayError: something of it cannot be copied.
+        CannotReplayError: something in the model cannot be copied.
     """
     memo: dict[int, Any] = {}
     try:
@@ -117,7 +117,7 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def _tensors_become_twins(dtype: Any, rows: Rows) -> Iterator[None]:
-    """While this lasts, a deep copy of a tensor is its twin."""
+    """Makes a deep copy of a tensor its twin, in this context."""
     import torch
 
     numbers = _RandomNumbers(dtype)
@@ -139,7 +139,7 @@ def _tensors_become_twins(dtype: Any, rows: Rows) -> Iterator[None]:
 
 
 class _RandomNumbers:
-    """Random numbers, the same for each twin of a model."""
+    """A source of random numbers, the same for each twin of a model."""
 
     def __init__(self, dtype: Any) -> None:
         import torch
@@ -170,14 +170,14 @@ def _twin_of_tensor(tensor: Any, numbers: _RandomNumbers, rows: Rows) -> Any:
         return torch.nn.Parameter(twin, tensor.requires_grad) if is_parameter else twin
     shape = rows.shape(tensor)
     twin = numbers.normal(shape).mul_(_deviation(shape))
-    if len(shape) < 2:  # of a norm or a bias: around what it is
+    if len(shape) < 2:  # a norm or a bias: noise around its values
         known = known_values(tensor, numbers.dtype).nan_to_num_().clamp_(-2, 2)
         twin += known[: shape[0]] if shape else known
     return torch.nn.Parameter(twin, tensor.requires_grad)
 
 
 def _deviation(shape: tuple[int, ...]) -> float:
-    """Of weights with which a sum over their inputs is about as large as an input."""
+    """The standard deviation of weights that keeps outputs about as large as inputs."""
     import math
 
     if len(shape) < 2 or shape[0] == 1:
@@ -187,8 +187,8 @@ def _deviation(shape: tuple[int, ...]) -> float:
 
 
 def known_values(tensor: Any, dtype: Any) -> Any:
-    """A tensor on the CPU with the values that are known of it; floating point in the twin's
-    precision. A square of zeros is taken for a causal mask whose values the device has not kept.
+    """A tensor on the CPU with its known values; floating-point values have the twin's dtype. A
+    square matrix of zeros is taken for a causal mask whose values the device has lost.
     """
     import torch
 
@@ -232,5 +232,5 @@ def _states() -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A setting of a group; one that is a tensor as its number."""
+    """A setting of a group; a tensor becomes a number."""
     return value.detach().cpu().item() if hasattr(value, "detach") else copy.copy(value)
