@@ -20,11 +20,11 @@ from typing import Any
 import ullage
 from benchmarks.advice.programs import PROGRAMS, ROOT, Program
 from benchmarks.provenance import made_by, torch_version
+from ullage.api.run import run
 from ullage.explain.remedies import EXPANDABLE, sets_allocator
 from ullage.explain.rules.rule import Finding
 from ullage.explain.trial import MakesItFit
 from ullage.explain.verdict import Verdict
-from ullage.plan.remedy_runs import run_with_remedies
 from ullage.techniques.plan import Plan
 from ullage.units import format_bytes
 
@@ -55,9 +55,9 @@ def try_program(program: Program, python: str) -> Row:
     """Runs a program out of memory, and again with the first remedy that is said to help."""
     device = choose_device(program, python)
     with tempfile.TemporaryDirectory(prefix="ullage-advice-") as directory:
-        result = run_with_remedies(
+        result = run(
             list(program.argv), python=python, snapshot=Path(directory) / "snapshot.pickle",
-            stdout_to_stderr=True, **device,
+            stdout_to_stderr=True, try_remedies=True, **device,
         )  # fmt: skip
     memory = device.get("gpu") or format_bytes(device["memory"])
     if result.verdict is not Verdict.OUT_OF_MEMORY:

@@ -90,7 +90,7 @@ def look(model: str, gpu: str, batch: int, python: str) -> tuple[int, float]:
     unlimited = replace(device, is_unlimited=True)
     watched = replace(job, device=unlimited, options=replace(job.options, has_work=True))
     with Trials(job) as trials:
-        plain, with_work = (one.report for one in trials.run([job, watched]))
+        plain, with_work = trials.run([job, watched])
     used = plain.devices[0].peak_used_bytes if plain.verdict.value == "fits" else 0
     return used, step_seconds(with_work.processes[0].record, (), device.gpu).step
 

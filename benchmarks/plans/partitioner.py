@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks.plans.partitioner_page import GPU, MODELS, Pair, Result, Taken, render
 from benchmarks.plans.partitioner_products import Cost, sets_worth_keeping, settings
-from ullage.api.run import Run, run_job
+from ullage.explain.run import RunReport
 from ullage.gpus.catalog import Gpu
 from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import find_torch
@@ -39,6 +39,7 @@ from ullage.plan.costs.roofline import operation_seconds
 from ullage.plan.solver.problem import Problem, make_problem
 from ullage.plan.solver.solve import solve
 from ullage.runs.job import make_job, make_options
+from ullage.runs.one import run_job
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
@@ -66,9 +67,9 @@ class Bench:
         self._device = choose_device(GPU)
         self._taken: dict[Choice, Taken] = {}
         run, (found,) = self.run("nothing", [{}], is_described=True)
-        outcome = run.report.program.plan
+        outcome = run.program.plan
         if outcome is None or outcome.found is None:
-            raise RuntimeError(f"{name}: {run.report.reason or 'is no model that trains'}")
+            raise RuntimeError(f"{name}: {run.reason or 'is no model that trains'}")
         self.step_flops: int = found["flops"]
         self._made_for: MadeFor = outcome.found
         prefix = MODELS[name][1]
@@ -83,7 +84,7 @@ class Bench:
 
     def run(
         self, how: str, trials: Sequence[Mapping[str, Any]], *, is_described: bool = False
-    ) -> tuple[Run, list[dict[str, Any]]]:
+    ) -> tuple[RunReport, list[dict[str, Any]]]:
         """A run of the program, and what it wrote down of each trial."""
         with tempfile.TemporaryDirectory(prefix="ullage-") as directory:
             given, output = Path(directory, "trials.json"), Path(directory, "found.json")
@@ -94,7 +95,7 @@ class Bench:
             job = make_job(words, device=self._device, python=self._python, options=options)
             run = run_job(job, None, stdout_to_stderr=True)
             if run.exit_code:
-                raise RuntimeError(f"{' '.join(words)}: {run.report.reason}")
+                raise RuntimeError(f"{' '.join(words)}: {run.reason}")
             return run, json.loads(output.read_text(encoding="utf-8"))
 
     def trial(self, choice: Sequence[int]) -> dict[str, Any]:
@@ -141,7 +142,7 @@ class Bench:
             runs = list(pool.map(lambda one: self.run("blocks", [one]), trials))
         taken = [read(found, self._device.gpu) for _, (found,) in runs]
         costs = [
-            Cost(read_profile(run.report.processes[0].record, self.blocks), one.flops)
+            Cost(read_profile(run.processes[0].record, self.blocks), one.flops)
             for (run, _), one in zip(runs, taken, strict=True)
         ]
         as_it_is, every, *without, nothing = costs

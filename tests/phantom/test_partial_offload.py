@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullage.api.run import Run
+from ullage.explain.run import RunReport
 from ullage.phantom.device import choose_device
 from ullage.runs.job import make_job, make_options
 from ullage.runs.trials import Trials
@@ -42,7 +42,7 @@ def taken(thin_python: Path) -> Iterator[dict[int, Taken]]:
     job = make_job(words, device=device, python=thin_python, options=make_options(steps=3))
     with Trials(job) as trials:
         described = replace(job, options=replace(job.options, describes=True))
-        outcome = trials.run([described])[0].report.program.plan
+        outcome = trials.run([described])[0].program.plan
         assert outcome is not None and outcome.found is not None
         made_for = replace(outcome.found, modules={})
         plans = [
@@ -53,11 +53,11 @@ def taken(thin_python: Path) -> Iterator[dict[int, Taken]]:
         yield dict(zip(PERCENTS, map(measure, runs), strict=True))
 
 
-def measure(run: Run) -> Taken:
+def measure(run: RunReport) -> Taken:
     """What is held when the last step has ended."""
-    events = run.report.processes[0].record.events
+    events = run.processes[0].record.events
     blocks = events.size_bytes[events.kind == EventKind.BLOCK]
-    return Taken(float(np.sum(blocks)) / MIB, run.report.host.pinned_peak_bytes / MIB)
+    return Taken(float(np.sum(blocks)) / MIB, run.host.pinned_peak_bytes / MIB)
 
 
 def test_half_of_the_states_leaves_the_other_half(taken: dict[int, Taken]) -> None:

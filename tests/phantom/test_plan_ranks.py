@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.api.run import run_job
 from ullage.phantom.device import choose_device
 from ullage.phantom.rank import choose_ranks
 from ullage.plan import menu
 from ullage.runs.job import make_job, make_options
+from ullage.runs.one import run_job
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
@@ -174,7 +174,7 @@ def play(plan: Plan | None, python: Path, rank: int = 0, size: int = 4) -> Any:
         [str(PROGRAMS / "wide.py")], device=choose_device("h100-80gb"), python=python,
         options=options,
     )  # fmt: skip
-    return run_job(job, None, stdout_to_stderr=True).report
+    return run_job(job, None, stdout_to_stderr=True)
 
 
 @pytest.fixture(scope="session")

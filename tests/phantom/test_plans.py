@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from ullage.api.run import Run, run_job
 from ullage.phantom.device import choose_device
+from ullage.report.document import run_document
 from ullage.runs.job import make_job, make_options
+from ullage.runs.one import run_job
 from ullage.runs.parallel import ParallelRuns
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
@@ -293,12 +294,12 @@ def test_a_program_is_described_as_a_plan_wants_it(
     jobs: Callable[..., Any], make_plan: MakePlan
 ) -> None:
     run = run_job(jobs(describes=True), None, stdout_to_stderr=True)
-    assert run.report.program.plan is not None
-    found = run.report.program.plan.found
+    assert run.program.plan is not None
+    found = run.program.plan.found
     assert found is not None
     assert make_plan().made_for.differences(found) == []
     assert found.modules["blocks.0.first"] == "Linear"
-    assert run.document["plan"] is None
+    assert run_document(run)["plan"] is None
 
 
 def test_runs_forked_from_one_process_have_each_its_plan(
@@ -308,5 +309,9 @@ def test_runs_forked_from_one_process_have_each_its_plan(
     runs = ParallelRuns([jobs(plan=plan) for plan in plans], None, None)
     runs.run_all()
     assert runs.fresh_because == ""
-    peaks = [found.peak_allocated_bytes for found in runs.results if isinstance(found, Run)]
+    peaks = [
+        report.devices[0].totals.peak_allocated_bytes
+        for report in runs.results
+        if report is not None
+    ]
     assert peaks[1] < peaks[3] < peaks[0] == peaks[2]

@@ -29,7 +29,9 @@ def found(thin_python: Path) -> dict[str, dict[str, Any]]:
     return cases
 
 
-@pytest.mark.parametrize("case", ["checkpoint", "several", "tiles of parts"])
+@pytest.mark.parametrize(
+    "case", ["checkpoint", "several", "tiles of parts", "casting", "casting, selectively"]
+)
 def test_a_plan_that_computes_the_same_trains_alike(
     found: dict[str, dict[str, Any]], case: str
 ) -> None:

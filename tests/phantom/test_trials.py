@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullage.api.run import Run
+from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.phantom.device import choose_device
 from ullage.runs.job import Job, make_job, make_options
@@ -35,9 +35,9 @@ def job_of(mode: str, python: Path, memory: str | None = None) -> Job:
     return make_job([PROGRAM, mode], device=device, python=python, options=make_options(steps=3))
 
 
-def under(job: Job, *actions: Action, described: Run) -> Job:
+def under(job: Job, *actions: Action, described: RunReport) -> Job:
     """The job under a plan."""
-    outcome = described.report.program.plan
+    outcome = described.program.plan
     assert outcome is not None and outcome.found is not None
     found = outcome.found
     paths = {path for one in actions for path in one.modules}
@@ -49,8 +49,8 @@ def under(job: Job, *actions: Action, described: Run) -> Job:
 class Both:
     """One run as a copy, and from the program's first line."""
 
-    copied: Run
-    fresh: Run
+    copied: RunReport
+    fresh: RunReport
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +86,19 @@ def test_a_copy_allocates_what_a_run_of_its_own_does(runs: dict[str, Both], name
     assert copied.marks == fresh.marks
     assert copied.modules == fresh.modules
     assert copied.work == fresh.work
-    assert runs[name].copied.peak_used_bytes == runs[name].fresh.peak_used_bytes
+    assert (
+        runs[name].copied.devices[0].peak_used_bytes == runs[name].fresh.devices[0].peak_used_bytes
+    )
 
 
 def test_each_copy_is_under_its_own_plan(runs: dict[str, Both]) -> None:
-    peaks = {name: both.copied.peak_allocated_bytes for name, both in runs.items()}
+    peaks = {
+        name: both.copied.devices[0].totals.peak_allocated_bytes for name, both in runs.items()
+    }
     assert peaks["checkpoint"] < peaks["as it is"] == peaks["allocator"]
-    reserved = {name: both.copied.peak_reserved_bytes for name, both in runs.items()}
+    reserved = {
+        name: both.copied.devices[0].totals.peak_reserved_bytes for name, both in runs.items()
+    }
     assert reserved["allocator"] != reserved["as it is"]
     assert record_of(runs["work"].copied).work is not None
     assert record_of(runs["checkpoint"].copied).work is None
@@ -109,7 +115,7 @@ def test_a_copy_runs_out_of_memory_as_a_run_of_its_own(thin_python: Path) -> Non
         (fresh,) = trials.run([small], is_fresh=True)
     assert ended.verdict is Verdict.FITS
     assert small_again.verdict is fresh.verdict is Verdict.OUT_OF_MEMORY
-    assert small_again.report.reason == fresh.report.reason
+    assert small_again.reason == fresh.reason
 
 
 def test_a_plan_that_is_refused_is_not_tried_twice(thin_python: Path) -> None:
@@ -118,7 +124,7 @@ def test_a_plan_that_is_refused_is_not_tried_twice(thin_python: Path) -> None:
         (first,) = trials.run([replace(job, options=replace(job.options, describes=True))])
         (refused,) = trials.run([under(job, Action("flash_attention"), described=first)])
         assert refused.verdict is Verdict.FAILED
-        assert "flash_attention" in refused.report.reason
+        assert "flash_attention" in refused.reason
         assert trials.num_copied == 2
 
 
@@ -137,7 +143,9 @@ def test_a_program_whose_data_come_from_workers_is_copied(thin_python: Path) -> 
         assert trials.num_copied == 1
         (fresh,) = trials.run([job], is_fresh=True)
     assert copied.verdict is fresh.verdict is Verdict.FITS
-    assert copied.peak_reserved_bytes == fresh.peak_reserved_bytes
+    assert (
+        copied.devices[0].totals.peak_reserved_bytes == fresh.devices[0].totals.peak_reserved_bytes
+    )
 
 
 @pytest.mark.parametrize("mode", ["thread", "file"])
@@ -149,6 +157,6 @@ def test_more_than_memory_is_not_copied(thin_python: Path, mode: str) -> None:
     assert run.verdict is Verdict.FITS
 
 
-def record_of(run: Run) -> Record:
+def record_of(run: RunReport) -> Record:
     """What its process wrote down."""
-    return run.report.processes[0].record
+    return run.processes[0].record

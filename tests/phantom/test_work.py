@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ullage.api.run import run_job
 from ullage.phantom.device import choose_device
 from ullage.runs.job import make_job, make_options
+from ullage.runs.one import run_job
 from ullage.trace.model import Record
 from ullage.trace.work import Work
 
@@ -62,7 +62,7 @@ def play(text: str, directory: Path, python: Path) -> Record:
     job = make_job([str(program)], device=choose_device(), python=python, options=options)
     run = run_job(job, None, stdout_to_stderr=True)
     assert run.exit_code == 0
-    return run.report.processes[0].record
+    return run.processes[0].record
 
 
 @pytest.fixture(scope="module")

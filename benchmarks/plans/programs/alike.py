@@ -4,7 +4,8 @@
     alike.py NAME --rows 2 --length 16 --numbers FILE [--zero]  # on the CPU: what it comes to
 
 With --numbers, losses and parameters after five steps go to a file of numpy's. --zero has every
-second Linear and Conv2d start at zero, as the projections of DiT and muP do.
+second Linear and Conv2d start at zero, as the projections of DiT and muP do; --zero-later makes
+them zero after five steps, and five more follow.
 """
 
 import argparse
@@ -64,10 +65,10 @@ class CausalBlock(nn.Module):
 class SmallGPT(nn.Module):
     """Returns logits and the loss of targets, as in minGPT and nanoGPT."""
 
-    def __init__(self, dropout=0.0, *, is_tied=False):
+    def __init__(self, dropout=0.0, *, is_tied=False, layers=LAYERS):
         super().__init__()
         self.wte, self.wpe = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(_LONGEST, WIDTH)
-        self.h = nn.ModuleList(CausalBlock(dropout) for _ in range(LAYERS))
+        self.h = nn.ModuleList(CausalBlock(dropout) for _ in range(layers))
         self.ln_f, self.lm_head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
         if is_tied:
             self.wte.weight = self.lm_head.weight
@@ -287,6 +288,7 @@ MODELS = {
     "moe-example": (experts, of_targets),
     "mingpt": (lambda: SmallGPT(0.1), of_targets),
     "nanogpt": (lambda: SmallGPT(is_tied=True), of_targets),
+    "nanogpt-tiny": (lambda: SmallGPT(is_tied=True, layers=2), of_targets),  # for a test
     "dit": (SmallDiT, of_noise),
     "vae": (SmallVAE, of_itself),
     "gpt2": (
@@ -347,7 +349,9 @@ def train(args, device):
     if args.name == "mingpt":  # its trainer has workers before the model is first called
         workers = iter(DataLoader(Numbers(), batch_size=args.rows, num_workers=2))
     losses = []
-    for _ in range(NUM_STEPS):
+    for step in range(2 * NUM_STEPS if args.zero_later else NUM_STEPS):
+        if step == NUM_STEPS:
+            zero_projections(model)
         if workers is not None:
             next(workers)
         optimizer.zero_grad(set_to_none=True)
@@ -367,6 +371,7 @@ def main():
     parser.add_argument("--length", type=int, default=16)
     parser.add_argument("--side", type=int, default=64)
     parser.add_argument("--zero", action="store_true")
+    parser.add_argument("--zero-later", action="store_true")
     parser.add_argument("--numbers")
     args = parser.parse_args()
     device = "cpu" if args.numbers else "cuda"

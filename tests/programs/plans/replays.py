@@ -52,6 +52,21 @@ class Model(nn.Module):
         return self.head(x)
 
 
+class Casting(Block):
+    """Names a type, as norms and rotary positions do that are computed in float32."""
+
+    def forward(self, x):
+        return super().forward(x.float().square().to(torch.float32).sqrt() + x)
+
+
+class CastingModel(Model):
+    """Words to logits, by blocks that name a type."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Casting() for _ in range(LAYERS))
+
+
 class Locked(Model):
     """What cannot be copied."""
 
@@ -106,6 +121,10 @@ def main():
     huge = replaying._MOST_BYTES
     found = {
         "checkpoint": replayed(Model(dropout=0.1), checkpoint),
+        "casting": replayed(CastingModel(), checkpoint),
+        "casting, selectively": replayed(
+            CastingModel(), Action("selective_checkpoint", BLOCKS)
+        ),
         "several": replayed(
             Model(), Action("chunked_loss"), Action("free_gradients"),
             Action("checkpoint", BLOCKS[:4]), Action("offload_activations", BLOCKS[2:]),

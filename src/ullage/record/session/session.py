@@ -196,7 +196,7 @@ class Session:
         watched, put off or counted any more.
         """
         self._is_written = True
-        self._values.pause()
+        self._values.stop()  # a replay's backward would have it go on
         self._weights.is_over = True
         self._phases.stop()
 

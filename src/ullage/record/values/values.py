@@ -156,6 +156,11 @@ class Values:
         """Lets operations through unseen: they are taken to read what is known, not to write it."""
         self._switch(is_active=False)
 
+    def stop(self) -> None:
+        """Lets operations through unseen for good, whatever the program begins or ends."""
+        self.pause()
+        self._is_installed = False
+
     def resume(self) -> None:
         """Sees operations again."""
         self._switch(is_active=self._is_installed)

@@ -87,13 +87,26 @@ def train(
             loss = loss_of(
                 called(*arguments, **keywords), has_classes=script.has_classes, seed=step
             )
-            loss.backward()
+            _backward(loss)
             done.losses.append(float(loss.detach()))
             if step == NUM_STEPS - 1:
                 done.gradients.update(_gradients(model))
             _step(model, optimizers)
         done.values.update({name: tensor.detach().clone() for name, tensor in _values(model)})
     return done
+
+
+def _backward(loss: Any) -> None:
+    """Runs `loss.backward()` with recomputation on the CPU as well. `Tensor.backward` is a torch
+    function, and torch disables function modes such as `on_the_cpu` while one runs.
+    """
+    import torch
+
+    engine = torch.autograd.Variable._execution_engine
+    engine.run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, (),  # noqa: FBT003
+        allow_unreachable=True, accumulate_grad=True,
+    )  # fmt: skip
 
 
 def _values(model: Any) -> Iterator[tuple[str, Any]]:

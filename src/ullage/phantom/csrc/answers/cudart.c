@@ -10,10 +10,6 @@
 
 /* ---- Errors ------------------------------------------------------------------------------------------------------ */
 
-static _Thread_local int last_error;
-
-int fail(int status) { return last_error = status; }
-
 static const struct {
   int status;
   const char *name, *text;
@@ -56,13 +52,9 @@ API const char *cudaGetErrorString(int status) {
   return "unrecognized error code";
 }
 
-API int cudaPeekAtLastError(void) { return last_error; }
+API int cudaPeekAtLastError(void) { return last_failure(); }
 
-API int cudaGetLastError(void) {
-  int status = last_error;
-  last_error = SUCCESS;
-  return status;
-}
+API int cudaGetLastError(void) { return take_last_failure(); }
 
 /* ---- Devices ----------------------------------------------------------------------------------------------------- */
 
@@ -202,11 +194,11 @@ API int cudaLaunchHostFunc(void *stream, void (*call)(void *), void *data) {
 
 /* ---- Capture and graphs ------------------------------------------------------------------------------------------ */
 
-API int cudaStreamBeginCapture(void *stream, int mode) { return begin_capture(stream, new_graph(), mode); }
+API int cudaStreamBeginCapture(void *stream, int mode) { return begin_capture(stream, stream_flags(stream), new_graph(), mode); }
 
 API int cudaStreamBeginCaptureToGraph(void *stream, void *graph, const void *nodes, const void *edges, size_t count, int mode) {
   (void)nodes, (void)edges, (void)count;
-  return begin_capture(stream, graph, mode);
+  return begin_capture(stream, stream_flags(stream), graph, mode);
 }
 
 API int cudaStreamEndCapture(void *stream, void **graph) { return end_capture(stream, graph); }
@@ -259,7 +251,6 @@ API int cudaGraphAddNode(void **node, void *graph, const void *before, const voi
 
 API int cudaGraphLaunch(void *exec, void *stream) {
   note_work(stream);
-  use_every_block();
   launch_graph(exec);
   return SUCCESS;
 }

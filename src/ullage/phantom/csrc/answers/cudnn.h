@@ -87,7 +87,7 @@ int graph_data_type(const struct backend *graph);
 /* Tensors that the frontend lays into its share of the workspace: written and read within an attention backward. */
 int graph_frontend_scratch(const struct backend *graph, int64_t *uids, size_t *bytes, int max);
 
-/* ---- Backend descriptors (cudnn_backend.c) ----------------------------------------------------------------------- */
+/* ---- Backend descriptors (cudnn_descriptor.c) ----------------------------------------------------------------------- */
 struct attribute {
   int name, type;
   int64_t count;

@@ -7,8 +7,8 @@
  * cudnn_workspace.c) from the moment it is finalized, also one made from its own JSON.
  */
 #include "cudnn.h"
+#include "cudnn_descriptor.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,113 +30,6 @@ enum attribute_name {
 /* cudnn-frontend builds engines by number where it knows better than the heuristics; the highest it names is 17, and old
  * versions try all up to 60 as a fallback. */
 enum { NUM_ENGINES = 64, ENGINE_WITHOUT_TENSOR_CORES = 1, NOTE_TENSOR_CORE = 0, SHARED_MEMORY_BYTES = 48 << 10 };
-
-struct backend {
-  enum kind kind;
-  int type;
-  atomic_int num_references;
-  bool is_finalized;
-  int num_attributes;
-  struct attribute *attributes;
-  struct scratch scratch; /* plans */
-};
-
-/* ---- Attributes -------------------------------------------------------------------------------------------------- */
-static size_t type_bytes(int type) {
-  switch (type) {
-    case 0: case TYPE_INT64: case 5: case TYPE_VOID_PTR: case TYPE_BACKEND: return 8; /* 0: handle, 5: double */
-    case TYPE_BOOLEAN: return sizeof(bool);
-    case TYPE_CHAR: return 1;
-    case TYPE_FRACTION: return 16;
-    default: return 4; /* float, int32 and the enumerations */
-  }
-}
-
-static void release(struct backend *backend);
-
-static void drop_values(struct attribute *attribute) {
-  struct backend *const *children = attribute->values;
-  for (int64_t i = 0; attribute->type == TYPE_BACKEND && i < attribute->count; i++) release(children[i]);
-  free(attribute->values);
-  attribute->values = NULL;
-}
-
-static void drop_attributes(struct backend *backend) {
-  for (int i = 0; i < backend->num_attributes; i++) drop_values(&backend->attributes[i]);
-  free(backend->attributes);
-  backend->attributes = NULL;
-  backend->num_attributes = 0;
-}
-
-static void release(struct backend *backend) {
-  if (!backend || atomic_fetch_sub(&backend->num_references, 1) != 1) return;
-  drop_attributes(backend);
-  destroy_object(backend);
-}
-
-static int create(int type, struct backend **backend) {
-  void *object = NULL;
-  int status = create_object(&object, KIND_BACKEND, sizeof(struct backend));
-  if (status != CUDNN_SUCCESS) return status;
-  *backend = object;
-  (*backend)->type = type;
-  atomic_init(&(*backend)->num_references, 1);
-  return CUDNN_SUCCESS;
-}
-
-static struct attribute *find(const struct backend *backend, int name) {
-  for (int i = 0; backend && i < backend->num_attributes; i++)
-    if (backend->attributes[i].name == name) return &backend->attributes[i];
-  return NULL;
-}
-
-static int set(struct backend *backend, int name, int type, int64_t count, const void *values) {
-  size_t bytes = (size_t)count * type_bytes(type);
-  void *copy = malloc(bytes ? bytes : 1);
-  struct attribute *attribute = find(backend, name);
-  if (!attribute) {
-    struct attribute *grown = realloc(backend->attributes, sizeof *grown * (size_t)(backend->num_attributes + 1));
-    if (grown) backend->attributes = grown, attribute = &grown[backend->num_attributes];
-  }
-  if (!copy || !attribute) return free(copy), CUDNN_HOST_ALLOCATION_FAILED;
-  if (bytes) memcpy(copy, values, bytes);
-  struct backend *const *children = copy;
-  for (int64_t i = 0; type == TYPE_BACKEND && i < count; i++)
-    if (children[i]) atomic_fetch_add(&children[i]->num_references, 1);
-  if (attribute == &backend->attributes[backend->num_attributes]) backend->num_attributes++;
-  else drop_values(attribute);
-  *attribute = (struct attribute){name, type, count, copy};
-  return CUDNN_SUCCESS;
-}
-
-/* The caller's descriptor becomes what `source` is. */
-static int copy_into(struct backend *target, const struct backend *source) {
-  if (!target || target->type != source->type) return CUDNN_BAD_PARAM;
-  if (target == source) return CUDNN_SUCCESS;
-  drop_attributes(target);
-  for (int i = 0; i < source->num_attributes; i++) {
-    const struct attribute *from = &source->attributes[i];
-    int status = set(target, from->name, from->type, from->count, from->values);
-    if (status != CUDNN_SUCCESS) return status;
-  }
-  target->scratch = source->scratch;
-  target->is_finalized = true;
-  return CUDNN_SUCCESS;
-}
-
-int backend_type(const struct backend *backend) { return backend ? backend->type : -1; }
-const struct attribute *attribute_of(const struct backend *backend, int name) { return find(backend, name); }
-
-int64_t int64_of(const struct backend *backend, int name, int64_t fallback) {
-  const struct attribute *attribute = find(backend, name);
-  return attribute && attribute->type == TYPE_INT64 && attribute->count ? *(const int64_t *)attribute->values : fallback;
-}
-
-struct backend *backend_of(const struct backend *backend, int name, int64_t index) {
-  const struct attribute *attribute = find(backend, name);
-  if (!attribute || attribute->type != TYPE_BACKEND || index >= attribute->count) return NULL;
-  return ((struct backend *const *)attribute->values)[index];
-}
 
 static const struct backend *graph_of_config(const struct backend *config) {
   return backend_of(backend_of(config, CONFIG_ENGINE, 0), ENGINE_GRAPH, 0);
@@ -162,15 +55,15 @@ static bool uses_tensor_cores(const struct backend *engine) {
 
 static int make_config(struct backend *config, struct backend *graph, int64_t index) {
   struct backend *engine = NULL;
-  int status = create(DESCRIPTOR_ENGINE, &engine);
+  int status = create_backend(DESCRIPTOR_ENGINE, &engine);
   if (status != CUDNN_SUCCESS) return status;
-  if (graph) status = set(engine, ENGINE_GRAPH, TYPE_BACKEND, 1, &graph);
-  if (status == CUDNN_SUCCESS) status = set(engine, ENGINE_INDEX, TYPE_INT64, 1, &index);
+  if (graph) status = set_backend_attribute(engine, ENGINE_GRAPH, TYPE_BACKEND, 1, &graph);
+  if (status == CUDNN_SUCCESS) status = set_backend_attribute(engine, ENGINE_INDEX, TYPE_INT64, 1, &index);
   engine->is_finalized = true;
   drop_attributes(config);
-  if (status == CUDNN_SUCCESS) status = set(config, CONFIG_ENGINE, TYPE_BACKEND, 1, &engine);
+  if (status == CUDNN_SUCCESS) status = set_backend_attribute(config, CONFIG_ENGINE, TYPE_BACKEND, 1, &engine);
   config->is_finalized = true;
-  release(engine);
+  release_backend(engine);
   return status;
 }
 
@@ -233,13 +126,13 @@ API int cudnnBackendCreateDescriptor(int type, void **descriptor) {
   struct backend *backend = NULL;
   if (!descriptor) return CUDNN_NULL_POINTER;
   if (type < 0 || type >= NUM_DESCRIPTOR_TYPES) return refuse("cudnnBackendCreateDescriptor", CUDNN_NOT_SUPPORTED);
-  int status = create(type, &backend);
+  int status = create_backend(type, &backend);
   if (status == CUDNN_SUCCESS) *descriptor = backend;
   return status;
 }
 
 API int cudnnBackendDestroyDescriptor(void *descriptor) {
-  release(object_of(descriptor, KIND_BACKEND));
+  release_backend(object_of(descriptor, KIND_BACKEND));
   return CUDNN_SUCCESS;
 }
 
@@ -251,21 +144,21 @@ API int cudnnBackendSetAttribute(void *descriptor, int name, int type, int64_t c
   struct backend *const *children = values;
   for (int64_t i = 0; type == TYPE_BACKEND && i < count; i++)
     if (children[i] && !object_of(children[i], KIND_BACKEND)) return CUDNN_BAD_PARAM;
-  return set(backend, name, type, count, values);
+  return set_backend_attribute(backend, name, type, count, values);
 }
 
 API int cudnnBackendGetAttribute(const void *descriptor, int name, int type, int64_t requested, int64_t *count,
                                  void *array) {
   const struct backend *backend = object_of(descriptor, KIND_BACKEND);
   if (!backend) return CUDNN_BAD_PARAM;
-  const struct attribute *attribute = find(backend, name);
+  const struct attribute *attribute = find_backend_attribute(backend, name);
   if (!attribute) return answer_derived(backend, name, requested, count, array);
   if (attribute->type != type) return CUDNN_ATTRIBUTE_TYPE;
   if (type != TYPE_BACKEND) return answer(attribute->values, attribute->count, type_bytes(type), requested, count, array);
   if (count) *count = attribute->count;
   struct backend **targets = array;
   for (int64_t i = 0; targets && i < requested && i < attribute->count; i++) {
-    int status = copy_into(object_of(targets[i], KIND_BACKEND), backend_of(backend, name, i));
+    int status = copy_backend(object_of(targets[i], KIND_BACKEND), backend_of(backend, name, i));
     if (status != CUDNN_SUCCESS) return status;
   }
   return CUDNN_SUCCESS;
@@ -281,18 +174,18 @@ static int load_plan(struct backend *plan, const struct attribute *json) {
              &scratch.high) != 4)
     return refuse("cudnnBackendFinalize", CUDNN_NOT_SUPPORTED);
   struct backend *config = NULL;
-  int status = create(DESCRIPTOR_ENGINE_CONFIG, &config);
+  int status = create_backend(DESCRIPTOR_ENGINE_CONFIG, &config);
   if (status != CUDNN_SUCCESS) return status;
   status = make_config(config, NULL, engine);
-  if (status == CUDNN_SUCCESS) status = set(plan, PLAN_CONFIG, TYPE_BACKEND, 1, &config);
-  release(config);
+  if (status == CUDNN_SUCCESS) status = set_backend_attribute(plan, PLAN_CONFIG, TYPE_BACKEND, 1, &config);
+  release_backend(config);
   plan->scratch = scratch;
   return status;
 }
 
 static int finalize_plan(struct backend *plan) {
   const struct backend *config = backend_of(plan, PLAN_CONFIG, 0);
-  const struct attribute *json = find(plan, PLAN_JSON);
+  const struct attribute *json = find_backend_attribute(plan, PLAN_JSON);
   if (config) plan->scratch = scratch_of_config(config);
   else if (!json) return CUDNN_BAD_PARAM;
   int status = config ? CUDNN_SUCCESS : load_plan(plan, json);
@@ -305,7 +198,7 @@ API int cudnnBackendFinalize(void *descriptor) {
   if (!backend) return CUDNN_BAD_PARAM;
   int status = CUDNN_SUCCESS;
   int64_t index = int64_of(backend, ENGINE_INDEX, 0);
-  if (backend->type == DESCRIPTOR_GRAPH && !find(backend, GRAPH_OPERATIONS)) status = CUDNN_BAD_PARAM;
+  if (backend->type == DESCRIPTOR_GRAPH && !find_backend_attribute(backend, GRAPH_OPERATIONS)) status = CUDNN_BAD_PARAM;
   if (backend->type == DESCRIPTOR_HEURISTICS && !backend_of(backend, HEURISTICS_GRAPH, 0)) status = CUDNN_BAD_PARAM;
   if (backend->type == DESCRIPTOR_ENGINE && (index < 0 || index >= NUM_ENGINES)) status = CUDNN_NOT_SUPPORTED;
   if (backend->type == DESCRIPTOR_ENGINE_CONFIG && !backend_of(backend, CONFIG_ENGINE, 0)) status = CUDNN_BAD_PARAM;
@@ -329,11 +222,11 @@ API int cudnnBackendExecute(void *handle, const void *plan_descriptor, const voi
   const struct backend *plan = object_of(plan_descriptor, KIND_BACKEND), *pack = object_of(pack_descriptor, KIND_BACKEND);
   if (!object_of(handle, KIND_HANDLE) || backend_type(plan) != DESCRIPTOR_PLAN || !pack) return CUDNN_BAD_PARAM;
   if (!plan->is_finalized || !pack->is_finalized) return CUDNN_NOT_FINALIZED;
-  const struct attribute *pointers = find(pack, PACK_POINTERS), *workspace = find(pack, PACK_WORKSPACE);
+  const struct attribute *pointers = find_backend_attribute(pack, PACK_POINTERS), *workspace = find_backend_attribute(pack, PACK_WORKSPACE);
   /* With nothing needed the pointer may be one past the frontend's share, so in another block. */
   void *scratch = workspace && workspace->count && plan->scratch.answered ? *(void *const *)workspace->values : NULL;
   if (scratch) saw_workspace(LIBRARY_CUDNN, scratch, plan->scratch.answered);
-  see_frontend_scratch(graph_of_config(backend_of(plan, PLAN_CONFIG, 0)), find(pack, PACK_UIDS), pointers);
+  see_frontend_scratch(graph_of_config(backend_of(plan, PLAN_CONFIG, 0)), find_backend_attribute(pack, PACK_UIDS), pointers);
   if (pointers) forget_words(pointers->values, (size_t)pointers->count);
   note_library_work();
   if (scratch) forget(scratch);

@@ -98,7 +98,7 @@ API int cuStreamGetId(void *stream, unsigned long long *id) { return *id = (uint
 API int cuStreamGetCtx(void *stream, void **context) { return (void)stream, *context = context_of(current_device()), SUCCESS; }
 API int cuStreamGetDevice(void *stream, int *dev) { return (void)stream, *dev = current_device(), SUCCESS; }
 API int cuStreamIsCapturing(void *stream, int *status) { return *status = capture_status(stream, NULL, NULL), SUCCESS; }
-API int cuStreamBeginCapture_v2(void *stream, int mode) { return begin_capture(stream, new_graph(), mode); }
+API int cuStreamBeginCapture_v2(void *stream, int mode) { return begin_capture(stream, stream_flags(stream), new_graph(), mode); }
 API int cuThreadExchangeStreamCaptureMode(int *mode) { return *mode = exchange_capture_mode(*mode), SUCCESS; }
 API int cuStreamEndCapture(void *stream, void **graph) { return end_capture(stream, graph); }
 API int cuEventCreate(void **event, unsigned flags) { return create_event(event, flags); }
@@ -204,7 +204,7 @@ API int cuLaunchKernelEx(const void *config, void *f, void **params, void **extr
   return SUCCESS;
 }
 
-API int cuGraphLaunch(void *exec, void *stream) { return note_work(stream), use_every_block(), launch_graph(exec), SUCCESS; }
+API int cuGraphLaunch(void *exec, void *stream) { return note_work(stream), launch_graph(exec), SUCCESS; }
 API int cuStreamSynchronize(void *stream) { return note_wait(stream), synchronize_stream(stream); }
 
 /* Nothing is ever logged, so the callback is never called. */

@@ -5,22 +5,19 @@
  * event whatever the program does with torch's own history, and each fact found later (an address, a phase) can be tied
  * to a position in the event sequence at the cost of reading a counter.
  *
- * The levels stand in a file that the recorder names, so that others can read them while the program runs, and after it
- * was killed.
+ * How much is allocated and reserved stands in levels.c.
  */
 #include "blocks.h"
-#include "host.h"
+#include "levels.h"
+#include "libc10.h"
 #include "phantom.h"
 #include "scope.h"
+#include "uses.h"
 
-#include <dlfcn.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 enum { MAX_EVENTS = 1 << 25, MAX_REFUSED = 512, MAX_ASSUMED = 128, CUDA = 1 };
 
@@ -49,18 +46,9 @@ struct assumed {
   uint64_t count, low, answered, high;
 };
 
-/* record/session/levels.py reads this. */
-struct levels {
-  uint64_t position;
-  struct {
-    uint64_t allocated, reserved, peak_allocated, peak_reserved, peak_non_torch, num_ooms;
-  } devices[MAX_DEVICES];
-};
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct event *events;
 static uint64_t num_events, event_room;
-static struct levels own_levels, *levels = &own_levels;
 static struct workspace *workspaces;
 static uint64_t num_workspaces, workspace_room;
 static struct refused refusals[MAX_REFUSED];
@@ -76,49 +64,15 @@ static bool grow(void **array, uint64_t *room, size_t item) {
   return true;
 }
 
-static void raise_to(uint64_t *peak, uint64_t level) {
-  if (level > *peak) *peak = level;
-}
-
-static void note_non_torch(int index) {
-  uint64_t used = used_bytes(index);
-  uint64_t torch = device(index)->context_bytes + levels->devices[index % MAX_DEVICES].reserved;
-  if (used > torch) raise_to(&levels->devices[index % MAX_DEVICES].peak_non_torch, used - torch);
-}
-
-static void note_levels(const struct event *e, uint64_t allocated) {
-  size_t index = e->device % MAX_DEVICES;
-  levels->devices[index].allocated = allocated;
-  levels->devices[index].reserved = (uint64_t)e->reserved;
-  raise_to(&levels->devices[index].peak_allocated, allocated);
-  raise_to(&levels->devices[index].peak_reserved, (uint64_t)e->reserved);
-  levels->devices[index].num_ooms += e->kind == OUT_OF_MEMORY;
-  note_non_torch((int)index);
-}
-
 /* Answers with the number of the event. */
 static uint64_t note_event(struct event e, uint64_t allocated) {
   pthread_mutex_lock(&lock);
-  uint64_t number = __atomic_fetch_add(&levels->position, 1, __ATOMIC_RELAXED);
+  uint64_t number = next_position();
   bool room = num_events < event_room || (num_events < MAX_EVENTS && grow((void **)&events, &event_room, sizeof *events));
   if (room) events[num_events++] = e;
-  note_levels(&e, allocated);
+  note_levels(e.device, allocated, (uint64_t)e.reserved, e.kind == OUT_OF_MEMORY);
   pthread_mutex_unlock(&lock);
   return number;
-}
-
-void note_outside(int index) {
-  pthread_mutex_lock(&lock);
-  note_non_torch(index);
-  pthread_mutex_unlock(&lock);
-}
-
-uint64_t event_position(void) { return __atomic_load_n(&levels->position, __ATOMIC_RELAXED); }
-
-/* libc10's own function of this name. It was loaded by Python's import, out of reach of RTLD_NEXT. */
-void *in_libc10(const char *name) {
-  void *handle = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
-  return handle ? dlsym(handle, name) : NULL;
 }
 
 #define REPORT_USAGE _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
@@ -207,11 +161,6 @@ void saw_communication(const void *p) {
   if (is_device_address(p)) note_handed(LIBRARY_NCCL, p, 0);
 }
 
-void *new_handle(void) {
-  static uintptr_t next = 0x1000;
-  return (void *)__atomic_add_fetch(&next, 16, __ATOMIC_RELAXED);
-}
-
 /* ---- For the recorder -------------------------------------------------------------------------------------------- */
 
 API uint64_t ullage_position(void) { return event_position(); }
@@ -258,31 +207,8 @@ API const char *ullage_assumed(uint64_t i, uint64_t row[4]) {
   return assumptions[i].what;
 }
 
-API uint64_t ullage_non_torch_peak(int index) { return levels->devices[index % MAX_DEVICES].peak_non_torch; }
-
-/* A forked process has levels of its own. */
-static void keep_to_itself(void) {
-  own_levels = *levels;
-  levels = &own_levels;
-}
-
-/* From now on the levels are in this file, after its first `offset` bytes; false: it could not be had. */
-API int ullage_share_levels(const char *path, uint64_t offset) {
-  static bool is_told;
-  int file = open(path, O_RDWR | O_CLOEXEC);
-  if (file < 0) return false;
-  size_t size = (size_t)offset + sizeof *levels;
-  /* Room on the disk first: a page for which there is none would end the program when it is written. */
-  void *mapped = posix_fallocate(file, 0, (off_t)size) ? MAP_FAILED
-                                                       : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  close(file);
-  if (mapped == MAP_FAILED) return false;
-  if (!is_told) pthread_atfork(NULL, NULL, keep_to_itself);
-  is_told = true;
-  pthread_mutex_lock(&lock);
-  struct levels *shared = (struct levels *)((char *)mapped + offset);
-  *shared = *levels;
-  levels = shared;
-  pthread_mutex_unlock(&lock);
-  return true;
+/* The last use of what each of the first `count` events brought; 0 where it brought nothing, or nothing used it. */
+API void ullage_last_uses(uint64_t count, uint32_t *found) {
+  note_live_uses();
+  copy_last_uses(count, found);
 }

@@ -15,7 +15,4 @@ bool mark_workspace(uintptr_t p);
 /* Writes down the last uses of the blocks that are there (uses.c). */
 void note_live_uses(void);
 
-/* Number of block events and out-of-memory events so far, all devices together. */
-uint64_t event_position(void);
-
 #endif

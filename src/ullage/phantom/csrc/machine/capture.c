@@ -27,6 +27,7 @@ struct capture {
   struct graph *graph;
   pthread_t thread; /* that began it */
   int device, mode;
+  unsigned flags; /* of the stream */
   bool is_origin, is_void;
   struct captured_work work;
 };
@@ -71,7 +72,7 @@ static int make_void(uint64_t id, int status) {
 static struct capture *capture_beside_legacy(void) {
   for (int i = 0; i < MAX_CAPTURES; i++) {
     const struct capture *c = &captures[i];
-    if (c->id && c->device == current_device() && !(stream_flags(c->stream) & NON_BLOCKING)) return &captures[i];
+    if (c->id && c->device == current_device() && !(c->flags & NON_BLOCKING)) return &captures[i];
   }
   return NULL;
 }
@@ -83,12 +84,12 @@ static int refuse_legacy(const void *stream) {
 
 /* ---- Begin and end ------------------------------------------------------------------------------------------------ */
 
-int begin_capture(void *stream, void *graph, int mode) {
+int begin_capture(void *stream, unsigned flags, void *graph, int mode) {
   if (!graph) return fail(OUT_OF_MEMORY);
   if (is_legacy(stream)) return fail(CAPTURE_UNSUPPORTED);
   pthread_mutex_lock(&lock);
   int status = capture_of(stream) ? ILLEGAL_STATE
-                                  : add((struct capture){stream, next_capture++, graph, pthread_self(), current_device(), mode,
+                                  : add((struct capture){stream, next_capture++, graph, pthread_self(), current_device(), mode, flags,
                                                          .is_origin = true});
   pthread_mutex_unlock(&lock);
   return status ? fail(status) : SUCCESS;
@@ -195,7 +196,8 @@ static void join(struct captured_work *to, const struct captured_work *work) {
 }
 
 /* What a wait does: stream `to` (NULL: in no capture) and an event of `from` (NULL: of no capture that is open). */
-static int wait_between(struct capture *to, struct capture *from, void *stream, const struct captured_work *work) {
+static int wait_between(struct capture *to, struct capture *from, void *stream, unsigned flags,
+                        const struct captured_work *work) {
   if (!from) return make_void(to->id, CAPTURE_ISOLATION);
   if (from->is_void) return CAPTURE_INVALIDATED;
   if (is_legacy(stream)) return make_void(from->id, CAPTURE_IMPLICIT);
@@ -206,16 +208,17 @@ static int wait_between(struct capture *to, struct capture *from, void *stream, 
   }
   struct capture forked = *from;
   forked.stream = stream;
+  forked.flags = flags;
   forked.is_origin = false;
   forked.work = *work;
   return add(forked);
 }
 
-int wait_in_capture(void *stream, uint64_t id, const struct captured_work *work) {
+int wait_in_capture(void *stream, unsigned flags, uint64_t id, const struct captured_work *work) {
   if (!num_captures) return SUCCESS;
   pthread_mutex_lock(&lock);
   struct capture *to = capture_of(stream), *from = capture_by_id(id);
-  int status = to || from ? wait_between(to, from, stream, work) : SUCCESS;
+  int status = to || from ? wait_between(to, from, stream, flags, work) : SUCCESS;
   pthread_mutex_unlock(&lock);
   return status ? fail(status) : SUCCESS;
 }

@@ -15,7 +15,7 @@ struct captured_work {
   uint32_t counts[MAX_CAPTURES];
 };
 
-int begin_capture(void *stream, void *graph, int mode);
+int begin_capture(void *stream, unsigned stream_flags, void *graph, int mode);
 int end_capture(void *stream, void **graph);
 int exchange_capture_mode(int mode); /* of this thread; answers with the mode before */
 enum capture_status capture_status(const void *stream, uint64_t *id, void **graph);
@@ -32,7 +32,7 @@ bool is_write_captured(uintptr_t address);
 uint64_t mark_captured(const void *stream, struct captured_work *work);
 
 /* A stream waits for an event of a capture (0: of none), and takes part in the capture from now on. */
-int wait_in_capture(void *stream, uint64_t id, const struct captured_work *work);
+int wait_in_capture(void *stream, unsigned stream_flags, uint64_t id, const struct captured_work *work);
 
 /* Calls that captures do not allow: answer with CUDA's error, and make the capture void. */
 int refuse_work(const void *stream);        /* work for a stream whose capture is void, or for the legacy stream */

@@ -18,6 +18,7 @@
 #define _GNU_SOURCE
 #include "completion.h"
 #include "blocks.h"
+#include "levels.h"
 #include "phantom.h"
 
 #include <dlfcn.h>

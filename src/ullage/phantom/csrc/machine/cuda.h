@@ -35,12 +35,15 @@ struct dim3 {
   unsigned x, y, z;
 };
 
-/* cudart.c: remembers a failed call for cudaGetLastError; returns status. */
+/* status.c: remembers a failed call for cudaGetLastError; returns status. */
 int fail(int status);
+int last_failure(void);
+int take_last_failure(void); /* and forgets it */
 
 /* launch.c: what a launch may have written is unknown from now on. params is kernelParams: an array of unknown length
  * of pointers to argument values; buffer is a packed argument buffer, or NULL. */
 void forget_launch(void *const *params);
+void launch_graph(const void *executable); /* what it writes is unknown, and every block may be used */
 const void *stream_of_launch(const void *config);
 int occupancy(int block_threads, size_t shared_bytes);
 

@@ -21,7 +21,7 @@ void close_graph(struct graph *graph); /* its capture is over */
 int instantiate_graph(void **executable, struct graph *graph);
 void destroy_executable(void *executable);
 
-/* It runs: what it writes is unknown from now on. */
-void launch_graph(const void *executable);
+/* The blocks that it writes when it runs. */
+const uintptr_t *writes_of(const void *executable, size_t *count);
 
 #endif

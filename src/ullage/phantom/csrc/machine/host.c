@@ -11,6 +11,7 @@
  * and before one goes, so its peak is met unless resident memory has one in between; then it is too low, never too high.
  */
 #include "host.h"
+#include "libc10.h"
 #include "phantom.h"
 
 #include <dlfcn.h>

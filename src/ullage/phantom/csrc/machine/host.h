@@ -10,7 +10,4 @@ void host_unpinned(const void *p);
 
 void fill_zeros(void *dst, size_t bytes);
 
-/* libc10's own function of this name: the one that the phantom's stands in front of. */
-void *in_libc10(const char *name);
-
 #endif

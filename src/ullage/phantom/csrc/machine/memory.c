@@ -4,10 +4,8 @@
  * device. Physical memory is counted in pages of 2 MiB, as the driver hands it out; allocations below 1 MiB share pages.
  * The virtual-memory calls (expandable segments) count physical handles, not addresses.
  */
-#include "host.h"
 #include "memory.h"
 #include "phantom.h"
-#include "transfers.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -57,8 +55,6 @@ static struct books books[64];
 static uintptr_t range_start, range_end;
 static size_t bytes_per_device;
 static void *allocations; /* tsearch tree, ordered by address */
-static uint64_t pinned_now, pinned_peak;
-static void *pinned;
 
 static size_t whole_pages(size_t bytes) { return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; }
 
@@ -69,9 +65,9 @@ static int by_address(const void *a, const void *b) {
   return x->start >= y->start + y->bytes;
 }
 
-static struct allocation *holder(void *tree, uintptr_t address) {
+static struct allocation *holder(uintptr_t address) {
   struct allocation key = {.start = address, .bytes = 1};
-  struct allocation **found = tfind(&key, &tree, by_address);
+  struct allocation **found = tfind(&key, &allocations, by_address);
   return found ? *found : NULL;
 }
 
@@ -229,7 +225,7 @@ static void release(struct allocation *a) {
 bool deallocate(void *p) {
   ready();
   pthread_mutex_lock(&lock);
-  struct allocation *a = holder(allocations, (uintptr_t)p);
+  struct allocation *a = holder((uintptr_t)p);
   bool ours = a && a->start == (uintptr_t)p;
   if (ours) {
     tdelete(a, &allocations, by_address);
@@ -242,7 +238,7 @@ bool deallocate(void *p) {
 
 bool allocation_of(const void *p, uintptr_t *start, size_t *bytes) {
   pthread_mutex_lock(&lock);
-  struct allocation *a = holder(allocations, (uintptr_t)p);
+  struct allocation *a = holder((uintptr_t)p);
   if (a) {
     *start = a->start;
     *bytes = a->bytes;
@@ -296,60 +292,3 @@ uint64_t free_bytes(int index) {
   uint64_t used = used_bytes(index), usable = device(index)->usable_bytes;
   return used < usable ? usable - used : 0;
 }
-
-/* ---- Pinned host memory ------------------------------------------------------------------------------------------ */
-
-static void remember_pinned(void *p, size_t bytes, bool owned) {
-  struct allocation *a = calloc(1, sizeof *a);
-  if (!a) return;
-  *a = (struct allocation){.start = (uintptr_t)p, .bytes = bytes, .device = owned};
-  pthread_mutex_lock(&lock);
-  tsearch(a, &pinned, by_address);
-  pinned_now += bytes;
-  if (pinned_now > pinned_peak) pinned_peak = pinned_now;
-  note_pinned(pinned_now);
-  pthread_mutex_unlock(&lock);
-  host_pinned(p, bytes);
-}
-
-static struct allocation *forget_pinned(void *p) {
-  pthread_mutex_lock(&lock);
-  struct allocation *a = holder(pinned, (uintptr_t)p);
-  if (a && a->start == (uintptr_t)p) {
-    tdelete(a, &pinned, by_address);
-    pinned_now -= a->bytes;
-    note_pinned(pinned_now);
-  } else {
-    a = NULL;
-  }
-  pthread_mutex_unlock(&lock);
-  return a;
-}
-
-/* Anonymous pages, untouched: pinned memory that nobody fills costs no host memory here. */
-void *allocate_pinned(size_t bytes) {
-  void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) return NULL;
-  remember_pinned(p, bytes ? bytes : 1, true);
-  return p;
-}
-
-bool deallocate_pinned(void *p) {
-  struct allocation *a = forget_pinned(p);
-  if (!a) return false;
-  host_unpinned(p);
-  if (a->device) munmap(p, a->bytes);
-  free(a);
-  return true;
-}
-
-void register_pinned(void *p, size_t bytes) { remember_pinned(p, bytes, false); }
-
-bool is_pinned_address(const void *p) {
-  pthread_mutex_lock(&lock);
-  bool found = holder(pinned, (uintptr_t)p) != NULL;
-  pthread_mutex_unlock(&lock);
-  return found;
-}
-
-API uint64_t ullage_pinned_peak_bytes(void) { return pinned_peak; }

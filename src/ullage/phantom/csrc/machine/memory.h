@@ -1,4 +1,4 @@
-/* Device and pinned memory: what only the CUDA runtime and the driver need beyond phantom.h. */
+/* Device memory (memory.c) and pinned memory (pinned.c): what only the CUDA runtime and the driver need beyond phantom.h. */
 #ifndef ULLAGE_MEMORY_H
 #define ULLAGE_MEMORY_H
 

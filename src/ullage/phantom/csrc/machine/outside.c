@@ -4,6 +4,7 @@
  * report has both ends.
  */
 #include "outside.h"
+#include "levels.h"
 #include "memory.h"
 #include "phantom.h"
 

@@ -87,7 +87,7 @@ int library_version(const char *library, int fallback);
 /* ---- Device memory (memory.c) ------------------------------------------------------------------------------------ */
 bool is_device_address(const void *p);
 int device_of_address(const void *p);        /* -1: not a device address */
-bool is_pinned_address(const void *p);
+bool is_pinned_address(const void *p);       /* pinned.c */
 /* The allocation from cudaMalloc & co. (not a block of PyTorch's allocator) that holds p; false: none. */
 bool allocation_of(const void *p, uintptr_t *start, size_t *bytes);
 void *allocate(int device_index, size_t bytes);     /* NULL: the device is full */
@@ -123,9 +123,6 @@ void saw_workspace(enum library library, const void *p, size_t bytes);
 
 /* A collective sends from, or receives into, the block that holds p. */
 void saw_communication(const void *p);
-
-/* outside.c has taken memory of a device. */
-void note_outside(int device);
 
 /* A size was answered from a model, not from knowledge: `what` is a short stable text ("cuDNN convolution forward
  * workspace"), low <= answered <= high in bytes. One entry a `what` in the report: count, and the largest answer. */

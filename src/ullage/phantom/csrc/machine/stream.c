@@ -119,7 +119,7 @@ int record_event(void *event, const void *stream) {
 int wait_for_event(void *stream, const void *event) {
   const struct event *e = event;
   if (!e) return fail(INVALID_HANDLE);
-  int status = e->tick ? wait_in_capture(stream, e->capture, &e->captured) : SUCCESS;
+  int status = e->tick ? wait_in_capture(stream, stream_flags(stream), e->capture, &e->captured) : SUCCESS;
   if (!status && !e->capture) wait_before(lane_of(stream), &e->after);
   return status;
 }

@@ -1,11 +1,11 @@
 /* Copies between host and device: how large, from or to pinned memory or pageable, on which stream, and whether the host
- * waited for them at once. And how much memory was pinned when.
+ * waited for them at once.
  *
  * Pageable memory is copied by way of the driver's own pinned buffer, and the call returns only when the source has been
  * read, whatever the program asked for. PyTorch waits for a copy that is not `non_blocking` in the call that follows it.
  */
 #include "transfers.h"
-#include "blocks.h"
+#include "levels.h"
 #include "phantom.h"
 
 #include <pthread.h>
@@ -21,24 +21,19 @@ struct copy {
   int32_t device, flags;
 };
 
-struct pinned {
-  uint64_t position, bytes;
-};
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct copy *copies;
-static struct pinned *levels;
-static uint64_t num_copies, copy_room, num_levels, level_room;
+static uint64_t num_copies, copy_room;
 static _Thread_local uint64_t last_copy; /* 1 + the row of this thread's last copy, until it does something else */
 
-static bool has_room(void **rows, uint64_t count, uint64_t *room, size_t item) {
-  if (count < *room) return true;
-  if (count >= MAX_ROWS) return false;
-  uint64_t wanted = *room ? *room * 2 : 256;
-  void *larger = realloc(*rows, wanted * item);
+static bool has_room(void) {
+  if (num_copies < copy_room) return true;
+  if (num_copies >= MAX_ROWS) return false;
+  uint64_t wanted = copy_room ? copy_room * 2 : 256;
+  struct copy *larger = realloc(copies, wanted * sizeof *larger);
   if (!larger) return false;
-  *rows = larger;
-  *room = wanted;
+  copies = larger;
+  copy_room = wanted;
   return true;
 }
 
@@ -50,7 +45,7 @@ void note_copy(const void *dst, const void *src, size_t bytes, const void *strea
   int flags = to_device * TO_DEVICE | is_pinned_address(on_host) * PINNED | is_waited_for * WAITED_FOR;
   int on = device_of_address(on_device);
   pthread_mutex_lock(&lock);
-  if (has_room((void **)&copies, num_copies, &copy_room, sizeof *copies)) {
+  if (has_room()) {
     copies[num_copies++] = (struct copy){event_position(), (int64_t)(uintptr_t)on_device, (int64_t)bytes,
                                          (int64_t)(uintptr_t)stream, on, flags};
     last_copy = num_copies;
@@ -69,13 +64,6 @@ void note_wait(const void *stream) {
   last_copy = 0;
 }
 
-void note_pinned(uint64_t now_bytes) {
-  pthread_mutex_lock(&lock);
-  if (has_room((void **)&levels, num_levels, &level_room, sizeof *levels))
-    levels[num_levels++] = (struct pinned){event_position(), now_bytes};
-  pthread_mutex_unlock(&lock);
-}
-
 /* ---- For the recorder -------------------------------------------------------------------------------------------- */
 
 API uint64_t ullage_num_copies(void) { return num_copies; }
@@ -88,11 +76,4 @@ API void ullage_copy(uint64_t i, int64_t row[6]) {
   row[3] = c->bytes;
   row[4] = c->stream;
   row[5] = c->flags;
-}
-
-API uint64_t ullage_num_pinned(void) { return num_levels; }
-
-API void ullage_pinned(uint64_t i, int64_t row[2]) {
-  row[0] = (int64_t)levels[i].position;
-  row[1] = (int64_t)levels[i].bytes;
 }

@@ -1,4 +1,4 @@
-/* Copies between host and device, and pinned memory, as the program asks for them (transfers.c). */
+/* Copies between host and device, as the program asks for them (transfers.c). */
 #ifndef ULLAGE_TRANSFERS_H
 #define ULLAGE_TRANSFERS_H
 
@@ -9,6 +9,5 @@
 void note_copy(const void *dst, const void *src, size_t bytes, const void *stream, bool is_waited_for);
 void note_launch(void);               /* this thread has put other work after its last copy */
 void note_wait(const void *stream);   /* the host waits until the stream is done */
-void note_pinned(uint64_t now_bytes); /* pinned memory was taken or given back */
 
 #endif

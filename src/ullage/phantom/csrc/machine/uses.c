@@ -5,7 +5,7 @@
  * unused too late, never too early. A block that is still there at the end has its row written when the rows are read.
  */
 #include "uses.h"
-#include "blocks.h"
+#include "levels.h"
 #include "phantom.h"
 
 #include <pthread.h>
@@ -39,11 +39,7 @@ void note_last_use(uint64_t birth, uint64_t used) {
   pthread_mutex_unlock(&lock);
 }
 
-/* ---- For the recorder -------------------------------------------------------------------------------------------- */
-
-/* The last use of what each of the first `count` events brought; 0 where it brought nothing, or nothing used it. */
-API void ullage_last_uses(uint64_t count, uint32_t *found) {
-  note_live_uses();
+void copy_last_uses(uint64_t count, uint32_t *found) {
   pthread_mutex_lock(&lock);
   for (uint64_t i = 0; i < count; i++) found[i] = i < room ? last_uses[i] : 0;
   pthread_mutex_unlock(&lock);

@@ -12,4 +12,7 @@ void note_last_use(uint64_t birth, uint64_t used);
 /* A graph runs: its kernels' arguments are not at hand, so every block that is there may be used. */
 void use_every_block(void);
 
+/* Of what each of the first `count` events brought; 0: none. */
+void copy_last_uses(uint64_t count, uint32_t *found);
+
 #endif

@@ -1,20 +1,21 @@
 /* Values: kernels do not run, small copies do.
  *
- * What was copied to a block of up to 1 MiB is kept, byte by byte, until something may have written to the block: then
- * all of the block is unknown. Unknown bytes read as zeros, or as the number that the recorder expects a read to give,
- * and each host read of them is reported with the place in the user's code (the callback walks the Python stack).
+ * Bytes that were copied to a block of up to 1 MiB are kept until something may have written to the block: then all of
+ * it is unknown. Unknown bytes read as zeros, or as the number that the recorder expects, and each host read of them is
+ * reported with its place in the user's code (the callback walks the Python stack).
  *
  * The recorder's policy (docs/values.md) assumes values that no kernel computed. Assumed bytes are kept like known ones
  * and marked ASSUMED; of a block whose elements are all assumed to be equal, that number alone is kept.
  *
- * A call that is known to write says so: `forget`. Of a launch only words are known that may point at what it writes:
- * `forget_words`. In an operation that the recorder sees, and in backward and optimizer, such words spare the blocks that
- * the recorder answers for: it knows from each operation's schema what is written, and says so itself.
+ * A call that is known to write says so: `forget`. Of a launch only words that may point at what it writes are known:
+ * `forget_words`. Where the recorder sees the operation, such words spare the blocks that it answers for: it knows what is
+ * written from the schema, and says so itself.
  */
 #include "blocks.h"
 #include "capture.h"
 #include "expected.h"
 #include "host.h"
+#include "levels.h"
 #include "phantom.h"
 #include "uses.h"
 
@@ -23,8 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const size_t KEPT_PER_BLOCK = 1 << 20;
-static const size_t KEPT_ALTOGETHER = 256 << 20;
+static const size_t KEPT_PER_BLOCK = 1 << 20, KEPT_ALTOGETHER = 256 << 20;
 
 /* What is known of a byte. */
 enum { UNKNOWN, TRUE_VALUE, ASSUMED };
