@@ -90,15 +90,15 @@ def _empty_like(state: Any, name: str) -> Any:
 def _pieces(quantised: Any) -> Iterator[tuple[slice, Any]]:
     """A quantised state in flat pieces of some elements."""
     for start in range(0, quantised.numel(), _AT_ONCE):
-        some = slice(start, min(start + _AT_ONCE, quantised.numel()))
+        elements = slice(start, min(start + _AT_ONCE, quantised.numel()))
         yield (
-            some,
+            elements,
             type(quantised)(
-                quantised.codes[some.start // 2 : some.stop // 2],
-                quantised.scale[some.start // _BLOCK : some.stop // _BLOCK],
+                quantised.codes[elements.start // 2 : elements.stop // 2],
+                quantised.scale[elements.start // _BLOCK : elements.stop // _BLOCK],
                 quantised.qmap,
                 quantised.signed,
-                (some.stop - some.start,),
+                (elements.stop - elements.start,),
                 quantised.dtype,
             ),
         )
@@ -106,8 +106,8 @@ def _pieces(quantised: Any) -> Iterator[tuple[slice, Any]]:
 
 def _quantise(state: Any, quantised: Any) -> None:
     flat = state.detach().view(-1)
-    for some, piece in _pieces(quantised):
-        piece.copy_(flat[some])
+    for elements, piece in _pieces(quantised):
+        piece.copy_(flat[elements])
 
 
 def _widened(state: Any) -> Any:
@@ -117,8 +117,8 @@ def _widened(state: Any) -> Any:
         return state
     values = torch.empty(state.shape, dtype=state.dtype, device=state.device)
     flat = values.view(-1)
-    for some, piece in _pieces(state):
-        flat[some] = piece.dequantize()
+    for elements, piece in _pieces(state):
+        flat[elements] = piece.dequantize()
     return values
 
 

@@ -50,14 +50,14 @@ def _run(
     if not parts:
         MICRO_BATCHES.refuse("the model takes no tensor")
     if not makes_rows:
-        (some, others), *_ = parts
-        makes_rows.append(_loss_in(forward(*some, **others)) is None)
+        (part_arguments, part_keywords), *_ = parts
+        makes_rows.append(_loss_in(forward(*part_arguments, **part_keywords)) is None)
     return _run_rows(forward, parts) if makes_rows[0] else _run_losses(forward, parts)
 
 
 def _run_rows(forward: Any, parts: list[Any]) -> Any:
     """For models that return a value for each row."""
-    outputs = [checkpointed(Rerun(forward), some, others) for some, others in parts]
+    outputs = [checkpointed(Rerun(forward), arguments, keywords) for arguments, keywords in parts]
     joined = join_rows(outputs, [num_rows(part) for part in parts])
     if joined is None:
         MICRO_BATCHES.refuse("the model returns neither a loss nor one value per row")
@@ -73,8 +73,8 @@ def _run_losses(forward: Any, parts: list[Any]) -> Any:
     summed: list[Any] = [None] * len(parameters)
     total: Any = 0.0
     outputs: Any = None
-    for (some, others), weight in zip(parts, _weights(forward, parts), strict=True):
-        outputs = forward(*some, **others)
+    for (arguments, keywords), weight in zip(parts, _weights(forward, parts), strict=True):
+        outputs = forward(*arguments, **keywords)
         loss = _loss_in(outputs)
         if loss is None:
             MICRO_BATCHES.refuse("the model returns a loss in some calls, and none in others")
@@ -96,13 +96,15 @@ def _weights(forward: Any, parts: list[Any]) -> list[Any]:
     """The share of each part in the loss of the batch, by its labels or its rows."""
     loss = getattr(forward.__self__, "loss_function", None)
     counts: list[Any] = []
-    for some, others in parts:
-        if others.get("num_items_in_batch") is not None:
+    for arguments, keywords in parts:
+        if keywords.get("num_items_in_batch") is not None:
             # transformers' Trainer: each loss is a sum over labels, by the number in all.
             return [1.0] * len(parts)
-        labels = inspect.signature(forward).bind_partial(*some, **others).arguments.get("labels")
+        labels = (
+            inspect.signature(forward).bind_partial(*arguments, **keywords).arguments.get("labels")
+        )
         if labels is None:
-            counts.append(num_rows((some, others)))
+            counts.append(num_rows((arguments, keywords)))
         else:
             # Causal losses are of each label but the first.
             causal = getattr(loss, "__name__", None) == _CAUSAL_LOSS

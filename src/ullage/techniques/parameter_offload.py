@@ -146,9 +146,9 @@ class _Block:
         """Moves the parameters to the host."""
         hosts: dict[Any, Any] = {}
         for parameter in self._parameters:
-            there = bytes_of(parameter.data)
-            hosts[parameter] = self._link.host_bytes(there.numel())
-            self._link.wait(self._link.copy_out(hosts[parameter], there))
+            storage_bytes = bytes_of(parameter.data)
+            hosts[parameter] = self._link.host_bytes(storage_bytes.numel())
+            self._link.wait(self._link.copy_out(hosts[parameter], storage_bytes))
         self._link.settle()
         self.hosts = hosts
         self._views = {parameter: _like(parameter, host) for parameter, host in hosts.items()}
@@ -170,18 +170,18 @@ class _Block:
         self._versions = self._current_versions()
         for parameter in self._parameters:
             host = self.hosts[parameter]
-            there = self._link.device_bytes(host.numel(), self.device)
-            self._coming.append((there, self._link.copy_in(there, host)))
+            device_bytes = self._link.device_bytes(host.numel(), self.device)
+            self._coming.append((device_bytes, self._link.copy_in(device_bytes, host)))
 
     def come(self) -> None:
         """Makes them available on the device to work that is queued from now on."""
         if self._coming and self._current_versions() != self._versions:
             self._forget_coming()  # for example, a checkpoint was loaded after the copy started
         self.fetch()
-        for parameter, (there, mark) in zip(self._parameters, self._coming, strict=False):
+        for parameter, (device_bytes, mark) in zip(self._parameters, self._coming, strict=False):
             self._link.wait(mark)
-            parameter.data = _like(parameter, there)
-            self._places[there.untyped_storage()._cdata] = len(self._present)
+            parameter.data = _like(parameter, device_bytes)
+            self._places[device_bytes.untyped_storage()._cdata] = len(self._present)
             self._present.append(parameter.data)
         self._coming = []
 
@@ -264,14 +264,15 @@ class _Step:
         coming = [self._fetch(part, hosts) for _, part in all_parts[:1]]
         for index, (group, part) in enumerate(all_parts):
             coming += [self._fetch(more, hosts) for _, more in all_parts[index + 1 : index + 2]]
-            there = self._arrived(coming.pop(0))
+            stand_ins = self._arrived(coming.pop(0))
             states = {
-                stand_in: state[parameter] for parameter, stand_in in zip(part, there, strict=True)
+                stand_in: state[parameter]
+                for parameter, stand_in in zip(part, stand_ins, strict=True)
             }
             if group.get("fused") or group.get("capturable"):
                 _place_counts(states)
-            step_some(self._optimizer, group, there, states)
-            self._put_back(part, there, hosts)
+            step_some(self._optimizer, group, stand_ins, states)
+            self._put_back(part, stand_ins, hosts)
         self._link.settle()  # the program may read the host tensors now
 
     def move_states(self, optimizer: Any) -> None:
@@ -290,9 +291,9 @@ class _Step:
             if parameter not in hosts:
                 fetches.append((parameter, None))
                 continue
-            there = self._link.device_bytes(hosts[parameter].numel(), parameter.grad.device)
-            mark = self._link.copy_in(there, hosts[parameter])
-            fetches.append((_like(parameter, there), (mark, parameter.grad)))
+            device_bytes = self._link.device_bytes(hosts[parameter].numel(), parameter.grad.device)
+            mark = self._link.copy_in(device_bytes, hosts[parameter])
+            fetches.append((_like(parameter, device_bytes), (mark, parameter.grad)))
         return fetches
 
     def _arrived(self, coming: list[tuple[Any, Any]]) -> list[Any]:
@@ -302,10 +303,10 @@ class _Step:
                 self._link.wait(mark)
         return [stand_in for stand_in, _ in coming]
 
-    def _put_back(self, part: list[Any], there: list[Any], hosts: dict[Any, Any]) -> None:
+    def _put_back(self, part: list[Any], stand_ins: list[Any], hosts: dict[Any, Any]) -> None:
         import torch
 
-        for parameter, stand_in in zip(part, there, strict=True):
+        for parameter, stand_in in zip(part, stand_ins, strict=True):
             if parameter in hosts:
                 stand_in.grad = None
                 self._link.wait(self._link.copy_out(hosts[parameter], bytes_of(stand_in)))
@@ -319,14 +320,14 @@ def _place_counts(states: dict[Any, dict[str, Any]]) -> None:
             state["step"] = state["step"].to(parameter.device)
 
 
-def _like(tensor: Any, there: Any) -> Any:
+def _like(tensor: Any, storage_bytes: Any) -> Any:
     """A tensor with the shape, strides and dtype of another, on the given bytes."""
     import torch
 
-    empty = torch.empty(0, dtype=tensor.dtype, device=there.device)
+    empty = torch.empty(0, dtype=tensor.dtype, device=storage_bytes.device)
     return empty.set_(
-        there.untyped_storage(),
-        there.storage_offset() // tensor.element_size(),
+        storage_bytes.untyped_storage(),
+        storage_bytes.storage_offset() // tensor.element_size(),
         tensor.size(),
         tensor.stride(),
     )

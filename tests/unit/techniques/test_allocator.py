@@ -24,8 +24,11 @@ def test_both_names_of_the_variable_are_set() -> None:
 
 
 def test_settings_that_go_together_stand_in_one_text() -> None:
-    found = variables(max_split_size_mb=256, garbage_collection_threshold=0.8)
-    assert found["PYTORCH_ALLOC_CONF"] == "max_split_size_mb:256,garbage_collection_threshold:0.8"
+    settings_of = variables(max_split_size_mb=256, garbage_collection_threshold=0.8)
+    assert (
+        settings_of["PYTORCH_ALLOC_CONF"]
+        == "max_split_size_mb:256,garbage_collection_threshold:0.8"
+    )
 
 
 @pytest.mark.parametrize(

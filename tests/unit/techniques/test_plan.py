@@ -124,16 +124,16 @@ def test_a_technique_is_named_once_for_a_module() -> None:
 
 
 EXCLUDING = [
-    (one.name, other)
-    for one in TECHNIQUES.values()
-    for other in one.excludes
-    if one.place is not Place.MODULES and TECHNIQUES[other].place is not Place.MODULES
+    (technique.name, other)
+    for technique in TECHNIQUES.values()
+    for other in technique.excludes
+    if technique.place is not Place.MODULES and TECHNIQUES[other].place is not Place.MODULES
 ]
 
 
-@pytest.mark.parametrize("one,other", EXCLUDING)
-def test_techniques_that_do_not_go_together_are_refused(one: str, other: str) -> None:
-    for names in ((one, other), (other, one)):
+@pytest.mark.parametrize("first,other", EXCLUDING)
+def test_techniques_that_do_not_go_together_are_refused(first: str, other: str) -> None:
+    for names in ((first, other), (other, first)):
         with pytest.raises(PlanError, match="do not go together"):
             Plan(tuple(Action(name) for name in names), MADE_FOR)
 
@@ -154,7 +154,7 @@ def test_a_program_that_is_the_same_differs_in_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes,said",
+    "changes,difference",
     [
         ({"torch": "2.14.0+cu132"}, "torch is 2.14.0, and was 2.15.0"),
         ({"model": "BERT"}, "the model is BERT, and was GPT"),
@@ -165,8 +165,8 @@ def test_a_program_that_is_the_same_differs_in_nothing() -> None:
         ({"modules": {"h.0": "Block", "h.1": "Linear"}}, "h.1 is a Linear, and was a Block"),
     ],
 )
-def test_a_program_that_differs_is_told(changes: dict[str, Any], said: str) -> None:
-    assert MADE_FOR.differences(replace(MADE_FOR, **changes)) == [said]
+def test_a_program_that_differs_is_told(changes: dict[str, Any], difference: str) -> None:
+    assert MADE_FOR.differences(replace(MADE_FOR, **changes)) == [difference]
 
 
 def test_a_version_is_compared_without_what_it_was_built_for() -> None:
@@ -186,8 +186,8 @@ def test_what_a_plan_sets_in_the_environment_is_what_its_techniques_set() -> Non
 
 def test_of_many_differences_some_are_named() -> None:
     modules = {f"h.{number}": "Block" for number in range(9)}
-    said = replace(MADE_FOR, modules=modules).differences(replace(MADE_FOR, modules={}))
-    assert said == [
+    texts = replace(MADE_FOR, modules=modules).differences(replace(MADE_FOR, modules={}))
+    assert texts == [
         *(f"there is no module h.{number}" for number in range(3)),
         "and 6 more like it",
     ]

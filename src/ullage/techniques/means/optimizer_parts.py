@@ -46,8 +46,8 @@ def step_some(
         parameters: those with a gradient are updated.
         states: the states of the parameters; new states are added to it.
     """
-    some = object.__new__(type(optimizer))
-    vars(some).update(
+    partial_optimizer = object.__new__(type(optimizer))
+    vars(partial_optimizer).update(
         vars(optimizer),
         param_groups=[{**group, "params": list(parameters)}],
         state=states,
@@ -55,8 +55,8 @@ def step_some(
         _optimizer_step_post_hooks=OrderedDict(),
     )
     # Wrappers of schedulers and global hooks are for the full step only.
-    vars(some).pop("step", None)
-    type(optimizer).step.__wrapped__(some)
+    vars(partial_optimizer).pop("step", None)
+    type(optimizer).step.__wrapped__(partial_optimizer)
 
 
 def parts(optimizer: Any, limit_bytes: int) -> Iterator[tuple[dict[str, Any], list[Any]]]:
