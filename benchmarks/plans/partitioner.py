@@ -1,5 +1,5 @@
 """Recomputation under torch's `activation_memory_budget`, and under plans that take no more memory;
-writes docs/activation-budget.md.
+writes docs/results/activation-budget.md.
 
     python -m benchmarks.plans.partitioner --python ENVIRONMENT/bin/python [--whole] [MODEL ...]
 
@@ -46,7 +46,7 @@ from ullage.techniques.technique import Action
 from ullage.trace.work import Operation
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "activation-budget.md"
+PAGE = ROOT / "docs" / "results" / "activation-budget.md"
 PROGRAM = Path(__file__).with_name("programs") / "budgeted.py"
 BUDGETS = {"blocks": (0.8, 0.5, 0.3, 0.1, 0.0), "whole": (0.3, 0.1)}
 Choice = tuple[int, ...]

@@ -1,4 +1,4 @@
-"""The count of recomputation behind docs/activation-budget.md, on a chain where it is known.
+"""The count of recomputation of docs/results/activation-budget.md, on a chain with a known one.
 
 Forward has two products a block, backward four. What backward needs of a block is its input and
 what its tanh gave.
