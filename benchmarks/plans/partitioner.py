@@ -40,7 +40,8 @@ from ullage.plan.solver.problem import Problem, make_problem
 from ullage.plan.solver.solve import solve
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 from ullage.trace.work import Operation
 

@@ -24,7 +24,7 @@ from ullage.estimate.training.checkpointing import (
 )
 from ullage.phantom.torch_build import find_torch
 from ullage.report.plot import plot_segments
-from ullage.techniques.checkpoint_segments import even_lengths
+from ullage.techniques.means.tiling import even_lengths
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "results" / "square-root.md"

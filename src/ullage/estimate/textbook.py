@@ -191,14 +191,14 @@ def in_flight_micro_batches(
     if num_chunks > 1 and schedule is not Schedule.INTERLEAVED:
         raise SpecError(f"num_chunks={num_chunks} is for Schedule.INTERLEAVED, not {schedule}")
     after = pp_size - stage - 1
-    held = {
+    shares = {
         Schedule.GPIPE: float(num_micro_batches),
         Schedule.ONE_F_ONE_B: after + 1,
         Schedule.INTERLEAVED: (2 * after + (num_chunks - 1) * pp_size + 1) / num_chunks,
         Schedule.ZERO_BUBBLE_H1: pp_size,
         Schedule.ZERO_BUBBLE_H2: 2 * pp_size - 1,
     }
-    return min(held[schedule], num_micro_batches)
+    return min(shares[schedule], num_micro_batches)
 
 
 def ring_attention_bytes(tokens: int, hidden_size: int, cp_size: int, item_bytes: int = 2) -> int:

@@ -1,8 +1,8 @@
-"""What vLLM takes of a GPU beside weights and cache: each an interval, with its cause.
+"""GPU memory of vLLM besides weights and cache: intervals, each with its cause.
 
 vLLM measures these when it starts, and they differ between starts of the same configuration by
-tenths of a GiB. Nothing here is fitted: each end follows from what the source allocates, or from a
-figure that somebody has measured and published.
+tenths of a GiB. Nothing here is fitted: each bound follows from vLLM's source, or from a published
+measurement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Spread", "activations", "batch_defaults", "graphs", "outside"]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """An interval, most likely in the middle."""
+    """An interval with its likely value."""
 
     low_bytes: int
     bytes: int
