@@ -72,7 +72,8 @@ PRECONDITIONS = """## What must hold of a program
 A technique has its stated effect only if its precondition holds. If the precondition cannot be
 established for a program, the technique is refused with a message, when the plan is applied or
 while the program runs. `ullage fit` runs each technique on the program and leaves out those that
-are refused. No check depends on values: weights that are zero prove nothing, and the phantom has none.
+are refused. No check depends on values: weights that are zero prove nothing, and the phantom has
+none.
 """
 BOUNDS = """
 Not detected: state that a module keeps outside itself, such as a global variable; parameters and
@@ -123,10 +124,10 @@ where segments can grow (`allocator expandable_segments`):
 """
 OTHERS = """
 **NVMe** for states or activations: torch only offers cuFile (`torch.cuda.gds`), which needs a
-driver and suitable file systems. DeepSpeed's asynchronous handle is compiled on the machine
-where it runs, with libaio's headers. Neither was tried, and ullage offers no untried technique. The remaining way,
-pageable memory mapped to a file, is copied synchronously. DeepSpeed's own NVMe tier is a setting of
-its configuration file.
+driver and suitable file systems. DeepSpeed's asynchronous handle is compiled on the machine where
+it runs, with libaio's headers. Neither was tried, and ullage offers no untried technique. The
+remaining way, pageable memory mapped to a file, is copied synchronously. DeepSpeed's own NVMe tier
+is a setting of its configuration file.
 
 **In-place activations** were tried: they lowered no training's peak on the phantom.
 """
