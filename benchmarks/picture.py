@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 SCHEMES = ("light", "dark")
-WINDOW = {"width": 1280, "height": 720}
+WINDOW = {"width": 1440, "height": 760}
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
 
 
