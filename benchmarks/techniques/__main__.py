@@ -1,4 +1,4 @@
-"""Write docs/techniques.md: what techniques there are, and what those of other rounding deviate by.
+"""Write docs/reference/techniques.md: all techniques, and how far those of other rounding deviate.
 
     python -m benchmarks.techniques --python env/bin/python
 
@@ -18,7 +18,7 @@ from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Semantics, Technique
 from ullage.units import format_bytes
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "techniques.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "techniques.md"
 DEVIATION = Path(__file__).with_name("deviation.py")
 PROGRAMS = Path(__file__).with_name("programs")
 MEANINGS = {
@@ -29,8 +29,8 @@ MEANINGS = {
 
 INTRODUCTION = """# Techniques
 
-What a plan can apply to a training job so that it takes less memory. [plans.md](plans.md) says
-how plans are applied, checked and undone.
+What a plan can apply to a training job so that it takes less memory.
+[plans.md](../guide/plans.md) says how plans are applied, checked and undone.
 """
 
 ROUNDING = """## What other rounding does
@@ -78,7 +78,7 @@ BOUNDS = """
 What is not seen: state that a module keeps outside itself, such as a global variable; parameters
 and gradients that are changed past PyTorch's counts (`.data`); gradients of parameters that are
 tensors of a class of their own (DTensor), where they are read. Each technique of the same
-mathematics was tried on 14 kinds of models: [plan-matrix.md](results/plan-matrix.md).
+mathematics was tried on 14 kinds of models: [plan-matrix.md](../results/plan-matrix.md).
 """
 
 

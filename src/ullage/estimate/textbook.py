@@ -1,8 +1,8 @@
 """The results that every account of GPU memory quotes, as functions that say what they leave out.
 
 Closed forms alone: no model is read, no torch is needed, and nothing here knows the allocator (its
-rounding, its cache) or what libraries take; docs/folklore.md holds them against runs. Of chains of
-layers: checkpointing.py.
+rounding, its cache) or what libraries take; docs/results/folklore.md compares them with runs. For
+chains of layers see checkpointing.py.
 
     >>> mixed_precision_states(7_000_000_000).total_bytes
     112000000000

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from ullage.record.session.session import Session
-    from ullage.techniques.applying.script import Asked
+    from ullage.techniques.applying.script import PlanRequest
 
 _OF_WORKERS = frozenset(
     ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
@@ -51,7 +51,7 @@ def start_held() -> None:
     orders.set_inheritable(False)
     files = _open_files()
 
-    def wait(session: Session) -> Asked:
+    def wait(session: Session) -> PlanRequest:
         if not _is_alone() or _open_files() != files:
             _give_up()
         asked = _become_a_run(session, orders)
@@ -65,11 +65,11 @@ def start_held() -> None:
     start(wait)
 
 
-def _become_a_run(session: Session, orders: socket.socket) -> Asked:
+def _become_a_run(session: Session, orders: socket.socket) -> PlanRequest:
     """Waits for orders; returns once in the process of each."""
     from ullage.record.session import library
     from ullage.record.session.settings import Settings
-    from ullage.techniques.applying.script import Asked
+    from ullage.techniques.applying.script import PlanRequest
 
     _flush()
     # Ctrl-C at the terminal is meant for the runs; this process ends when its orders do.
@@ -81,7 +81,7 @@ def _become_a_run(session: Session, orders: socket.socket) -> Asked:
     take_on(order)
     library.never_runs_out("unlimited=1" in os.environ.get("ULLAGE_DEVICE", "").split(";"))
     session.go_on_as(Settings.from_environment(os.environ))
-    return Asked.from_environment(os.environ)
+    return PlanRequest.from_environment(os.environ)
 
 
 def _find_fork() -> ctypes._NamedFuncPointer:

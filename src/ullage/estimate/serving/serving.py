@@ -7,7 +7,7 @@
         print(term.name, term.bytes, term.source)
 
 The layout of the cache is exact, given its bytes; the bytes are an interval, because activations,
-CUDA graphs and the driver's context are. See docs/serving.md.
+CUDA graphs and the driver's context are. See docs/results/serving.md.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def estimate_serving(config: Config, plan: ServingPlan) -> ServingEstimate:
     the KV cache as the engine lays it out.
     Ignores: other processes on the GPU; images and audio of a request; the sampler's memory for
     prompt_logprobs; pipeline and expert parallelism.
-    Error: layout none (docs/serving.md); the bytes for the cache as the terms' intervals say.
+    Error: layout none (docs/results/serving.md); the bytes for the cache: those of the
+    terms' intervals.
     Source: of each term, its `source`.
 
     Raises:

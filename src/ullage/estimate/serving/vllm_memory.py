@@ -57,7 +57,7 @@ def activations(model: Model, batched: int, seqs: int, tensor_parallel: int) -> 
     whichever is more.
     Ignores: attention's workspace; encoders of images and audio.
     Error: not compared with a GPU here. vLLM's own figure moves by 12 % with the state of the
-    compile cache (docs/serving.md).
+    compile cache (docs/results/serving.md).
     Source: vLLM 0.32, v1/worker/gpu_worker.py, gpu_model_runner.py,
     v1/sample/ops/topk_topp_sampler.py.
     """
@@ -93,7 +93,8 @@ def graphs(model: Model, seqs: int) -> Spread:
     geometric middle. The low end has graphs of one of the two kinds alone.
     Ignores: the private pool's tensors, which the largest size holds and the others share.
     Error: not compared with a GPU here; vLLM's own estimate has been wrong by a factor of three.
-    Source: vLLM 0.32, config/compilation.py (51 sizes up to 512); docs/how-it-works.md (a node).
+    Source: vLLM 0.32, config/compilation.py (51 sizes up to 512);
+    docs/design/how-it-works.md (a node).
     """
     most = min(512, 2 * seqs)
     sizes = _SIZES if most >= 512 else 3 + most // 8

@@ -147,8 +147,8 @@ def estimate_training(
 
     Counts: the step that play_training() plays, the allocator's slack, the driver's context.
     Ignores: a program's own code, compiled programs, other processes.
-    Error: docs/estimate-accuracy.md; the interval holds the phantom's peak in all but the cases
-    that it marks.
+    Error: docs/results/estimate-accuracy.md; the interval holds the phantom's peak in all but
+    the cases that it marks.
     Source: of each term, its `source`.
 
     Args:

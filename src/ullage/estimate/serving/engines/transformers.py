@@ -4,7 +4,7 @@
     lay_out(model, context=8192).num_sectors(free_bytes)    # continuous batching
 
 Source: transformers 5.23, cache_utils.py and generation/continuous_batching/cache.py; a test
-compares both with what the library itself allocates (docs/serving.md).
+compares both with what the library itself allocates (docs/results/serving.md).
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ def lay_out(
 
     Counts: sectors, and the pages that each kind of layer takes of them.
     Ignores: what is not in the pool (weights, activations), which its bytes are to leave out.
-    Error: none; docs/serving.md says what it was compared with.
+    Error: none; docs/results/serving.md says what it was compared with.
     Source: transformers 5.23, generation/continuous_batching/cache.py.
 
     Raises:

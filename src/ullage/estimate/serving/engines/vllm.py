@@ -8,7 +8,7 @@ is as large as the largest group's pages. What vLLM prints as "GPU KV cache size
 concurrency times max_model_len: no physical capacity where layers are of several kinds.
 
 Exact, given the bytes: a test compares blocks, tokens, concurrency and block sizes with the
-answers of a real engine (docs/serving.md).
+answers of a real engine (docs/results/serving.md).
 Source: vLLM 0.32, v1/core/kv_cache_utils.py, v1/kv_cache_interface.py, platforms/interface.py.
 """
 
@@ -190,7 +190,7 @@ def lay_out(layers: tuple[Layer, ...], settings: Settings) -> Pool:
 
     Counts: blocks as vLLM's scheduler charges them, with the blocks of windows in flight.
     Ignores: what the bytes for the cache are; vllm_memory.py has an interval of them.
-    Error: none; docs/serving.md says what it was compared with.
+    Error: none; docs/results/serving.md says what it was compared with.
     Source: vLLM 0.32, v1/core/kv_cache_utils.py, v1/kv_cache_interface.py.
 
     Raises:
