@@ -53,7 +53,7 @@ def test_gpus_are_ranked_by_how_many_it_takes() -> None:
 
 def test_knobs_save_what_they_say() -> None:
     gpu = find_gpu("h100-80gb")
-    knobs = {one.name: one for one in find_knobs(CONFIG, RECIPE, gpu)}
+    knobs = {knob.name: knob for knob in find_knobs(CONFIG, RECIPE, gpu)}
     before = estimate_training(CONFIG, RECIPE, gpu)
     after = estimate_training(CONFIG, replace(RECIPE, checkpointing="full"), gpu)
     full = knobs["checkpointing full"]
@@ -61,11 +61,11 @@ def test_knobs_save_what_they_say() -> None:
     # Forward a second time, but for the head and the last layer's end: under a third more.
     assert 0.15 < full.more_compute < 1 / 3
     assert knobs["half the batch, twice"].more_compute == pytest.approx(0, abs=1e-9)
-    assert all(one.saved_bytes > 0 for one in knobs.values())
+    assert all(knob.saved_bytes > 0 for knob in knobs.values())
 
 
 def test_work_is_six_times_parameters_times_tokens() -> None:
     """2 forward and 4 backward for each weight and token; the embedding multiplies nothing."""
-    found = estimate_training(CONFIG, RECIPE)
-    multiplied = found.num_parameters - 32000 * 2048
-    assert found.work == pytest.approx(6 * multiplied * 2 * 1024, rel=0.01)
+    estimate = estimate_training(CONFIG, RECIPE)
+    multiplied = estimate.num_parameters - 32000 * 2048
+    assert estimate.work == pytest.approx(6 * multiplied * 2 * 1024, rel=0.01)

@@ -62,10 +62,10 @@ def test_a_formula_says_what_it_counts_what_it_ignores_its_error_and_its_source(
 ) -> None:
     text = inspect.getdoc(formula) or ""
     parts = re.split(r"\b(Counts|Ignores|Error|Source|Args|Raises): ", " ".join(text.split()))
-    said = dict(zip(parts[1::2], parts[2::2], strict=True))
-    assert list(said)[:4] == ["Counts", "Ignores", "Error", "Source"]
-    assert all(len(said[name].strip(" .")) > 2 for name in ("Counts", "Ignores", "Error"))
-    assert SOURCE.search(said["Source"]), said["Source"]
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    assert list(sections)[:4] == ["Counts", "Ignores", "Error", "Source"]
+    assert all(len(sections[name].strip(" .")) > 2 for name in ("Counts", "Ignores", "Error"))
+    assert SOURCE.search(sections["Source"]), sections["Source"]
 
 
 def test_the_formulas_are_found() -> None:
@@ -79,6 +79,6 @@ def test_an_optimizer_names_the_file_that_it_follows(name: str) -> None:
     assert re.search(r"\w/\w+\.py$", OPTIMIZERS[name].source)
 
 
-@pytest.mark.parametrize("name", [name for name, one in FORMATS.items() if one.bits < 16])
+@pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.bits < 16])
 def test_a_format_of_weights_has_a_source(name: str) -> None:
     assert FORMATS[name].source

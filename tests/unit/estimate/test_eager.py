@@ -90,11 +90,11 @@ def test_a_checkpoint_keeps_its_input_alone() -> None:
 
     before = live(arena)
     plain = layer(x)
-    kept = live(arena) - before
+    saved_bytes = live(arena) - before
     del plain
     checkpointed = checkpoint(layer, x)
     assert live(arena) - before == checkpointed.nbytes
-    assert kept == 3 * checkpointed.nbytes
+    assert saved_bytes == 3 * checkpointed.nbytes
 
 
 def test_a_checkpoint_is_made_again_up_to_the_last_thing_that_it_saved() -> None:
@@ -145,11 +145,11 @@ def test_autocast_casts_a_parameter_once_until_it_ends() -> None:
         since = arena.log.position
         first = F.linear(x, weight)
         second = F.linear(first, weight)
-        made = births(arena, since)
+        sizes = births(arena, since)
         assert first.dtype is second.dtype is BFLOAT16
-        assert made.count(weight.numel * 2) == 1
-        held = live(arena)
-    assert held - live(arena) == weight.numel * 2
+        assert sizes.count(weight.numel * 2) == 1
+        live_bytes = live(arena)
+    assert live_bytes - live(arena) == weight.numel * 2
     assert F.softmax(input_of(arena)).dtype is FLOAT32
 
 

@@ -60,7 +60,7 @@ class PlainAllocator:
         if rest >= 512 if size <= MIB else rest > MIB:
             block.size = size
             blocks.insert(number + 1, Block(rest))
-        live = sum(one.size for _, among in self.segments for one in among if not one.is_free)
+        live = sum(block.size for _, among in self.segments for block in among if not block.is_free)
         self.peak_bytes = max(self.peak_bytes, live)
         return block
 
@@ -80,7 +80,7 @@ def replay_plainly(timeline: Timeline) -> Reserved:
     """The same order of events, by the plain allocator."""
     log, allocator = timeline.log, PlainAllocator()
     first = next(begin for begin, phase in log.phases if phase != "build")
-    gone = {~event for event in log.events[:first] if event < 0}
+    freed = {~event for event in log.events[:first] if event < 0}
     live: dict[int, list[Block]] = defaultdict(list)
     runs, dropped = history._program(timeline)
     heirs = history._find_heirs(timeline, log.sizes)
@@ -88,7 +88,7 @@ def replay_plainly(timeline: Timeline) -> Reserved:
         for event in (dropped if kind == history._DROP else log.events)[begin:end] * repeats:
             index = event if event >= 0 else ~event
             size = log.sizes[index]
-            if index in gone or not size:
+            if index in freed or not size:
                 continue
             if kind == history._DROP:
                 if live[index]:
@@ -115,7 +115,7 @@ def reserve(*sizes: float) -> Reserved:
         if size > 0:
             live.append((size, arena.take(int(size * MIB))))
         else:
-            live.pop([one for one, _ in live].index(-size))
+            live.pop([block for block, _ in live].index(-size))
     arena.begin("optimizer")
     timeline = Timeline(arena.log)
     assert replay_plainly(timeline) == replay(timeline)
@@ -154,9 +154,9 @@ def test_what_was_on_one_stream_is_of_no_use_to_another() -> None:
     arena.begin("forward")
     arena.begin("optimizer")
     for stream in (0, 1):
-        one = arena.take(30 * MIB)
-        arena.log.streams[one.index] = stream
-        del one
+        storage = arena.take(30 * MIB)
+        arena.log.streams[storage.index] = stream
+        del storage
     timeline = Timeline(arena.log)
     assert replay(timeline) == replay_plainly(timeline) == (60 * MIB, 30 * MIB)
 
@@ -198,9 +198,9 @@ def test_a_training_program_is_replayed_as_the_plain_allocator_does(
 ) -> None:
     recipe = Recipe(**{"batch": 1, "length": 128, **changes})
     timeline = play_training(find_model(model).config, recipe, Machine()).timeline
-    found = replay(timeline)
-    assert found == replay_plainly(timeline)
-    assert timeline.peak_bytes <= found.allocated_bytes <= found.reserved_bytes
+    peaks = replay(timeline)
+    assert peaks == replay_plainly(timeline)
+    assert timeline.peak_bytes <= peaks.allocated_bytes <= peaks.reserved_bytes
 
 
 def test_what_the_loop_holds_goes_when_there_is_a_new_loss() -> None:
@@ -209,19 +209,19 @@ def test_what_the_loop_holds_goes_when_there_is_a_new_loss() -> None:
     arena.begin("forward")
     loss = arena.take(30 * MIB)
     arena.begin("backward")
-    kept = arena.take(30 * MIB)  # by the graph behind the loss
+    storage = arena.take(30 * MIB)  # by the graph behind the loss
     arena.begin("optimizer")
     timeline = Timeline(arena.log)
     assert replay(timeline).reserved_bytes == 90 * MIB
-    del loss, kept
+    del loss, storage
 
 
 def test_more_than_can_be_counted_is_refused_by_name() -> None:
     for size in (2**62, 2**70):
         arena = Arena()
         arena.begin("build")
-        held = [arena.take(size) for _ in range(3)]
+        storages = [arena.take(size) for _ in range(3)]
         arena.begin("forward")
         with pytest.raises(SpecError, match="8 EiB"):
             replay(Timeline(arena.log))
-        del held
+        del storages

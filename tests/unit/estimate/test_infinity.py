@@ -24,16 +24,16 @@ GB = 10**9
 
 
 def estimate(name: str, *, nvme: bool = True) -> TrainingEstimate:
-    one = FOUND[name]
-    recipe = make_recipe(one["recipe"])
+    row = FOUND[name]
+    recipe = make_recipe(row["recipe"])
     recipe = replace(recipe, layout=replace(recipe.layout, nvme=nvme))
-    return estimate_training(Config(name, one["config"]), recipe, find_gpu(one["gpu"]))
+    return estimate_training(Config(name, row["config"]), recipe, find_gpu(row["gpu"]))
 
 
-def allocated(found: TrainingEstimate) -> tuple[int, int]:
+def allocated(answer: TrainingEstimate) -> tuple[int, int]:
     """The ends of what is allocated."""
-    terms = [one for one in found.terms if one.name not in ("cached blocks", "context")]
-    return sum(one.low_bytes for one in terms), sum(one.high_bytes for one in terms)
+    terms = [term for term in answer.terms if term.name not in ("cached blocks", "context")]
+    return sum(term.low_bytes for term in terms), sum(term.high_bytes for term in terms)
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -63,9 +63,9 @@ def test_what_is_not_in_memory_is_on_disk(num_elements: int) -> None:
 
 
 def test_an_estimate_tells_host_memory_and_disks() -> None:
-    found = estimate(next(iter(FOUND)))
-    assert found.host == host_memory(found.num_rank_parameters)
-    assert any("ZeRO-Infinity" in line for line in found.assumptions)
+    answer = estimate(next(iter(FOUND)))
+    assert answer.host == host_memory(answer.num_rank_parameters)
+    assert any("ZeRO-Infinity" in line for line in answer.assumptions)
 
 
 def test_nvme_comes_after_host_memory() -> None:

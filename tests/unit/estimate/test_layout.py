@@ -66,9 +66,9 @@ def test_zero1_shares_out_states_alone() -> None:
 
 
 def test_zero2_gathers_once_and_fsdp_twice() -> None:
-    kept = play(Layout(data=8, sharding="zero2"), "backward").requested_bytes
+    gathered_bytes = play(Layout(data=8, sharding="zero2"), "backward").requested_bytes
     freed = play(Layout(data=8, sharding="fsdp"), "backward").requested_bytes
-    assert freed < kept < play(ALONE, "backward").requested_bytes
+    assert freed < gathered_bytes < play(ALONE, "backward").requested_bytes
 
 
 def test_what_is_offloaded_is_in_host_memory() -> None:
@@ -92,10 +92,11 @@ def test_sequence_parallel_ranks_divide_the_embedding_and_the_residuals() -> Non
     plain, divided = (Layout(tensor=4, sequence=sequence) for sequence in (False, True))
     saved = owned(plain, Category.PARAMETER) - owned(divided, Category.PARAMETER)
     assert saved == 32000 * 1024 * 2 * 3 // 4
-    kept = [
-        play(one, "backward").requested_by_category[Category.ACTIVATION] for one in (plain, divided)
+    activation_bytes = [
+        play(layout, "backward").requested_by_category[Category.ACTIVATION]
+        for layout in (plain, divided)
     ]
-    assert kept[1] < 0.8 * kept[0]
+    assert activation_bytes[1] < 0.8 * activation_bytes[0]
 
 
 def test_the_gradient_of_a_divided_embedding_has_all_rows() -> None:
@@ -128,10 +129,10 @@ MIXTURE = Config(
 @pytest.mark.parametrize(("data", "expert"), [(4, 2), (4, 4), (8, 4)])
 def test_expert_parallel_ranks_hold_the_model_together(data: int, expert: int) -> None:
     layout = Layout(data=data, expert=expert, sharding="fsdp")
-    found = estimate_training(MIXTURE, Recipe(length=64, layout=layout))
-    assert data * found.num_rank_parameters == found.num_parameters
-    divided = found.peak.requested_by_category[Category.OPTIMIZER_STATE]
-    assert divided == pytest.approx(4 * found.num_rank_parameters, rel=1e-6)
+    estimate = estimate_training(MIXTURE, Recipe(length=64, layout=layout))
+    assert data * estimate.num_rank_parameters == estimate.num_parameters
+    divided = estimate.peak.requested_by_category[Category.OPTIMIZER_STATE]
+    assert divided == pytest.approx(4 * estimate.num_rank_parameters, rel=1e-6)
 
 
 def test_experts_that_no_other_rank_holds_are_not_gathered() -> None:
@@ -156,10 +157,10 @@ def test_experts_that_no_other_rank_holds_are_not_gathered() -> None:
 )
 def test_parameters_of_the_model_and_of_the_rank_are_told_apart(layout: Layout) -> None:
     whole = estimate_training(CONFIG, Recipe(length=64))
-    found = estimate_training(CONFIG, Recipe(length=64, layout=layout))
-    assert whole.num_rank_parameters == whole.num_parameters == found.num_parameters
-    held = found.peaks["optimizer"].requested_by_category[Category.PARAMETER]
-    assert held == 2 * found.num_rank_parameters < 2 * whole.num_parameters
+    estimate = estimate_training(CONFIG, Recipe(length=64, layout=layout))
+    assert whole.num_rank_parameters == whole.num_parameters == estimate.num_parameters
+    parameter_bytes = estimate.peaks["optimizer"].requested_by_category[Category.PARAMETER]
+    assert parameter_bytes == 2 * estimate.num_rank_parameters < 2 * whole.num_parameters
 
 
 def test_stages_hold_the_model_together() -> None:
@@ -184,18 +185,18 @@ def test_micro_batches_in_flight(schedule: str, in_flight: list[int]) -> None:
     layouts = [
         Layout(pipeline=4, micro_batches=8, schedule=schedule, stage=stage) for stage in range(4)
     ]
-    assert [one.in_flight for one in layouts] == in_flight
+    assert [layout.in_flight for layout in layouts] == in_flight
 
 
 def test_the_stage_that_needs_most_is_named() -> None:
-    found = estimate_training(
+    estimate = estimate_training(
         CONFIG, Recipe(batch=4, length=1024, layout=Layout(pipeline=4, micro_batches=8))
     )
     peaks = [
         play(Layout(pipeline=4, micro_batches=8, stage=stage), "backward").allocated_bytes
         for stage in range(4)
     ]
-    assert found.recipe.layout.stage == peaks.index(max(peaks))
+    assert estimate.recipe.layout.stage == peaks.index(max(peaks))
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,11 @@ def test_the_median_error_is_below_a_fifth_of_a_per_cent() -> None:
 @every_case
 def test_what_is_reserved_is_covered_and_near(name: str) -> None:
     vector = VECTORS[name]
-    found = estimate_training(
+    estimate = estimate_training(
         Config(name, vector["config"]), make_recipe(vector["recipe"]), find_gpu(vector["gpu"])
     )
     reserved = vector["phantom"]["peak_reserved_bytes"]
-    assert found.reserved_bytes == pytest.approx(reserved, rel=0.13 if REBUCKETED in name else 0.04)
+    assert estimate.reserved_bytes == pytest.approx(
+        reserved, rel=0.13 if REBUCKETED in name else 0.04
+    )
     assert row_of(name).is_covered

@@ -42,8 +42,8 @@ def test_there_are_cases() -> None:
 
 @every_case
 def test_the_peak_of_what_is_requested_is_exact(name: str) -> None:
-    found = estimate(name).peak.requested_bytes
-    assert found == VECTORS[name]["phantom"]["peak_requested_bytes"]
+    answer = estimate(name).peak.requested_bytes
+    assert answer == VECTORS[name]["phantom"]["peak_requested_bytes"]
 
 
 @every_case

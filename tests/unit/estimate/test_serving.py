@@ -31,11 +31,11 @@ kv_bytes = st.integers(0, 80 * 2**30)
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
 @pytest.mark.parametrize("gpu", ["h100-80gb", "rtx-4090", "t4"])
 def test_the_terms_add_up_to_the_gpu(engine: str, gpu: str) -> None:
-    found = estimate_serving(LLAMA, replace(PLAN, engine=engine, gpu=find_gpu(gpu)))
-    assert sum(term.bytes for term in found.terms) == found.capacity_bytes
-    assert all(term.low_bytes <= term.bytes <= term.high_bytes for term in found.terms)
-    assert found.kv_bytes == tuple(sorted(found.kv_bytes))
-    assert found.users == tuple(sorted(found.users))
+    estimate = estimate_serving(LLAMA, replace(PLAN, engine=engine, gpu=find_gpu(gpu)))
+    assert sum(term.bytes for term in estimate.terms) == estimate.capacity_bytes
+    assert all(term.low_bytes <= term.bytes <= term.high_bytes for term in estimate.terms)
+    assert estimate.kv_bytes == tuple(sorted(estimate.kv_bytes))
+    assert estimate.users == tuple(sorted(estimate.users))
 
 
 @given(name=names, gpu=st.sampled_from(["h100-80gb", "h200", "l4", "b200"]))
@@ -43,11 +43,11 @@ def test_the_terms_add_up_to_the_gpu(engine: str, gpu: str) -> None:
 def test_the_parts_of_every_built_in_model_add_up(name: str, gpu: str) -> None:
     engine = "transformers" if name.startswith(("t5", "flan")) else "vllm"
     plan = replace(PLAN, gpu=find_gpu(gpu), engine=engine)
-    found = estimate_serving(find_model(name).config, plan)
-    assert sum(term.bytes for term in found.terms) == found.capacity_bytes
-    assert found.request_bytes == sum(group.request_bytes for group in found.kv_groups)
-    for size, users in zip(found.kv_bytes, found.users, strict=True):
-        assert users * found.request_bytes <= size
+    estimate = estimate_serving(find_model(name).config, plan)
+    assert sum(term.bytes for term in estimate.terms) == estimate.capacity_bytes
+    assert estimate.request_bytes == sum(group.request_bytes for group in estimate.kv_groups)
+    for size, users in zip(estimate.kv_bytes, estimate.users, strict=True):
+        assert users * estimate.request_bytes <= size
 
 
 @given(name=names, first=kv_bytes, second=kv_bytes, context=st.integers(1, 200_000))
@@ -96,9 +96,9 @@ def test_the_engine_never_charges_less_than_is_needed(
 ) -> None:
     layers = read_model(find_model(name).config).layers
     pool = lay_out(layers, Settings(max_model_len=context, max_batched_tokens=batched))
-    kept = [layer for layer in layers if isinstance(layer, Attention | Latent | Recurrent)]
+    cached_layers = [layer for layer in layers if isinstance(layer, Attention | Latent | Recurrent)]
     assert pool.request_blocks == 0 or pool.request_bytes >= sum(
-        request_bytes(layer, context) for layer in kept
+        request_bytes(layer, context) for layer in cached_layers
     )
 
 
@@ -154,10 +154,10 @@ def test_four_bit_weights_take_their_scales_along() -> None:
 
 
 def test_with_the_bytes_that_a_start_has_printed_nothing_is_an_interval() -> None:
-    found = estimate_serving(LLAMA, replace(PLAN, kv_bytes=40 * 2**30))
-    assert sum(term.bytes for term in found.terms) == found.capacity_bytes
-    assert found.kv_bytes == (40 * 2**30,) * 3
-    assert found.tokens == (40 * 2**30 // 131_072,) * 3
+    estimate = estimate_serving(LLAMA, replace(PLAN, kv_bytes=40 * 2**30))
+    assert sum(term.bytes for term in estimate.terms) == estimate.capacity_bytes
+    assert estimate.kv_bytes == (40 * 2**30,) * 3
+    assert estimate.tokens == (40 * 2**30 // 131_072,) * 3
     tight = estimate_serving(LLAMA, replace(PLAN, kv_bytes=59 * 2**30))
     assert tight.verdict is Verdict.MAY_FIT, tight.terms[-1]
     too_much = estimate_serving(LLAMA, replace(PLAN, kv_bytes=79 * 2**30))
@@ -166,11 +166,11 @@ def test_with_the_bytes_that_a_start_has_printed_nothing_is_an_interval() -> Non
 
 def test_generate_serves_what_cannot_be_paged() -> None:
     config = find_model("t5-small").config
-    found = estimate_serving(config, replace(PLAN, engine="transformers", context=512))
-    assert sum(term.bytes for term in found.terms) == found.capacity_bytes
+    estimate = estimate_serving(config, replace(PLAN, engine="transformers", context=512))
+    assert sum(term.bytes for term in estimate.terms) == estimate.capacity_bytes
     # 6 layers of 8 heads of 64: the decoder's own 512 tokens, and the encoder's.
-    assert found.request_bytes == 2 * 6 * 2 * 8 * 64 * 512 * 2
-    assert found.request_bytes < found.block_bytes < 2 * found.request_bytes
+    assert estimate.request_bytes == 2 * 6 * 2 * 8 * 64 * 512 * 2
+    assert estimate.request_bytes < estimate.block_bytes < 2 * estimate.request_bytes
     with pytest.raises(SpecError, match="for one GPU alone"):
         plan = replace(PLAN, engine="transformers", tensor_parallel=2)
         estimate_serving(config, plan)
@@ -224,14 +224,14 @@ def test_a_window_makes_the_printed_tokens_depend_on_the_context() -> None:
     ],
 )
 def test_the_verdict(gpu: str, users: int, verdict: Verdict) -> None:
-    found = estimate_serving(LLAMA, replace(PLAN, gpu=find_gpu(gpu), users=users))
-    assert found.verdict is verdict, found.reason
+    estimate = estimate_serving(LLAMA, replace(PLAN, gpu=find_gpu(gpu), users=users))
+    assert estimate.verdict is verdict, estimate.reason
 
 
 def test_between_the_ends_of_the_interval_it_may_fit() -> None:
     low, _, high = estimate_serving(LLAMA, PLAN).users
-    found = estimate_serving(LLAMA, replace(PLAN, users=(low + high + 1) // 2))
-    assert found.verdict is Verdict.MAY_FIT
+    estimate = estimate_serving(LLAMA, replace(PLAN, users=(low + high + 1) // 2))
+    assert estimate.verdict is Verdict.MAY_FIT
 
 
 def test_the_longest_context_is_the_longest() -> None:
@@ -246,10 +246,10 @@ def test_the_longest_context_is_the_longest() -> None:
 
 
 def test_without_a_gpu_the_request_is_still_told() -> None:
-    found = estimate_serving(LLAMA, ServingPlan(context=1000))
-    assert found.request_bytes == 131_072 * 1000
-    assert found.verdict is None
-    assert found.capacity_bytes is None
+    estimate = estimate_serving(LLAMA, ServingPlan(context=1000))
+    assert estimate.request_bytes == 131_072 * 1000
+    assert estimate.verdict is None
+    assert estimate.capacity_bytes is None
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_the_bytes_of_a_parameter_are_the_sum_of_their_parts(
 def test_each_stage_of_zero_holds_less_and_the_ranks_hold_all(parameters: int, ranks: int) -> None:
     states = textbook.mixed_precision_states(parameters)
     stages = [textbook.zero_states(states, stage, ranks) for stage in range(4)]
-    totals = [held.total_bytes for held in stages]
+    totals = [states.total_bytes for states in stages]
     assert stages[0] == states
     assert totals == sorted(totals, reverse=True)
     for part, share in zip(states, stages[3], strict=True):
@@ -191,9 +191,9 @@ def test_selective_recomputation_spares_what_its_paper_says() -> None:
 
 
 def test_the_parameters_of_gpt_3_are_175_billion() -> None:
-    found = textbook.transformer_parameters(96, 12288, vocabulary_size=50257, seq_len=2048)
-    assert round(found / 1e9, 1) == 174.6
-    assert textbook.transformer_parameters(96, 12288) < found
+    parameters = textbook.transformer_parameters(96, 12288, vocabulary_size=50257, seq_len=2048)
+    assert round(parameters / 1e9, 1) == 174.6
+    assert textbook.transformer_parameters(96, 12288) < parameters
 
 
 def test_the_cache_of_llama_2_7b_takes_half_a_mebibyte_a_token() -> None:

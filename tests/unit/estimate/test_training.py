@@ -75,8 +75,8 @@ def estimate(**changes: Any) -> TrainingEstimate:
 
 def figures(moment: Moment) -> tuple[Any, ...]:
     """What is compared of a moment: a category of which nothing is left is none."""
-    kept = {name: count for name, count in moment.requested_by_category.items() if count}
-    return moment.allocated_bytes, moment.requested_bytes, kept
+    sizes = {name: count for name, count in moment.requested_by_category.items() if count}
+    return moment.allocated_bytes, moment.requested_bytes, sizes
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
@@ -119,8 +119,8 @@ def test_nothing_is_left_of_a_step_but_what_a_program_keeps(recipe: dict[str, An
     left = play(**recipe).timeline.end().requested_by_category
     assert not left.get(Category.WORKSPACE)
     # The loss, and with adapters on checkpointed layers nothing else: a few numbers.
-    kept = left.get(Category.ACTIVATION, 0) + left.get(Category.TEMPORARY, 0)
-    assert kept <= 8
+    left_bytes = left.get(Category.ACTIVATION, 0) + left.get(Category.TEMPORARY, 0)
+    assert left_bytes <= 8
 
 
 @given(
@@ -132,16 +132,18 @@ def test_nothing_is_left_of_a_step_but_what_a_program_keeps(recipe: dict[str, An
 def test_parts_add_up_to_the_whole_at_every_peak(
     batch: int, length: int, recipe: dict[str, Any]
 ) -> None:
-    found = estimate(batch=batch, length=length, **recipe)
-    for moment in (found.peak, *found.peaks.values()):
+    answer = estimate(batch=batch, length=length, **recipe)
+    for moment in (answer.peak, *answer.peaks.values()):
         assert sum(moment.by_category.values()) == moment.allocated_bytes
         assert sum(moment.requested_by_category.values()) == moment.requested_bytes
         assert moment.requested_bytes <= moment.allocated_bytes
         assert all(count >= 0 for count in moment.by_category.values())
-    assert found.bytes == sum(term.bytes for term in found.terms)
-    assert all(0 <= one.low_bytes <= one.bytes <= one.high_bytes for one in found.terms)
-    assert found.peak.allocated_bytes == max(one.allocated_bytes for one in found.peaks.values())
-    assert found.bytes >= found.peak.allocated_bytes
+    assert answer.bytes == sum(term.bytes for term in answer.terms)
+    assert all(0 <= term.low_bytes <= term.bytes <= term.high_bytes for term in answer.terms)
+    assert answer.peak.allocated_bytes == max(
+        moment.allocated_bytes for moment in answer.peaks.values()
+    )
+    assert answer.bytes >= answer.peak.allocated_bytes
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
@@ -168,8 +170,8 @@ def test_checkpointing_orders_the_ways_by_what_they_keep() -> None:
 
 def test_gradients_are_there_in_the_forward_pass_of_a_later_micro_batch() -> None:
     once, twice = play(accumulation=1), play(accumulation=2)
-    held = twice.timeline.peak("forward").requested_by_category[Category.GRADIENT]
-    assert held == 2 * twice.num_trainable
+    gradient_bytes = twice.timeline.peak("forward").requested_by_category[Category.GRADIENT]
+    assert gradient_bytes == 2 * twice.num_trainable
     assert not once.timeline.peak("forward").requested_by_category.get(Category.GRADIENT)
 
 

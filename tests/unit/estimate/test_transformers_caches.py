@@ -31,15 +31,15 @@ PAGED = [
     name
     for name, answer in STORED["models"].items()
     if "error" not in answer["flash"]
-    and not any(isinstance(one, Latent) for one in model(name).layers)
+    and not any(isinstance(layer, Latent) for layer in model(name).layers)
 ]
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 @pytest.mark.parametrize("name", STORED["models"])
 def test_the_cache_of_generate(name: str, kind: str) -> None:
-    said = generated_bytes(model(name), STORED["batch"], STORED["prompt"] + 1, element=4)
-    assert said == STORED["models"][name][kind]
+    predicted_bytes = generated_bytes(model(name), STORED["batch"], STORED["prompt"] + 1, element=4)
+    assert predicted_bytes == STORED["models"][name][kind]
 
 
 @pytest.mark.parametrize("kind", ["flash", "sdpa"])

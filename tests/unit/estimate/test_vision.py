@@ -118,12 +118,12 @@ def test_the_ends_of_the_workspaces_enclose_what_was_recorded(case: Case) -> Non
 @pytest.mark.parametrize(("model", "expected"), PARAMETERS.items())
 def test_a_published_model_has_its_parameters(model: str, expected: int) -> None:
     built = build_model(Arena(), config_of(model), Recipe(length=64, image=224))
-    unique = {id(one): one.numel * count for one, count in built.parameters()}
+    unique = {id(tensor): tensor.numel * count for tensor, count in built.parameters()}
     assert sum(unique.values()) == expected
 
 
 @pytest.mark.parametrize(
-    ("model", "recipe", "said"),
+    ("model", "recipe", "message"),
     [
         ("vit-base", Recipe(image=256), "image: found 256, expected 224"),
         ("resnet50", Recipe(), "image: not given"),
@@ -134,9 +134,9 @@ def test_a_published_model_has_its_parameters(model: str, expected: int) -> None
         ("clip-vit-l14", Recipe(image=224, length=80), "length: found 80, expected at most 77"),
     ],
 )
-def test_what_the_model_cannot_read_is_refused(model: str, recipe: Recipe, said: str) -> None:
+def test_what_the_model_cannot_read_is_refused(model: str, recipe: Recipe, message: str) -> None:
     built = build_model(Arena(), config_of(model), recipe)
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(SpecError, match=message):
         built.inputs(Arena(), recipe)
 
 
@@ -160,7 +160,7 @@ def test_what_is_not_known_is_refused_by_its_field(model: str, field: str, value
 def test_a_part_of_clip_that_says_nothing_is_as_the_library_has_it() -> None:
     config = config_of("clip-vit-l14", text_config={}, vision_config={}, projection_dim=512)
     built = build_model(Arena(), config, Recipe(length=64, image=224))
-    unique = {id(one): one.numel * count for one, count in built.parameters()}
+    unique = {id(tensor): tensor.numel * count for tensor, count in built.parameters()}
     assert sum(unique.values()) == 151_277_313  # clip-vit-base-patch32
 
 

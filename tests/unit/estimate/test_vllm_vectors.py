@@ -60,16 +60,16 @@ def pool_of(name: str, run: dict[str, Any], context: int | None = None) -> Pool:
 
 @pytest.mark.parametrize(("name", "run", "answer"), STARTS)
 def test_the_layout_is_the_engines(name: str, run: dict[str, Any], answer: dict[str, Any]) -> None:
-    said = answer_of(Config(name, MODELS[name]["config"]), run)
-    assert said == {figure: answer[figure] for figure in said}
+    predicted = answer_of(Config(name, MODELS[name]["config"]), run)
+    assert predicted == {figure: answer[figure] for figure in predicted}
 
 
 @pytest.mark.parametrize(("name", "run", "answer"), STARTS)
 def test_the_groups_are_the_engines(name: str, run: dict[str, Any], answer: dict[str, Any]) -> None:
     pool = pool_of(name, run)
-    said = sorted((each.num_layers, each.block_size, each.page_bytes) for each in pool.groups)
+    groups = sorted((each.num_layers, each.block_size, each.page_bytes) for each in pool.groups)
     real = [(each["layers"], each["block_size"], each["page_bytes"]) for each in answer["groups"]]
-    assert said == sorted(real)
+    assert groups == sorted(real)
 
 
 @pytest.mark.parametrize(("name", "run", "answer"), STARTS)
@@ -92,9 +92,9 @@ def test_the_longest_context_is_the_one_that_the_engine_advises(
 
 @pytest.mark.parametrize(("name", "plan"), AS_ON_A_GPU)
 def test_a_built_in_model_is_laid_out_as_on_a_gpu(name: str, plan: ServingPlan) -> None:
-    said = planned_answer_of(find_model(name).config, plan)
+    predicted = planned_answer_of(find_model(name).config, plan)
     answer = BUILT_IN[key_of(name, plan)]
-    assert said == {figure: answer[figure] for figure in said}
+    assert predicted == {figure: answer[figure] for figure in predicted}
 
 
 def test_there_are_as_many_architectures_as_claimed() -> None:
@@ -111,5 +111,5 @@ def test_there_are_as_many_architectures_as_claimed() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_each_was_asked_for_two_lengths_with_and_without_the_prefix_cache(name: str) -> None:
     runs = MODELS[name]["runs"]
-    asked = {(run["max_model_len"], run["enable_prefix_caching"]) for run in runs}
-    assert len(asked) == len(runs) == 4
+    settings = {(run["max_model_len"], run["enable_prefix_caching"]) for run in runs}
+    assert len(settings) == len(runs) == 4

@@ -11,7 +11,9 @@ from ullage.estimate.training.recipe import Recipe
 from ullage.models.builtin import BuiltIn, find_model, load_models
 
 ALL = list(load_models().values())
-COUNTED = [one for one in ALL if one.parameters is not None and one.config.model_type in MODELS]
+COUNTED = [
+    model for model in ALL if model.parameters is not None and model.config.model_type in MODELS
+]
 
 
 # What transformers builds is less than what is published: a router's bias is a buffer of it, for
@@ -19,10 +21,10 @@ COUNTED = [one for one in ALL if one.parameters is not None and one.config.model
 NOT_BUILT = {"deepseek-v3": 58 * 256, "kimi-k2": 60 * 384, "flan-t5-xl": 32128 * 2048}
 
 
-def count(one: BuiltIn) -> int:
+def count(built_in: BuiltIn) -> int:
     """Parameters of the model that the estimate builds, each once."""
     recipe = Recipe(length=8, image=224)
-    model = build_model(Arena(), one.config, recipe)
+    model = build_model(Arena(), built_in.config, recipe)
     unique = {id(tensor): tensor.numel * times for tensor, times in model.parameters()}
     return sum(unique.values())
 
@@ -32,9 +34,9 @@ def test_there_are_at_least_forty() -> None:
     assert len(COUNTED) >= 40
 
 
-@pytest.mark.parametrize("one", COUNTED, ids=lambda one: one.name)
-def test_the_shape_has_the_parameters_that_are_published(one: BuiltIn) -> None:
-    assert count(one) + NOT_BUILT.get(one.name, 0) == one.parameters
+@pytest.mark.parametrize("built_in", COUNTED, ids=lambda built_in: built_in.name)
+def test_the_shape_has_the_parameters_that_are_published(built_in: BuiltIn) -> None:
+    assert count(built_in) + NOT_BUILT.get(built_in.name, 0) == built_in.parameters
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "LLAMA-3.1-8B", "meta-llama/Llama-3.1-8B"])

@@ -54,9 +54,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 def test_a_file_and_its_folder(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TINY))
     for path in (tmp_path, tmp_path / "config.json"):
-        found = find_config(str(path))
-        assert found.config.number("hidden_size") == 64
-        assert not found.source
+        source = find_config(str(path))
+        assert source.config.number("hidden_size") == 64
+        assert not source.source
 
 
 def test_a_number_of_parameters() -> None:
@@ -66,9 +66,9 @@ def test_a_number_of_parameters() -> None:
 
 @pytest.mark.usefixtures("hub")
 def test_a_repository_is_fetched() -> None:
-    found = find_config("org/tiny")
-    assert found.source == "org/tiny"
-    assert found.config.number("hidden_size") == 64
+    source = find_config("org/tiny")
+    assert source.source == "org/tiny"
+    assert source.config.number("hidden_size") == 64
 
 
 @pytest.mark.usefixtures("hub")

@@ -1,4 +1,4 @@
-"""What a backward pass over a chain of alike layers holds, and what checkpointing makes of it.
+"""Memory of a backward pass over a chain of equal layers, with and without checkpointing.
 
 Counts and closed forms; a unit is the output of one layer.
 

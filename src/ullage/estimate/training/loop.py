@@ -106,7 +106,7 @@ def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
 def _all_parameters(
     config: Config, recipe: Recipe, machine: Machine
 ) -> list[tuple[Tensor, int]] | None:
-    """Those of the whole model, where a rank builds only a part of it."""
+    """Parameters of the whole model, where a rank builds only a part of it; else None."""
     layout = recipe.layout
     if layout.tensor == layout.pipeline == layout.expert == 1:
         return None
@@ -149,10 +149,10 @@ def _prepare_all(
 
 
 def _play_passes(spread: Spread, model: Model, recipe: Recipe) -> object:
-    """Forward and backward, twice where gradients are accumulated: the second stands for the rest.
+    """Forward and backward, twice with gradient accumulation: the second represents the rest.
 
-    Gives what the loop's variables hold when the optimizer steps: the batch and the loss; those of
-    the step before stay until there are new ones.
+    Returns what the loop's variables refer to when the optimizer steps: the batch and the loss;
+    those of the previous step stay until new ones replace them.
     """
     arena = spread.arena
     dtype, is_scaled = _autocast(recipe)
@@ -205,7 +205,7 @@ def _assign(
 
 
 def _runs(parameters: list[tuple[Tensor, int]]) -> list[Run]:
-    """Parameters that follow each other and stand there equally often, together."""
+    """Runs of consecutive parameters that the model has equally often."""
     return [
         Run(count, [tensor for tensor, _ in rows])
         for count, rows in groupby(parameters, key=lambda row: row[1])

@@ -27,12 +27,12 @@ class Stretch:
     Attributes:
         name: name of its section; "" between sections.
         phase: "build", "forward", "backward" or "optimizer".
-        repeats: how often.
+        repeats: how many times in a row it runs.
         begin, end: positions in the log; end is exclusive.
-        start_bytes: live before it, the first time.
-        delta_bytes: live more after it, each time.
-        high_bytes: the most that was live in it, above what was live before it.
-        high_position: the position just after the event that brought it there.
+        start_bytes: bytes live before it, the first time.
+        delta_bytes: bytes by which it raises the live bytes, each time.
+        high_bytes: its highest live bytes, above those before it.
+        high_position: the position just after the event that reaches them.
     """
 
     name: str
@@ -63,11 +63,11 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Who holds what at one position.
+    """The live bytes at one position, by owner.
 
     Attributes:
         allocated_bytes: blocks, rounded up to 512 bytes as the allocator does.
-        requested_bytes: what was asked for.
+        requested_bytes: bytes that the program requested.
         by_category: allocated bytes; they add up to allocated_bytes.
         requested_by_category: requested bytes; they add up to requested_bytes.
         section: the name of the section, such as "layers"; "" outside.

@@ -190,7 +190,7 @@ class Sectors:
         return max(0, sectors - ceil(masks / (self._sector_cost + more)))
 
     def pool_bytes(self, available: int) -> int:
-        """Of the cache tensor, without the two sectors that nobody is given."""
+        """Bytes of the cache tensor, without the two sectors that no request gets."""
         return self.num_sectors(available) * self.block_bytes
 
     def num_blocks(self, kv_bytes: int) -> int:

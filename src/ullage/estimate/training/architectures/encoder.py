@@ -22,11 +22,11 @@ def gelu(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class EncoderShape:
-    """What a layer looks like.
+    """Sizes and options of a layer.
 
     Attributes:
         dropout: after attention and after the linear layers.
-        attention_dropout: of the weights of attention.
+        attention_dropout: dropout of the weights of attention.
         activation: between the linear layers.
     """
 

@@ -1,4 +1,4 @@
-"""Heads, and the rotation that tells them where a token stands."""
+"""Heads of attention, and the rotation that encodes positions (RoPE)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Section:
     Attributes:
         name: such as "layers".
         phase: "build", "forward", "backward", "optimizer" or "".
-        repeats: how many times in a row the real program goes through it.
+        repeats: how many times in a row the real program runs it.
         begin, end: positions in the log; the end is exclusive.
     """
 
@@ -48,16 +48,16 @@ class Section:
 
 
 class Log:
-    """What came and went. A storage has a number; a position is the number of events before it.
+    """Allocations and frees. A storage has a number; a position is the number of earlier events.
 
     Attributes:
         requested: bytes asked for, by storage.
-        categories: who owns it; None is decided by the phases that it lives through.
-        events: the number of a storage that is made; the complement of that of one that is gone.
-        sections: in order; the first to begin comes first, none lies in another.
+        categories: owner of each storage; where None, the phases of its lifetime decide.
+        events: the storage's number at its allocation, and the complement of it at its free.
+        sections: sections in the order of their begin; no section is inside another.
         phases: (position, name) of each phase that begins; it ends where the next one begins.
         assumed: (lowest, highest) bytes of a storage whose size a closed library decides.
-        streams: of a storage that is not allocated on the stream where the model computes.
+        streams: streams of the storages that are not allocated on the model's own stream.
         work: (position, floating-point operations) of each product of matrices.
     """
 
@@ -82,7 +82,7 @@ class Log:
 
     @property
     def sizes(self) -> list[int]:
-        """What was asked for, rounded up to 512 bytes as the allocator does."""
+        """Requested bytes, rounded up to 512 bytes as the allocator does."""
         return [(nbytes + _ROUNDING) & ~_ROUNDING for nbytes in self.requested]
 
     def freeze(self) -> Log:

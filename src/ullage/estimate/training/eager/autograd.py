@@ -32,13 +32,13 @@ class Node:
     """One operation in the graph.
 
     Attributes:
-        inputs: of each input its node, the leaf itself, or None where no gradient goes.
+        inputs: for each input its node, the leaf itself, or None where it gets no gradient.
         saved: what backward needs; empty after it has run.
-        rule: makes the inputs' gradients.
-        number: in the order in which nodes were made.
-        frame: the checkpoint in which it was made: what it saved is to be made again.
+        rule: computes the inputs' gradients.
+        number: rank in the order in which nodes were made.
+        frame: the checkpoint in which it was made: backward recomputes what it saved.
         place: its number in that frame.
-        gathered: of an operation with several outputs, their gradients; None where it has one.
+        gathered: gradients of the outputs, for an operation with several; None where it has one.
     """
 
     __slots__ = ("frame", "gathered", "inputs", "number", "place", "rule", "saved")
@@ -88,7 +88,7 @@ class _Frame:
 
 
 class _State:
-    """What autograd is doing: kept on the arena, so that two models do not meet."""
+    """The state of autograd, one for each arena, so that models do not share it."""
 
     __slots__ = ("frames", "fresh", "number")
 
@@ -319,7 +319,7 @@ def _run(node: Node, buffers: dict[Node, Tensor]) -> None:
 
 
 def _accumulate(leaf: Tensor, gradient: Tensor) -> None:
-    """A leaf's first gradient is taken where nobody else holds it; later ones are added to it."""
+    """A leaf takes its first gradient where nothing else refers to it; later ones are added."""
     if leaf.grad is None:
         is_alone = (
             sys.getrefcount(gradient) <= _ONLY_HERE + 1

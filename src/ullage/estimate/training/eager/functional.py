@@ -43,7 +43,7 @@ __all__ = [
 
 
 def _promote(first: Tensor, second: Tensor) -> DType:
-    """The dtype of an operation of two: the wider, as bfloat16 and float16 do not meet."""
+    """The wider dtype of two operands; bfloat16 and float16 never occur together."""
     if first.dtype.is_floating != second.dtype.is_floating:
         return first.dtype if first.dtype.is_floating else second.dtype
     return first.dtype if first.dtype.itemsize >= second.dtype.itemsize else second.dtype
@@ -303,7 +303,7 @@ def _stacked(x: Tensor) -> Tensor:
 def embedding(indices: Tensor, weight: Tensor, *, rows: int | None = None) -> Tensor:
     """Rows of a table: saves the indices; the gradient of the table is dense.
 
-    rows: of the gradient; None: as many as the table has.
+    rows: rows of the gradient; None: as many as the table has.
     """
     sizes = (rows or weight.shape[0], weight.shape[1])
 

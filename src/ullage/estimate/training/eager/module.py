@@ -150,7 +150,7 @@ class Stack(Module):
 
     @property
     def repeats(self) -> list[int]:
-        """Of each layer that is played, how often it stands there."""
+        """For each layer that is played, how many like it the model has."""
         return [repeats for repeats, count in self.pieces for _ in range(count)]
 
     def children(self) -> Iterator[tuple[str, Module, int]]:
@@ -170,7 +170,7 @@ class Stack(Module):
         return x
 
     def _groups(self) -> list[list[Tensor]]:
-        """The parameters of each layer that ranks share out; nobody else asks for them."""
+        """The parameters of each layer that the ranks shard; empty without sharding."""
         sharding = self.arena.sharding
         if sharding is None:
             return [[] for _ in self.layers]
@@ -218,7 +218,7 @@ _LONGEST: Final = 12  # layers of a pattern
 
 
 def _find_pieces(keys: Sequence[Hashable]) -> Iterator[tuple[int, Sequence[Any]]]:
-    """(repeats, layers) that stand for all layers.
+    """(repeats, layers) that represent all layers.
 
     A pattern that repeats is there once for its first time, whose backward pass frees what all of
     its layers share, and once for all the times that another follows.

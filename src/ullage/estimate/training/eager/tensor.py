@@ -35,14 +35,14 @@ class Tensor:
 
     Attributes:
         shape: sizes of its dimensions.
-        dtype: of its elements.
-        storage: shared by views; None where there are no bytes.
-        node: of the graph, that made it; None: a leaf, or nothing that needs a gradient.
+        dtype: type of its elements.
+        storage: its memory, which views share; None where there are no bytes.
+        node: the node of the graph that made it; None: a leaf, or it needs no gradient.
         needs_grad: requires_grad of PyTorch.
         is_dense: its elements fill the storage in order (contiguous()); a transposed view is not.
         is_permuted: its elements lie in another order than its dimensions do, whole or in part.
-        is_view: it came as a view of another; a gradient that did is not added to in place.
-        grad: of a leaf, once backward has come by.
+        is_view: it was made as a view of another; such a gradient is not added to in place.
+        grad: gradient of a leaf after its backward pass.
     """
 
     __slots__ = (
@@ -110,8 +110,9 @@ class Tensor:
         return self
 
     def like(self, shape: Shape | None = None, dtype: DType | None = None) -> Tensor:
-        """New memory: of the same shape and dtype where nothing else is said; of the same shape it
-        is laid out alike, so that a transposed tensor stays one (empty_like).
+        """New memory of the same shape and dtype, or of those given.
+
+        Without a shape the layout is the same, too: a transposed tensor stays one (empty_like).
         """
         arena, dtype = self.storage.arena, dtype or self.dtype
         if shape is not None:

@@ -50,7 +50,7 @@ class Parts:
     """What the modules of a model are built from.
 
     Attributes:
-        dtype: of the parameters.
+        dtype: type of the parameters.
     """
 
     arena: Arena
@@ -84,12 +84,12 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What every layer of a pass is given.
+    """Inputs that all layers of a pass share.
 
     Attributes:
-        tables: of the rotation, by the kind of a layer.
-        masks: the same; None where none is needed.
-        positions: numbers of the tokens, that checkpoints keep.
+        tables: tables of the rotation, by the kind of a layer.
+        masks: masks, by the kind of a layer; None where none is needed.
+        positions: numbers of the tokens, which checkpoints keep.
     """
 
     tables: Mapping[str, Table]
@@ -193,11 +193,11 @@ class Decoder(LanguageModel):
     """...ForCausalLM, without a cache of keys and values.
 
     Attributes:
-        layer: of what the stack is made.
-        norm_kind: of the norm after the last layer.
-        has_sdpa: transformers knows sdpa for it; else attention is by hand, whatever was asked for.
-        has_window: layers see a window where sliding_window is there, or a default of it; of others
-            only those that layer_types names.
+        layer: class of the layers.
+        norm_kind: class of the norm after the last layer.
+        has_sdpa: transformers supports sdpa for it; otherwise attention is eager in any case.
+        has_window: sliding_window, or its default, gives layers a window; without it only
+            layer_types does.
     """
 
     layer: ClassVar[type[Layer]] = Layer
@@ -282,7 +282,7 @@ class Decoder(LanguageModel):
         return self.lm_head(x)
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """What the head is given, or a stage of a pipeline hands on."""
+        """The head's input, or the output of a stage of a pipeline."""
         x = self.embed(tokens)
         whole = (*tokens.shape, x.shape[-1])  # of the sequence, of which x may be a part
         return self.norm(self.layers(x, self.context(x.alias(whole))))

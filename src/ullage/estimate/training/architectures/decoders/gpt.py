@@ -127,7 +127,7 @@ class GPT2(LanguageModel):
 
 
 class OPTAttention(Module):
-    """OPTAttention: queries are scaled before they meet the keys."""
+    """OPTAttention: queries are scaled before the product with the keys."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
         hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")

@@ -31,7 +31,7 @@ from ullage.estimate.training.eager.tensor import Tensor
 
 
 class SinkAttention(Attention):
-    """GptOssAttention: a score for nothing stands beside those for the tokens."""
+    """GptOssAttention: each head has one more score, which belongs to no token (a sink)."""
 
     def __init__(self, parts: Parts, kind: str = FULL) -> None:
         super().__init__(parts, kind)

@@ -25,17 +25,17 @@ __all__ = ["Block", "GatedNorm", "Mamba2", "Mixer", "MixerSizes"]
 
 @dataclass(frozen=True, slots=True)
 class MixerSizes:
-    """What a mixer is made of.
+    """Sizes of a mixer.
 
     Attributes:
         inner: heads * head_dim.
-        state: of each channel of a head.
-        groups: that share B and C.
-        reach: of the convolution.
-        chunk: steps that are taken at once.
+        state: elements of the state of each channel of a head.
+        groups: number of groups of heads that share B and C.
+        reach: width of the convolution's kernel.
+        chunk: steps that the scan takes together.
         has_bias: projections have one.
         has_conv_bias: the convolution has one.
-        normed: groups of channels that are normalized apart.
+        normed: number of groups of channels that are normalized separately.
     """
 
     hidden: int

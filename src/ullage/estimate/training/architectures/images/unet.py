@@ -39,7 +39,7 @@ class _Sizes:
     """What all blocks have in common.
 
     Attributes:
-        groups: of a norm.
+        groups: groups of a norm.
         text: width of the embedded text.
         times: width of the embedded time.
         is_linear: use_linear_projection.

@@ -1,5 +1,5 @@
-"""The ends of a part of a model: where a stage of a pipeline gets and hands on its activations, and
-the head whose vocabulary is divided.
+"""The ends of a part of a model: where a stage of a pipeline receives and sends activations,
+and the head whose vocabulary is divided.
 """
 
 from __future__ import annotations
