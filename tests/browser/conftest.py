@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.report.html import (
-    Finding,
-    SnapshotPage,
-    Told,
-    render_comparison,
-    render_snapshot,
-)
+from ullage.report.page.html import Finding, SnapshotPage, Told, render_comparison, render_snapshot
 from ullage.trace.model import Category
 from ullage.trace.replay import replay
 from ullage.trace.snapshot_reader import read_snapshot

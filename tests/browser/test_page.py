@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ullage.explain.moments.levels import find_levels
-from ullage.report.html import SnapshotPage, Told
+from ullage.report.page.html import SnapshotPage, Told
 from ullage.units import format_bytes
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "snapshots"

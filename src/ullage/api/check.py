@@ -26,7 +26,7 @@ from ullage.gate.verdicts import Judged, State, exit_code_of, judge
 
 if TYPE_CHECKING:
     from ullage.api.diff import Diff
-    from ullage.report.check import CheckView
+    from ullage.report.text.check import CheckView
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Check:
     @property
     def view(self) -> CheckView:
         """What every report shows."""
-        from ullage.report.check import CheckView
+        from ullage.report.text.check import CheckView
 
         reports = {name: diff.report for name, diff in self.diffs.items()}
         return CheckView(self.configuration.path, self.judged, reports)
@@ -64,13 +64,13 @@ class Check:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.check/1"."""
-        from ullage.report.check_document import check_document
+        from ullage.report.document.check import check_document
 
         return check_document(self.view)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.check import render_check
+        from ullage.report.text.check import render_check
 
         return render_check(self.view, width)
 
@@ -89,13 +89,13 @@ class Locked:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.lock/1"."""
-        from ullage.report.lock import lock_document
+        from ullage.report.text.lock import lock_document
 
         return lock_document(self.report)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.lock import render_locked
+        from ullage.report.text.lock import render_locked
 
         return render_locked(self.report, width)
 

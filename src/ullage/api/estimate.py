@@ -45,20 +45,20 @@ class Estimate:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.estimate/1"."""
-        from ullage.report.estimate import estimate_document
+        from ullage.report.text.estimate import estimate_document
 
         return estimate_document(self.answer)
 
     @property
     def html(self) -> str:
         """One self-contained page; the document is in it."""
-        from ullage.report.estimate_page import render_estimate_page
+        from ullage.report.page.estimate import render_estimate_page
 
         return render_estimate_page(self.answer)
 
     def text(self, width: int = 80) -> str:
         """The report, as the terminal shows it."""
-        from ullage.report.estimate import render_estimate
+        from ullage.report.text.estimate import render_estimate
 
         return render_estimate(self.answer, width)
 
@@ -90,20 +90,20 @@ class ServingAnswer:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.estimate/1"."""
-        from ullage.report.serving import serving_document
+        from ullage.report.text.serving import serving_document
 
         return serving_document(self.estimate, self.source, self.gpus)
 
     @property
     def html(self) -> str:
         """One self-contained page; the document is in it."""
-        from ullage.report.estimate_page import render_serving_page
+        from ullage.report.page.estimate import render_serving_page
 
         return render_serving_page(self.estimate, self.source, self.gpus)
 
     def text(self, width: int = 80) -> str:
         """The report, as the terminal shows it."""
-        from ullage.report.serving import render_serving
+        from ullage.report.text.serving import render_serving
 
         return render_serving(self.estimate, self.source, width, self.gpus)
 

@@ -90,20 +90,20 @@ class Run:
         Raises:
             SnapshotError: no snapshot was kept, or it tells of no device memory.
         """
-        from ullage.report.run_page import render_run_page
+        from ullage.report.page.run import render_run_page
 
         return render_run_page(self.report)
 
     @property
     def document(self) -> dict[str, Any]:
         """The run document, schema "ullage.run/1"."""
-        from ullage.report.document import run_document
+        from ullage.report.document.run import run_document
 
         return run_document(self.report)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.text import render_run
+        from ullage.report.text.run import render_run
 
         return render_run(self.report, width)
 
@@ -193,7 +193,7 @@ def run(
 
 def _load_report() -> None:
     """What every report needs, imported while the program runs."""
-    from ullage.report import text as _text  # noqa: F401
+    from ullage.report.text import run as _text  # noqa: F401
 
 
 def make_run_job(

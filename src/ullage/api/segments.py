@@ -43,13 +43,13 @@ class Segmentations:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.segments/1"."""
-        from ullage.report.segments import segments_document
+        from ullage.report.text.segments import segments_document
 
         return segments_document(self.report)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.segments import render_segments
+        from ullage.report.text.segments import render_segments
 
         return render_segments(self.report, width)
 

@@ -60,13 +60,13 @@ class Sweep:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.sweep/1"."""
-        from ullage.report.sweep import sweep_document
+        from ullage.report.text.sweep import sweep_document
 
         return sweep_document(self.report)
 
     def text(self, width: int = 80) -> str:
         """The table and the plot for people, without colour."""
-        from ullage.report.sweep import render_sweep
+        from ullage.report.text.sweep import render_sweep
 
         return render_sweep(self.report, width)
 
@@ -76,7 +76,7 @@ class Sweep:
         Raises:
             SpecError: matplotlib is missing, the file exists, or its kind is not known.
         """
-        from ullage.report.plot import check_plot, plot_sweep
+        from ullage.report.page.plot import check_plot, plot_sweep
 
         check_plot(Path(path))
         check_writable(Path(path), force=force)

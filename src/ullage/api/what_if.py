@@ -32,13 +32,13 @@ class WhatIf:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.what_if/1"."""
-        from ullage.report.whatif import what_if_document
+        from ullage.report.text.what_if import what_if_document
 
         return what_if_document(self.report)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.whatif import render_what_if
+        from ullage.report.text.what_if import render_what_if
 
         return render_what_if(self.report, width)
 

@@ -49,7 +49,7 @@ def calibrate_command(
     else:
         from rich.console import Console
 
-        from ullage.report.rates import print_rates
+        from ullage.report.text.calibrate import print_rates
 
         print_rates(rates, Console())
     click.echo(f"Wrote {written}", err=as_json)

@@ -38,7 +38,7 @@ def diff_command(
     Of any version of PyTorch, from a GPU or from `ullage run`.
     """
     from ullage.files import write_text
-    from ullage.report.diff import diff_line, print_diff
+    from ullage.report.text.diff import diff_line, print_diff
 
     shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     check_files(("--output", output), ("--html", html), force=force)

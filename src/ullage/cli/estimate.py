@@ -157,7 +157,7 @@ def _check_side(others: dict[str, Any], *, is_serving: bool) -> None:
 def _serve(model: str, plan: dict[str, Any], output: Output, html: Path | None) -> int:
     """Serving's answer."""
     from ullage.api.estimate import estimate_serving
-    from ullage.report.serving import print_serving, serving_line
+    from ullage.report.text.serving import print_serving, serving_line
 
     found = estimate_serving(model, **plan)
 
@@ -201,7 +201,7 @@ def _list_models() -> int:
 
 
 def _write(estimate: Estimate, output: Output, html: Path | None) -> bool:
-    from ullage.report.estimate import estimate_line, print_estimate
+    from ullage.report.text.estimate import estimate_line, print_estimate
 
     return write_result(
         output,

@@ -75,8 +75,8 @@ def explain_command(
     check_options(is_what_if=what_if, only_with=needing, not_with=unfit)
     from ullage.api.explain import explain_file
     from ullage.files import write_text
-    from ullage.report.explain import explain_line, print_explain
-    from ullage.report.export import check_format
+    from ullage.report.document.export import check_format
+    from ullage.report.text.explain import explain_line, print_explain
 
     exports = [("--export", path) for path in export]
     check_files(("--output", output), ("--html", html), *exports, force=force)
@@ -101,7 +101,7 @@ def explain_command(
 
 def _print_rule(code: str) -> int:
     from ullage.explain.rules.registry import find_rule
-    from ullage.report.explain import render_rule
+    from ullage.report.text.explain import render_rule
 
     click.echo(render_rule(find_rule(code)), nl=False)
     return 0

@@ -102,7 +102,7 @@ def fit_command(
         return fit_largest(program, variable, shown, output, told)
     from ullage.api.fit import fit
     from ullage.plan.budget import LIMIT_S
-    from ullage.report.fit import fit_line, print_fit
+    from ullage.report.text.fit import fit_line, print_fit
 
     limit_s = LIMIT_S if minutes is None else 60 * minutes
     with shown.progress(has_lines=True) as on_progress:

@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from ullage.gpus import Gpu, find_entry, find_group
-from ullage.report.gpus import gpus_document, print_gpu, print_gpus
+from ullage.report.text.gpus import gpus_document, print_gpu, print_gpus
 
 
 @click.command("gpus")

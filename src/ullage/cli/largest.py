@@ -48,7 +48,7 @@ def fit_largest(
             flag = name.replace("_", "-")
             raise SpecError(f"--{flag} does not go with --max-batch and --largest; leave it out")
     from ullage.api.largest import find_largest
-    from ullage.report.largest import largest_line, print_largest
+    from ullage.report.text.largest import largest_line, print_largest
 
     with shown.progress() as on_progress:
         largest = find_largest(

@@ -137,7 +137,7 @@ def write_run(run: Run, output: Output, named: Path | None, html: Path | None) -
     # Loaded by now: the run has imported them while the program was running.
     from rich.console import Console
 
-    from ullage.report.text import print_run, verdict_line
+    from ullage.report.text.run import print_run, verdict_line
 
     def show() -> None:
         if output.is_quiet:
@@ -212,7 +212,7 @@ def write_sweep(sweep: Sweep, output: Output, plot: Path | None) -> bool:
     """Writes the result of a sweep; the last lines name the files. Returns as `write_run` does."""
     from rich.console import Console
 
-    from ullage.report.sweep import print_sweep, sweep_lines
+    from ullage.report.text.sweep import print_sweep, sweep_lines
 
     def show() -> None:
         if output.is_quiet:

@@ -161,7 +161,7 @@ def _sweep(
 ) -> int:
     """Several runs: one table."""
     from ullage.api.sweep import sweep
-    from ullage.report.plot import check_plot
+    from ullage.report.page.plot import check_plot
 
     if plot is not None:
         check_plot(plot)

@@ -52,11 +52,11 @@ def segments_command(
     shown = Output(is_json=as_json, is_quiet=quiet, path=None, force=force)
     check_files(("--output", output), ("--plot", plot), force=force)
     if plot is not None:
-        from ullage.report.plot import check_plot
+        from ullage.report.page.plot import check_plot
 
         check_plot(plot)
     from ullage.api.segments import compare_segments
-    from ullage.report.segments import print_segments, segments_line
+    from ullage.report.text.segments import print_segments, segments_line
 
     with shown.progress() as on_progress:
         found = compare_segments(
@@ -64,7 +64,7 @@ def segments_command(
         )
     files = save_plan(found.plan, output, force=force)
     if plot is not None and found.report.cuts:
-        from ullage.report.plot import plot_segments
+        from ullage.report.page.plot import plot_segments
 
         plot_segments(found.report, plot)
         files.append(plot)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ullage.explain.compare.sweep import Line, SweepReport
 from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import Gpu
-from ullage.report.sweep import render_sweep
+from ullage.report.text.sweep import render_sweep
 
 SweepOf = Callable[..., SweepReport]
 OOM = {"kind": "exception", "exception": "torch.OutOfMemoryError", "message": "CUDA out of memory.",

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from ullage.report.html import _SCRIPTS, SnapshotPage, Told, render_comparison, render_snapshot
-from ullage.report.page_columns import Packing
-from ullage.report.page_groups import name_groups
-from ullage.report.page_payload import lay_out
-from ullage.report.terminal_html import to_html
+from ullage.report.page.columns import Packing
+from ullage.report.page.groups import name_groups
+from ullage.report.page.html import _SCRIPTS, SnapshotPage, Told, render_comparison, render_snapshot
+from ullage.report.page.payload import lay_out
+from ullage.report.page.terminal_html import to_html
 from ullage.trace.replay import Lives, Replay
 from ullage.trace.segments import SegmentLives
 from ullage.trace.snapshot import (

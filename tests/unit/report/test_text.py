@@ -13,7 +13,7 @@ from rich.console import Console
 from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
 from ullage.gpus.catalog import Gpu
-from ullage.report.text import print_run, render_run
+from ullage.report.text.run import print_run, render_run
 from ullage.trace.model import Record
 
 Make = Callable[..., Record]

@@ -1,0 +1,266 @@
+"""A check of scenarios, for people.
+
+render_check(view, width=80)          a text
+print_check(view, Console())          the same on a terminal
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ullage.explain.compare.changes import signed
+from ullage.explain.compare.diff import DiffReport
+from ullage.gate.compare import HEADROOM, Changed, Comparison, Judgement, Rule
+from ullage.gate.figures import OUTSIDE
+from ullage.gate.reasons import find_reasons, name_place
+from ullage.gate.verdicts import Judged, State, exit_code_of
+from ullage.report.palette import CATEGORY_LOOKS
+from ullage.report.text.modules import name_module
+from ullage.report.text.terminal import make_grid, print_parts, render
+from ullage.units import format_bytes
+
+_MAX_ROWS = 6
+_STYLES = {
+    State.PASSED: "green",
+    State.UNLOCKED: "yellow",
+    State.EXCEEDED: "bold red",
+    State.OUT_OF_MEMORY: "bold red",
+    State.FAILED: "bold yellow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckView:
+    """What a check shows: where it is configured, its cases, and by the name of an entry what it
+    differs in from the run that was locked, where that is here.
+    """
+
+    path: Path
+    judged: tuple[Judged, ...]
+    diffs: Mapping[str, DiffReport]
+
+    def reasons(self, judged: Judged, comparison: Comparison) -> tuple[str, ...]:
+        """Why a device takes more than it did."""
+        lines = judged.measured[comparison.name].lines
+        reasons = find_reasons(comparison, lines, self.diffs.get(comparison.name))
+        # Snapshots name a file with its directory; to a check the program's own goes without.
+        own = f" {judged.scenario.directory.name}/"
+        return tuple(reason.replace(own, " ") for reason in reasons)
+
+
+def render_check(view: CheckView, width: int = 80) -> str:
+    """The check as a text without colour, `width` columns wide."""
+    return render(lambda console: print_check(view, console), width)
+
+
+def print_check(view: CheckView, console: Console) -> None:
+    """Prints the check."""
+    print_parts(_parts(view, console.width), console)
+
+
+def check_line(view: CheckView) -> str:
+    """What it comes to, in one line."""
+    counts = Counter(one.state for one in view.judged)
+    total = len(view.judged)
+    many = f"{total} scenario{'s' * (total != 1)}"
+    for state in (State.FAILED, State.OUT_OF_MEMORY, State.EXCEEDED):
+        if counts[state]:
+            return f"{state.value}: {counts[state]} of {many}"
+    return f"passed: {many}"
+
+
+def state_text(judged: Judged) -> str:
+    """The state of a case in a word or two."""
+    return f"{judged.state.value}, takes less" if judged.is_less else judged.state.value
+
+
+def case_line(judged: Judged) -> str:
+    """Why a case did not pass, in one line; empty where it passed."""
+    if judged.reason:
+        return judged.reason
+    broken = [describe(judgement) for comparison in judged.comparisons
+              for judgement in comparison.broken]  # fmt: skip
+    return "; ".join(broken)
+
+
+def describe(judgement: Judgement) -> str:
+    """A level that is not within its limit."""
+    found, limit = (format_bytes(size, 2) for size in (judgement.found_bytes,
+                                                       judgement.limit_bytes))  # fmt: skip
+    which = "the budget" if judgement.rule is Rule.BUDGET else "the lock"
+    if judgement.name == HEADROOM:
+        return f"{found} left, and {which} asks for {limit}"
+    over = format_bytes(judgement.found_bytes - judgement.limit_bytes, 2)
+    return f"{judgement.name} {found}, {over} more than {which} allows"
+
+
+def update_command(judged: Judged) -> str:
+    """The command that takes what a case takes now for the lock."""
+    return f"ullage lock --update {judged.name}"
+
+
+def _parts(view: CheckView, width: int) -> Iterator[RenderableType]:
+    code = exit_code_of(view.judged)
+    yield Text(check_line(view), style="bold red" if code else "bold green")
+    yield _table(view.judged)
+    yield from _moments(view.judged)
+    for one in view.judged:
+        if one.state in {State.PASSED, State.UNLOCKED}:
+            continue
+        yield from _case_parts(view, one, width)
+    yield from _remarks(view.judged, width)
+
+
+def _table(judged: Sequence[Judged]) -> Table:
+    table = make_grid("left", "right", "right", "right", "right", "left")
+    table.columns[0].overflow = "fold"
+    table.add_row("  scenario", "allocated", "change", "reserved", "device", "", style="dim")
+    for one in judged:
+        state = Text(state_text(one), style=_STYLES[one.state])
+        for comparison in one.comparisons:
+            peaks, locked = comparison.entry.peaks, comparison.locked
+            changed = ""
+            if locked is not None:
+                by = peaks.allocated_bytes - locked.peaks.allocated_bytes
+                changed = signed(by) if by else "none"
+            levels = (peaks.reserved_bytes, peaks.used_bytes)
+            table.add_row(
+                f"  {comparison.name}", format_bytes(peaks.allocated_bytes, 2), changed,
+                *(format_bytes(level, 2) for level in levels), state,
+            )  # fmt: skip
+        if not one.comparisons:
+            table.add_row(f"  {one.name}", "", "", "", "", state)
+    return table
+
+
+def _moments(judged: Sequence[Judged]) -> Iterator[Text]:
+    """Which requests ran when the most was allocated."""
+    texts = [
+        Text(f"  {comparison.name}: the most at {comparison.entry.moment}", style="dim")
+        for one in judged
+        if one.scenario.replay is not None
+        for comparison in one.comparisons
+        if comparison.entry.moment
+    ]
+    if texts:
+        yield Text()
+    yield from texts
+
+
+def _case_parts(view: CheckView, judged: Judged, width: int) -> Iterator[RenderableType]:
+    """What is wrong with a case, what changed, and why."""
+    if judged.reason:
+        yield _wrapped(f"{judged.name}: {judged.reason}", width, style="bold")
+        for line in judged.output.splitlines():
+            yield Text(f"  {line}", style="dim", no_wrap=True, overflow="fold")
+    for comparison in judged.comparisons:
+        if comparison.is_kept and judged.state is not State.OUT_OF_MEMORY:
+            continue
+        if not judged.reason:
+            yield _wrapped(comparison.name, width, style="bold")
+        for judgement in comparison.broken:
+            yield Text("\n".join(_wrap(describe(judgement), width)))
+        yield from _change_parts(view, judged, comparison, width)
+
+
+def _change_parts(
+    view: CheckView, judged: Judged, comparison: Comparison, width: int
+) -> Iterator[RenderableType]:
+    changes, lines = comparison.changes, judged.measured[comparison.name].lines
+    if changes.categories:
+        moment = comparison.entry.moment
+        at = f" ({moment})" if moment else ""
+        yield Text(f"\n  At the peak{at}, since it was locked")
+        table = make_grid("left", "right", "right", "right")
+        table.columns[0].overflow = "fold"
+        table.add_row("    ", "before", "now", "change", style="dim")
+        for title, rows in (
+            ("category", [(label_category(row.name), row) for row in changes.categories]),
+            ("module", [(label_module(row.name), row) for row in changes.modules]),
+            ("place", [(name_place(row, lines), row) for row in changes.places]),
+        ):
+            if rows:
+                table.add_row(f"    by {title}", style="dim")
+            for name, row in rows[:_MAX_ROWS]:
+                table.add_row(f"      {name}", *_sizes(row), style=_style(row.changed_bytes))
+        yield table
+    reasons = view.reasons(judged, comparison)
+    if reasons:
+        yield Text("\n  Why")
+    for reason in reasons:
+        yield Text("\n".join(_wrap(reason, width, "    ")))
+
+
+def _sizes(row: Changed) -> tuple[str, ...]:
+    sizes = (format_bytes(size, 2) for size in (row.before_bytes, row.after_bytes))
+    return (*sizes, signed(row.changed_bytes))
+
+
+def _remarks(judged: Sequence[Judged], width: int) -> Iterator[RenderableType]:
+    """What to do about cases that are not locked, that take more or less, or hold for another
+    torch: a remark, and a command where there is one.
+    """
+    remarks = [*_advice(judged)]
+    num_kept = sum(one.is_kept for one in judged)
+    if num_kept:
+        many = f"{num_kept} of {len(judged)}"
+        remarks.append((f"{many} not run: nothing that they depend on has changed", ""))
+    if remarks:
+        yield Text()
+    for text, command in remarks:
+        yield Text("\n".join(_wrap(text, width)))
+        if command:
+            yield Text(f"    {command}", no_wrap=True, overflow="ignore")
+
+
+def _advice(judged: Sequence[Judged]) -> Iterator[tuple[str, str]]:
+    new = [one.name for one in judged if one.state is State.UNLOCKED]
+    if new:
+        yield "judged by the budget alone; to lock what they take:", f"ullage lock {' '.join(new)}"
+    for one in judged:
+        rules = {broken.rule for two in one.comparisons for broken in two.broken}
+        keys = {key for two in one.comparisons for key in two.changes.keys}
+        if one.state is State.EXCEEDED and Rule.LOCK in rules:
+            yield f"to accept what {one.name} takes:", update_command(one)
+        elif one.is_less:
+            yield f"{one.name} takes less than it may; to keep it so:", update_command(one)
+        elif one.state is State.PASSED and keys:
+            told = ", ".join(f"{name} {before or 'none'}" for name, before, _ in sorted(keys))
+            text = f"{one.name} was locked with {told}, and takes no more now; to lock it again:"
+            yield text, update_command(one)
+        for name in one.missing:
+            yield f"{name} is locked and not there any more; to remove it:", "ullage lock"
+
+
+def label_category(name: str) -> str:
+    """A category for people."""
+    known = {category.value: look.label for category, look in CATEGORY_LOOKS.items()}
+    return known.get(name, name)
+
+
+def label_module(name: str) -> str:
+    """A module for people."""
+    return name_module(None if name == OUTSIDE else name)
+
+
+def _wrap(text: str, width: int, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=f"{indent}  ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _wrapped(text: str, width: int, style: str) -> Text:
+    return Text("\n" + "\n".join(_wrap(text, width, "")), style=style)
+
+
+def _style(changed_bytes: int) -> str:
+    return "red" if changed_bytes > 0 else "green"

@@ -1,0 +1,344 @@
+"""A search for a plan, for people and for programs.
+
+render_fit(report, width=80)        a text
+fit_document(report)                what json.dumps takes, schema "ullage.fit/1"
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ullage.gpus.gpu import Gpu
+from ullage.plan.findings import Candidate, FitReport
+from ullage.plan.sizes.smallest import Smallest
+from ullage.report.palette import USED_LOOK
+from ullage.report.semantics import name_kind, say_changes, semantics_of
+from ullage.report.text.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.techniques.technique import Action
+from ullage.units import format_bytes
+
+FIT_SCHEMA: Final = "ullage.fit/1"
+_BAR_WIDTH: Final = 12
+
+
+def fit_document(report: FitReport) -> dict[str, Any]:
+    """The document of a search; sizes are bytes, times seconds of a step by the model of costs."""
+    return {
+        "schema": FIT_SCHEMA,
+        "verdict": _verdict(report),
+        "program": list(report.program),
+        "torch": report.torch,
+        "gpu": report.gpu.slug,
+        "num_gpus": report.num_gpus,
+        "total_bytes": report.gpu.total_bytes,
+        "rates": _rates_document(report.gpu),
+        "budget_bytes": report.budget_bytes,
+        "exit_code": int(report.exit_code),
+        "failure": report.failure or None,
+        "warnings": list(report.warnings),
+        "plan": None if report.plan is None else report.plan.document,
+        "best": None if report.best is None else _candidate(report.best),
+        "as_it_is": _candidate(report.as_it_is),
+        "candidates": [_candidate(candidate) for candidate in report.candidates],
+        "front": [{"step_s": time, "peak_used_bytes": used} for time, used in report.front],
+        "bound_s": report.bound_s,
+        "gap_frac": report.gap,
+        "replayed": None if report.replayed is None else report.replayed.document,
+        "ended": report.ended or None,
+        "worst_rank": None if report.worst_rank is None else report.worst_rank._asdict(),
+        "blocks": [{"path": block.path, "class": block.kind} for block in report.blocks],
+        "left_out": dict(report.left_out),
+        "smallest_gpu": None if report.smallest is None else report.smallest.gpu,
+        "smallest": None if report.smallest is None else _smallest(report.smallest),
+        "num_runs": report.num_runs,
+        "wall_s": round(report.wall_s, 3),
+    }
+
+
+def render_fit(report: FitReport, width: int = 80) -> str:
+    """The report as a text without colour, `width` columns wide."""
+    return render(lambda console: print_fit(report, console), width)
+
+
+def print_fit(report: FitReport, console: Console) -> None:
+    """Prints the report."""
+    print_parts(_parts(report, bar_mark(console)), console)
+
+
+def fit_line(report: FitReport) -> str:
+    """What it comes to, in one line."""
+    of_each = "" if report.num_gpus == 1 else f"each of {report.num_gpus} "
+    where = f"{format_bytes(report.budget_bytes, 2)} of {of_each}{report.gpu.slug}"
+    if report.failure:
+        return f"failed: {report.failure}"
+    best = report.best
+    if best is None or best.seen is None:
+        by_then = f" by the time that {report.ended}" if report.ended else ""
+        return f"nothing that was tried{by_then} fits {where}"
+    if best.is_as_it_is:
+        return f"fits {where} as it is: {format_bytes(best.seen.used_bytes, 2)}"
+    slower = 100 * (best.step_s / report.as_it_is.step_s - 1)
+    time = f"{abs(slower):.1f} % {'more' if slower >= 0 else 'less'}"
+    return (
+        f"fits {where} under {name_kind(best.actions)}: {best.name}; "
+        f"{format_bytes(best.seen.used_bytes, 2)}, a step takes {time}"
+    )
+
+
+def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
+    yield Text(fit_line(report), style="bold green" if report.best else "bold red")
+    yield Text(f"  {' '.join(report.program)}", style="dim", overflow="ellipsis", no_wrap=True)
+    told = f"  torch {report.torch}, {report.num_runs} runs in {report.wall_s:.1f} s"
+    yield Text(told, style="dim")
+    if report.failure:
+        return
+    yield Text()
+    yield _table(report, bar)
+    if report.best is not None and report.bound_s:
+        yield from _bound_lines(report, report.best)
+    if report.best is not None and report.best.actions:
+        yield Text(f"\n{say_changes(report.best.actions)}")
+        yield _replayed_line(report)
+        yield from _host_lines(report.best)
+    if report.num_gpus > 1 and report.best is not None:
+        yield from _several_lines(report)
+    if report.smallest is not None:
+        yield from _smallest_lines(report.smallest)
+    if report.best is not None and report.best.configuration and report.plan is not None:
+        yield Text(
+            "\nThe launcher's file cannot say checkpointing; the plan beside it does: start the "
+            "launcher under `ullage exec --plan`"
+        )
+    if report.ended:
+        yield Text(
+            f"\nThe search did not go on to its end: {report.ended}; this is the best so far",
+            style="yellow",
+        )
+    for warning in report.warnings:
+        yield Text(f"warning: {warning}", style="yellow")
+    yield from left_out_lines(report.left_out)
+    yield Text(
+        "\nBasis: memory as it was seen on the phantom; times by a model of costs (roofline and "
+        f"host link, rates {_rates(report.gpu)})"
+    )
+
+
+def _bound_lines(report: FitReport, best: Candidate) -> Iterator[Text]:
+    yield Text(
+        f"\nBy the model, no mixture of these techniques on {len(report.blocks)} blocks that "
+        f"needs as little takes less than {_ms(report.bound_s)} a step: the gap is "
+        f"{100 * report.gap:.1f} %"
+    )
+    if best.seen is not None and best.seen.num_retries:
+        yield Text(
+            f"The allocator had to give back its cache {best.seen.num_retries} times to "
+            "go on, which takes time that is not counted",
+            style="yellow",
+        )
+
+
+def left_out_lines(left_out: Mapping[str, str]) -> Iterator[Text]:
+    """Which techniques were not used, and why; many a reason names its technique itself."""
+    names: dict[str, list[str]] = {}
+    for name, why in left_out.items():
+        names.setdefault(why, []).append(name)
+    for why, same in names.items():
+        told = why if why.startswith(repr(same[0])) else f"{', '.join(same)}: {why}"
+        count = f" ({len(same)} techniques)" if len(same) > 1 else ""
+        yield Text(f"left out: {told}{count}", style="dim")
+
+
+def _replayed_line(report: FitReport) -> Text:
+    """What was replayed of the best plan."""
+    replayed = report.replayed
+    if replayed is None:
+        return Text("It was not replayed with real numbers: the search ended before", "yellow")
+    text = replayed.text
+    return Text(f"{text[:1].upper()}{text[1:]}", style="yellow" if replayed.not_done else "")
+
+
+def _host_lines(best: Candidate) -> Iterator[Text]:
+    if best.seen is not None and best.seen.host_bytes:
+        yield Text(f"It needs {format_bytes(best.seen.host_bytes)} of pinned host memory")
+
+
+def _several_lines(report: FitReport) -> Iterator[Text]:
+    """What there is to know of a job of several ranks."""
+    worst, num = report.worst_rank, report.num_gpus
+    if worst is not None:
+        kinds = "all ranks are alike"
+        if worst.num_distinct > 1:
+            kinds = f"the ranks are of {worst.num_distinct} kinds, each of which was played"
+        used = format_bytes(worst.used_bytes, 2)
+        yield Text(f"\nRank {worst.rank} takes the most, {used}; {kinds}")
+    if report.plan is not None:
+        yield Text(
+            f"Each rank trains on its own batch: a step is one on {num} times as many rows. Start "
+            f"it as:\n  ullage exec --plan PLAN -- torchrun --nproc-per-node {num} "
+            f"{' '.join(report.program)}"
+        )
+
+
+def _smallest_lines(smallest: Smallest) -> Iterator[Text]:
+    of_all = f"{format_bytes(smallest.used_bytes, 2)} of {format_bytes(smallest.total_bytes, 2)}"
+    yield Text(f"\nThe smallest GPU on which it was seen to fit: {smallest.gpu} ({of_all})")
+    yield Text(f"  {smallest.name}", style="dim")
+    for gpu, why in smallest.too_small.items():
+        yield Text(f"  not {gpu}: {why}", style="dim")
+
+
+def _smallest(smallest: Smallest) -> dict[str, Any]:
+    return {
+        "gpu": smallest.gpu,
+        "name": smallest.name,
+        "peak_used_bytes": smallest.used_bytes,
+        "total_bytes": smallest.total_bytes,
+        "too_small": dict(smallest.too_small),
+    }
+
+
+def _table(report: FitReport, bar: str) -> Table:
+    """The plans, each with a bar as long as the budget and why it was not chosen: first the Pareto
+    front of what was run, then the others; fastest first.
+    """
+    table = make_grid("left", "right", "right", "left", "left")
+    table.add_row("", "step", "device", "of the budget", "plan, Pareto front", style="dim")
+    front = _front(report)
+    rest = [candidate for candidate in report.candidates if candidate not in front]
+    names = Counter([report.best.name] if report.best else [])
+    for one in front:
+        _add_row(table, report, one, bar, names)
+    if rest:
+        table.add_row("", "", "", "", "others", style="dim")
+    for one in rest:
+        _add_row(table, report, one, bar, names)
+    return table
+
+
+def _front(report: FitReport) -> list[Candidate]:
+    """Those than which nothing that was run takes less memory and no more time."""
+    front: list[Candidate] = []
+    for candidate in sorted(
+        report.candidates, key=lambda candidate: (candidate.step_s, candidate.used_bytes)
+    ):
+        if _is_size_known(report, candidate) and (
+            not front or candidate.used_bytes < front[-1].used_bytes
+        ):
+            front.append(candidate)
+    return front
+
+
+def _is_size_known(report: FitReport, candidate: Candidate) -> bool:
+    """Of a run that broke off within the budget, it is not."""
+    return (
+        candidate.seen is None or candidate.seen.fits or candidate.used_bytes > report.budget_bytes
+    )
+
+
+def _add_row(
+    table: Table, report: FitReport, candidate: Candidate, bar: str, names: Counter[str]
+) -> None:
+    """One plan; names: of that chosen and of those that were told before."""
+    is_best = report.best is not None and _tell(candidate) == _tell(report.best)
+    ran = _is_size_known(report, candidate)
+    drawn = draw_bar(USED_LOOK, candidate.used_bytes, report.budget_bytes, bar, _BAR_WIDTH)
+    name = (
+        f"{candidate.name} (other blocks)"
+        if names[candidate.name] and not is_best
+        else candidate.name
+    )
+    names[candidate.name] += 1
+    text = Text(name, style="bold" if is_best else "")
+    why = _merit(report, candidate) if is_best else candidate.why
+    table.add_row(
+        ">" if is_best else "",
+        _ms(candidate.step_s) if candidate.step_s else "",
+        format_bytes(candidate.used_bytes, 2) if ran else "",
+        drawn if ran else "",
+        text.append(f": {why}", style="" if is_best else "dim") if why else text,
+    )
+
+
+def _tell(candidate: Candidate) -> tuple[object, ...]:
+    """What tells a plan from others, of which one may have the same name: of as many modules."""
+    return candidate.name, candidate.actions, candidate.configuration
+
+
+def _rates_document(gpu: Gpu) -> dict[str, Any] | None:
+    rates = gpu.measured
+    return None if rates is None else {**rates.document, "source": rates.source}
+
+
+def _rates(gpu: Gpu) -> str:
+    """Where the rates are from: never left unsaid, as plans hang on them."""
+    rates = gpu.measured
+    if rates is None:
+        return "as the makers state them"
+    return f"as measured of a {rates.device}, {rates.date}: {rates.source}"
+
+
+def _merit(report: FitReport, best: Candidate) -> str:
+    """Why a plan was chosen: by time, or by memory where faster ones fit too."""
+    fitting = [
+        candidate
+        for candidate in report.candidates
+        if candidate.seen is not None and candidate.seen.fits
+    ]
+    if all(best.step_s <= one.step_s for one in fitting):
+        return "the fastest that fits"
+    if all(best.used_bytes <= one.used_bytes for one in fitting):
+        return "the least memory"
+    return "the fastest that fits without the allocator giving back its cache"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms"
+
+
+def _verdict(report: FitReport) -> str:
+    if report.failure:
+        return "failed"
+    if report.best is None:
+        return "does_not_fit"
+    return "fits" if report.best.is_as_it_is else "fits_under_plan"
+
+
+def describe_actions(actions: Sequence[Action]) -> list[dict[str, Any]]:
+    """The actions of a plan, in a document."""
+    return [
+        {
+            "technique": action.technique,
+            "modules": list(action.modules),
+            "settings": dict(action.settings),
+        }
+        for action in actions
+    ]
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    seen = candidate.seen
+    return {
+        "name": candidate.name,
+        "actions": describe_actions(candidate.actions),
+        "semantics": semantics_of(candidate.actions).value,
+        "step_s": candidate.step_s,
+        "peak_allocated_bytes": candidate.peak_bytes,
+        "peak_used_bytes": candidate.used_bytes,
+        "why_not": candidate.why or None,
+        "configuration": candidate.configuration or None,
+        "seen": None
+        if seen is None
+        else {
+            "fits": seen.fits,
+            "peak_used_bytes": seen.used_bytes,
+            "peak_allocated_bytes": seen.allocated_bytes,
+            "num_alloc_retries": seen.num_retries,
+            "host_bytes": seen.host_bytes,
+        },
+    }

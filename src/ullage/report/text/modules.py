@@ -1,0 +1,36 @@
+"""A table of modules: what they held at a moment, equal layers as one row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from ullage.explain.owners.modules import ModuleShare, merge_numbered
+from ullage.report.text.terminal import make_grid
+from ullage.units import format_bytes
+
+_MAX_ROWS = 8
+OUTSIDE = "outside of all modules"
+ITSELF = "the model itself"
+
+
+def module_table(shares: Sequence[ModuleShare]) -> Table:
+    """The largest first; of what is left over, the sum."""
+    merged = merge_numbered(shares)
+    table = make_grid("left", "right", "right")
+    for share in merged[:_MAX_ROWS]:
+        count = f"x {share.num_modules}" if share.num_modules > 1 else ""
+        table.add_row(f"  {name_module(share.path)}", format_bytes(share.size_bytes, 2), count)
+    rest = merged[_MAX_ROWS:]
+    if rest:
+        size = sum(share.size_bytes for share in rest)
+        table.add_row(f"  ({len(rest)} more)", format_bytes(size, 2))
+    return table
+
+
+def name_module(path: str | None) -> str:
+    """A module's path for people, who have nothing to call the outermost one by."""
+    if path is None:
+        return OUTSIDE
+    return path or ITSELF

@@ -1,0 +1,212 @@
+"""The answer of `ullage estimate --serve`, for people and for programs.
+
+serving_document(found, source)         what json.dumps takes, schema "ullage.estimate/1"
+print_serving(found, source, Console()) the same on a terminal
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from ullage.estimate.serving.gpu_ranking import ServingRow
+from ullage.estimate.serving.serving_plan import ServingEstimate, Verdict
+from ullage.estimate.term import Term
+from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
+from ullage.report.text.estimate import ESTIMATE_SCHEMA
+from ullage.report.text.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.trace.category import Category
+from ullage.units import format_bytes
+
+__all__ = [
+    "look_of_part",
+    "print_serving",
+    "render_serving",
+    "room_rows",
+    "serving_document",
+    "serving_line",
+]
+
+_BAR_WIDTH: Final = 20
+_MOST_GPUS: Final = 16
+_LOOKS: Final = {
+    "weights": CATEGORY_LOOKS[Category.PARAMETER],
+    "adapters and drafts": CATEGORY_LOOKS[Category.BUFFER],
+    "activations": CATEGORY_LOOKS[Category.ACTIVATION],
+    "working memory": CATEGORY_LOOKS[Category.TEMPORARY],
+    "CUDA graphs": CATEGORY_LOOKS[Category.WORKSPACE],
+    "context and libraries": CONTEXT_LOOK,
+    "left free": FREE_LOOK,
+    "KV cache": CATEGORY_LOOKS[Category.KV_CACHE],
+}
+_STYLES: Final = {
+    Verdict.FITS: "bold green",
+    Verdict.MAY_FIT: "bold yellow",
+    Verdict.DOES_NOT_FIT: "bold red",
+}
+
+
+def serving_document(
+    serving_estimate: ServingEstimate, source: str, gpus: Sequence[ServingRow] = ()
+) -> dict[str, Any]:
+    """The document of an answer; sizes are bytes, three numbers are low, likely and high."""
+    plan = {
+        name: getattr(serving_estimate.plan, name)
+        for name in serving_estimate.plan.__slots__
+        if name != "gpu"
+    }
+    return {
+        "schema": ESTIMATE_SCHEMA,
+        "kind": "serving",
+        "verdict": None
+        if serving_estimate.verdict is None
+        else serving_estimate.verdict.value.replace(" ", "_"),
+        "reason": serving_estimate.reason,
+        "model": {
+            "name": serving_estimate.model,
+            "source": source,
+            "num_parameters": serving_estimate.num_parameters,
+        },
+        "plan": plan,
+        "gpu": None if serving_estimate.plan.gpu is None else serving_estimate.plan.gpu.slug,
+        "capacity_bytes": serving_estimate.capacity_bytes,
+        "terms": [asdict(term) for term in serving_estimate.terms],
+        "kv_groups": [asdict(group) for group in serving_estimate.kv_groups],
+        "kv_bytes": list(serving_estimate.kv_bytes),
+        "block_size": serving_estimate.block_size,
+        "block_bytes": serving_estimate.block_bytes,
+        "num_blocks": list(serving_estimate.num_blocks),
+        "tokens": list(serving_estimate.tokens),
+        "concurrency": list(serving_estimate.concurrency),
+        "users": list(serving_estimate.users),
+        "longest": list(serving_estimate.longest),
+        "remarks": list(serving_estimate.remarks),
+        "which_gpu": [asdict(row) for row in gpus],
+    }
+
+
+def serving_line(serving_estimate: ServingEstimate) -> str:
+    """What it comes to, in one line."""
+    return _headline(serving_estimate).plain
+
+
+def render_serving(
+    serving_estimate: ServingEstimate, source: str, width: int = 80, gpus: Sequence[ServingRow] = ()
+) -> str:
+    """The answer as a text without colour, `width` columns wide."""
+    return render(lambda console: print_serving(serving_estimate, source, console, gpus), width)
+
+
+def print_serving(
+    serving_estimate: ServingEstimate,
+    source: str,
+    console: Console,
+    gpus: Sequence[ServingRow] = (),
+) -> None:
+    """Prints the answer."""
+    print_parts(_parts(serving_estimate, source, bar_mark(console)), console)
+    if gpus:
+        print_parts([Text("\nWhich GPU", style="bold"), _gpus_table(gpus)], console)
+
+
+def _headline(serving_estimate: ServingEstimate) -> Text:
+    if serving_estimate.verdict is None or serving_estimate.plan.gpu is None:
+        each = format_bytes(serving_estimate.request_bytes)
+        return Text(
+            f"each request of {serving_estimate.plan.context:,} tokens keeps {each}", style="bold"
+        )
+    style = _STYLES[serving_estimate.verdict]
+    return Text.assemble(
+        (serving_estimate.verdict.value, style),
+        f" on {serving_estimate.plan.gpu.slug}: {serving_estimate.reason}",
+    )
+
+
+def _parts(serving_estimate: ServingEstimate, source: str, bar: str) -> Iterator[RenderableType]:
+    plan = serving_estimate.plan
+    named = f", as {source} has it" if source else ""
+    yield _headline(serving_estimate)
+    yield Text(
+        f"  {serving_estimate.model}: {serving_estimate.num_parameters:,} parameters{named}",
+        style="dim",
+    )
+    ranks = f", tensor parallel {plan.tensor_parallel}" if plan.tensor_parallel > 1 else ""
+    yield Text(f"  {plan.engine}, weights {plan.weights}, KV {plan.precision}{ranks}", style="dim")
+    yield Text(
+        "\nMemory of a GPU" if serving_estimate.capacity_bytes else "\nWeights", style="bold"
+    )
+    yield _terms_table(serving_estimate.terms, bar)
+    yield Text("\nWhat the layers keep", style="bold")
+    yield _groups_table(serving_estimate)
+    if serving_estimate.users:
+        yield Text("\nRoom for requests", style="bold")
+        yield _room_table(serving_estimate)
+    for remark in serving_estimate.remarks:
+        yield Text(f"\n{remark}", style="dim")
+
+
+def _terms_table(terms: Sequence[Term], bar: str) -> RenderableType:
+    table = make_grid("left", "right", "left", "left")
+    scale = max(term.bytes for term in terms)
+    for term in terms:
+        margin = ""
+        if (term.low_bytes, term.high_bytes) != (term.bytes, term.bytes):
+            margin = f"{format_bytes(term.low_bytes)} to {format_bytes(term.high_bytes)}"
+        drawn = draw_bar(look_of_part(term.name), term.bytes, scale, bar, _BAR_WIDTH)
+        table.add_row(f"  {term.name}", format_bytes(term.bytes), drawn, Text(margin, style="dim"))
+    return table
+
+
+def look_of_part(name: str) -> Look:
+    """The label and colour of a part of a server's memory."""
+    return _LOOKS.get(name, Look(name, "#999999"))
+
+
+def _groups_table(serving_estimate: ServingEstimate) -> RenderableType:
+    table = make_grid("left", "right", "right", "right")
+    table.add_row("", "layers", "a token", f"{serving_estimate.plan.context:,} tokens", style="dim")
+    for group in serving_estimate.kv_groups:
+        table.add_row(
+            f"  {group.name}",
+            str(group.num_layers),
+            format_bytes(group.token_bytes),
+            format_bytes(group.request_bytes),
+        )
+    return table
+
+
+def room_rows(serving_estimate: ServingEstimate) -> list[tuple[str, Sequence[float], str]]:
+    """What there is room for: a name, three values (low, likely, high), and how to format them."""
+    return [
+        (f"blocks of {serving_estimate.block_size} tokens", serving_estimate.num_blocks, ",d"),
+        ("tokens, as the engine counts", serving_estimate.tokens, ",d"),
+        ("requests at once", serving_estimate.concurrency, ",.2f"),
+        ("longest context of one user", serving_estimate.longest, ",d"),
+    ]
+
+
+def _gpus_table(rows: Sequence[ServingRow]) -> RenderableType:
+    """Those on which the users fit."""
+    table = make_grid("left", "right", "right", "right")
+    table.add_row("  GPU", "how many", "memory", "users, at least", style="dim")
+    fitting = [row for row in rows if row.count]
+    for row in fitting[:_MOST_GPUS]:
+        size = format_bytes(row.capacity_bytes)
+        table.add_row(f"  {row.gpu}", str(row.count), size, f"{row.users:,}")
+    rest = len(fitting) - _MOST_GPUS
+    if rest > 0:
+        table.add_row(f"  ({rest} more)", "", "", "")
+    table.add_row(f"  ({len(rows) - len(fitting)} on which they do not fit)", "", "", "")
+    return table
+
+
+def _room_table(serving_estimate: ServingEstimate) -> RenderableType:
+    table = make_grid("left", "right", "right", "right")
+    table.add_row("", "at least", "likely", "at most", style="dim")
+    for name, values, how in room_rows(serving_estimate):
+        table.add_row(f"  {name}", *(format(value, how) for value in values))
+    return table
