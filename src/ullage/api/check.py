@@ -26,7 +26,7 @@ from ullage.gate.verdicts import Judged, State, exit_code_of, judge
 
 if TYPE_CHECKING:
     from ullage.api.diff import Diff
-    from ullage.report.text.check import CheckView
+    from ullage.report.views import CheckView
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Check:
     @property
     def view(self) -> CheckView:
         """What every report shows."""
-        from ullage.report.text.check import CheckView
+        from ullage.report.views import CheckView
 
         reports = {name: diff.report for name, diff in self.diffs.items()}
         return CheckView(self.configuration.path, self.judged, reports)
@@ -89,7 +89,7 @@ class Locked:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.lock/1"."""
-        from ullage.report.text.lock import lock_document
+        from ullage.report.document.lock import lock_document
 
         return lock_document(self.report)
 

@@ -45,7 +45,7 @@ class Diff:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.diff/1"."""
-        from ullage.report.text.diff import diff_document
+        from ullage.report.document.diff import diff_document
 
         return diff_document(self.report)
 

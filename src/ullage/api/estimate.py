@@ -45,7 +45,7 @@ class Estimate:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.estimate/1"."""
-        from ullage.report.text.estimate import estimate_document
+        from ullage.report.document.estimate import estimate_document
 
         return estimate_document(self.answer)
 
@@ -90,7 +90,7 @@ class ServingAnswer:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.estimate/1"."""
-        from ullage.report.text.serving import serving_document
+        from ullage.report.document.serving import serving_document
 
         return serving_document(self.estimate, self.source, self.gpus)
 

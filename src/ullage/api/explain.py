@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ullage.explain.rules.rule import Finding
     from ullage.explain.snapshot import SnapshotReport
-    from ullage.report.text.explain import ExplainView
+    from ullage.report.views import ExplainView
 
 FITS, OUT_OF_MEMORY = 0, 1
 
@@ -110,7 +110,7 @@ def explain_file(
     from ullage.explain.remedies import derive_trials
     from ullage.explain.rules.registry import find_findings
     from ullage.explain.snapshot import explain_snapshot
-    from ullage.report.text.explain import ExplainView
+    from ullage.report.views import ExplainView
     from ullage.trace.snapshot_reader import read_snapshot
     from ullage.units import parse_bytes
 

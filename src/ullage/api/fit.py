@@ -67,7 +67,7 @@ class Fit:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.fit/1"."""
-        from ullage.report.text.fit import fit_document
+        from ullage.report.document.fit import fit_document
 
         return fit_document(self.report)
 

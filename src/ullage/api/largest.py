@@ -58,7 +58,7 @@ class Largest:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.api.largest/1"."""
-        from ullage.report.text.largest import largest_document
+        from ullage.report.document.largest import largest_document
 
         return largest_document(self.report)
 

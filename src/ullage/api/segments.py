@@ -43,7 +43,7 @@ class Segmentations:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.segments/1"."""
-        from ullage.report.text.segments import segments_document
+        from ullage.report.document.segments import segments_document
 
         return segments_document(self.report)
 

@@ -60,7 +60,7 @@ class Sweep:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.sweep/1"."""
-        from ullage.report.text.sweep import sweep_document
+        from ullage.report.document.sweep import sweep_document
 
         return sweep_document(self.report)
 

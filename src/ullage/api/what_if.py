@@ -32,7 +32,7 @@ class WhatIf:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.what_if/1"."""
-        from ullage.report.text.what_if import what_if_document
+        from ullage.report.document.what_if import what_if_document
 
         return what_if_document(self.report)
 

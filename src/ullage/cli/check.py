@@ -82,7 +82,7 @@ def check_command(
     pages = {} if html is None else _write_pages(result, html)
     files: list[object] = [*pages.values()]
     if form == "junit" and output is not None:
-        from ullage.report.text.check_ci import junit_report
+        from ullage.report.document.check_ci import junit_report
 
         files.append(write_text(junit_report(result.view), output, force=force))
     is_printed_as_xml = form == "junit" and output is None
@@ -100,13 +100,13 @@ def _show(
 ) -> None:
     from rich.console import Console
 
-    from ullage.report.text.check import check_line, print_check
-    from ullage.report.text.check_ci import (
+    from ullage.report.document.check_ci import (
         github_annotations,
         github_link,
         github_summary,
         junit_report,
     )
+    from ullage.report.text.check import check_line, print_check
 
     if is_xml:
         click.echo(junit_report(result.view), nl=False)

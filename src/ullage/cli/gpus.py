@@ -8,7 +8,8 @@ import click
 from rich.console import Console
 
 from ullage.gpus import Gpu, find_entry, find_group
-from ullage.report.text.gpus import gpus_document, print_gpu, print_gpus
+from ullage.report.document.gpus import gpus_document
+from ullage.report.text.gpus import print_gpu, print_gpus
 
 
 @click.command("gpus")

@@ -13,8 +13,9 @@ from ullage.gpus.catalog import find_gpu
 from ullage.gpus.rates import Rates, Speed
 from ullage.plan.costs.blocks import Block
 from ullage.plan.findings import INTERRUPTED, Candidate, FitReport, Seen, name_plan
+from ullage.report.document.fit import fit_document
 from ullage.report.page.fit import draw_front, render_fit_page
-from ullage.report.text.fit import fit_document, fit_line, render_fit
+from ullage.report.text.fit import fit_line, render_fit
 from ullage.techniques.replaying.outcome import Replayed
 from ullage.techniques.technique import Action
 from ullage.units import GIB

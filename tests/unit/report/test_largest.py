@@ -10,7 +10,8 @@ import pytest
 from ullage.gpus.catalog import find_gpu
 from ullage.plan.findings import Seen
 from ullage.plan.sizes.largest import Answer, LargestReport
-from ullage.report.text.largest import largest_document, largest_line, render_largest
+from ullage.report.document.largest import largest_document
+from ullage.report.text.largest import largest_line, render_largest
 from ullage.techniques.technique import Action
 from ullage.units import GIB
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ullage.report.text.what_if import render_what_if, what_if_document, what_if_line
+from ullage.report.document.what_if import what_if_document
+from ullage.report.text.what_if import render_what_if, what_if_line
 from ullage.units import GIB, MIB
 from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
 from ullage.whatif.packing import Packing

@@ -1,4 +1,4 @@
-"""The document of a check, schema "ullage.check/1", and that of a lock, "ullage.lock/1".
+"""The document of a check, schema "ullage.check/1".
 
 json.dumps(check_document(view), indent=2)
 """
@@ -12,10 +12,10 @@ from ullage.gate.compare import Changed, Comparison
 from ullage.gate.lock import Entry
 from ullage.gate.reasons import name_place
 from ullage.gate.verdicts import Judged, exit_code_of
-from ullage.report.document.run import Document
+from ullage.report.document.fields import Document
 
 if TYPE_CHECKING:
-    from ullage.report.text.check import CheckView
+    from ullage.report.views import CheckView
 
 CHECK_SCHEMA = "ullage.check/1"
 

@@ -12,12 +12,13 @@ import numpy as np
 from ullage.explain.reconcile import reconcile
 from ullage.explain.rules.case import Case, category_of, make_case
 from ullage.explain.snapshot import DeviceSnapshot
+from ullage.report.document.explain_recorded import recorded_document
 from ullage.report.document.explain_series import series_document
+from ullage.report.document.fields import Document
 from ullage.report.document.findings import finding_document
-from ullage.report.document.run import Document
-from ullage.report.text.explain import ExplainView, explain_line
+from ullage.report.text.explain import explain_line
 from ullage.report.text.explain_parts import describe_device
-from ullage.report.text.explain_recorded import recorded_document
+from ullage.report.views import ExplainView
 
 EXPLAIN_SCHEMA = "ullage.explain/1"
 _MAX_SITES = 200

@@ -8,8 +8,8 @@ from ullage.explain.moments.series import find_moments, sum_at_moments
 from ullage.explain.owners.modules import ModuleOwners
 from ullage.explain.owners.ownership import CATEGORIES
 from ullage.explain.rules.case import Case
-from ullage.report.document.run import Document
-from ullage.report.text.modules import OUTSIDE, name_module
+from ullage.report.document.fields import Document
+from ullage.report.module_names import OUTSIDE, name_module
 from ullage.trace.snapshot import Int64Array
 
 _MAX_MODULES = 16

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ullage.explain.rules.rule import Finding
 from ullage.explain.trial import Trial
-
-Document = dict[str, Any]
+from ullage.report.document.fields import Document
 
 
 def finding_document(finding: Finding) -> Document:

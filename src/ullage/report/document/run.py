@@ -8,7 +8,6 @@ Sizes are bytes. Fields may be added; none changes its meaning without a new sch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
 
 from ullage.explain.basis import Basis
 from ullage.explain.device import DeviceReport
@@ -18,14 +17,12 @@ from ullage.explain.moments.steps import EvaluationPeak, Peak, StepPeak
 from ullage.explain.owners.modules import ModuleShare
 from ullage.explain.run import Process, RunReport
 from ullage.explain.stops import describe_stop
+from ullage.report.document.fields import Document
 from ullage.report.document.findings import finding_document
 from ullage.techniques.applying.outcome import Outcome
 from ullage.trace.model import Stop
 
 RUN_SCHEMA = "ullage.run/1"
-
-# What json.dumps takes.
-Document: TypeAlias = dict[str, Any]
 
 
 def run_document(report: RunReport) -> Document:

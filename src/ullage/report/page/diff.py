@@ -6,11 +6,12 @@ render_diff_page(report, ("before.pickle", "after.pickle"))          the text of
 from __future__ import annotations
 
 from ullage.explain.compare.diff import DiffReport
+from ullage.report.document.diff import diff_document
 from ullage.report.page.explain import make_page
 from ullage.report.page.html import Told, render_comparison
 from ullage.report.page.terminal_html import to_html
-from ullage.report.text.diff import diff_document, diff_line, print_diff
-from ullage.report.text.explain import ExplainView
+from ullage.report.text.diff import diff_line, print_diff
+from ullage.report.views import ExplainView
 
 
 def render_diff_page(report: DiffReport, paths: tuple[str, str]) -> str:

@@ -16,16 +16,12 @@ from ullage.estimate.serving.gpu_ranking import ServingRow
 from ullage.estimate.serving.serving_plan import ServingEstimate
 from ullage.estimate.training.answer import Answer, GpuRow, Knob, Largest
 from ullage.estimate.training.estimate import TrainingEstimate
+from ullage.report.document.estimate import estimate_document
+from ullage.report.document.serving import serving_document
 from ullage.report.page.estimate_graphics import Part, draw_course, draw_memory, swatch
 from ullage.report.palette import FREE_LOOK
-from ullage.report.text.estimate import (
-    estimate_document,
-    estimate_line,
-    host_line,
-    look_of_term,
-    recipe_line,
-)
-from ullage.report.text.serving import look_of_part, room_rows, serving_document, serving_line
+from ullage.report.text.estimate import estimate_line, host_line, look_of_term, recipe_line
+from ullage.report.text.serving import look_of_part, room_rows, serving_line
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 from ullage.version import __version__

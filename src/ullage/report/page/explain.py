@@ -11,11 +11,12 @@ from ullage.errors import SnapshotError
 from ullage.explain.rules.rule import Finding as Found
 from ullage.explain.snapshot import DeviceSnapshot
 from ullage.report.document.explain import explain_document
+from ullage.report.module_names import name_module
 from ullage.report.page.html import Finding, SnapshotPage, Told, render_snapshot
 from ullage.report.page.terminal_html import to_html
-from ullage.report.text.explain import ExplainView, explain_line, print_explain, trial_line
+from ullage.report.text.explain import explain_line, print_explain, trial_line
 from ullage.report.text.explain_parts import describe_file
-from ullage.report.text.modules import name_module
+from ullage.report.views import ExplainView
 from ullage.units import format_bytes
 
 _NOTHING = "the file tells of no device memory; there is nothing to draw"

@@ -11,8 +11,9 @@ from importlib.resources import files
 from typing import Final
 
 from ullage.plan.findings import FitReport
+from ullage.report.document.fit import fit_document
 from ullage.report.page.terminal_html import to_html
-from ullage.report.text.fit import fit_document, fit_line, print_fit
+from ullage.report.text.fit import fit_line, print_fit
 from ullage.units import GIB, format_bytes
 from ullage.version import __version__
 

@@ -17,8 +17,8 @@ from ullage.report.document.run import run_document
 from ullage.report.page.explain import make_pages
 from ullage.report.page.html import SnapshotPage, Told, render_snapshot
 from ullage.report.page.terminal_html import to_html
-from ullage.report.text.explain import ExplainView
 from ullage.report.text.run import print_run, verdict_line
+from ullage.report.views import ExplainView
 from ullage.trace.snapshot_reader import read_snapshot
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ullage.gpus.rates import Rates, Speed
-from ullage.report.text.terminal import make_grid, print_parts, render
+from ullage.report.terminal import make_grid, print_parts, render
 
 
 def render_rates(rates: Rates, width: int = 80) -> str:

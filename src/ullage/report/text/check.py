@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ullage.explain.compare.changes import signed
-from ullage.explain.compare.diff import DiffReport
 from ullage.gate.compare import HEADROOM, Changed, Comparison, Judgement, Rule
 from ullage.gate.figures import OUTSIDE
-from ullage.gate.reasons import find_reasons, name_place
+from ullage.gate.reasons import name_place
 from ullage.gate.verdicts import Judged, State, exit_code_of
+from ullage.report.module_names import name_module
 from ullage.report.palette import CATEGORY_LOOKS
-from ullage.report.text.modules import name_module
-from ullage.report.text.terminal import make_grid, print_parts, render
+from ullage.report.terminal import make_grid, print_parts, render
+from ullage.report.views import CheckView
 from ullage.units import format_bytes
 
 _MAX_ROWS = 6
@@ -35,25 +33,6 @@ _STYLES = {
     State.OUT_OF_MEMORY: "bold red",
     State.FAILED: "bold yellow",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class CheckView:
-    """What a check shows: where it is configured, its cases, and by the name of an entry what it
-    differs in from the run that was locked, where that is here.
-    """
-
-    path: Path
-    judged: tuple[Judged, ...]
-    diffs: Mapping[str, DiffReport]
-
-    def reasons(self, judged: Judged, comparison: Comparison) -> tuple[str, ...]:
-        """Why a device takes more than it did."""
-        lines = judged.measured[comparison.name].lines
-        reasons = find_reasons(comparison, lines, self.diffs.get(comparison.name))
-        # Snapshots name a file with its directory; to a check the program's own goes without.
-        own = f" {judged.scenario.directory.name}/"
-        return tuple(reason.replace(own, " ") for reason in reasons)
 
 
 def render_check(view: CheckView, width: int = 80) -> str:

@@ -1,7 +1,7 @@
-"""Two snapshots compared, for people and for programs; the document is schema "ullage.diff/1".
+"""Two snapshots compared, for people.
 
 render_diff(report, width=80)         a text
-diff_document(report)                 what json.dumps takes
+print_diff(report, Console())         the same on a terminal
 """
 
 from __future__ import annotations
@@ -14,53 +14,21 @@ from rich.table import Table
 from rich.text import Text
 
 from ullage.explain.compare.causes import MIN_SHARE
-from ullage.explain.compare.changes import Change, ModuleChange, Side, signed
+from ullage.explain.compare.changes import Change, ModuleChange, signed
 from ullage.explain.compare.diff import DiffReport, PhaseChange
 from ullage.explain.compare.differences import Difference
 from ullage.explain.owners.sites import UNKNOWN_SITE
-from ullage.explain.snapshot import DeviceSnapshot
-from ullage.report.document.run import Document
+from ullage.report.module_names import name_module
 from ullage.report.palette import CATEGORY_LOOKS
-from ullage.report.text.modules import name_module
-from ullage.report.text.terminal import make_grid, print_parts, render
+from ullage.report.terminal import make_grid, print_parts, render
 from ullage.units import format_bytes
 
-DIFF_SCHEMA = "ullage.diff/1"
 _MAX_ROWS = 12
 _MAX_CAUSES = 5
 # Of the column in which changes stand beside places, with what is between the two.
 _CHANGE_WIDTH = 16
 # Places that changed by less than this share of the larger peak are summed up.
 _SHOWN_SHARE = 0.001
-
-
-def diff_document(report: DiffReport) -> Document:
-    """The document of a comparison."""
-    return {
-        "schema": DIFF_SCHEMA,
-        "before": _peaks(report.before),
-        "after": _peaks(report.after),
-        "changed_allocated_bytes": report.changed_bytes,
-        "changed_reserved_bytes": report.changed_reserved_bytes,
-        "categories_are": "known" if report.is_known else "guessed",
-        "causes": [
-            {"kind": cause.kind.value, "rule": cause.code or None, "text": cause.text,
-             "changed_bytes": cause.changed_bytes}
-            for cause in report.causes
-        ],
-        "differences": [
-            {"name": difference.name, "before": difference.before, "after": difference.after}
-            for difference in report.differences
-        ],
-        "phases": [_phase(change) for change in report.phases],
-        "by_category": [_change(change) for change in report.by_category],
-        "by_module": [
-            {"path": one.path, "before_bytes": one.before_bytes, "after_bytes": one.after_bytes,
-             "changed_bytes": one.changed_bytes}
-            for one in report.by_module
-        ],
-        "by_site": [_change(change) for change in report.by_site],
-    }  # fmt: skip
 
 
 def render_diff(report: DiffReport, width: int = 80) -> str:
@@ -75,8 +43,7 @@ def print_diff(report: DiffReport, console: Console) -> None:
 
 def diff_line(report: DiffReport) -> str:
     """What it comes to, in one line."""
-    before, after = _peaks(report.before), _peaks(report.after)
-    allocated = [side["peak_allocated_bytes"] for side in (before, after)]
+    allocated = [side.peak_allocated_bytes for side in (report.before, report.after)]
     if not report.changed_bytes and not report.changed_reserved_bytes:
         return f"the peaks are the same: {format_bytes(allocated[0], 2)} allocated"
     shown = " to ".join(format_bytes(size, 2) for size in allocated)
@@ -226,38 +193,3 @@ def _sizes(change: Change) -> list[str]:
 
 def _style(changed_bytes: int) -> str:
     return "red" if changed_bytes > 0 else "green" if changed_bytes < 0 else "dim"
-
-
-def _peaks(device: DeviceSnapshot) -> Document:
-    return {
-        "device": device.index,
-        "peak_allocated_bytes": device.peak_allocated_bytes,
-        "peak_reserved_bytes": device.peak_reserved_bytes,
-        "num_events": device.replay.num_events,
-    }
-
-
-def _phase(change: PhaseChange) -> Document:
-    return {
-        "name": change.name,
-        "before_bytes": change.before_bytes,
-        "after_bytes": change.after_bytes,
-        "changed_bytes": change.changed_bytes,
-        "by_category": [_change(one) for one in change.by_category],
-        "by_site": [_change(one) for one in change.by_site[:_MAX_ROWS]],
-    }
-
-
-def _change(change: Change) -> Document:
-    return {
-        "name": change.name,
-        "category": change.category.value if change.category else None,
-        "before": _side(change.before),
-        "after": _side(change.after),
-        "changed_bytes": change.changed_bytes,
-        "looks_like": change.looks_like,
-    }
-
-
-def _side(side: Side) -> Document:
-    return {"bytes": side.size_bytes, "blocks": side.num_blocks, "lines": list(side.lines)}

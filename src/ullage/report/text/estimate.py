@@ -1,15 +1,13 @@
-"""The answer of `ullage estimate` about training, for people and for programs.
+"""The answer of `ullage estimate` about training, for people.
 
-estimate_document(answer)         what json.dumps takes, schema "ullage.estimate/1"
-print_estimate(answer, Console()) the same on a terminal
+print_estimate(answer, Console())     on a terminal
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.text import Text
@@ -19,14 +17,13 @@ from ullage.estimate.training.answer import Answer, GpuRow, Knob, Largest
 from ullage.estimate.training.estimate import TrainingEstimate
 from ullage.estimate.training.infinity import HostMemory
 from ullage.estimate.training.layout import Layout
-from ullage.estimate.training.timeline import Moment
+from ullage.report.document.estimate import name_verdict
 from ullage.report.palette import CACHE_LOOK, CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
-from ullage.report.text.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
 __all__ = [
-    "estimate_document",
     "estimate_line",
     "host_line",
     "look_of_term",
@@ -35,7 +32,6 @@ __all__ = [
     "render_estimate",
 ]
 
-ESTIMATE_SCHEMA: Final = "ullage.estimate/1"
 _LOOK_OF_TERM: Final = {
     "context": CONTEXT_LOOK,
     "block rounding": CACHE_LOOK,
@@ -45,43 +41,6 @@ _RIGHT: Final[JustifyMethod] = "right"
 _MOST_GPUS: Final = 24
 _MOST_ALIKE: Final = 8
 _BAR_WIDTH: Final = 20
-
-
-def estimate_document(answer: Answer) -> dict[str, Any]:
-    """The document of an answer; sizes are bytes."""
-    one = answer.estimate
-    return {
-        "schema": ESTIMATE_SCHEMA,
-        "kind": "training",
-        "verdict": _verdict(one),
-        "model": {
-            "name": one.model,
-            "source": answer.source,
-            "num_parameters": one.num_parameters,
-            "num_trainable": one.num_trainable,
-            "num_rank_parameters": one.num_rank_parameters,
-        },
-        "recipe": asdict(one.recipe),
-        "gpu": one.gpu,
-        "capacity_bytes": one.capacity_bytes,
-        "used_bytes": one.bytes,
-        "used_low_bytes": one.low_bytes,
-        "used_high_bytes": one.high_bytes,
-        "headroom_bytes": one.headroom_bytes,
-        "terms": [_term(term) for term in one.terms],
-        "peak": _moment(one.peak),
-        "phases": {name: _moment(moment) for name, moment in one.peaks.items()},
-        "timeline": [asdict(stretch) for stretch in one.stretches],
-        "host_bytes": one.host.memory.likely,
-        "host_low_bytes": one.host.memory.low,
-        "host_high_bytes": one.host.memory.high,
-        "disk_bytes": one.host.disk_bytes,
-        "work": one.work,
-        "assumptions": list(one.assumptions),
-        "which_gpu": [asdict(row) for row in answer.gpus],
-        "largest": None if answer.largest is None else asdict(answer.largest),
-        "knobs": [asdict(knob) for knob in answer.knobs],
-    }
 
 
 def estimate_line(answer: Answer) -> str:
@@ -99,28 +58,9 @@ def print_estimate(answer: Answer, console: Console) -> None:
     print_parts(_parts(answer, bar_mark(console)), console)
 
 
-def _term(term: OwnedTerm) -> dict[str, Any]:
-    return asdict(term) | {"category": term.category.value}
-
-
-def _moment(moment: Moment) -> dict[str, Any]:
-    return asdict(moment) | {
-        "by_category": {key.value: size for key, size in moment.by_category.items()},
-        "requested_by_category": {
-            key.value: size for key, size in moment.requested_by_category.items()
-        },
-    }
-
-
-def _verdict(estimate: TrainingEstimate) -> str | None:
-    if estimate.capacity_bytes is None or (estimate.is_floor and estimate.fits is None):
-        return None
-    return {True: "fits", False: "does_not_fit", None: "may_fit"}[estimate.fits]
-
-
 def _headline(estimate: TrainingEstimate) -> Text:
     between = f"{format_bytes(estimate.low_bytes)} to {format_bytes(estimate.high_bytes)}"
-    verdict = _verdict(estimate)
+    verdict = name_verdict(estimate)
     if verdict is None and estimate.is_floor:
         at_least = format_bytes(estimate.low_bytes)
         return Text.assemble(

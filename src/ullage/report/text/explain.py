@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -17,9 +16,10 @@ from rich.text import Text
 
 from ullage.explain.rules.case import Case, make_case
 from ullage.explain.rules.rule import Finding, Kind, Rule
-from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
+from ullage.explain.snapshot import DeviceSnapshot
 from ullage.explain.trial import MakesItFit, Trial
 from ullage.report.palette import CATEGORY_LOOKS
+from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.report.text.explain_parts import (
     describe_file,
     fragmentation_parts,
@@ -30,27 +30,12 @@ from ullage.report.text.explain_parts import (
 )
 from ullage.report.text.explain_recorded import recorded_parts
 from ullage.report.text.modules import module_table
-from ullage.report.text.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.report.views import ExplainView
 from ullage.trace.model import Category
 from ullage.units import format_bytes
 
 _MAX_FINDINGS = 8
 _MAX_NAMED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainView:
-    """What is printed: the report, what the rules found, and what was asked besides.
-
-    Attributes:
-        path: of the file, as the user gave it.
-        request_bytes: a size whose room is asked for; None: none.
-    """
-
-    path: str
-    report: SnapshotReport
-    findings: tuple[Finding, ...]
-    request_bytes: int | None = None
 
 
 def render_explain(view: ExplainView, width: int = 80) -> str:
@@ -219,7 +204,6 @@ def _wrap(text: str, width: int, margin: str) -> list[str]:
 
 
 __all__ = [
-    "ExplainView",
     "explain_line",
     "print_explain",
     "render_explain",

@@ -25,7 +25,7 @@ from ullage.report.palette import (
     USED_LOOK,
     Look,
 )
-from ullage.report.text.terminal import draw_bar, make_grid
+from ullage.report.terminal import draw_bar, make_grid
 from ullage.units import format_bytes
 
 _MAX_SITES = 10

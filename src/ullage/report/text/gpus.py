@@ -1,23 +1,23 @@
-"""The catalogue of GPUs, for people and for programs.
+"""The catalogue of GPUs, for people.
 
 `ullage gpus` prints a table of all, grouped by where they are sold and their generation;
 `ullage gpus hopper` one group; `ullage gpus h100` a picture of one GPU's memory and every figure
-with the numbers of its sources, which are listed below. `--json` gives the same as one document.
+with the numbers of its sources, which are listed below.
 """
 
 from __future__ import annotations
 
 import textwrap
-from dataclasses import asdict, fields
+from dataclasses import fields
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.markup import escape
 from rich.table import Table
 
 from ullage.gpus import EstimateOnlyGpu, Gpu, Segment, TensorRates, sources_of
-from ullage.gpus.levels import memory_levels
-from ullage.report.text.gpu_picture import draw_memory_levels, format_rate
+from ullage.gpus.levels import MemoryLevel, memory_levels
+from ullage.report.document.gpus import list_sources, name_basis
 from ullage.units import GB, format_bytes
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from ullage.gpus import Source
-
     Entry = Gpu | EstimateOnlyGpu
 
-__all__ = ["gpus_document", "print_gpu", "print_gpus"]
+__all__ = ["print_gpu", "print_gpus"]
 
-SCHEMA: Final = "ullage.gpus/1"
 _TERA: Final = 1000 * GB
+# Widths of the boxes of the memory picture: the nearest level is at the top and narrowest.
+_INSIDE: Final = (20, 24, 28, 32, 36, 40)
+_WIDEST: Final = 42
 _WIDTH: Final = 80
 _MEMORY_IS: Final = (
     "\nMemory as CUDA reports it. exact: read to the byte; assumed: read rounded, or\n"
@@ -45,34 +45,6 @@ _HOW_TO_GO_ON: Final = (
     "\n`ullage gpus NAME` shows every figure of one, with its sources; `ullage gpus\n"
     "hopper` lists a group: a generation, a capability, a market or a maker."
 )
-
-
-def gpus_document(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu]) -> dict[str, object]:
-    """The document `ullage.gpus/1`: each GPU with its figures, and for each figure its sources."""
-    entries: list[Entry] = [*gpus, *others]
-    sources = {source.id: source for entry in entries for source in _sources(entry)}
-    return {
-        "schema": SCHEMA,
-        "gpus": [
-            {
-                **_plain(gpu),
-                "basis": {
-                    "total_bytes": _basis(is_exact=gpu.is_total_exact),
-                    "context_bytes": _basis(is_exact=False),
-                },
-                "memory_levels": [
-                    {"name": level.name, "bytes": level.num_bytes, "bytes_per_s": level.bytes_per_s}
-                    for level in memory_levels(gpu)
-                ],
-            }
-            for gpu in gpus
-        ],
-        "estimate_only": [_plain(other) for other in others],
-        "sources": {
-            key: {"title": s.title, "url": s.url, "opened": s.is_opened}
-            for key, s in sources.items()
-        },
-    }
 
 
 def print_gpus(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu], console: Console) -> None:
@@ -90,10 +62,10 @@ def print_gpus(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu], console: 
 def print_gpu(entry: Entry, console: Console) -> None:
     """Prints everything about one GPU: its memory as a picture, each figure with its sources."""
     found = sources_of(entry)
-    numbers = {source: number for number, source in enumerate(_sources(entry), start=1)}
+    numbers = {source: number for number, source in enumerate(list_sources(entry), start=1)}
     console.print(escape(entry.name), style="bold", highlight=False)
     if isinstance(entry, Gpu):
-        console.print(f"\n{draw_memory_levels(entry)}\n", markup=False, highlight=False)
+        console.print(f"\n{_draw_memory_levels(entry)}\n", markup=False, highlight=False)
     else:
         console.print(_ESTIMATE_ONLY, markup=False, highlight=False)
         console.print()
@@ -130,9 +102,9 @@ def _line(gpu: Gpu) -> tuple[str, ...]:
     return (
         gpu.slug,
         format_bytes(gpu.total_bytes, digits=2),
-        _basis(is_exact=gpu.is_total_exact),
+        name_basis(is_exact=gpu.is_total_exact),
         gpu.memory_type,
-        format_rate(gpu.bandwidth_bytes_per_s),
+        _format_rate(gpu.bandwidth_bytes_per_s),
         str(gpu.num_multiprocessors),
         _tera(gpu.tensor_ops_per_s.fp16),
     )
@@ -141,7 +113,7 @@ def _line(gpu: Gpu) -> tuple[str, ...]:
 def _other_line(other: EstimateOnlyGpu) -> tuple[str, ...]:
     sizes = other.memory_sizes_gb
     span = f"{sizes[0]} GB" if len(sizes) == 1 else f"{sizes[0]}-{sizes[-1]} GB"
-    rate = format_rate(other.bandwidth_bytes_per_s)
+    rate = _format_rate(other.bandwidth_bytes_per_s)
     return other.slug, span, "", other.memory_type, rate, "", _tera(other.tensor_ops_per_s.fp16)
 
 
@@ -155,7 +127,7 @@ def _rows(gpu: Gpu) -> list[tuple[str, str, str]]:
         ("size on the box", f"{gpu.nominal_size} {gpu.memory_type}", "nominal_size"),
         ("memory", _total(gpu), "total_bytes"),
         ("context, assumed", _context(gpu), "context_bytes"),
-        ("bandwidth", format_rate(gpu.bandwidth_bytes_per_s), "bandwidth_bytes_per_s"),
+        ("bandwidth", _format_rate(gpu.bandwidth_bytes_per_s), "bandwidth_bytes_per_s"),
         ("memory bus", _unit(gpu.memory_bus_bits, "bits"), "memory_bus_bits"),
         ("memory clock", _megahertz(gpu.memory_clock_khz), "memory_clock_khz"),
         ("clock", _megahertz(gpu.clock_khz), "clock_khz"),
@@ -165,7 +137,7 @@ def _rows(gpu: Gpu) -> list[tuple[str, str, str]]:
         ("tensor cores", _rates(gpu.tensor_ops_per_s), "tensor_ops_per_s"),
         ("form", gpu.form, "form"),
         ("host link", gpu.host_link, "host_link"),
-        ("NVLink", format_rate(gpu.nvlink_bytes_per_s) or "none", "nvlink_bytes_per_s"),
+        ("NVLink", _format_rate(gpu.nvlink_bytes_per_s) or "none", "nvlink_bytes_per_s"),
     ]
 
 
@@ -192,30 +164,16 @@ def _other_rows(other: EstimateOnlyGpu) -> list[tuple[str, str, str]]:
         ("sold for", other.segment.value, "segment"),
         ("architecture", other.architecture, "architecture"),
         ("memory", f"{sizes} GB {other.memory_type}{shared}", "memory_sizes_gb"),
-        ("bandwidth", format_rate(other.bandwidth_bytes_per_s), "bandwidth_bytes_per_s"),
+        ("bandwidth", _format_rate(other.bandwidth_bytes_per_s), "bandwidth_bytes_per_s"),
         (cores, _unit(other.num_cores, ""), "num_cores"),
         ("matrix units", _rates(other.tensor_ops_per_s), "tensor_ops_per_s"),
     ]
 
 
-def _plain(entry: Entry) -> dict[str, Any]:
-    """A record as JSON has it, with the sources of its figures."""
-    return {
-        **{name: value for name, value in asdict(entry).items() if name != "measured"},
-        "segment": entry.segment.value,
-        "sources": {k: [source.id for source in v] for k, v in sources_of(entry).items()},
-    }
-
-
-def _sources(entry: Entry) -> list[Source]:
-    """Every source of a GPU once, in the order in which its figures need them."""
-    return list(dict.fromkeys(source for found in sources_of(entry).values() for source in found))
-
-
 def _total(gpu: Gpu) -> str:
     low, high = (format_bytes(end, digits=2) for end in (gpu.total_low_bytes, gpu.total_high_bytes))
     lines = [
-        f"{format_bytes(gpu.total_bytes, digits=2)}, {_basis(is_exact=gpu.is_total_exact)}",
+        f"{format_bytes(gpu.total_bytes, digits=2)}, {name_basis(is_exact=gpu.is_total_exact)}",
         f"{gpu.total_bytes:,} bytes",
         f"between {low} and {high}",
         gpu.total_note,
@@ -238,10 +196,6 @@ def _tera(rate: int | None) -> str:
     return "" if rate is None else f"{rate / _TERA:.{0 if rate >= 100 * _TERA else 1}f}"
 
 
-def _basis(*, is_exact: bool) -> str:
-    return "exact" if is_exact else "assumed"
-
-
 def _capability(gpu: Gpu) -> str:
     return ".".join(map(str, gpu.compute_capability))
 
@@ -252,3 +206,48 @@ def _unit(value: int | None, unit: str) -> str:
 
 def _megahertz(khz: int | None) -> str:
     return "unknown" if khz is None else f"{khz / 1000:.0f} MHz"
+
+
+def _draw_memory_levels(gpu: Gpu) -> str:
+    """Draws the levels as boxes, one under the other, each wider than the one above it."""
+    levels = memory_levels(gpu)
+    boxed = [level for level in levels if level.name not in {"host link", "NVLink"}]
+    lines = [_draw_edge(None, _INSIDE[0])]
+    for index, level in enumerate(boxed):
+        inside = _INSIDE[index]
+        below = _INSIDE[index + 1] if index + 1 < len(boxed) else None
+        lines += [_draw_body(level, inside), _draw_edge(inside, below)]
+    return "\n".join([*lines, *_draw_links(levels[len(boxed) :])])
+
+
+def _format_rate(bytes_per_s: int | None) -> str:
+    """Writes a bandwidth for people: "3350 GB/s", "33.5 TB/s", and nothing for one unknown."""
+    if bytes_per_s is None:
+        return ""
+    if bytes_per_s >= 10 * _TERA:
+        return f"{bytes_per_s / _TERA:.1f} TB/s"
+    digits = 0 if bytes_per_s >= 100 * GB else 1
+    return f"{bytes_per_s / GB:.{digits}f} GB/s"
+
+
+def _draw_body(level: MemoryLevel, inside: int) -> str:
+    size = "?" if level.num_bytes is None else format_bytes(level.num_bytes)
+    gap = inside - 2 - len(level.name) - len(size)
+    box = f"| {level.name}{'' if gap > 0 else ' '}{' ' * max(gap, 0)}{size} |"
+    beside = ", ".join(text for text in (_format_rate(level.bytes_per_s), level.note) if text)
+    return f"{box:^{_WIDEST}}  {beside}".rstrip()
+
+
+def _draw_edge(above: int | None, below: int | None) -> str:
+    widest = max(width for width in (above, below) if width is not None)
+    return f"{'+' + '-' * widest + '+':^{_WIDEST}}".rstrip()
+
+
+def _draw_links(links: Sequence[MemoryLevel]) -> list[str]:
+    lines = []
+    for link in links:
+        rate = _format_rate(link.bytes_per_s)
+        each = f"{rate} each way" if link.name == "host link" and rate else rate
+        beside = ", ".join(text for text in (each, link.note) if text)
+        lines += [f"{'||':^{_WIDEST}}".rstrip(), f"{link.name:^{_WIDEST}}  {beside}"]
+    return lines

@@ -1,7 +1,6 @@
-"""What became of a lock file, for people and for programs; the document is schema "ullage.lock/1".
+"""What became of a lock file, for people.
 
 render_locked(report, width=80)       a text
-lock_document(report)                 what json.dumps takes
 """
 
 from __future__ import annotations
@@ -14,33 +13,8 @@ from rich.text import Text
 from ullage.explain.compare.changes import signed
 from ullage.gate.compare import Comparison
 from ullage.gate.locking import LockReport
-from ullage.report.document.check import entry_document
-from ullage.report.document.run import Document
-from ullage.report.text.terminal import make_grid, print_parts, render
+from ullage.report.terminal import make_grid, print_parts, render
 from ullage.units import format_bytes
-
-LOCK_SCHEMA = "ullage.lock/1"
-
-
-def lock_document(report: LockReport) -> Document:
-    """The document of a lock; sizes are bytes."""
-    found = {
-        comparison.name: comparison.entry
-        for case in report.judged
-        for comparison in case.comparisons
-    }
-    return {
-        "schema": LOCK_SCHEMA,
-        "lock": report.path.name,
-        "exit_code": int(report.exit_code),
-        "written": {name: entry_document(found[name]) for name in report.written},
-        "removed": list(report.removed),
-        "left": {name: entry_document(found[name]) for name in report.left},
-        "refused": {
-            case.name: {"state": case.state.value, "reason": case.reason, "output": case.output}
-            for case in report.refused
-        },
-    }
 
 
 def render_locked(report: LockReport, width: int = 80) -> str:

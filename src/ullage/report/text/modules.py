@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from ullage.explain.owners.modules import ModuleShare, merge_numbered
-from ullage.report.text.terminal import make_grid
+from ullage.report.module_names import name_module
+from ullage.report.terminal import make_grid
 from ullage.units import format_bytes
 
 _MAX_ROWS = 8
-OUTSIDE = "outside of all modules"
-ITSELF = "the model itself"
 
 
 def module_table(shares: Sequence[ModuleShare]) -> Table:
@@ -27,10 +26,3 @@ def module_table(shares: Sequence[ModuleShare]) -> Table:
         size = sum(share.size_bytes for share in rest)
         table.add_row(f"  ({len(rest)} more)", format_bytes(size, 2))
     return table
-
-
-def name_module(path: str | None) -> str:
-    """A module's path for people, who have nothing to call the outermost one by."""
-    if path is None:
-        return OUTSIDE
-    return path or ITSELF

@@ -31,9 +31,9 @@ from ullage.report.palette import (
     FREE_LOOK,
     NON_TORCH_LOOK,
 )
+from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.report.text.modules import module_table
 from ullage.report.text.remedies import remedy_parts
-from ullage.report.text.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.trace.model import StepKind
 from ullage.units import format_bytes
 

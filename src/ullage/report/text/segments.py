@@ -1,48 +1,25 @@
-"""Segments of a chain side by side, for people and for programs.
+"""Segments of a chain side by side, for people.
 
 render_segments(report, width=80)   a text
-segments_document(report)           what json.dumps takes, schema "ullage.segments/1"
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ullage.plan.sizes.chains import ChainReport, Cut
+from ullage.plan.sizes.chains import ChainReport
 from ullage.report.palette import USED_LOOK
-from ullage.report.text.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.units import format_bytes
 
-SEGMENTS_SCHEMA: Final = "ullage.segments/1"
 _BAR_WIDTH: Final = 10
 _SHOWN_LENGTHS: Final = 8
-
-
-def segments_document(report: ChainReport) -> dict[str, Any]:
-    """The document; sizes of memory are bytes, times seconds by the model of costs."""
-    best = report.best
-    return {
-        "schema": SEGMENTS_SCHEMA,
-        "program": list(report.program),
-        "torch": report.torch,
-        "gpu": report.gpu.slug,
-        "exit_code": int(report.exit_code),
-        "failure": report.failure or None,
-        "chain": report.path,
-        "modules": list(report.modules),
-        "num_units": report.num_units,
-        "least": None if best is None else best.name,
-        "plan": None if best is None or best.plan is None else best.plan.document,
-        "segmentations": [_cut(cut) for cut in report.cuts],
-        "num_runs": report.num_runs,
-        "wall_s": round(report.wall_s, 3),
-    }
 
 
 def render_segments(report: ChainReport, width: int = 80) -> str:
@@ -116,16 +93,3 @@ def _in_words(lengths: Sequence[int]) -> str:
         return ",".join(map(str, lengths))
     runs = [(length, len(list(same))) for length, same in itertools.groupby(lengths)]
     return ",".join(f"{length}x{number}" if number > 1 else f"{length}" for length, number in runs)
-
-
-def _cut(cut: Cut) -> dict[str, Any]:
-    return {
-        "name": cut.name,
-        "lengths": list(cut.lengths),
-        "spares_last": cut.spares_last,
-        "peak_used_bytes": cut.used_bytes,
-        "peak_allocated_bytes": cut.allocated_bytes,
-        "recomputed": round(cut.recomputed, 6),
-        "step_s": cut.step_s,
-        "why_not": cut.why_not or None,
-    }

@@ -1,14 +1,12 @@
-"""The answer of `ullage estimate --serve`, for people and for programs.
+"""The answer of `ullage estimate --serve`, for people.
 
-serving_document(found, source)         what json.dumps takes, schema "ullage.estimate/1"
-print_serving(found, source, Console()) the same on a terminal
+print_serving(estimate, source, Console())    on a terminal
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -17,8 +15,7 @@ from ullage.estimate.serving.gpu_ranking import ServingRow
 from ullage.estimate.serving.serving_plan import ServingEstimate, Verdict
 from ullage.estimate.term import Term
 from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
-from ullage.report.text.estimate import ESTIMATE_SCHEMA
-from ullage.report.text.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 
@@ -27,7 +24,6 @@ __all__ = [
     "print_serving",
     "render_serving",
     "room_rows",
-    "serving_document",
     "serving_line",
 ]
 
@@ -48,45 +44,6 @@ _STYLES: Final = {
     Verdict.MAY_FIT: "bold yellow",
     Verdict.DOES_NOT_FIT: "bold red",
 }
-
-
-def serving_document(
-    serving_estimate: ServingEstimate, source: str, gpus: Sequence[ServingRow] = ()
-) -> dict[str, Any]:
-    """The document of an answer; sizes are bytes, three numbers are low, likely and high."""
-    plan = {
-        name: getattr(serving_estimate.plan, name)
-        for name in serving_estimate.plan.__slots__
-        if name != "gpu"
-    }
-    return {
-        "schema": ESTIMATE_SCHEMA,
-        "kind": "serving",
-        "verdict": None
-        if serving_estimate.verdict is None
-        else serving_estimate.verdict.value.replace(" ", "_"),
-        "reason": serving_estimate.reason,
-        "model": {
-            "name": serving_estimate.model,
-            "source": source,
-            "num_parameters": serving_estimate.num_parameters,
-        },
-        "plan": plan,
-        "gpu": None if serving_estimate.plan.gpu is None else serving_estimate.plan.gpu.slug,
-        "capacity_bytes": serving_estimate.capacity_bytes,
-        "terms": [asdict(term) for term in serving_estimate.terms],
-        "kv_groups": [asdict(group) for group in serving_estimate.kv_groups],
-        "kv_bytes": list(serving_estimate.kv_bytes),
-        "block_size": serving_estimate.block_size,
-        "block_bytes": serving_estimate.block_bytes,
-        "num_blocks": list(serving_estimate.num_blocks),
-        "tokens": list(serving_estimate.tokens),
-        "concurrency": list(serving_estimate.concurrency),
-        "users": list(serving_estimate.users),
-        "longest": list(serving_estimate.longest),
-        "remarks": list(serving_estimate.remarks),
-        "which_gpu": [asdict(row) for row in gpus],
-    }
 
 
 def serving_line(serving_estimate: ServingEstimate) -> str:

@@ -1,8 +1,6 @@
-"""A sweep for people and for programs: a table with a bar for each run, how memory grows, what
-fits; and the document, schema "ullage.sweep/1".
+"""A sweep, for people: a table with a bar for each run, how memory grows, what fits.
 
 render_sweep(report, width=80)        a text
-sweep_document(report)                what json.dumps takes
 """
 
 from __future__ import annotations
@@ -16,37 +14,15 @@ from rich.text import Text
 from ullage.explain.compare.sweep import Line, Point, SweepReport, parse_number
 from ullage.explain.stops import describe_stop
 from ullage.explain.verdict import Verdict
-from ullage.report.document.run import Document, run_document
 from ullage.report.palette import USED_LOOK
-from ullage.report.text.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
 from ullage.units import format_bytes
 
-SWEEP_SCHEMA = "ullage.sweep/1"
 _MIN_BAR, _MAX_BAR = 6, 24
 # A grid of many variables has a line for each setting of the others.
 _MAX_LINES = 12
 _GPU_SIDE: tuple[JustifyMethod, ...] = ("left",)
 _SIZE_SIDES: tuple[JustifyMethod, ...] = ("right",) * 4
-
-
-def sweep_document(report: SweepReport) -> Document:
-    """The document of a sweep: each run's own document, and what they say together."""
-    return {
-        "schema": SWEEP_SCHEMA,
-        "program": list(report.template),
-        "variables": {name: list(values) for name, values in report.variables},
-        "gpus": [gpu.slug for gpu in report.gpus],
-        "exit_code": int(report.exit_code),
-        "wall_s": round(report.wall_s, 3),
-        "was_interrupted": report.was_interrupted,
-        "fresh_because": report.fresh_because or None,
-        "runs": [_point(point) for point in report.points],
-        "lines": [_line(line) for line in report.lines],
-        "largest": {
-            gpu.slug: [dict(values) for values in report.largest(gpu.slug)] for gpu in report.gpus
-        },
-        "smallest_gpu": report.smallest_gpu,
-    }
 
 
 def render_sweep(report: SweepReport, width: int = 80) -> str:
@@ -228,26 +204,3 @@ def _basis(report: SweepReport) -> Sequence[str]:
         *(f"  {what}" for what in list(named)[:6]),
         *([f"  and {len(named) - 6} more; each run's own are in --json"] if len(named) > 6 else []),
     ]
-
-
-def _point(point: Point) -> Document:
-    return {
-        "values": dict(point.setting.values),
-        "gpu": point.setting.gpu.slug,
-        "run": run_document(point.report),
-    }
-
-
-def _line(line: Line) -> Document:
-    return {
-        "variable": line.variable,
-        "held": dict(line.held),
-        "gpu": line.gpu,
-        "fixed_bytes": line.fixed_bytes,
-        "bytes_per_unit": line.bytes_per_unit,
-        "from_value": line.from_value,
-        "num_runs": line.num_points,
-        "deviation_bytes": line.deviation_bytes,
-        "forecast": line.forecast,
-        "is_forecast_capped": line.is_forecast_capped,
-    }

@@ -1,8 +1,6 @@
-"""A snapshot's requests under other settings, for people and for programs; the document is schema
-"ullage.what_if/1".
+"""A snapshot's requests under other settings, for people.
 
 render_what_if(report, width=80)      a text
-what_if_document(report)              what json.dumps takes
 """
 
 from __future__ import annotations
@@ -14,40 +12,11 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ullage.report.document.run import Document
-from ullage.report.text.terminal import make_grid, print_parts, render
+from ullage.report.document.what_if import list_families
+from ullage.report.terminal import make_grid, print_parts, render
 from ullage.units import format_bytes
 from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
 from ullage.whatif.settings import MEANINGS, Family, Setting
-
-WHAT_IF_SCHEMA = "ullage.what_if/1"
-
-
-def what_if_document(report: WhatIfReport) -> Document:
-    """The document of the replays."""
-    recommended = report.recommended
-    return {
-        "schema": WHAT_IF_SCHEMA,
-        "device": report.device,
-        "torch": report.torch,
-        "gpu": report.gpu,
-        "total_bytes": report.total_bytes,
-        "context_bytes": report.context_bytes,
-        "num_requests": report.num_requests,
-        "is_whole_trace": report.is_whole,
-        "check": _check_document(report.check),
-        "lower_bound_bytes": report.lower_bound_bytes,
-        "packing": {"bytes": report.packing.size_bytes, "method": report.packing.method},
-        "tried": [_tried_document(one) for one in report.tried],
-        "recommended": None if recommended is None else recommended.setting.text,
-        "on_gpus": [
-            {"gpu": one.gpu, "total_bytes": one.total_bytes, **_tried_document(one.tried)}
-            for one in report.on_gpus
-        ],
-        "meanings": {family.value: MEANINGS[family] for family in _families(report)},
-        "contradictions": list(report.contradictions),
-        "notes": list(report.notes),
-    }
 
 
 def render_what_if(report: WhatIfReport, width: int = 80) -> str:
@@ -102,7 +71,7 @@ def _parts(report: WhatIfReport, width: int) -> Iterator[RenderableType]:
         yield Text("\nTo use it", style="bold")
         yield Text(_wrap(_change(best.setting), width))
     yield Text("\nWhat the settings do", style="bold")
-    for family in _families(report):
+    for family in list_families(report):
         yield Text(_wrap(f"{family.value}: {MEANINGS[family]}", width), style="dim")
 
 
@@ -228,48 +197,5 @@ def _change(setting: Setting) -> str:
     return f"{text}, and call {call} before the first allocation"
 
 
-def _families(report: WhatIfReport) -> list[Family]:
-    """Those that were tried, in the order of the first setting of each."""
-    return list(dict.fromkeys(one.setting.family for one in report.tried[1:]))
-
-
 def _wrap(text: str, width: int) -> str:
     return "\n".join(textwrap.wrap(text, width - 2, initial_indent="  ", subsequent_indent="    "))
-
-
-def _check_document(check: Check) -> Document:
-    return {
-        "is_exact": check.is_exact,
-        "recorded_peak_reserved_bytes": check.recorded_reserved_bytes,
-        "replayed_peak_reserved_bytes": check.replayed_reserved_bytes,
-        "num_recorded_segments": check.num_recorded_segments,
-        "num_replayed_segments": check.num_replayed_segments,
-        "has_same_segments": check.has_same_segments,
-        "reasons": list(check.reasons),
-    }
-
-
-def _tried_document(tried: Tried) -> Document:
-    outcome = tried.outcome
-    shared = {
-        "settings": tried.setting.text,
-        "memory_fraction": tried.setting.fraction,
-        "family": tried.setting.family.value,
-        "conflicts": list(tried.conflicts),
-    }
-    if outcome is None:
-        return {**shared, "refused": tried.refusal}
-    return {
-        **shared,
-        "fits": outcome.fits,
-        "peak_requested_bytes": outcome.peak_requested_bytes,
-        "peak_allocated_bytes": outcome.peak_allocated_bytes,
-        "peak_reserved_bytes": outcome.peak_reserved_bytes,
-        "unused_bytes": outcome.unused_bytes,
-        "num_segments": len(outcome.segments),
-        "num_alloc_retries": outcome.num_retries,
-        "num_device_allocs": outcome.num_device_allocs,
-        "failed_event": outcome.failed_event,
-        "num_failed_again": outcome.num_failed_again,
-        "replay_s": round(outcome.replay_s, 3),
-    }

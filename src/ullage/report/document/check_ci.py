@@ -20,7 +20,6 @@ from ullage.gate.reasons import name_place
 from ullage.gate.verdicts import Judged, State
 from ullage.printable import printable, printable_lines
 from ullage.report.text.check import (
-    CheckView,
     case_line,
     check_line,
     label_category,
@@ -28,6 +27,7 @@ from ullage.report.text.check import (
     render_check,
     state_text,
 )
+from ullage.report.views import CheckView
 from ullage.units import format_bytes
 
 # GitHub shows ten errors of a step, and refuses a summary above 1 MiB.
