@@ -1,10 +1,8 @@
-"""Checks scenarios against their lock and budget, and locks them: what `ullage check` and `ullage
-lock` are.
+"""Checks scenarios against their lock and budget: what `ullage check` and `ullage.check` are.
 
-    check = ullage.check()                      # of the ullage.toml here, or above
-    check.exit_code, check.judged[0].state
-    print(check.text())
-    ullage.lock(update=["train"])
+check = ullage.check()                      # of the ullage.toml here, or above
+check.exit_code, check.judged[0].state
+print(check.text())
 """
 
 from __future__ import annotations
@@ -19,8 +17,7 @@ from ullage.gate.cache import CACHE_NAME, Cache
 from ullage.gate.cases import CaseResult, Settings, run_cases
 from ullage.gate.config import Configuration, load_configuration
 from ullage.gate.lock import Lock, read_lock
-from ullage.gate.locking import LockReport, write_entries
-from ullage.gate.matching import is_of, select
+from ullage.gate.matching import select
 from ullage.gate.scenario import Case, expand
 from ullage.gate.verdicts import Judged, State, exit_code_of, judge
 
@@ -75,31 +72,6 @@ class Check:
         return render_check(self.view, width)
 
 
-@dataclass(frozen=True, slots=True)
-class Locked:
-    """A finished lock: what was run, and what became of the entries."""
-
-    report: LockReport
-
-    @property
-    def exit_code(self) -> int:
-        """What the command line exits with: 0, 1 a case runs out of memory, 3 a program failed."""
-        return int(self.report.exit_code)
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.lock/1"."""
-        from ullage.report.document.lock import lock_document
-
-        return lock_document(self.report)
-
-    def text(self, width: int = 80) -> str:
-        """The report for people, without colour."""
-        from ullage.report.text.lock import render_locked
-
-        return render_locked(self.report, width)
-
-
 def check(
     scenarios: Sequence[str] = (),
     *,
@@ -125,68 +97,26 @@ def check(
         SpecError: the configuration or the lock is wrong, or there is no such scenario.
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
     """
-    configuration = _load(config)
-    cases = _cases(configuration, scenarios)
+    configuration = load_from(config)
+    cases = find_cases(configuration, scenarios)
     lock = read_lock(configuration.lock_path)
-    store = _cache(configuration)
-    settings = _settings(store if cached else None, python, on_progress, on_failure)
+    store = open_cache(configuration)
+    settings = make_settings(store if cached else None, python, on_progress, on_failure)
     with run_cases(cases, settings) as results:
-        judged = tuple(_judge(result, lock) for result in results)
+        judged = tuple(judge_result(result, lock) for result in results)
         diffs, drawn = _compare_runs(judged, store, has_pages=pages)
         if cached:
-            _keep_snapshots(judged, store)
+            keep_snapshots(judged, store)
     return Check(configuration, judged, diffs, drawn)
 
 
-def lock(
-    scenarios: Sequence[str] = (),
-    *,
-    update: Sequence[str] = (),
-    config: str | os.PathLike[str] | None = None,
-    python: str | os.PathLike[str] | None = None,
-    cached: bool = True,
-    on_progress: Callable[[str], None] | None = None,
-    on_failure: Callable[[str], None] | None = None,
-) -> Locked:
-    """Writes what scenarios take into the lock file.
-
-    What is locked already stays as it is, unless `update` names it. Entries of scenarios that are
-    no longer in the configuration are removed.
-
-    Args:
-        scenarios: names as for `check`; none: all, or those of `update` alone.
-        update: names of what is to be written anew, even where it takes more.
-        config, python, cached, on_progress, on_failure: as for `check`.
-
-    Raises:
-        SpecError, EnvironmentProblem: as `check` does.
-    """
-    configuration = _load(config)
-    cases = _cases(configuration, (*scenarios, *update))
-    renewed = set(select([case.name for case in cases], update)) if update else set()
-    store = _cache(configuration)
-    before = read_lock(configuration.lock_path)  # what is wrong with it is told before the runs
-    settings = _settings(store if cached else None, python, on_progress, on_failure)
-    with run_cases(cases, settings) as results:
-        judged = tuple(_judge(result, before) for result in results)
-        _keep_snapshots(judged, store)
-    gone = _gone(before, configuration) if not scenarios and not update else ()
-    return Locked(write_entries(configuration.lock_path, judged, renewed, gone))
-
-
-def _gone(lock: Lock, configuration: Configuration) -> tuple[str, ...]:
-    """The entries that no case of any scenario stands for."""
-    names = [
-        case.name for scenario in configuration.scenarios.values() for case in expand(scenario)
-    ]
-    return tuple(entry for entry in lock.scenarios if not any(is_of(entry, name) for name in names))
-
-
-def _load(config: str | os.PathLike[str] | None) -> Configuration:
+def load_from(config: str | os.PathLike[str] | None) -> Configuration:
+    """The configuration of a file, or that of the current directory or above."""
     return load_configuration(Path.cwd(), None if config is None else Path(config))
 
 
-def _cases(configuration: Configuration, wanted: Sequence[str]) -> list[Case]:
+def find_cases(configuration: Configuration, wanted: Sequence[str]) -> list[Case]:
+    """The cases of the named scenarios; no names: of all."""
     cases = {
         case.name: case
         for scenario in configuration.scenarios.values()
@@ -196,23 +126,26 @@ def _cases(configuration: Configuration, wanted: Sequence[str]) -> list[Case]:
     return [cases[name] for name in names]
 
 
-def _cache(configuration: Configuration) -> Cache:
+def open_cache(configuration: Configuration) -> Cache:
+    """The cache beside the configuration."""
     return Cache(configuration.path.with_name(CACHE_NAME))
 
 
-def _settings(
+def make_settings(
     cache: Cache | None,
     python: str | os.PathLike[str] | None,
     on_progress: Callable[[str], None] | None,
     on_failure: Callable[[str], None] | None,
 ) -> Settings:
+    """How the cases are run."""
     interpreter = None if python is None else os.fspath(python)
     if interpreter is not None and os.sep in interpreter:
         interpreter = str(Path(interpreter).expanduser().absolute())
     return Settings(interpreter, cache, on_progress, on_failure)
 
 
-def _judge(result: CaseResult, lock: Lock) -> Judged:
+def judge_result(result: CaseResult, lock: Lock) -> Judged:
+    """The verdict on one finished case."""
     case = result.case
     return judge(
         case.name,
@@ -227,7 +160,7 @@ def _judge(result: CaseResult, lock: Lock) -> Judged:
     )
 
 
-def _keep_snapshots(judged: Sequence[Judged], cache: Cache) -> None:
+def keep_snapshots(judged: Sequence[Judged], cache: Cache) -> None:
     """Those of runs that went through: any may be what the next one is compared with."""
     for one in judged:
         for measured in one.measured.values():
@@ -260,6 +193,3 @@ def _compare_runs(
             if has_pages and now is not None:
                 drawn[name] = diffs[name].html if name in diffs else explain_file(now).html
     return diffs, drawn
-
-
-__all__ = ["Check", "Locked", "check", "lock"]

@@ -17,11 +17,8 @@ from ullage.models.config import Config
 from ullage.models.find import Found, find_config
 
 if TYPE_CHECKING:
-    from ullage.estimate.serving.gpu_ranking import ServingRow
-    from ullage.estimate.serving.serving_plan import ServingEstimate
     from ullage.gpus.gpu import Gpu
 
-__all__ = ["Estimate", "ServingAnswer", "estimate_serving", "estimate_training", "make_recipe"]
 
 # A model that reads tokens or sees images is asked for both in its own file; what it lacks is here.
 _IMAGE_FIELD = "image_size"
@@ -61,82 +58,6 @@ class Estimate:
         from ullage.report.text.estimate import render_estimate
 
         return render_estimate(self.answer, width)
-
-
-@dataclass(frozen=True, slots=True)
-class ServingAnswer:
-    """What serving a model needs, from the configuration alone.
-
-    Attributes:
-        estimate: all that was found.
-        source: where the model's configuration is from; "" where it is the user's own file.
-        gpus: the catalogue, those on which the users fit first; empty where it was not asked.
-    """
-
-    estimate: ServingEstimate
-    source: str
-    gpus: tuple[ServingRow, ...] = ()
-
-    @property
-    def fits(self) -> bool | None:
-        """True: even where all takes the most; False: not even at the least; None: between, or no
-        GPU.
-        """
-        verdict = self.estimate.verdict
-        return (
-            None if verdict is None else {"fits": True, "may fit": None}.get(verdict.value, False)
-        )
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.estimate/1"."""
-        from ullage.report.document.serving import serving_document
-
-        return serving_document(self.estimate, self.source, self.gpus)
-
-    @property
-    def html(self) -> str:
-        """One self-contained page; the document is in it."""
-        from ullage.report.page.estimate import render_serving_page
-
-        return render_serving_page(self.estimate, self.source, self.gpus)
-
-    def text(self, width: int = 80) -> str:
-        """The report, as the terminal shows it."""
-        from ullage.report.text.serving import render_serving
-
-        return render_serving(self.estimate, self.source, width, self.gpus)
-
-
-def estimate_serving(
-    model: str | Config,
-    *,
-    gpu: str | Gpu | None = None,
-    which_gpu: bool = False,
-    **plan: Any,  # noqa: ANN401
-) -> ServingAnswer:
-    """What serving a model needs, and how many users it holds; no torch, some milliseconds.
-
-    Args:
-        model: as for `estimate_training`.
-        gpu: of the catalogue; None: only what a request keeps.
-        which_gpu: rank the whole catalogue as well.
-        plan: the fields of `ullage.estimate.serving.serving_plan.ServingPlan`.
-
-    Raises:
-        SpecError: the model or GPU is not known, or the plan is not possible.
-    """
-    from ullage.estimate.serving.gpu_ranking import rank_for_serving
-    from ullage.estimate.serving.serving import ServingPlan
-    from ullage.estimate.serving.serving import estimate_serving as estimate
-    from ullage.gpus.catalog import find_gpu, load_catalog
-
-    found = Found(model, "") if isinstance(model, Config) else find_config(model)
-    device = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    said = {name: value for name, value in plan.items() if value is not None}
-    serving_plan = ServingPlan(gpu=device, **said)
-    ranked = rank_for_serving(found.config, serving_plan, load_catalog()) if which_gpu else ()
-    return ServingAnswer(estimate(found.config, serving_plan), found.source, ranked)
 
 
 def estimate_training(

@@ -14,7 +14,8 @@ from ullage.estimate.training.layout import SHARDINGS, Layout
 from ullage.estimate.training.recipe import PRECISIONS
 
 if TYPE_CHECKING:
-    from ullage.api.estimate import Estimate, ServingAnswer
+    from ullage.api.estimate import Estimate
+    from ullage.api.serving import ServingAnswer
 
 _COUNT = click.IntRange(min=1)
 _SERVING = ("engine", "context", "users", "weights", "kv", "utilization", "block_size")
@@ -156,7 +157,7 @@ def _check_side(others: dict[str, Any], *, is_serving: bool) -> None:
 
 def _serve(model: str, plan: dict[str, Any], output: Output, html: Path | None) -> int:
     """Serving's answer."""
-    from ullage.api.estimate import estimate_serving
+    from ullage.api.serving import estimate_serving
     from ullage.report.text.serving import print_serving, serving_line
 
     found = estimate_serving(model, **plan)

@@ -47,7 +47,7 @@ def lock_command(
 
     Exits with 0, 1 if a scenario runs out of memory, 3 if a program failed.
     """
-    from ullage.api.check import lock
+    from ullage.api.lock import lock
     from ullage.report.text.lock import locked_line, print_locked
 
     shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
