@@ -8,7 +8,7 @@ print(found.text())
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ullage.estimate.training.answer import Answer, find_knobs, find_largest, rank_gpus
 from ullage.estimate.training.estimate import estimate_training as _estimate
@@ -17,11 +17,31 @@ from ullage.models.config import Config
 from ullage.models.find import Found, find_config
 
 if TYPE_CHECKING:
+    from ullage.estimate.training.layout import Layout
+    from ullage.estimate.training.recipe import Lora
     from ullage.gpus.gpu import Gpu
 
 
 # A model that reads tokens or sees images is asked for both in its own file; what it lacks is here.
 _IMAGE_FIELD = "image_size"
+
+
+class RecipeFields(TypedDict, total=False):
+    """The fields of a `Recipe` by name; None is the field's default."""
+
+    batch: int | None
+    length: int | None
+    image: int | None
+    precision: str | None
+    optimizer: str | None
+    checkpointing: str | int | None
+    attention: str | None
+    accumulation: int | None
+    clips_gradients: bool | None
+    keeps_gradients: bool | None
+    steps_in_backward: bool | None
+    lora: Lora | None
+    layout: Layout | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +87,7 @@ def estimate_training(
     which_gpu: bool = False,
     largest: str | None = None,
     knobs: bool = False,
-    **recipe: Any,  # noqa: ANN401
+    **recipe: Unpack[RecipeFields],
 ) -> Estimate:
     """What training a model needs; no torch, some milliseconds.
 
@@ -103,11 +123,11 @@ def estimate_training(
     )  # fmt: skip
 
 
-def make_recipe(config: Config, **fields: Any) -> Recipe:  # noqa: ANN401
+def make_recipe(config: Config, **fields: Unpack[RecipeFields]) -> Recipe:
     """A recipe in which what the model's own file says fills what was not said: an image model is
     trained on images of the size that it was made for.
     """
-    said = {name: value for name, value in fields.items() if value is not None}
+    said: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
     if "image" not in said:
         image = config.number(_IMAGE_FIELD, default=None)
         if image is not None:

@@ -8,7 +8,7 @@ print(answer.text())
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ullage.models.config import Config
 from ullage.models.find import Found, find_config
@@ -17,6 +17,30 @@ if TYPE_CHECKING:
     from ullage.estimate.serving.gpu_ranking import ServingRow
     from ullage.estimate.serving.serving_plan import ServingEstimate
     from ullage.gpus.gpu import Gpu
+
+
+class ServingFields(TypedDict, total=False):
+    """The fields of a `ServingPlan` by name, without its GPU; None is the field's default."""
+
+    context: int | None
+    users: int | None
+    tensor_parallel: int | None
+    engine: str | None
+    engine_version: str | None
+    weights: str | None
+    kv: str | None
+    block_size: int | None
+    utilization: float | None
+    kv_bytes: int | None
+    has_prefix_caching: bool | None
+    max_batched_tokens: int | None
+    max_seqs: int | None
+    has_graphs: bool | None
+    is_async: bool | None
+    speculated: int | None
+    draft_bytes: int | None
+    lora_bytes: int | None
+    encoded: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +93,7 @@ def estimate_serving(
     *,
     gpu: str | Gpu | None = None,
     which_gpu: bool = False,
-    **plan: Any,  # noqa: ANN401
+    **plan: Unpack[ServingFields],
 ) -> ServingAnswer:
     """What serving a model needs, and how many users it holds; no torch, some milliseconds.
 
@@ -89,7 +113,7 @@ def estimate_serving(
 
     found = Found(model, "") if isinstance(model, Config) else find_config(model)
     device = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    said = {name: value for name, value in plan.items() if value is not None}
+    said: dict[str, Any] = {name: value for name, value in plan.items() if value is not None}
     serving_plan = ServingPlan(gpu=device, **said)
     ranked = rank_for_serving(found.config, serving_plan, load_catalog()) if which_gpu else ()
     return ServingAnswer(estimate(found.config, serving_plan), found.source, ranked)

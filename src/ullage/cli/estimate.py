@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 import click
 
 from ullage.cli import flags
-from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
+from ullage.cli.estimate_options import EstimateOptions, check_side
+from ullage.cli.output import UNWRITABLE, check_files, write_result
 from ullage.errors import SpecError
-from ullage.estimate.training.layout import SHARDINGS, Layout
+from ullage.estimate.training.layout import SHARDINGS
 from ullage.estimate.training.recipe import PRECISIONS
 
-if TYPE_CHECKING:
-    from ullage.api.estimate import Estimate
-    from ullage.api.serving import ServingAnswer
-
 _COUNT = click.IntRange(min=1)
-_SERVING = ("engine", "context", "users", "weights", "kv", "utilization", "block_size")
-_BOTH = ("gpu", "which_gpu")
 
 
 @click.command(
@@ -81,29 +73,8 @@ _BOTH = ("gpu", "which_gpu")
 @flags.as_json
 @flags.force
 @flags.quiet
-def estimate_command(
-    model: str | None,
-    *,
-    output: Path | None,
-    html: Path | None,
-    as_json: bool,
-    force: bool,
-    quiet: bool,
-    list_models: bool,
-    checkpointing: str | None,
-    data: int | None,
-    sharding: str | None,
-    tensor: int | None,
-    sequence_parallel: bool,
-    context_parallel: int | None,
-    expert_parallel: int | None,
-    pipeline: int | None,
-    micro_batches: int | None,
-    offload: bool,
-    nvme: bool,
-    serve: bool,
-    **asked: Any,  # noqa: ANN401
-) -> int:
+@flags.as_record(EstimateOptions)
+def estimate_command(options: EstimateOptions) -> int:
     """Say at once what training MODEL needs, from its configuration: no torch, no GPU.
 
     \b
@@ -116,79 +87,44 @@ def estimate_command(
 
     Exits with 0, or with 1 if not even the least that it may need fits on the GPU.
     """
-    shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
-    check_files(("--output", output), ("--html", html), force=force)
-    if list_models:
+    check_files(("--output", options.output), ("--html", options.html), force=options.force)
+    if options.list_models:
         return _list_models()
-    if model is None:
+    if options.model is None:
         raise SpecError("no model was named; `ullage estimate --models` lists those built in")
-    serving = {name: asked.pop(name) for name in _SERVING}
-    _check_side(serving if not serve else asked, is_serving=serve)
-    if serve:
-        plan = serving | {"tensor_parallel": tensor}
-        plan |= {name: asked[name] for name in _BOTH}
-        return _serve(model, plan, shown, html)
+    check_side(options)
+    if options.serve:
+        from ullage.cli.serving import show_serving
+
+        return show_serving(options, options.model)
+    return _show_training(options, options.model)
+
+
+def _show_training(options: EstimateOptions, model: str) -> int:
+    """The answer about training."""
     from ullage.api.estimate import estimate_training
+    from ullage.files import write_text
+    from ullage.report.text.estimate import estimate_line, print_estimate
 
-    said: dict[str, Any] = {
-        "data": data, "sharding": sharding, "tensor": tensor, "pipeline": pipeline,
-        "sequence": sequence_parallel or None, "context": context_parallel,
-        "expert": expert_parallel,
-        "micro_batches": micro_batches, "offload": offload or None, "nvme": nvme or None,
-    }  # fmt: skip
-    layout = Layout(**{name: value for name, value in said.items() if value is not None})
-    found = estimate_training(model, checkpointing=_kind(checkpointing), layout=layout, **asked)
-    is_written = _write(found, shown, html)
-    if not is_written:
-        return UNWRITABLE
-    return 1 if found.fits is False else 0
-
-
-def _check_side(others: dict[str, Any], *, is_serving: bool) -> None:
-    """Refuses options of the other side, which would say nothing."""
-    for name, value in others.items():
-        if value not in (None, False) and name not in _BOTH:
-            flag = f"--{name.replace('_', '-')}"
-            raise SpecError(
-                f"{flag} belongs to training; leave it out, or leave out --serve" if is_serving
-                else f"{flag} belongs to serving; add --serve, or leave it out"
-            )  # fmt: skip
-
-
-def _serve(model: str, plan: dict[str, Any], output: Output, html: Path | None) -> int:
-    """Serving's answer."""
-    from ullage.api.serving import estimate_serving
-    from ullage.report.text.serving import print_serving, serving_line
-
-    found = estimate_serving(model, **plan)
-
+    estimate = estimate_training(
+        model,
+        gpu=options.gpu,
+        which_gpu=options.which_gpu,
+        largest=options.largest,
+        knobs=options.knobs,
+        **options.recipe,
+    )
+    html, shown = options.html, options.shown
+    pages = [] if html is None else [write_text(estimate.html, html, force=options.force)]
     is_written = write_result(
-        output,
-        lambda: found.document,
-        lambda: output.show(
-            found.estimate,
-            serving_line,
-            lambda one, console: print_serving(one, found.source, console, found.gpus),
-        ),
-        _write_page(found, html, output),
+        shown,
+        lambda: estimate.document,
+        lambda: shown.show(estimate.answer, estimate_line, print_estimate),
+        pages,
     )
     if not is_written:
         return UNWRITABLE
-    return 1 if found.fits is False else 0
-
-
-def _write_page(found: Estimate | ServingAnswer, html: Path | None, output: Output) -> list[object]:
-    """Writes the page where one was asked for; returns the files that were written."""
-    if html is None:
-        return []
-    from ullage.files import write_text
-
-    return [write_text(found.html, html, force=output.force)]
-
-
-def _kind(text: str | None) -> str | int | None:
-    """A kind of checkpointing, or the number of blocks between two."""
-    return int(text) if text is not None and text.isdecimal() else text
+    return 1 if estimate.fits is False else 0
 
 
 def _list_models() -> int:
@@ -199,14 +135,3 @@ def _list_models() -> int:
         count = "" if model.parameters is None else f"{model.parameters:,}"
         click.echo(f"{model.name:24} {model.config.model_type:12} {count:>20}  {model.source}")
     return 0
-
-
-def _write(estimate: Estimate, output: Output, html: Path | None) -> bool:
-    from ullage.report.text.estimate import estimate_line, print_estimate
-
-    return write_result(
-        output,
-        lambda: estimate.document,
-        lambda: output.show(estimate.answer, estimate_line, print_estimate),
-        _write_page(estimate, html, output),
-    )

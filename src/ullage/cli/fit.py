@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ullage.cli import flags
+from ullage.cli.fit_options import FitOptions
 from ullage.cli.largest import chosen_variable, fit_largest
-from ullage.cli.output import UNWRITABLE, Output, check_files, show_failure, write_result
+from ullage.cli.output import UNWRITABLE, check_files, show_failure, write_result
 from ullage.errors import SpecError
+
+if TYPE_CHECKING:
+    from ullage.api.fit import Fit
 
 
 @click.command(
@@ -69,20 +73,8 @@ from ullage.errors import SpecError
 @flags.as_json
 @flags.force
 @flags.quiet_run
-def fit_command(
-    program: tuple[str, ...],
-    *,
-    max_batch: bool,
-    largest: str | None,
-    multiple_of: int | None,
-    minutes: float | None,
-    output: Path | None,
-    html: Path | None,
-    as_json: bool,
-    force: bool,
-    quiet: bool,
-    **options: Any,  # noqa: ANN401 - handed to fits.fit as they are named there
-) -> int:
+@flags.as_record(FitOptions)
+def fit_command(options: FitOptions) -> int:
     """Find the fastest way to make a program fit: a plan, seen to fit on the phantom.
 
     \b
@@ -94,32 +86,41 @@ def fit_command(
     Exits with 0 if it fits, as it is or under a plan, 1 if nothing does, 3 if the program failed
     for a reason of its own, 130 where it was interrupted: the best plan so far is given.
     """
-    shown = Output(is_json=as_json, is_quiet=quiet, path=None, force=force)
-    _check_output(program, output, force=force)
-    check_files(("--output", output), ("--html", html), force=force)
-    if variable := chosen_variable(largest, is_batch=max_batch, multiple_of=multiple_of):
-        told = {**options, "html": html, "multiple_of": multiple_of, "minutes": minutes}
-        return fit_largest(program, variable, shown, output, told)
+    shown = options.shown
+    _check_output(options.program, options.output, force=options.force)
+    check_files(("--output", options.output), ("--html", options.html), force=options.force)
+    variable = chosen_variable(options)
+    if variable is not None:
+        return fit_largest(options, variable)
     from ullage.api.fit import fit
-    from ullage.plan.budget import LIMIT_S
     from ullage.report.text.fit import fit_line, print_fit
 
-    limit_s = LIMIT_S if minutes is None else 60 * minutes
     with shown.progress(has_lines=True) as on_progress:
-        found = fit(
-            program,
-            limit_s=limit_s,
+        result = fit(
+            options.program,
+            gpu=options.gpu,
+            memory=options.memory,
+            capability=options.capability,
+            budget=options.budget,
+            allow=options.allow,
+            objective=options.objective,
+            smallest_gpu=options.smallest_gpu,
+            gpus=options.gpus,
+            ray=options.ray,
+            rates=options.rates,
+            limit_s=options.limit_s,
+            python=options.python,
             on_progress=on_progress,
             on_failure=show_failure,
-            **options,
+            **options.of_program,
         )
     is_written = write_result(
         shown,
-        lambda: found.document,
-        lambda: shown.show(found.report, fit_line, print_fit),
-        _write_files(found, output, html, force=force),
+        lambda: result.document,
+        lambda: shown.show(result.report, fit_line, print_fit),
+        _write_files(result, options),
     )
-    return found.exit_code if is_written else UNWRITABLE
+    return result.exit_code if is_written else UNWRITABLE
 
 
 def _check_output(program: tuple[str, ...], output: Path | None, *, force: bool) -> None:
@@ -141,20 +142,20 @@ def _plan_beside(output: Path) -> Path:
     return output.with_suffix(".plan.json")
 
 
-def _write_files(found: Any, output: Path | None, html: Path | None, *, force: bool) -> list[Any]:  # noqa: ANN401
+def _write_files(result: Fit, options: FitOptions) -> list[object]:
     """The plan, one that changes nothing where none is needed, and the page."""
     from ullage.files import write_text
 
-    files: list[Any] = []
-    best = found.report.best
-    has_configuration = best is not None and bool(best.configuration)
-    if output is not None and has_configuration:
-        files.append(write_text(best.configuration, output, force=force))
-    plan = found.plan if has_configuration else found.plan_to_write
+    files: list[object] = []
+    best, output, force = result.report.best, options.output, options.force
+    configuration = "" if best is None else best.configuration
+    if output is not None and configuration:
+        files.append(write_text(configuration, output, force=force))
+    plan = result.plan if configuration else result.plan_to_write
     if output is not None and plan is not None:
-        path = _plan_beside(output) if has_configuration else output
+        path = _plan_beside(output) if configuration else output
         plan.save(path, force=force)
         files.append(path)
-    if html is not None:
-        files.append(write_text(found.html, html, force=force))
+    if options.html is not None:
+        files.append(write_text(result.html, options.html, force=force))
     return files

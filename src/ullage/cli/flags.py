@@ -8,11 +8,15 @@ def lock_command(*, python: str | None, force: bool) -> int: ...
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import click
 
 from ullage.cli.output import FILE
+
+_Options = TypeVar("_Options")
 
 # What is run.
 program = click.argument(
@@ -61,9 +65,31 @@ html = click.option("--html", type=FILE, metavar="FILE", help="Also write a page
 as_json = click.option(
     "--json", "as_json", is_flag=True, help="Print the document, not the report."
 )
+full = click.option("--full", is_flag=True, help="Print the whole report, not the short one.")
 force = click.option("--force", is_flag=True, help="Overwrite files that were named.")
 quiet = click.option("--quiet", is_flag=True, help="Print the first line alone.")
 quiet_run = click.option("--quiet", is_flag=True, help="Print the verdict alone, and no progress.")
+
+
+def as_record(
+    record: Callable[..., _Options],
+) -> Callable[[Callable[[_Options], int]], Callable[..., int]]:
+    """Lets a command take one record: a frozen dataclass with a field for each of its parameters.
+
+    @click.command("run")
+    @flags.force
+    @flags.as_record(RunOptions)
+    def run_command(options: RunOptions) -> int: ...
+    """
+
+    def wrap(command: Callable[[_Options], int]) -> Callable[..., int]:
+        @functools.wraps(command)
+        def call(**values: object) -> int:
+            return command(record(**values))
+
+        return call
+
+    return wrap
 
 
 def in_sections(sections: Mapping[str, Sequence[str]]) -> type[click.Command]:

@@ -45,6 +45,7 @@ class Output:
     is_quiet: bool
     path: Path | None
     force: bool = False
+    is_full: bool = False
 
     @contextmanager
     def progress(self, *, has_lines: bool = False) -> Iterator[Callable[[str], None] | None]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -19,6 +19,22 @@ from ullage.cli.output import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentsOptions:
+    """The parameters of `ullage segments`, named as there."""
+
+    program: tuple[str, ...]
+    chain: str | None
+    gpu: str | None
+    plot: Path | None
+    steps: int | None
+    python: str | None
+    output: Path | None
+    as_json: bool
+    force: bool
+    quiet: bool
+
+
 @click.command("segments", context_settings={"allow_interspersed_args": False})
 @flags.program
 @click.option("--chain", metavar="PATH", help="A torch.nn.Sequential; default: which keeps most.")
@@ -30,16 +46,8 @@ from ullage.cli.output import (
 @flags.as_json
 @flags.force
 @click.option("--quiet", is_flag=True, help="Print one line alone, and no progress.")
-def segments_command(
-    program: tuple[str, ...],
-    *,
-    plot: Path | None,
-    output: Path | None,
-    as_json: bool,
-    force: bool,
-    quiet: bool,
-    **options: Any,  # noqa: ANN401 - handed to compare_segments as they are named there
-) -> int:
+@flags.as_record(SegmentsOptions)
+def segments_command(options: SegmentsOptions) -> int:
     """Compare uniform, square-root and optimal segments of a model's chain of modules, each
     checkpointed as one: memory against operations that are done again, as seen on the phantom.
 
@@ -49,8 +57,9 @@ def segments_command(
 
     Exits with 0, or with 3 if the program failed for a reason of its own.
     """
-    shown = Output(is_json=as_json, is_quiet=quiet, path=None, force=force)
-    check_files(("--output", output), ("--plot", plot), force=force)
+    shown = Output(is_json=options.as_json, is_quiet=options.quiet, path=None, force=options.force)
+    plot = options.plot
+    check_files(("--output", options.output), ("--plot", plot), force=options.force)
     if plot is not None:
         from ullage.report.page.plot import check_plot
 
@@ -59,19 +68,25 @@ def segments_command(
     from ullage.report.text.segments import print_segments, segments_line
 
     with shown.progress() as on_progress:
-        found = compare_segments(
-            program, on_progress=on_progress, on_failure=show_failure, **options
+        comparison = compare_segments(
+            options.program,
+            options.chain,
+            gpu=options.gpu,
+            steps=options.steps,
+            python=options.python,
+            on_progress=on_progress,
+            on_failure=show_failure,
         )
-    files = save_plan(found.plan, output, force=force)
-    if plot is not None and found.report.cuts:
+    files = save_plan(comparison.plan, options.output, force=options.force)
+    if plot is not None and comparison.report.cuts:
         from ullage.report.page.plot import plot_segments
 
-        plot_segments(found.report, plot)
+        plot_segments(comparison.report, plot)
         files.append(plot)
     is_written = write_result(
         shown,
-        lambda: found.document,
-        lambda: shown.show(found.report, segments_line, print_segments),
+        lambda: comparison.document,
+        lambda: shown.show(comparison.report, segments_line, print_segments),
         files,
     )
-    return found.exit_code if is_written else UNWRITABLE
+    return comparison.exit_code if is_written else UNWRITABLE
