@@ -101,11 +101,11 @@ class Run:
 
         return run_document(self.report)
 
-    def text(self, width: int = 80) -> str:
-        """The report for people, without colour."""
-        from ullage.report.text.run import render_run
+    def text(self, width: int = 80, *, full: bool = False) -> str:
+        """The report for people, without colour: in short, or the whole of it."""
+        from ullage.report.text.run import render_brief, render_run
 
-        return render_run(self.report, width)
+        return render_run(self.report, width) if full else render_brief(self.report, width)
 
 
 def run(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ullage.cli import flags
 from ullage.cli.main import say
+from ullage.cli.options import flags
 from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
 from ullage.errors import SpecError
 from ullage.files import write_text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ullage.cli import flags
-from ullage.cli.estimate_options import EstimateOptions, check_side
+from ullage.cli.options import flags
+from ullage.cli.options.estimate import EstimateOptions, check_side
 from ullage.cli.output import UNWRITABLE, check_files, write_result
 from ullage.errors import SpecError
 from ullage.estimate.training.layout import SHARDINGS

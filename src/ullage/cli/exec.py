@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from ullage.cli import flags
 from ullage.cli.main import say
+from ullage.cli.options import flags
 from ullage.errors import SpecError
 
 _NOT_APPLIED = 3

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ullage.cli import flags
+from ullage.cli.options import flags
 from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
 from ullage.cli.what_if import check_options, show_what_if
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ullage.cli import flags
-from ullage.cli.fit_options import FitOptions
 from ullage.cli.largest import chosen_variable, fit_largest
+from ullage.cli.options import flags
+from ullage.cli.options.fit import FitOptions
 from ullage.cli.output import UNWRITABLE, check_files, show_failure, write_result
 from ullage.errors import SpecError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ullage.cli.fit_options import FitOptions
+from ullage.cli.options.fit import FitOptions
 from ullage.cli.output import UNWRITABLE, save_plan, show_failure, write_result
 from ullage.errors import SpecError
 

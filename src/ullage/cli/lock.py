@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ullage.cli import flags
+from ullage.cli.options import flags
 from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
 
 

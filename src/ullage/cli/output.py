@@ -39,7 +39,7 @@ _PROGRESS_WIDTH = 32
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How a result is shown: as JSON, as the first line alone, and in a file too."""
+    """How a result is shown: as JSON, as the first line alone, in full, and in a file too."""
 
     is_json: bool
     is_quiet: bool
@@ -138,14 +138,15 @@ def write_run(run: Run, output: Output, named: Path | None, html: Path | None) -
     # Loaded by now: the run has imported them while the program was running.
     from rich.console import Console
 
-    from ullage.report.text.run import print_run, verdict_line
+    from ullage.report.text.run import print_brief, print_run, verdict_line
 
     def show() -> None:
         if output.is_quiet:
             say(verdict_line(run.report))
         else:
             click.echo()  # the program's own output ends here
-            print_run(run.report, Console())
+            print_report = print_run if output.is_full else print_brief
+            print_report(run.report, Console())
 
     files: list[object] = [process.snapshot for process in run.report.processes]
     problems = list(run.report.program.not_kept)

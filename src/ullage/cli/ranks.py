@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ullage.api.run import default_snapshot
+from ullage.cli.options.run import RunOptions
 from ullage.cli.output import UNWRITABLE, show_failure, write_run
-from ullage.cli.run_options import RunOptions
 from ullage.errors import SpecError
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import click
 
 from ullage.api.run import default_snapshot, run
-from ullage.cli import flags
+from ullage.cli.options import flags
+from ullage.cli.options.run import RunOptions
 from ullage.cli.output import FILE, UNWRITABLE, check_files, write_run
-from ullage.cli.run_options import RunOptions
 from ullage.errors import SpecError
 
 

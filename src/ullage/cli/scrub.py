@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from ullage.cli import flags
 from ullage.cli.main import say
+from ullage.cli.options import flags
 from ullage.cli.output import FILE, UNWRITABLE
 from ullage.files import check_writable, is_stream, keep_file
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ullage.cli import flags
+from ullage.cli.options import flags
 from ullage.cli.output import (
     FILE,
     UNWRITABLE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ullage.cli.estimate_options import EstimateOptions
+from ullage.cli.options.estimate import EstimateOptions
 from ullage.cli.output import UNWRITABLE, write_result
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ullage.cli.options.run import RunOptions
 from ullage.cli.output import UNWRITABLE, show_failure, write_sweep
-from ullage.cli.run_options import RunOptions
 from ullage.errors import SpecError
 
 
