@@ -1,4 +1,4 @@
-"""`ullage check`: holds scenarios against their lock and budget."""
+"""`ullage check`: checks scenarios against their budgets and the lock file."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ FORMATS = ("text", "json", "junit", "github")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="Default: text.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
-    "-o", "--output", type=FILE, metavar="FILE", help="Also write JSON; with --format junit XML."
+    "-o", "--output", type=FILE, metavar="FILE", help="Also write JSON, or XML with --format junit."
 )
-@click.option("--html", type=FILE, metavar="DIR", help="Write a page of each change into DIR.")
+@click.option("--html", type=FILE, metavar="DIR", help="Write a page for each change into DIR.")
 @flags.force
 @flags.quiet
 def check_command(
@@ -48,17 +48,18 @@ def check_command(
     force: bool,
     quiet: bool,
 ) -> int:
-    """Run scenarios on GPUs that are not there: does one take more memory than it may?
+    """Run scenarios on simulated GPUs: does one need more memory than its budget or lock allows?
 
     \b
     ullage check
     ullage check train --html pages
     ullage check --format github
 
-    Scenarios are in ullage.toml; what they may take is there, and in ullage.lock, which
-    `ullage lock` writes.
+    Scenarios and their budgets are in ullage.toml; `ullage lock` writes what they need into
+    ullage.lock.
 
-    Exits with 0 if all is kept, 1 if not, 2 if the configuration is wrong, 3 if a program failed.
+    Exits with 0 if no limit is exceeded, 1 if one is, 2 if the configuration is wrong, 3 if a
+    program failed.
     """
     from ullage.api.check import check
 

@@ -1,4 +1,4 @@
-"""`ullage diff`: what changed between two snapshots, by owner."""
+"""`ullage diff`: compares two snapshots, by owner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_resul
 @click.command("diff")
 @click.argument("before", type=FILE)
 @click.argument("after", type=FILE)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, ullage.diff/1.")
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON document (ullage.diff/1).")
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Also write that document.")
 @flags.html
 @flags.force
@@ -35,7 +35,7 @@ def diff_command(
     ullage diff before.pickle after.pickle
     ullage diff before.pickle after.pickle --html diff.html
 
-    Of any version of PyTorch, from a GPU or from `ullage run`.
+    The snapshots may be of any version of PyTorch, from a GPU or from `ullage run`.
     """
     from ullage.files import write_text
     from ullage.report.text.diff import diff_line, print_diff

@@ -1,4 +1,4 @@
-"""`ullage estimate`: what a model needs, at once, from its configuration."""
+"""`ullage estimate`: estimates a model's memory from its configuration."""
 
 from __future__ import annotations
 
@@ -18,56 +18,74 @@ _COUNT = click.IntRange(min=1)
     "estimate",
     cls=flags.in_sections(
         {
-            "The question": ("gpu", "which_gpu", "largest", "knobs", "list_models"),
+            "Most used": ("gpu", "batch", "length", "checkpointing", "serve"),
+            "Questions": ("which_gpu", "largest", "knobs", "list_models"),
             "Training": (
-                "batch", "length", "image", "precision", "optimizer", "checkpointing", "attention",
-                "accumulation",
+                "image", "precision", "optimizer", "attention", "accumulation",
             ),
             "Training on several GPUs": (
                 "data", "sharding", "tensor", "sequence_parallel", "context_parallel",
                 "expert_parallel", "pipeline", "micro_batches", "offload", "nvme",
             ),
             "Serving": (
-                "serve", "engine", "context", "users", "weights", "kv", "utilization", "block_size",
+                "engine", "context", "users", "weights", "kv", "utilization", "block_size",
             ),
-            "What is written": ("output", "html", "as_json", "force", "quiet"),
+            "Output": ("output", "html", "as_json", "force", "quiet"),
         }
     ),
 )  # fmt: skip
 @click.argument("model", required=False)
-@click.option("--gpu", metavar="NAME", help="Of `ullage gpus`; without one there is no verdict.")
-@click.option("--batch", type=_COUNT, metavar="N", help="Samples of one pass; default: 1.")
-@click.option("--length", type=_COUNT, metavar="N", help="Tokens of a sample.")
-@click.option("--image", type=_COUNT, metavar="N", help="Pixels of an image's side.")
+@click.option("--gpu", metavar="NAME", help="GPU to compare with (see `ullage gpus`).")
+@click.option("--batch", type=_COUNT, metavar="N", help="Samples per forward pass; default: 1.")
+@click.option("--length", type=_COUNT, metavar="N", help="Tokens per sample.")
+@click.option("--image", type=_COUNT, metavar="N", help="Pixels per side of an image.")
 @click.option("--precision", type=click.Choice(list(PRECISIONS)), help="Default: bf16.")
-@click.option("--optimizer", metavar="NAME", help="Such as sgd, adamw, adamw-8bit; default: adamw.")
-@click.option("--checkpointing", metavar="KIND", help="none, selective, full, or every N-th block.")
+@click.option(
+    "--optimizer", metavar="NAME", help="For example sgd, adamw, adamw-8bit; default: adamw."
+)
+@click.option(
+    "--checkpointing", metavar="KIND", help="none, selective, full, or N: every Nth block."
+)
 @click.option("--attention", type=click.Choice(("sdpa", "eager")), help="Default: sdpa.")
-@click.option("--accumulation", type=_COUNT, metavar="N", help="Passes before each step.")
-@click.option("--data", type=_COUNT, metavar="N", help="GPUs that have their own samples.")
-@click.option("--sharding", type=click.Choice(SHARDINGS), help="What they share out; default: ddp.")
-@click.option("--tensor", type=_COUNT, metavar="N", help="GPUs that divide each layer.")
-@click.option("--sequence-parallel", is_flag=True, help="They divide norms and residuals, too.")
+@click.option("--accumulation", type=_COUNT, metavar="N", help="Passes per optimizer step.")
+@click.option("--data", type=_COUNT, metavar="N", help="Size of data parallelism.")
+@click.option(
+    "--sharding", type=click.Choice(SHARDINGS), help="What data parallelism shards; default: ddp."
+)
+@click.option("--tensor", type=_COUNT, metavar="N", help="Size of tensor parallelism.")
+@click.option(
+    "--sequence-parallel", is_flag=True, help="Tensor parallelism also divides norms and residuals."
+)
 @click.option("--context-parallel", type=_COUNT, metavar="N", help="GPUs that share a sequence.")
-@click.option("--expert-parallel", type=_COUNT, metavar="N", help="GPUs that divide the experts.")
-@click.option("--pipeline", type=_COUNT, metavar="N", help="Stages, each with some layers.")
-@click.option("--micro-batches", type=_COUNT, metavar="N", help="In a step of the pipeline.")
-@click.option("--offload", is_flag=True, help="With fsdp: shards and states in host memory.")
-@click.option("--nvme", is_flag=True, help="With --offload: on to disks (DeepSpeed's Infinity).")
-@click.option("--serve", is_flag=True, help="Not training but serving: KV cache, users, context.")
+@click.option("--expert-parallel", type=_COUNT, metavar="N", help="GPUs that share the experts.")
+@click.option("--pipeline", type=_COUNT, metavar="N", help="Stages of the pipeline.")
+@click.option(
+    "--micro-batches", type=_COUNT, metavar="N", help="Micro-batches per step of the pipeline."
+)
+@click.option("--offload", is_flag=True, help="With fsdp: keep shards and states in host memory.")
+@click.option("--nvme", is_flag=True, help="With --offload: move them to disks (ZeRO-Infinity).")
+@click.option("--serve", is_flag=True, help="Estimate serving: KV cache, users, context.")
 @click.option("--engine", type=click.Choice(("vllm", "transformers")), help="Default: vllm.")
 @click.option("--context", type=_COUNT, metavar="N", help="Tokens of the longest request.")
-@click.option("--users", type=_COUNT, metavar="N", help="Requests of that length at once.")
-@click.option("--weights", metavar="FORMAT", help="bf16, fp8, int8, int4, ...; default: as it is.")
+@click.option("--users", type=_COUNT, metavar="N", help="Concurrent requests of that length.")
 @click.option(
-    "--kv", metavar="FORMAT", help="Of keys and values: bf16, fp8, ...; default: 16 bits."
+    "--weights", metavar="FORMAT", help="bf16, fp8, int8, int4, ...; default: the model's own."
 )
-@click.option("--utilization", type=float, metavar="SHARE", help="Of the GPU, for the engine.")
-@click.option("--block-size", type=_COUNT, metavar="N", help="Tokens of a block of the cache.")
+@click.option(
+    "--kv", metavar="FORMAT", help="Format of keys and values: bf16, fp8, ...; default: 16 bits."
+)
+@click.option(
+    "--utilization", type=float, metavar="SHARE", help="Share of the GPU that the engine uses."
+)
+@click.option("--block-size", type=_COUNT, metavar="N", help="Tokens per cache block.")
 @click.option("--which-gpu", is_flag=True, help="Also rank all GPUs.")
-@click.option("--largest", type=click.Choice(("batch", "length", "image")), help="That fits.")
-@click.option("--knobs", is_flag=True, help="Also say what would save most.")
-@click.option("--models", "list_models", is_flag=True, help="List the models that are built in.")
+@click.option(
+    "--largest",
+    type=click.Choice(("batch", "length", "image")),
+    help="Also find the largest that fits.",
+)
+@click.option("--knobs", is_flag=True, help="Also list what would save most.")
+@click.option("--models", "list_models", is_flag=True, help="List the built-in models.")
 @flags.document_output
 @flags.html
 @flags.as_json
@@ -75,7 +93,7 @@ _COUNT = click.IntRange(min=1)
 @flags.quiet
 @flags.as_record(EstimateOptions)
 def estimate_command(options: EstimateOptions) -> int:
-    """Say at once what training MODEL needs, from its configuration: no torch, no GPU.
+    """Estimate the memory for training or serving MODEL from its configuration, without torch.
 
     \b
     ullage estimate llama-3.1-8b --gpu h200 --length 4096 --checkpointing full
@@ -83,9 +101,9 @@ def estimate_command(options: EstimateOptions) -> int:
     ullage estimate llama-3.1-8b --serve --gpu l40s --context 32768 --users 4
 
     MODEL is a config.json or its folder, a model of `ullage estimate --models`, or a repository of
-    the Hugging Face hub. `ullage run` says it to the byte, for a program.
+    the Hugging Face hub. For the exact memory of a program use `ullage run`.
 
-    Exits with 0, or with 1 if not even the least that it may need fits on the GPU.
+    Exits with 0, or with 1 if even the lower bound does not fit on the GPU.
     """
     check_files(("--output", options.output), ("--html", options.html), force=options.force)
     if options.list_models:

@@ -1,4 +1,4 @@
-"""`ullage exec`: runs a program under a plan, on the GPU that is here."""
+"""`ullage exec`: runs a program under a plan on the GPU of this machine."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ _NOT_APPLIED = 3
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
 @flags.program
-@click.option("--plan", type=click.Path(path_type=Path), metavar="FILE", help="Of `ullage fit`.")
+@click.option(
+    "--plan", type=click.Path(path_type=Path), metavar="FILE", help="Plan from `ullage fit`."
+)
 @flags.python
 def exec_command(program: tuple[str, ...], *, plan: Path | None, python: str | None) -> int:
-    """Run a program under a plan as it is, on the GPU that is here.
+    """Run a program under a plan on the GPU of this machine.
 
     \b
     ullage exec --plan plan.json -- train.py --batch-size 16

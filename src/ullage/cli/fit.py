@@ -22,47 +22,49 @@ if TYPE_CHECKING:
     context_settings={"allow_interspersed_args": False},
     cls=flags.in_sections(
         {
-            "Fit into what": ("gpu", "gpus", "memory", "capability", "budget", "rates"),
-            "Find what": (
-                "allow", "objective", "max_batch", "largest", "multiple_of", "smallest_gpu",
-                "minutes",
-            ),
-            "The runs": ("python", "steps", "alloc_conf", "dummy_weights", "assume", "ray"),
-            "What is written": ("output", "html", "as_json", "force", "quiet"),
+            "Most used": ("gpu", "python", "allow", "max_batch", "output"),
+            "GPU": ("gpus", "memory", "capability", "budget", "rates"),
+            "Search": ("objective", "largest", "multiple_of", "smallest_gpu", "minutes"),
+            "Runs": ("steps", "alloc_conf", "dummy_weights", "assume", "ray"),
+            "Output": ("html", "as_json", "force", "quiet"),
         }
     ),
 )  # fmt: skip
 @flags.program
-@click.option("--gpu", metavar="NAME", help="Of `ullage gpus`.")
+@click.option("--gpu", metavar="NAME", help="GPU to fit into (see `ullage gpus`).")
 @flags.memory
 @flags.capability
-@click.option("--budget", metavar="SIZE", help="How much of it may be used; default: all.")
+@click.option("--budget", metavar="SIZE", help="Memory that the program may use; default: all.")
 @click.option(
     "--allow",
     type=click.Choice(("none", "same", "rounding", "training")),
     default="same",
-    help="How far techniques may go: the same mathematics (default), other precisions, another "
-    "training; none: no techniques.",
+    help="What techniques may change: memory only (same, the default), rounding too, or the "
+    "training itself; none: use no techniques.",
 )
 @click.option(
     "--objective",
     type=click.Choice(("time", "memory")),
     default="time",
-    help="The fastest plan that fits (default), or that which takes least.",
+    help="The fastest plan that fits (default), or the one that needs least memory.",
 )
-@click.option("--smallest-gpu", is_flag=True, help="Also find the smallest GPU that would do.")
-@click.option("--max-batch", is_flag=True, help="Find the largest {batch} instead.")
-@click.option("--largest", metavar="NAME", help="The largest of another variable, as {length}.")
-@click.option("--multiple-of", type=int, metavar="N", help="Try only multiples of it.")
-@click.option("--gpus", type=int, default=1, metavar="N", help="Share it among N such GPUs.")
+@click.option("--smallest-gpu", is_flag=True, help="Also find the smallest GPU that fits.")
+@click.option("--max-batch", is_flag=True, help="Find the largest {batch} instead of a plan.")
+@click.option(
+    "--largest",
+    metavar="NAME",
+    help="Find the largest value of {NAME} instead, for example length.",
+)
+@click.option("--multiple-of", type=int, metavar="N", help="Try only multiples of N.")
+@click.option("--gpus", type=int, default=1, metavar="N", help="Train on N such GPUs.")
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0, min_open=True),
     metavar="N",
-    help="Try no more plans after N minutes, and give the best so far; default: 15.",
+    help="Stop the search after N minutes and report the best plan so far; default: 15.",
 )
-@click.option("--rates", metavar="FILE", help="Of `ullage calibrate`; or: catalogue.")
-@click.option("--ray", metavar="ADDRESS", help="Search on this Ray cluster: HOST:PORT, auto.")
+@click.option("--rates", metavar="FILE", help="Rates from `ullage calibrate`, or: catalogue.")
+@click.option("--ray", metavar="ADDRESS", help="Search on a Ray cluster: HOST:PORT or auto.")
 @flags.alloc_conf
 @flags.search_steps
 @flags.python
@@ -75,7 +77,7 @@ if TYPE_CHECKING:
 @flags.quiet_run
 @flags.as_record(FitOptions)
 def fit_command(options: FitOptions) -> int:
-    """Find the fastest way to make a program fit: a plan, seen to fit on the phantom.
+    """Search for the fastest plan under which a program fits, and run it on a simulated GPU.
 
     \b
     ullage fit --gpu rtx-4090 -o plan.json -- train.py --batch-size 16
@@ -83,8 +85,8 @@ def fit_command(options: FitOptions) -> int:
     ullage exec --plan plan.json -- train.py --batch-size 16
     ullage fit --gpu rtx-4090 --max-batch -- train.py --batch-size {batch}
 
-    Exits with 0 if it fits, as it is or under a plan, 1 if nothing does, 3 if the program failed
-    for a reason of its own, 130 where it was interrupted: the best plan so far is given.
+    Exits with 0 if the program fits, without or under a plan, 1 if no plan fits, 3 if the program
+    itself failed, 130 if the search was interrupted: it still reports the best plan so far.
     """
     shown = options.shown
     _check_output(options.program, options.output, force=options.force)

@@ -1,4 +1,4 @@
-"""`ullage gpus`: the GPUs that ullage knows."""
+"""`ullage gpus`: lists the known GPUs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ullage.report.text.gpus import print_gpu, print_gpus
 
 @click.command("gpus")
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, ullage.gpus/1.")
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON document (ullage.gpus/1).")
 def gpus_command(name: str | None, *, as_json: bool) -> None:
-    """List the GPUs that ullage knows, or show everything about one.
+    """List the known GPUs, or show everything about one.
 
     NAME is a slug such as h100-80gb, an alias, or the name that CUDA gives the GPU; or a group to
     list: a generation (hopper), a compute capability (8.9), a market (workstation), a maker (amd).

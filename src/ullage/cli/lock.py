@@ -1,4 +1,4 @@
-"""`ullage lock`: writes what scenarios take into the lock file."""
+"""`ullage lock`: writes the memory that scenarios need into the lock file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
     "--update",
     multiple=True,
     metavar="NAME",
-    help="Write this scenario anew, even if it takes more; '*' is all.",
+    help="Update this scenario, even if it needs more; '*': all.",
 )
 @flags.config
 @flags.python
@@ -37,13 +37,13 @@ def lock_command(
     force: bool,
     quiet: bool,
 ) -> int:
-    """Run scenarios on GPUs that are not there, and write what they take into ullage.lock.
+    """Run scenarios on simulated GPUs, and write the memory that they need into ullage.lock.
 
     \b
     ullage lock
     ullage lock --update train
 
-    What is locked already stays as it is, unless --update names it. See `ullage check`.
+    An existing entry stays as it is, unless --update names it. See `ullage check`.
 
     Exits with 0, 1 if a scenario runs out of memory, 3 if a program failed.
     """

@@ -1,4 +1,4 @@
-"""`ullage run`: runs a program on a GPU that is not there."""
+"""`ullage run`: runs a program on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -18,75 +18,83 @@ from ullage.errors import SpecError
     context_settings={"allow_interspersed_args": False},
     cls=flags.in_sections(
         {
-            "The device": ("gpu", "gpus", "memory", "capability", "budget"),
-            "A rank of a job": ("world_size", "ranks", "local_world_size"),
-            "Several runs": ("sweep", "plot"),
-            "The program": (
-                "python", "plan", "try_remedies", "steps", "alloc_conf", "real_init",
-                "dummy_weights", "values", "assume",
+            "Most used": ("gpu", "python", "steps", "sweep", "html"),
+            "GPU": ("gpus", "memory", "capability", "budget"),
+            "Ranks of a job": ("world_size", "ranks", "local_world_size"),
+            "Program": (
+                "plan", "try_remedies", "alloc_conf", "real_init", "dummy_weights", "values",
+                "assume",
             ),
-            "What is written": ("snapshot", "output", "html", "as_json", "full", "force", "quiet"),
+            "Output": ("snapshot", "output", "plot", "as_json", "full", "force", "quiet"),
         }
     ),
 )  # fmt: skip
 @flags.program
 @click.option(
-    "--gpu", metavar="NAME[,...]", help="Of `ullage gpus`, one or more; default: an endless H100."
+    "--gpu",
+    metavar="NAME[,...]",
+    help="GPU(s) to simulate (see `ullage gpus`); default: an H100 with unlimited memory.",
 )
 @click.option(
     "--sweep",
     multiple=True,
     metavar="NAME=A,B,...",
-    help="Run with each value in place of {NAME}; may be given several times.",
+    help="Run once per value, which replaces {NAME} in the command; repeatable.",
 )
-@click.option("--plot", type=FILE, metavar="FILE", help="Draw a sweep: .svg, .png or .pdf.")
+@click.option("--plot", type=FILE, metavar="FILE", help="Draw the sweep: .svg, .png or .pdf.")
 @flags.memory
 @flags.capability
 @click.option(
     "--budget",
     metavar="SIZE",
-    help="How much of it may be used; beyond that the program runs out of memory.",
+    help="Memory that the program may use; beyond it, it runs out of memory.",
 )
-@click.option("--gpus", type=int, metavar="N", help="How many GPUs, all alike.")
-@click.option("--world-size", type=int, metavar="N", help="Play one rank of a job of N ranks.")
+@click.option("--gpus", type=int, metavar="N", help="Number of identical GPUs.")
+@click.option("--world-size", type=int, metavar="N", help="Simulate one rank of a job of N ranks.")
 @click.option(
-    "--rank", "--ranks", "ranks", metavar="R[,...]", help="Which, or 'distinct'; default: 0."
+    "--rank",
+    "--ranks",
+    "ranks",
+    metavar="R[,...]",
+    help="Ranks to simulate, or 'distinct'; default: 0.",
 )
-@click.option("--local-world-size", type=int, metavar="N", help="Ranks of one node; default: 8.")
+@click.option("--local-world-size", type=int, metavar="N", help="Ranks per node; default: 8.")
 @flags.alloc_conf
 @click.option("--steps", type=int, metavar="N", help="Stop after N training steps.")
 @flags.python
-@click.option("--real-init", is_flag=True, help="Really initialise weights on the CPU.")
+@click.option("--real-init", is_flag=True, help="Initialise weights on the CPU; default: skip it.")
 @flags.dummy_weights
 @click.option(
     "--values",
     type=click.Choice(("on", "off")),
     default="on",
     callback=lambda _context, _parameter, value: value == "on",
-    help="Whether small values are computed (default: on).",
+    help="Whether small tensor values are computed; default: on.",
 )
 @flags.assume
 @click.option(
-    "--try-remedies", is_flag=True, help="If memory runs out: run it again with what may help."
+    "--try-remedies", is_flag=True, help="If memory runs out, run again with each remedy."
 )
-@click.option("--plan", type=FILE, metavar="FILE", help="Of `ullage fit`: run under this plan.")
+@click.option("--plan", type=FILE, metavar="FILE", help="Run under this plan (from `ullage fit`).")
 @click.option(
     "--snapshot",
     type=FILE,
     metavar="FILE",
-    help="The memory snapshot; default: a new name here. Of several ranks, a directory.",
+    help="Memory snapshot; default: a new file here. For several ranks: a directory.",
 )
 @click.option(
     "-o", "--output", type=FILE, metavar="FILE", help="Also write the run document (JSON)."
 )
 @flags.html
-@click.option("--json", "as_json", is_flag=True, help="Print the run document, not the report.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the run document (JSON) instead of the report."
+)
 @flags.full
 @flags.force
 @flags.quiet_run
 @flags.as_record(RunOptions)
 def run_command(options: RunOptions) -> int:
-    """Run a program on a GPU that is not there: does it fit, what is its peak, who owns it?
+    """Run a program on a simulated GPU: does it fit, what is its peak, who owns it?
 
     \b
     ullage run --gpu h100-80gb -- train.py --batch-size 16
@@ -95,7 +103,7 @@ def run_command(options: RunOptions) -> int:
     ullage run --world-size 64 --ranks 0,63 -- train_fsdp.py
     ullage run --gpus 4 -- torchrun --nproc-per-node 4 train_ddp.py
 
-    Exits with 0 if it fits, 1 if it does not, 3 if the program failed for a reason of its own.
+    Exits with 0 if it fits, 1 if it does not, 3 if the program itself failed.
     """
     check_files(
         ("--output", options.output),

@@ -37,25 +37,31 @@ class SegmentsOptions:
 
 @click.command("segments", context_settings={"allow_interspersed_args": False})
 @flags.program
-@click.option("--chain", metavar="PATH", help="A torch.nn.Sequential; default: which keeps most.")
-@click.option("--gpu", metavar="NAME", help="Whose rates the times are by; of `ullage gpus`.")
+@click.option(
+    "--chain",
+    metavar="PATH",
+    help="Path of a torch.nn.Sequential; default: the one that keeps most.",
+)
+@click.option(
+    "--gpu", metavar="NAME", help="GPU whose rates predict the times (see `ullage gpus`)."
+)
 @click.option("--plot", type=FILE, metavar="FILE", help="Draw it: .svg, .png or .pdf.")
 @flags.search_steps
 @flags.python
 @flags.plan_output
 @flags.as_json
 @flags.force
-@click.option("--quiet", is_flag=True, help="Print one line alone, and no progress.")
+@click.option("--quiet", is_flag=True, help="Print only one line, without progress.")
 @flags.as_record(SegmentsOptions)
 def segments_command(options: SegmentsOptions) -> int:
-    """Compare uniform, square-root and optimal segments of a model's chain of modules, each
-    checkpointed as one: memory against operations that are done again, as seen on the phantom.
+    """Compare uniform, square-root and optimal checkpointing segments of a chain of modules:
+    memory against recomputation, measured on a simulated GPU.
 
     \b
     ullage segments -o plan.json -- train.py
     ullage run --gpu rtx-4090 --plan plan.json -- train.py
 
-    Exits with 0, or with 3 if the program failed for a reason of its own.
+    Exits with 0, or with 3 if the program itself failed.
     """
     shown = Output(is_json=options.as_json, is_quiet=options.quiet, path=None, force=options.force)
     plot = options.plot

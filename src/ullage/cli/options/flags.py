@@ -22,53 +22,66 @@ _Options = TypeVar("_Options")
 program = click.argument(
     "program", nargs=-1, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGUMENTS]"
 )
-python = click.option("--python", metavar="PATH", help="The interpreter of another environment.")
+python = click.option(
+    "--python", metavar="PATH", help="Python interpreter of the program's environment."
+)
 alloc_conf = click.option(
-    "--alloc-conf", metavar="TEXT", help="Sets PYTORCH_ALLOC_CONF for the program."
+    "--alloc-conf", metavar="TEXT", help="Set PYTORCH_ALLOC_CONF for the program."
 )
 search_steps = click.option(
     "--steps", type=int, metavar="N", help="Training steps of each run; default: 3."
 )
-dummy_weights = click.option(
-    "--dummy-weights", is_flag=True, help="Make up weight files that are not there."
-)
+dummy_weights = click.option("--dummy-weights", is_flag=True, help="Generate missing weight files.")
 assume = click.option(
     "--assume",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Of unknown values: nonzero=all|half|none|FRACTION, experts=worst|balanced, "
-    "values=plausible|zeros.",
+    help="Assumption about unknown values: nonzero=all|half|none|FRACTION, "
+    "experts=worst|balanced, values=plausible|zeros.",
 )
 
 # On what.
-memory = click.option("--memory", metavar="SIZE", help="Another total memory, such as 24GiB.")
+memory = click.option(
+    "--memory", metavar="SIZE", help="Total memory of the GPU, for example 24GiB."
+)
 capability = click.option(
-    "--capability", metavar="M.N", help="Another compute capability, such as 8.9."
+    "--capability", metavar="M.N", help="Compute capability of the GPU, for example 8.9."
 )
 
 # Scenarios of ullage.toml.
 scenarios = click.argument("scenarios", nargs=-1, metavar="[SCENARIO]...")
 config = click.option(
-    "--config", type=FILE, metavar="FILE", help="Default: ullage.toml here or above."
+    "--config",
+    type=FILE,
+    metavar="FILE",
+    help="Configuration; default: ullage.toml in this directory or above.",
 )
-no_cache = click.option("--no-cache", is_flag=True, help="Run everything, whatever is known.")
+no_cache = click.option(
+    "--no-cache", is_flag=True, help="Run every scenario, even if its result is cached."
+)
 
 # What is written.
 plan_output = click.option(
-    "-o", "--output", type=FILE, metavar="FILE", help="Write the plan: plan.json."
+    "-o",
+    "--output",
+    type=FILE,
+    metavar="FILE",
+    help="Write the plan to this file, for example plan.json.",
 )
 document_output = click.option(
     "-o", "--output", type=FILE, metavar="FILE", help="Also write the document (JSON)."
 )
-plot = click.option("--plot", type=FILE, metavar="FILE", help="Draw it: .svg, .png or .pdf.")
-html = click.option("--html", type=FILE, metavar="FILE", help="Also write a page to look at.")
-as_json = click.option(
-    "--json", "as_json", is_flag=True, help="Print the document, not the report."
+plot = click.option(
+    "--plot", type=FILE, metavar="FILE", help="Draw the result: .svg, .png or .pdf."
 )
-full = click.option("--full", is_flag=True, help="Print the whole report, not the short one.")
-force = click.option("--force", is_flag=True, help="Overwrite files that were named.")
-quiet = click.option("--quiet", is_flag=True, help="Print the first line alone.")
-quiet_run = click.option("--quiet", is_flag=True, help="Print the verdict alone, and no progress.")
+html = click.option("--html", type=FILE, metavar="FILE", help="Also write an HTML page.")
+as_json = click.option(
+    "--json", "as_json", is_flag=True, help="Print the JSON document instead of the report."
+)
+full = click.option("--full", is_flag=True, help="Print the full report instead of the short one.")
+force = click.option("--force", is_flag=True, help="Overwrite existing files.")
+quiet = click.option("--quiet", is_flag=True, help="Print only the first line.")
+quiet_run = click.option("--quiet", is_flag=True, help="Print only the verdict, without progress.")
 
 
 def as_record(
@@ -96,7 +109,7 @@ def in_sections(sections: Mapping[str, Sequence[str]]) -> type[click.Command]:
     """A kind of command whose --help has its options in sections.
 
     Args:
-        sections: names of parameters by the title of their section; those in none come last.
+        sections: names of parameters by the title of their section; the rest comes last.
     """
 
     class Sectioned(click.Command):
