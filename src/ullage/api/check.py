@@ -104,10 +104,10 @@ def check(
     settings = make_settings(store if cached else None, python, on_progress, on_failure)
     with run_cases(cases, settings) as results:
         judged = tuple(judge_result(result, lock) for result in results)
-        diffs, drawn = _compare_runs(judged, store, has_pages=pages)
+        diffs, html = _compare_runs(judged, store, has_pages=pages)
         if cached:
             keep_snapshots(judged, store)
-    return Check(configuration, judged, diffs, drawn)
+    return Check(configuration, judged, diffs, html)
 
 
 def load_from(config: str | os.PathLike[str] | None) -> Configuration:
@@ -115,14 +115,14 @@ def load_from(config: str | os.PathLike[str] | None) -> Configuration:
     return load_configuration(Path.cwd(), None if config is None else Path(config))
 
 
-def find_cases(configuration: Configuration, wanted: Sequence[str]) -> list[Case]:
+def find_cases(configuration: Configuration, patterns: Sequence[str]) -> list[Case]:
     """The cases of the named scenarios; no names: of all."""
     cases = {
         case.name: case
         for scenario in configuration.scenarios.values()
         for case in expand(scenario)
     }
-    names = select(list(cases), wanted) if wanted else tuple(cases)
+    names = select(list(cases), patterns) if patterns else tuple(cases)
     return [cases[name] for name in names]
 
 
@@ -162,9 +162,9 @@ def judge_result(result: CaseResult, lock: Lock) -> Judged:
 
 def keep_snapshots(judged: Sequence[Judged], cache: Cache) -> None:
     """Those of runs that went through: any may be what the next one is compared with."""
-    for one in judged:
-        for measured in one.measured.values():
-            if one.state.is_lockable and measured.snapshot is not None:
+    for case in judged:
+        for measured in case.measured.values():
+            if case.state.is_lockable and measured.snapshot is not None:
                 cache.keep_snapshot(measured.entry, measured.snapshot)
 
 
@@ -176,20 +176,20 @@ def _compare_runs(
     from ullage.api.explain import explain_file
 
     diffs: dict[str, Diff] = {}
-    drawn: dict[str, str] = {}
-    for one in judged:
-        for comparison in one.comparisons:
+    pages: dict[str, str] = {}
+    for case in judged:
+        for comparison in case.comparisons:
             if (
                 comparison.is_kept
                 and not comparison.is_less
-                and one.state is not State.OUT_OF_MEMORY
+                and case.state is not State.OUT_OF_MEMORY
             ):
                 continue
-            name, measured = comparison.name, one.measured[comparison.name]
+            name, measured = comparison.name, case.measured[comparison.name]
             now = measured.snapshot or cache.snapshot_of(measured.entry)
             was = None if comparison.locked is None else cache.snapshot_of(comparison.locked)
             if now is not None and was is not None:
                 diffs[name] = diff(was, now)
             if has_pages and now is not None:
-                drawn[name] = diffs[name].html if name in diffs else explain_file(now).html
-    return diffs, drawn
+                pages[name] = diffs[name].html if name in diffs else explain_file(now).html
+    return diffs, pages

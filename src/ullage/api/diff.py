@@ -75,13 +75,13 @@ def diff(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Diff:
 
     paths = Path(before), Path(after)
     reports = [_explain(path) for path in paths]
-    found = diff_snapshots(*reports)
-    if found is None:
+    comparison = diff_snapshots(*reports)
+    if comparison is None:
         empty = next(
             path for path, report in zip(paths, reports, strict=True) if not report.devices
         )
         raise SnapshotError(f"{str(empty)!r} holds no device memory; there is nothing to compare")
-    return Diff((os.fspath(before), os.fspath(after)), found)
+    return Diff((os.fspath(before), os.fspath(after)), comparison)
 
 
 def _explain(path: Path) -> SnapshotReport:

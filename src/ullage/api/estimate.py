@@ -106,19 +106,19 @@ def estimate_training(
     from ullage.errors import SpecError
     from ullage.gpus.catalog import find_gpu, load_catalog
 
-    found = Found(model, "") if isinstance(model, Config) else find_config(model)
+    source = Found(model, "") if isinstance(model, Config) else find_config(model)
     device = find_gpu(gpu) if isinstance(gpu, str) else gpu
     if largest is not None and device is None:
         raise SpecError("largest: on which GPU? name one with gpu")
-    how = make_recipe(found.config, **recipe)
+    how = make_recipe(source.config, **recipe)
     return Estimate(
         Answer(
-            _estimate(found.config, how, device),
-            found.source,
-            rank_gpus(found.config, how, load_catalog()) if which_gpu else (),
+            _estimate(source.config, how, device),
+            source.source,
+            rank_gpus(source.config, how, load_catalog()) if which_gpu else (),
             None if largest is None or device is None
-            else find_largest(found.config, how, device, largest),
-            find_knobs(found.config, how, device) if knobs else (),
+            else find_largest(source.config, how, device, largest),
+            find_knobs(source.config, how, device) if knobs else (),
         )
     )  # fmt: skip
 
@@ -127,9 +127,9 @@ def make_recipe(config: Config, **fields: Unpack[RecipeFields]) -> Recipe:
     """A recipe in which what the model's own file says fills what was not said: an image model is
     trained on images of the size that it was made for.
     """
-    said: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
-    if "image" not in said:
+    values: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+    if "image" not in values:
         image = config.number(_IMAGE_FIELD, default=None)
         if image is not None:
-            said["image"] = image
-    return Recipe(**said)
+            values["image"] = image
+    return Recipe(**values)

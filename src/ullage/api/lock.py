@@ -88,8 +88,8 @@ def lock(
     with run_cases(cases, settings) as results:
         judged = tuple(judge_result(result, before) for result in results)
         keep_snapshots(judged, store)
-    gone = _gone(before, configuration) if not scenarios and not update else ()
-    return Locked(write_entries(configuration.lock_path, judged, renewed, gone))
+    removed = _gone(before, configuration) if not scenarios and not update else ()
+    return Locked(write_entries(configuration.lock_path, judged, renewed, removed))
 
 
 def _gone(lock: Lock, configuration: Configuration) -> tuple[str, ...]:

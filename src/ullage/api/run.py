@@ -171,17 +171,17 @@ def run(
         SnapshotError: what the program left cannot be read.
         PlanError: the plan cannot be read.
     """
-    kept = None if snapshot is None else Path(snapshot)
-    if kept is not None:
-        check_writable(kept, force=force)
+    path = None if snapshot is None else Path(snapshot)
+    if path is not None:
+        check_writable(path, force=force)
     job = make_run_job(
         program, gpu=gpu, memory=memory, capability=capability, budget=budget,
-        alloc_conf=alloc_conf, steps=steps, python=python, has_snapshot=kept is not None,
+        alloc_conf=alloc_conf, steps=steps, python=python, has_snapshot=path is not None,
         real_init=real_init, dummy_weights=dummy_weights, values=values, assume=assume, plan=plan,
         gpus=gpus, world_size=world_size, rank=rank, local_world_size=local_world_size,
     )  # fmt: skip
     report = run_job(
-        job, kept, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress, force=force,
+        job, path, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress, force=force,
         meanwhile=_load_report,
     )  # fmt: skip
     if try_remedies:

@@ -111,9 +111,9 @@ def estimate_serving(
     from ullage.estimate.serving.serving import estimate_serving as estimate
     from ullage.gpus.catalog import find_gpu, load_catalog
 
-    found = Found(model, "") if isinstance(model, Config) else find_config(model)
+    source = Found(model, "") if isinstance(model, Config) else find_config(model)
     device = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    said: dict[str, Any] = {name: value for name, value in plan.items() if value is not None}
-    serving_plan = ServingPlan(gpu=device, **said)
-    ranked = rank_for_serving(found.config, serving_plan, load_catalog()) if which_gpu else ()
-    return ServingAnswer(estimate(found.config, serving_plan), found.source, ranked)
+    values: dict[str, Any] = {name: value for name, value in plan.items() if value is not None}
+    serving_plan = ServingPlan(gpu=device, **values)
+    ranked = rank_for_serving(source.config, serving_plan, load_catalog()) if which_gpu else ()
+    return ServingAnswer(estimate(source.config, serving_plan), source.source, ranked)

@@ -66,7 +66,7 @@ def check_command(
     if as_json and form not in {"text", "json"}:
         raise SpecError(f"--json and --format {form} are both given; keep one of them")
     form = "json" if as_json else form
-    shown = Output(
+    target = Output(
         is_json=form == "json",
         is_quiet=quiet,
         path=None if form == "junit" else output,
@@ -75,7 +75,7 @@ def check_command(
     check_files(("--output", output), force=force)
     if html is not None and html.exists() and not html.is_dir():
         raise SpecError(f"--html {str(html)!r} is a file; give a directory")
-    with shown.progress() as on_progress:
+    with target.progress() as on_progress:
         result = check(
             scenarios, config=config, python=python, cached=not no_cache, pages=html is not None,
             on_progress=on_progress,
@@ -88,7 +88,7 @@ def check_command(
         files.append(write_text(junit_report(result.view), output, force=force))
     is_printed_as_xml = form == "junit" and output is None
     is_written = write_result(
-        shown,
+        target,
         lambda: result.document,
         lambda: _show(result, form, pages, is_quiet=quiet, is_xml=is_printed_as_xml),
         [] if is_printed_as_xml else files,

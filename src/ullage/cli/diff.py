@@ -40,15 +40,15 @@ def diff_command(
     from ullage.files import write_text
     from ullage.report.text.diff import diff_line, print_diff
 
-    shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
+    target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     check_files(("--output", output), ("--html", html), force=force)
     report = diff(before, after)
 
     pages = [] if html is None else [write_text(report.html, html, force=force)]
     is_written = write_result(
-        shown,
+        target,
         lambda: report.document,
-        lambda: shown.show(report.report, diff_line, print_diff),
+        lambda: target.show(report.report, diff_line, print_diff),
         pages,
     )
     return 0 if is_written else UNWRITABLE

@@ -132,12 +132,12 @@ def _show_training(options: EstimateOptions, model: str) -> int:
         knobs=options.knobs,
         **options.recipe,
     )
-    html, shown = options.html, options.shown
+    html, target = options.html, options.target
     pages = [] if html is None else [write_text(estimate.html, html, force=options.force)]
     is_written = write_result(
-        shown,
+        target,
         lambda: estimate.document,
-        lambda: shown.show(estimate.answer, estimate_line, print_estimate),
+        lambda: target.show(estimate.answer, estimate_line, print_estimate),
         pages,
     )
     if not is_written:

@@ -84,18 +84,18 @@ def explain_command(
     check_files(("--output", output), ("--html", html), *exports, force=force)
     for path in export:
         check_format(path)
-    shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
+    target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     if what_if:
-        return show_what_if(file, shown, gpu=gpu, memory=memory, python=python)
+        return show_what_if(file, target, gpu=gpu, memory=memory, python=python)
     result = explain_file(file, request=request, try_remedies=try_remedies, python=python)
 
     files = [result.export(path, force=force) for path in export]
     if html is not None:
         files.append(write_text(result.html, html, force=force))
     is_written = write_result(
-        shown,
+        target,
         lambda: result.document,
-        lambda: shown.show(result.view, explain_line, print_explain),
+        lambda: target.show(result.view, explain_line, print_explain),
         files,
     )
     return result.exit_code if is_written else UNWRITABLE

@@ -88,7 +88,7 @@ def fit_command(options: FitOptions) -> int:
     Exits with 0 if the program fits, without or under a plan, 1 if no plan fits, 3 if the program
     itself failed, 130 if the search was interrupted: it still reports the best plan so far.
     """
-    shown = options.shown
+    target = options.target
     _check_output(options.program, options.output, force=options.force)
     check_files(("--output", options.output), ("--html", options.html), force=options.force)
     variable = chosen_variable(options)
@@ -97,7 +97,7 @@ def fit_command(options: FitOptions) -> int:
     from ullage.api.fit import fit
     from ullage.report.text.fit import fit_line, print_fit
 
-    with shown.progress(has_lines=True) as on_progress:
+    with target.progress(has_lines=True) as on_progress:
         result = fit(
             options.program,
             gpu=options.gpu,
@@ -117,9 +117,9 @@ def fit_command(options: FitOptions) -> int:
             **options.of_program,
         )
     is_written = write_result(
-        shown,
+        target,
         lambda: result.document,
-        lambda: shown.show(result.report, fit_line, print_fit),
+        lambda: target.show(result.report, fit_line, print_fit),
         _write_files(result, options),
     )
     return result.exit_code if is_written else UNWRITABLE

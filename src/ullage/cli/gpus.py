@@ -22,12 +22,12 @@ def gpus_command(name: str | None, *, as_json: bool) -> None:
     list: a generation (hopper), a compute capability (8.9), a market (workstation), a maker (amd).
     """
     gpus, others = find_group(name)
-    found = None if gpus or others or name is None else find_entry(name)
-    if found is not None:
-        gpus, others = ((found,), ()) if isinstance(found, Gpu) else ((), (found,))
+    entry = None if gpus or others or name is None else find_entry(name)
+    if entry is not None:
+        gpus, others = ((entry,), ()) if isinstance(entry, Gpu) else ((), (entry,))
     if as_json:
         click.echo(json.dumps(gpus_document(gpus, others), indent=2, ensure_ascii=False))
-    elif found is None:
+    elif entry is None:
         print_gpus(gpus, others, Console())
     else:
-        print_gpu(found, Console())
+        print_gpu(entry, Console())

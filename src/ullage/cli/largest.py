@@ -31,8 +31,8 @@ def fit_largest(options: FitOptions, variable: str) -> int:
     from ullage.api.largest import find_largest
     from ullage.report.text.largest import largest_line, print_largest
 
-    shown = options.shown
-    with shown.progress() as on_progress:
+    target = options.target
+    with target.progress() as on_progress:
         largest = find_largest(
             options.program,
             variable,
@@ -49,9 +49,9 @@ def fit_largest(options: FitOptions, variable: str) -> int:
             **options.of_program,
         )
     is_written = write_result(
-        shown,
+        target,
         lambda: largest.document,
-        lambda: shown.show(largest.report, largest_line, print_largest),
+        lambda: target.show(largest.report, largest_line, print_largest),
         save_plan(largest.plan, options.output, force=options.force),
     )
     return largest.exit_code if is_written else UNWRITABLE

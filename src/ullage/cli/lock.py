@@ -50,18 +50,18 @@ def lock_command(
     from ullage.api.lock import lock
     from ullage.report.text.lock import locked_line, print_locked
 
-    shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
+    target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     check_files(("--output", output), force=force)
-    with shown.progress() as on_progress:
+    with target.progress() as on_progress:
         locked = lock(
             scenarios, update=update, config=config, python=python, cached=not no_cache,
             on_progress=on_progress,
         )  # fmt: skip
 
     is_written = write_result(
-        shown,
+        target,
         lambda: locked.document,
-        lambda: shown.show(locked.report, locked_line, print_locked),
+        lambda: target.show(locked.report, locked_line, print_locked),
         [locked.report.path],
     )
     return locked.exit_code if is_written else UNWRITABLE

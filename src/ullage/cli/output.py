@@ -96,9 +96,9 @@ def _show_progress(line: str) -> None:
     words = line.split()
     text = f"step {words[1]}, {format_bytes(int(words[3]))} allocated" if len(words) == 4 else line
     width = shutil.get_terminal_size().columns
-    shown = f"{text:>{_PROGRESS_WIDTH}}"[-width:]
-    column = width - len(shown) + 1
-    _echo_aside(f"\x1b7\x1b[{column}G\x1b[2m{shown}\x1b[0m\x1b8")
+    cell = f"{text:>{_PROGRESS_WIDTH}}"[-width:]
+    column = width - len(cell) + 1
+    _echo_aside(f"\x1b7\x1b[{column}G\x1b[2m{cell}\x1b[0m\x1b8")
 
 
 def _write_progress(line: str) -> None:
@@ -112,12 +112,12 @@ def _echo_aside(text: str) -> None:
         click.echo(text, nl=False, err=True)
 
 
-def check_files(*named: tuple[str, Path | None], force: bool) -> None:
+def check_files(*options: tuple[str, Path | None], force: bool) -> None:
     """Raises SpecError where a file that an option names cannot be written, or two name the same:
     before the work, not after it.
     """
     taken: dict[Path, str] = {}
-    for option, path in named:
+    for option, path in options:
         if path is None:
             continue
         check_writable(path, force=force)
@@ -127,13 +127,13 @@ def check_files(*named: tuple[str, Path | None], force: bool) -> None:
         taken[path.absolute()] = option
 
 
-def write_run(run: Run, output: Output, named: Path | None, html: Path | None) -> bool:
+def write_run(run: Run, output: Output, snapshot: Path | None, html: Path | None) -> bool:
     """Writes the result of a run; the last lines name the files.
 
-    named: what the snapshot was to be called, if the user said so.
-    html: where a page goes, if one is asked for.
+    snapshot: the file that the user named for the snapshot; None: none.
+    html: where the page goes; None: there is none.
 
-    Returns whether everything that was asked for is written; what is not is told.
+    Returns whether every file is written; a message says which is not.
     """
     # Loaded by now: the run has imported them while the program was running.
     from rich.console import Console
@@ -150,8 +150,8 @@ def write_run(run: Run, output: Output, named: Path | None, html: Path | None) -
 
     files: list[object] = [process.snapshot for process in run.report.processes]
     problems = list(run.report.program.not_kept)
-    if named is not None and files and files[0] not in {None, str(named)}:
-        problems.append(_moved(named, files[0]))
+    if snapshot is not None and files and files[0] not in {None, str(snapshot)}:
+        problems.append(_moved(snapshot, files[0]))
     if html is not None:
         try:
             files.append(write_text(run.html, html, force=output.force))
@@ -176,14 +176,14 @@ def write_result(
     """
     is_wanted = output.is_json or output.path is not None
     text = json.dumps(make_document(), indent=2) if is_wanted else ""
-    named, problems = list(files), list(problems)
+    names, problems = list(files), list(problems)
     if output.path is not None:
         try:
             written = write_text(text + "\n", output.path, force=output.force)
         except OSError as error:
             problems.append(f"{str(output.path)!r} could not be written: {error.strerror or error}")
         else:
-            named.append(written)
+            names.append(written)
             if written != output.path:
                 problems.append(_moved(output.path, written))
     try:
@@ -191,7 +191,7 @@ def write_result(
             click.echo(text)
         else:
             show()
-        for path in named:
+        for path in names:
             if path is not None:
                 say(f"Wrote {path}", is_aside=output.is_json or output.is_quiet)
         sys.stdout.flush()

@@ -26,7 +26,7 @@ def run_many_ranks(options: RunOptions) -> int:
     directory = options.snapshot
     if directory is None and options.html is not None:  # the page is made from the snapshots
         directory = default_snapshot(options.program, options.python).with_suffix("")
-    output = options.shown
+    output = options.target
     with output.progress() as on_progress:
         result = run_ranks(
             options.program,

@@ -147,7 +147,7 @@ def run_rank(options: RunOptions) -> int:
 
 def _run_once(options: RunOptions, rank: int | None) -> int:
     """One process on one machine: one report."""
-    output = options.shown
+    output = options.target
     with output.progress() as on_progress:
         result = run(
             options.program,

@@ -60,7 +60,7 @@ def scrub_command(
             with written.open("wb") as target:
                 hidden = os.urandom(_KEY_BYTES) if key is None else key.encode()
                 done = scrub_snapshot(file, target, key=hidden, words=[*words, *_own_names()])
-            kept = keep_file(written, output, force=force)
+            final = keep_file(written, output, force=force)
     except OSError as error:
         say(f"ullage: {str(output)!r} could not be written: {error.strerror}", is_aside=True)
         return UNWRITABLE
@@ -69,7 +69,7 @@ def scrub_command(
         f"{done.num_cleaned} other texts cleaned, {done.num_removed} removed",
         err=True,
     )
-    say(f"Wrote {kept}", is_aside=True)
+    say(f"Wrote {final}", is_aside=True)
     return None
 
 

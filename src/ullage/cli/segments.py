@@ -63,7 +63,7 @@ def segments_command(options: SegmentsOptions) -> int:
 
     Exits with 0, or with 3 if the program itself failed.
     """
-    shown = Output(is_json=options.as_json, is_quiet=options.quiet, path=None, force=options.force)
+    target = Output(is_json=options.as_json, is_quiet=options.quiet, path=None, force=options.force)
     plot = options.plot
     check_files(("--output", options.output), ("--plot", plot), force=options.force)
     if plot is not None:
@@ -73,7 +73,7 @@ def segments_command(options: SegmentsOptions) -> int:
     from ullage.api.segments import compare_segments
     from ullage.report.text.segments import print_segments, segments_line
 
-    with shown.progress() as on_progress:
+    with target.progress() as on_progress:
         comparison = compare_segments(
             options.program,
             options.chain,
@@ -90,9 +90,9 @@ def segments_command(options: SegmentsOptions) -> int:
         plot_segments(comparison.report, plot)
         files.append(plot)
     is_written = write_result(
-        shown,
+        target,
         lambda: comparison.document,
-        lambda: shown.show(comparison.report, segments_line, print_segments),
+        lambda: target.show(comparison.report, segments_line, print_segments),
         files,
     )
     return comparison.exit_code if is_written else UNWRITABLE

@@ -15,12 +15,12 @@ def show_serving(options: EstimateOptions, model: str) -> int:
     answer = estimate_serving(
         model, gpu=options.gpu, which_gpu=options.which_gpu, **options.serving_plan
     )
-    html, shown = options.html, options.shown
+    html, target = options.html, options.target
     pages = [] if html is None else [write_text(answer.html, html, force=options.force)]
     is_written = write_result(
-        shown,
+        target,
         lambda: answer.document,
-        lambda: shown.show(
+        lambda: target.show(
             answer.estimate,
             serving_line,
             lambda estimate, console: print_serving(estimate, answer.source, console, answer.gpus),

@@ -19,7 +19,7 @@ def run_sweep(options: RunOptions) -> int:
 
     if options.plot is not None:
         check_plot(options.plot)
-    output = options.shown
+    output = options.target
     with output.progress() as on_progress:
         result = sweep(
             options.program,

@@ -65,7 +65,7 @@ class EstimateOptions:
     quiet: bool
 
     @property
-    def shown(self) -> Output:
+    def target(self) -> Output:
         """Where the result goes."""
         return Output(is_json=self.as_json, is_quiet=self.quiet, path=self.output, force=self.force)
 

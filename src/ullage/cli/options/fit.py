@@ -40,7 +40,7 @@ class FitOptions:
     quiet: bool
 
     @property
-    def shown(self) -> Output:
+    def target(self) -> Output:
         """How the result is shown; --output takes the plan, not the document."""
         return Output(is_json=self.as_json, is_quiet=self.quiet, path=None, force=self.force)
 

@@ -117,8 +117,8 @@ def in_sections(sections: Mapping[str, Sequence[str]]) -> type[click.Command]:
             params = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
             rows = {param.name: param.get_help_record(ctx) for param in params}
             parts = {title: [rows.pop(name) for name in names] for title, names in sections.items()}
-            for title, found in {**parts, "Other": [*rows.values()]}.items():
+            for title, records in {**parts, "Other": [*rows.values()]}.items():
                 with formatter.section(title):
-                    formatter.write_dl([row for row in found if row is not None])
+                    formatter.write_dl([row for row in records if row is not None])
 
     return Sectioned

@@ -57,7 +57,7 @@ class RunOptions:
         return self.ranks is not None and not self.ranks.isdecimal()
 
     @property
-    def shown(self) -> Output:
+    def target(self) -> Output:
         """Where the result goes."""
         return Output(
             is_json=self.as_json,

@@ -26,7 +26,7 @@ def check_document(view: CheckView) -> Document:
         "schema": CHECK_SCHEMA,
         "configuration": view.path.name,
         "exit_code": int(exit_code_of(view.judged)),
-        "scenarios": [case_document(view, one) for one in view.judged],
+        "scenarios": [case_document(view, judged) for judged in view.judged],
     }
 
 

@@ -43,22 +43,22 @@ def junit_report(view: CheckView) -> str:
 
     Source: junit-10.xsd of Jenkins' xUnit plugin, which has properties of a suite alone.
     """
-    failing = [one for one in view.judged if one.state.exit_code == 1]
-    errors = [one for one in view.judged if one.state is State.FAILED]
+    failing = [judged for judged in view.judged if judged.state.exit_code == 1]
+    errors = [judged for judged in view.judged if judged.state is State.FAILED]
     counts = f'tests="{len(view.judged)}" failures="{len(failing)}" errors="{len(errors)}"'
-    seconds = sum(one.wall_s for one in view.judged)
+    seconds = sum(judged.wall_s for judged in view.judged)
     lines = ['<?xml version="1.0" encoding="utf-8"?>', "<testsuites>"]
     lines.append(f'  <testsuite name="ullage check" {counts} time="{seconds:.3f}">')
     lines += _properties(view)
-    for one in view.judged:
-        lines += _test_case(view, one)
+    for judged in view.judged:
+        lines += _test_case(view, judged)
     return "\n".join([*lines, "  </testsuite>", "</testsuites>", ""])
 
 
 def _properties(view: CheckView) -> Iterator[str]:
     """The peaks of every entry."""
     yield "    <properties>"
-    for comparison in (comparison for one in view.judged for comparison in one.comparisons):
+    for comparison in (comparison for judged in view.judged for comparison in judged.comparisons):
         for level, size in comparison.entry.peaks._asdict().items():
             name = _attribute(f"{comparison.name} peak_{level}")
             yield f'      <property name={name} value="{size}"/>'
@@ -66,8 +66,10 @@ def _properties(view: CheckView) -> Iterator[str]:
 
 
 def _test_case(view: CheckView, judged: Judged) -> Iterator[str]:
-    named = f'classname="ullage.check" name={_attribute(judged.name)} time="{judged.wall_s:.3f}"'
-    yield f"    <testcase {named}>"
+    attributes = (
+        f'classname="ullage.check" name={_attribute(judged.name)} time="{judged.wall_s:.3f}"'
+    )
+    yield f"    <testcase {attributes}>"
     if judged.state.exit_code:
         tag = "error" if judged.state is State.FAILED else "failure"
         alone = CheckView(view.path, (judged,), view.diffs)
@@ -86,15 +88,15 @@ def github_annotations(view: CheckView, root: Path) -> Iterator[str]:
 
     root: of the checkout, which GitHub's paths begin at.
     """
-    failing = [one for one in view.judged if one.state.exit_code]
-    for one in failing[:_MAX_ANNOTATIONS]:
-        file, line = _place_of(view, one, root)
-        body = [case_line(one), *_largest(one)]
-        for comparison in one.comparisons:
+    failing = [judged for judged in view.judged if judged.state.exit_code]
+    for judged in failing[:_MAX_ANNOTATIONS]:
+        file, line = _place_of(view, judged, root)
+        body = [case_line(judged), *_largest(judged)]
+        for comparison in judged.comparisons:
             if not comparison.is_kept:
-                body += view.reasons(one, comparison)
+                body += view.reasons(judged, comparison)
         where = f"file={_escape(file, is_property=True)},line={line}"
-        title = _escape(f"ullage check: {one.name}: {one.state.value}", is_property=True)
+        title = _escape(f"ullage check: {judged.name}: {judged.state.value}", is_property=True)
         yield f"::error {where},title={title}::{_escape(chr(10).join(body))}"
     if len(failing) > _MAX_ANNOTATIONS:
         # GitHub would not show an eleventh error; warnings are counted apart.
@@ -109,12 +111,12 @@ def _escape(text: str, *, is_property: bool = False) -> str:
 
 def _place_of(view: CheckView, judged: Judged, root: Path) -> tuple[str, int]:
     """The file and line that most grew at, or where the program failed; else the scenario's own."""
-    told = [_LAST_WHERE.search(f"at {judged.reason}") or _LAST_WHERE.search(judged.reason)]
+    places = [_LAST_WHERE.search(f"at {judged.reason}") or _LAST_WHERE.search(judged.reason)]
     for comparison in judged.comparisons:
         lines = judged.measured[comparison.name].lines
         grown = [row for row in comparison.changes.places if row.changed_bytes > 0]
-        told += [_WHERE.match(name_place(row, lines)) for row in grown]
-    for match in filter(None, told):
+        places += [_WHERE.match(name_place(row, lines)) for row in grown]
+    for match in filter(None, places):
         for directory in (judged.scenario.directory, judged.scenario.directory.parent):
             path = directory / match["file"]
             if path.is_file():
@@ -161,14 +163,14 @@ def github_summary(view: CheckView, pages: Mapping[str, str]) -> str:
         "| scenario | allocated | change | reserved | device | |",
         "|---|--:|--:|--:|--:|---|",
     ]
-    for one in view.judged:
-        lines += [_row(one, comparison, pages) for comparison in one.comparisons]
-        if not one.comparisons:
-            lines.append(f"| {_cell(one.name)} | | | | | {_mark(one)} |")
-    for one in [one for one in view.judged if one.state.exit_code][:_MAX_DETAILED]:
-        alone = CheckView(view.path, (one,), view.diffs)
+    for judged in view.judged:
+        lines += [_row(judged, comparison, pages) for comparison in judged.comparisons]
+        if not judged.comparisons:
+            lines.append(f"| {_cell(judged.name)} | | | | | {_mark(judged)} |")
+    for judged in [one for one in view.judged if one.state.exit_code][:_MAX_DETAILED]:
+        alone = CheckView(view.path, (judged,), view.diffs)
         text = printable_lines(render_check(alone)).replace("```", "'''")
-        lines += ["", f"#### {_cell(one.name)}: {_cell(case_line(one))}", ""]
+        lines += ["", f"#### {_cell(judged.name)}: {_cell(case_line(judged))}", ""]
         lines += ["```", text.rstrip(), "```"]
     text = "\n".join(lines) + "\n"
     return text.encode()[:_MAX_SUMMARY_BYTES].decode(errors="ignore")

@@ -35,9 +35,9 @@ def diff_document(report: DiffReport) -> Document:
         "phases": [_phase(change) for change in report.phases],
         "by_category": [_change(change) for change in report.by_category],
         "by_module": [
-            {"path": one.path, "before_bytes": one.before_bytes, "after_bytes": one.after_bytes,
-             "changed_bytes": one.changed_bytes}
-            for one in report.by_module
+            {"path": module.path, "before_bytes": module.before_bytes,
+             "after_bytes": module.after_bytes, "changed_bytes": module.changed_bytes}
+            for module in report.by_module
         ],
         "by_site": [_change(change) for change in report.by_site],
     }  # fmt: skip
@@ -58,8 +58,8 @@ def _phase(change: PhaseChange) -> Document:
         "before_bytes": change.before_bytes,
         "after_bytes": change.after_bytes,
         "changed_bytes": change.changed_bytes,
-        "by_category": [_change(one) for one in change.by_category],
-        "by_site": [_change(one) for one in change.by_site[:_MAX_SITES]],
+        "by_category": [_change(category) for category in change.by_category],
+        "by_site": [_change(site) for site in change.by_site[:_MAX_SITES]],
     }
 
 

@@ -93,10 +93,11 @@ def _reserved(case: Case, request_bytes: int | None) -> Document:
         "private_bytes": lay.private_bytes,
         "largest_free_bytes": lay.largest_free_bytes,
         "pinned": [
-            {"address": one.address, "bytes": one.size_bytes, "live_bytes": one.live_bytes,
-             "largest_free_bytes": one.largest_free_bytes,
-             "blocks": [_block(case, block) for block in one.blocks[:8]]}
-            for one in lay.pinned[:_MAX_PINNED]
+            {"address": segment.address, "bytes": segment.size_bytes,
+             "live_bytes": segment.live_bytes,
+             "largest_free_bytes": segment.largest_free_bytes,
+             "blocks": [_block(case, block) for block in segment.blocks[:8]]}
+            for segment in lay.pinned[:_MAX_PINNED]
         ],
         "request": _request(case, request_bytes),
     }  # fmt: skip
@@ -128,11 +129,11 @@ def _request(case: Case, request_bytes: int | None) -> Document | None:
 
 def _steps(case: Case) -> Document:
     device, course = case.device, case.device.course
-    held = device.levels.allocated_bytes[course.step_ends] if course.num_steps else np.empty(0)
+    sizes = device.levels.allocated_bytes[course.step_ends] if course.num_steps else np.empty(0)
     return {
         "source": course.source.value,
         "count": course.num_steps,
-        "held_bytes": [int(size) for size in held],
+        "held_bytes": [int(size) for size in sizes],
         "growth": [
             {"site": case.report.sites.names[growth.site],
              "category": category_of(case, growth.blocks[-1]).value,
@@ -144,22 +145,22 @@ def _steps(case: Case) -> Document:
 
 
 def _shortage(device: DeviceSnapshot) -> Document | None:
-    one = device.shortage
-    if one is None:
+    shortage = device.shortage
+    if shortage is None:
         return None
     return {
-        "cause": one.cause.value,
-        "event": one.event,
-        "was_survived": one.was_survived,
-        "requested_bytes": one.requested_bytes,
-        "missing_bytes": one.missing_bytes,
-        "device_free_bytes": one.device_free_bytes,
-        "reserved_bytes": one.reserved_bytes,
-        "allocated_bytes": one.allocated_bytes,
-        "largest_free_bytes": one.largest_free_bytes,
-        "leaked_bytes": one.leaked_bytes,
-        "others_bytes": one.others_bytes,
-        "total_bytes": one.total_bytes,
+        "cause": shortage.cause.value,
+        "event": shortage.event,
+        "was_survived": shortage.was_survived,
+        "requested_bytes": shortage.requested_bytes,
+        "missing_bytes": shortage.missing_bytes,
+        "device_free_bytes": shortage.device_free_bytes,
+        "reserved_bytes": shortage.reserved_bytes,
+        "allocated_bytes": shortage.allocated_bytes,
+        "largest_free_bytes": shortage.largest_free_bytes,
+        "leaked_bytes": shortage.leaked_bytes,
+        "others_bytes": shortage.others_bytes,
+        "total_bytes": shortage.total_bytes,
     }
 
 

@@ -20,7 +20,8 @@ def recorded_document(case: Case) -> Document | None:
     tokens, transfers, pinned = recorded.tokens, recorded.transfers, recorded.pinned
     return {
         "dead": None if recorded.dead is None else _dead(case, recorded.dead),
-        "transfers": None if transfers is None else [_transfer(case, one) for one in transfers],
+        "transfers": None if transfers is None
+        else [_transfer(case, copies) for copies in transfers],
         "pinned_bytes": None if pinned is None else pinned.size_bytes.tolist(),
         "tokens": None if tokens is None else {
             "token_bytes": tokens.token_bytes, "cache_bytes": tokens.cache_bytes,

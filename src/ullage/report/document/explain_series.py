@@ -27,7 +27,7 @@ def series_document(case: Case) -> Document | None:
     times = case.report.snapshot.events_of(device.index).time_us
     seconds = (times[np.maximum(moments, 0)] - times[0]) / 1e6 if times.any() else None
     category = device.owners.category.astype(np.int64)
-    held = sum_at_moments(device.replay, moments, category, len(CATEGORIES))
+    sizes = sum_at_moments(device.replay, moments, category, len(CATEGORIES))
     modules = device.owners.modules
     return {
         "event": moments.tolist(),
@@ -35,8 +35,8 @@ def series_document(case: Case) -> Document | None:
         "allocated_bytes": device.levels.allocated_bytes[moments + 1].tolist(),
         "reserved_bytes": device.levels.reserved_bytes[moments + 1].tolist(),
         "by_category": {
-            one.value: row.tolist()
-            for one, row in zip(CATEGORIES, held, strict=True)
+            category.value: row.tolist()
+            for category, row in zip(CATEGORIES, sizes, strict=True)
             if row.any()
         },
         "by_module": None if modules is None else _by_module(case, modules, moments),
@@ -47,9 +47,9 @@ def _by_module(case: Case, modules: ModuleOwners, moments: Int64Array) -> Docume
     """The modules with most bytes at any moment, and all others together."""
     count = len(modules.names)
     group = np.where(modules.index < 0, count, modules.index).astype(np.int64)
-    held = sum_at_moments(case.device.replay, moments, group, count + 1)
+    sizes = sum_at_moments(case.device.replay, moments, group, count + 1)
     names = [*(name_module(name) for name in modules.names), OUTSIDE]
-    order = np.argsort(-held.max(axis=1, initial=0), kind="stable")
-    found = {names[row]: held[row].tolist() for row in order[:_MAX_MODULES] if held[row].any()}
-    rest = held[order[_MAX_MODULES:]].sum(axis=0)
-    return found | ({_OTHERS: rest.tolist()} if rest.any() else {})
+    order = np.argsort(-sizes.max(axis=1, initial=0), kind="stable")
+    series = {names[row]: sizes[row].tolist() for row in order[:_MAX_MODULES] if sizes[row].any()}
+    rest = sizes[order[_MAX_MODULES:]].sum(axis=0)
+    return series | ({_OTHERS: rest.tolist()} if rest.any() else {})

@@ -74,7 +74,7 @@ def _find_format(path: Path) -> _Format:
     for ending in sorted(_FORMATS, key=len, reverse=True):
         if path.name.lower().endswith(ending):
             return _FORMATS[ending]
-    known = ", ".join(f"{ending} ({one.what})" for ending, one in _FORMATS.items())
+    known = ", ".join(f"{ending} ({form.what})" for ending, form in _FORMATS.items())
     raise SpecError(f"the name {path.name!r} says no format to export to; end it in one of {known}")
 
 

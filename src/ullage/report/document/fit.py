@@ -87,7 +87,7 @@ def describe_actions(actions: Sequence[Action]) -> list[dict[str, Any]]:
 
 
 def _candidate(candidate: Candidate) -> dict[str, Any]:
-    seen = candidate.seen
+    outcome = candidate.seen
     return {
         "name": candidate.name,
         "actions": describe_actions(candidate.actions),
@@ -98,12 +98,12 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "why_not": candidate.why or None,
         "configuration": candidate.configuration or None,
         "seen": None
-        if seen is None
+        if outcome is None
         else {
-            "fits": seen.fits,
-            "peak_used_bytes": seen.used_bytes,
-            "peak_allocated_bytes": seen.allocated_bytes,
-            "num_alloc_retries": seen.num_retries,
-            "host_bytes": seen.host_bytes,
+            "fits": outcome.fits,
+            "peak_used_bytes": outcome.used_bytes,
+            "peak_allocated_bytes": outcome.allocated_bytes,
+            "num_alloc_retries": outcome.num_retries,
+            "host_bytes": outcome.host_bytes,
         },
     }

@@ -60,7 +60,9 @@ def _plain(entry: Entry) -> dict[str, Any]:
 
 def list_sources(entry: Entry) -> list[Source]:
     """Every source of a GPU once, in the order in which its figures need them."""
-    return list(dict.fromkeys(source for found in sources_of(entry).values() for source in found))
+    return list(
+        dict.fromkeys(source for sources in sources_of(entry).values() for source in sources)
+    )
 
 
 def name_basis(*, is_exact: bool) -> str:

@@ -14,7 +14,7 @@ LOCK_SCHEMA = "ullage.lock/1"
 
 def lock_document(report: LockReport) -> Document:
     """The document of a lock; sizes are bytes."""
-    found = {
+    comparisons = {
         comparison.name: comparison.entry
         for case in report.judged
         for comparison in case.comparisons
@@ -23,9 +23,9 @@ def lock_document(report: LockReport) -> Document:
         "schema": LOCK_SCHEMA,
         "lock": report.path.name,
         "exit_code": int(report.exit_code),
-        "written": {name: entry_document(found[name]) for name in report.written},
+        "written": {name: entry_document(comparisons[name]) for name in report.written},
         "removed": list(report.removed),
-        "left": {name: entry_document(found[name]) for name in report.left},
+        "left": {name: entry_document(comparisons[name]) for name in report.left},
         "refused": {
             case.name: {"state": case.state.value, "reason": case.reason, "output": case.output}
             for case in report.refused

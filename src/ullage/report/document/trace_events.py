@@ -55,8 +55,8 @@ def _events(page: SnapshotPage) -> Iterator[Event]:
             yield {"name": name, "ph": "C", "ts": ts, "pid": page.device, "args": {"bytes": value}}
     events = page.snapshot.events_of(page.device)
     for number in np.flatnonzero(events.action == Action.OOM).tolist():
-        asked = format_bytes(int(events.size_bytes[number]))
-        yield {"name": f"out of memory: no room for {asked}", "ph": "i", "s": "p",
+        request = format_bytes(int(events.size_bytes[number]))
+        yield {"name": f"out of memory: no room for {request}", "ph": "i", "s": "p",
                "ts": int(times[number]), "pid": page.device, "tid": _STEPS}  # fmt: skip
 
 

@@ -27,11 +27,11 @@ def what_if_document(report: WhatIfReport) -> Document:
         "check": _check_document(report.check),
         "lower_bound_bytes": report.lower_bound_bytes,
         "packing": {"bytes": report.packing.size_bytes, "method": report.packing.method},
-        "tried": [_tried_document(one) for one in report.tried],
+        "tried": [_tried_document(tried) for tried in report.tried],
         "recommended": None if recommended is None else recommended.setting.text,
         "on_gpus": [
-            {"gpu": one.gpu, "total_bytes": one.total_bytes, **_tried_document(one.tried)}
-            for one in report.on_gpus
+            {"gpu": gpu.gpu, "total_bytes": gpu.total_bytes, **_tried_document(gpu.tried)}
+            for gpu in report.on_gpus
         ],
         "meanings": {family.value: MEANINGS[family] for family in list_families(report)},
         "contradictions": list(report.contradictions),

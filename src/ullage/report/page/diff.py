@@ -8,7 +8,7 @@ from __future__ import annotations
 from ullage.explain.compare.diff import DiffReport
 from ullage.report.document.diff import diff_document
 from ullage.report.page.explain import make_page
-from ullage.report.page.html import Told, render_comparison
+from ullage.report.page.html import Answer, render_comparison
 from ullage.report.page.terminal_html import to_html
 from ullage.report.text.diff import diff_line, print_diff
 from ullage.report.views import ExplainView
@@ -22,9 +22,9 @@ def render_diff_page(report: DiffReport, paths: tuple[str, str]) -> str:
             paths, report.sides, report.findings, (report.before, report.after), strict=True
         )
     )
-    told = Told(
+    answer = Answer(
         diff_line(report),
         to_html(lambda console: print_diff(report, console)),
         diff_document(report),
     )
-    return render_comparison(before, after, told=told)
+    return render_comparison(before, after, answer=answer)

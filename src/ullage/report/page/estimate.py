@@ -55,31 +55,31 @@ class _Term(Protocol):
 
 def render_estimate_page(answer: Answer) -> str:
     """The page of what training needs."""
-    one = answer.estimate
-    parts = [Part(term.name, term.bytes, look_of_term(term).color) for term in one.terms]
+    estimate = answer.estimate
+    parts = [Part(term.name, term.bytes, look_of_term(term).color) for term in estimate.terms]
     document = estimate_document(answer)
     bar = draw_memory(
         parts,
-        gpu=one.gpu,
-        capacity_bytes=one.capacity_bytes,
-        interval=(one.low_bytes, one.high_bytes),
+        gpu=estimate.gpu,
+        capacity_bytes=estimate.capacity_bytes,
+        interval=(estimate.low_bytes, estimate.high_bytes),
     )
     body = [
         bar,
-        _legend(has_interval=True, has_limit=one.capacity_bytes is not None),
-        _terms(one.terms, parts, one.bytes, "in use"),
+        _legend(has_interval=True, has_limit=estimate.capacity_bytes is not None),
+        _terms(estimate.terms, parts, estimate.bytes, "in use"),
         "<h2>Through one step</h2>",
         '<p class="quiet">Allocated bytes, event by event, once the optimizer has its states.</p>',
-        draw_course(one.stretches, gpu=one.gpu, room_bytes=_room(one)),
-        _peaks(one),
-        _gpus(answer.gpus, one.gpu),
+        draw_course(estimate.stretches, gpu=estimate.gpu, room_bytes=_room(estimate)),
+        _peaks(estimate),
+        _gpus(answer.gpus, estimate.gpu),
         _largest(answer.largest),
         _knobs(answer.knobs),
-        _list("What is taken for granted", one.assumptions),
+        _list("What is taken for granted", estimate.assumptions),
     ]
     lead = estimate_line(answer)
-    facts = f"{one.num_parameters:,} parameters; {recipe_line(one)}"
-    return _page(one.model, document, lead=lead, facts=facts, body=body)
+    facts = f"{estimate.num_parameters:,} parameters; {recipe_line(estimate)}"
+    return _page(estimate.model, document, lead=lead, facts=facts, body=body)
 
 
 def render_serving_page(
@@ -137,7 +137,7 @@ def _page(
     if verdict is None and not lead.startswith("needs"):
         head, rest = "A server", lead
     # "<" is the one character that could end the element.
-    told = json.dumps(document).replace("<", "\\u003c")
+    payload = json.dumps(document).replace("<", "\\u003c")
     style = (files("ullage.report") / "assets" / "estimate.css").read_text(encoding="utf-8")
     title = escape(f"{model}: {lead}")
     return f"""<!doctype html>
@@ -148,7 +148,7 @@ def _page(
 <p class="quiet">{escape(facts)}</p></header>
 <main>{"".join(body)}</main>
 <footer>{_HOW.format(version=__version__)}</footer>
-<script type="application/json" id="document">{told}</script>
+<script type="application/json" id="document">{payload}</script>
 </body></html>
 """
 
@@ -165,12 +165,12 @@ def _legend(*, has_interval: bool, has_limit: bool) -> str:
 
 
 def _table(heads: Sequence[str], rows: Iterable[str], *, kinds: Sequence[str]) -> str:
-    named = "".join(
+    legend = "".join(
         f'<th scope="col" class="{kind}">{head}</th>'
         for head, kind in zip(heads, kinds, strict=True)
     )
     return (
-        f'<div class="scroll"><table><thead><tr>{named}</tr></thead>'
+        f'<div class="scroll"><table><thead><tr>{legend}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
@@ -222,8 +222,8 @@ def _gpus(rows: Sequence[GpuRow], here: str | None) -> str:
         return ""
     kinds = ("", "number", "number extra", "number", "number")
     fitting = [row for row in rows if row.count]
-    shown = fitting[:_MOST_GPUS] + [row for row in rows if row.gpu == here and not row.count]
-    drawn = [
+    chosen = fitting[:_MOST_GPUS] + [row for row in rows if row.gpu == here and not row.count]
+    cells = [
         _row(
             escape(row.gpu),
             (
@@ -233,7 +233,7 @@ def _gpus(rows: Sequence[GpuRow], here: str | None) -> str:
             ),
             kinds=kinds, kind="here" if row.gpu == here else "" if row.count else "not",
         )
-        for row in shown
+        for row in chosen
     ]  # fmt: skip
     fewest = min((row.count for row in fitting if row.count), default=1)
     least = sum(row.count == fewest for row in fitting)
@@ -243,14 +243,14 @@ def _gpus(rows: Sequence[GpuRow], here: str | None) -> str:
         f"{f', and sharded with ZeRO-3 on more of {others} others' if others else ''}.</p>"
     )
     heads = ("GPU", "how many", "memory", "needs at most", "left on each")
-    return f"<h2>Which GPU</h2>{lead}{_table(heads, drawn, kinds=kinds)}"
+    return f"<h2>Which GPU</h2>{lead}{_table(heads, cells, kinds=kinds)}"
 
 
 def _server_gpus(rows: Sequence[ServingRow], here: str | None) -> str:
     if not rows:
         return ""
     kinds = ("", "number", "number", "number")
-    drawn = [
+    cells = [
         _row(
             escape(row.gpu),
             (str(row.count), format_bytes(row.capacity_bytes), f"{row.users:,}"),
@@ -262,17 +262,17 @@ def _server_gpus(rows: Sequence[ServingRow], here: str | None) -> str:
     fitting = sum(row.count is not None for row in rows)
     lead = f'<p class="quiet">The users fit on up to 8 of {fitting} of the {len(rows)} GPUs.</p>'
     heads = ("GPU", "how many", "memory", "users, at least")
-    return f"<h2>Which GPU</h2>{lead}{_table(heads, drawn, kinds=kinds)}"
+    return f"<h2>Which GPU</h2>{lead}{_table(heads, cells, kinds=kinds)}"
 
 
 def _largest(largest: Largest | None) -> str:
     if largest is None:
         return ""
-    found = f"none: even 1 needs {format_bytes(largest.high_bytes)}"
+    text = f"none: even 1 needs {format_bytes(largest.high_bytes)}"
     if largest.value is not None:
-        found = f"<b>{largest.value:,}</b>, which needs {format_bytes(largest.high_bytes)}"
+        text = f"<b>{largest.value:,}</b>, which needs {format_bytes(largest.high_bytes)}"
     name = escape(f"{largest.knob} on {largest.gpu}")
-    return f"<h2>The largest that fits</h2><dl><dt>{name}</dt><dd>{found}</dd></dl>"
+    return f"<h2>The largest that fits</h2><dl><dt>{name}</dt><dd>{text}</dd></dl>"
 
 
 def _knobs(knobs: Sequence[Knob]) -> str:

@@ -50,7 +50,7 @@ def draw_memory(
     """
     used = sum(part.bytes for part in parts)
     top = max(used, capacity_bytes or 0, interval[1] if interval else 0, 1)
-    told = ", ".join(f"{part.name} {format_bytes(part.bytes)}" for part in parts)
+    label = ", ".join(f"{part.name} {format_bytes(part.bytes)}" for part in parts)
     hatched = ""
     if interval:
         low, high = interval
@@ -62,7 +62,7 @@ def draw_memory(
     if capacity_bytes is not None:
         limit = f'<span class="limit" style="{_place(capacity_bytes, top)}"></span>'
     return (
-        f'<div class="bar" role="img" aria-label="{escape(told)}">'
+        f'<div class="bar" role="img" aria-label="{escape(label)}">'
         f"{''.join(_segments(parts, top))}{hatched}{limit}</div>"
         f'<div class="axis" aria-hidden="true">{_axis(top, gpu, capacity_bytes)}</div>'
     )
@@ -99,24 +99,24 @@ def _segments(parts: Sequence[Part], top: int) -> Iterator[str]:
             f"{_place(at, top)};width:{_share(part.bytes, top)};"
             f"background:{part.color};color:{ink_on(part.color)}"
         )
-        told = escape(f"{part.name}: {format_bytes(part.bytes)}")
-        yield f'<span class="part" style="{style}" title="{told}">{text}</span>'
+        label = escape(f"{part.name}: {format_bytes(part.bytes)}")
+        yield f'<span class="part" style="{style}" title="{label}">{text}</span>'
         at += part.bytes
 
 
 def _axis(top: int, gpu: str | None, capacity_bytes: int | None) -> str:
     """Ticks, but where the name of the GPU needs the room."""
-    drawn = []
+    marks = []
     if capacity_bytes is not None:
         is_last = capacity_bytes > 0.7 * top
         label = escape(f"{gpu} {format_bytes(capacity_bytes)}")
         side = "last" if is_last else "middle"
-        drawn.append(f'<b class="{side}" style="{_place(capacity_bytes, top)}">{label}</b>')
+        marks.append(f'<b class="{side}" style="{_place(capacity_bytes, top)}">{label}</b>')
     for tick in _ticks(top, 5):
         is_taken = capacity_bytes is not None and abs(tick - capacity_bytes) < 0.25 * top
         if tick and not is_taken:
-            drawn.append(f'<span style="{_place(tick, top)}">{_tick_text(tick)}</span>')
-    return "".join(drawn)
+            marks.append(f'<span style="{_place(tick, top)}">{_tick_text(tick)}</span>')
+    return "".join(marks)
 
 
 def _ticks(top: int, count: int) -> range:
@@ -160,7 +160,7 @@ def draw_course(stretches: Sequence[Stretch], *, gpu: str | None, room_bytes: in
     passes = list(_unroll(stretches))
     if not passes:
         return ""
-    last, peak = passes[-1].end, max(passes, key=lambda one: one.peak_bytes)
+    last, peak = passes[-1].end, max(passes, key=lambda stretch: stretch.peak_bytes)
     top = ceil(1.2 * peak.peak_bytes)
     points = [
         point
@@ -185,9 +185,9 @@ def draw_course(stretches: Sequence[Stretch], *, gpu: str | None, room_bytes: in
         f'<span class="dot {side}" style="{_place(peak.peak_at, last)};'
         f'bottom:{_share(peak.peak_bytes, top)}"><b>{format_bytes(peak.peak_bytes)}</b></span>'
     )
-    told = f"allocated memory through a step, at most {format_bytes(peak.peak_bytes)}"
+    label = f"allocated memory through a step, at most {format_bytes(peak.peak_bytes)}"
     return (
-        f'<div class="course" role="img" aria-label="{told}"><div class="scale">{scale}</div>'
+        f'<div class="course" role="img" aria-label="{label}"><div class="scale">{scale}</div>'
         f'<div class="plot">{_bands(passes)}{grid}'
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none">'
         f'<polygon points="0,{_HEIGHT} {line} {_WIDTH},{_HEIGHT}"/>'
@@ -212,10 +212,10 @@ def _unroll(stretches: Sequence[Stretch]) -> Iterator[_Pass]:
 
 def _bands(passes: Sequence[_Pass]) -> str:
     """A ground for each phase, and its name."""
-    drawn = []
-    named = set()  # each once: micro-batches have many
+    bands = []
+    names = set()  # each once: micro-batches have many
     last = passes[-1].end
-    for number, (phase, group) in enumerate(groupby(passes, key=lambda one: one.phase)):
+    for number, (phase, group) in enumerate(groupby(passes, key=lambda stretch: stretch.phase)):
         members = list(group)
         begin, end = members[0].begin, members[-1].end
         width = end - begin
@@ -223,10 +223,10 @@ def _bands(passes: Sequence[_Pass]) -> str:
         if width < _NARROW_BAND * last and (begin == 0 or end == last):
             kind += " narrow" + (" first" if begin == 0 else "")
         style = f"{_place(begin, last)};width:{_share(width, last)}"
-        name = "" if phase in named else f"<b>{phase}</b>"
-        named.add(phase)
-        drawn.append(f'<span class="{kind}" style="{style}">{name}</span>')
-    return "".join(drawn)
+        name = "" if phase in names else f"<b>{phase}</b>"
+        names.add(phase)
+        bands.append(f'<span class="{kind}" style="{style}">{name}</span>')
+    return "".join(bands)
 
 
 def _level(size: int, top: int, kind: str, text: str) -> str:

@@ -12,7 +12,7 @@ from ullage.explain.rules.rule import Finding as Found
 from ullage.explain.snapshot import DeviceSnapshot
 from ullage.report.document.explain import explain_document
 from ullage.report.module_names import name_module
-from ullage.report.page.html import Finding, SnapshotPage, Told, render_snapshot
+from ullage.report.page.html import Answer, Finding, SnapshotPage, render_snapshot
 from ullage.report.page.terminal_html import to_html
 from ullage.report.text.explain import explain_line, print_explain, trial_line
 from ullage.report.text.explain_parts import describe_file
@@ -29,12 +29,12 @@ def render_page(view: ExplainView) -> str:
         SnapshotError: the file tells of no device memory.
     """
     pages = make_pages(view)
-    told = Told(
+    answer = Answer(
         explain_line(view),
         to_html(lambda console: print_explain(view, console)),
         explain_document(view),
     )
-    return render_snapshot(*pages, title=Path(view.path).name, told=told)
+    return render_snapshot(*pages, title=Path(view.path).name, answer=answer)
 
 
 def make_pages(view: ExplainView) -> list[SnapshotPage]:
@@ -43,7 +43,7 @@ def make_pages(view: ExplainView) -> list[SnapshotPage]:
     Raises:
         SnapshotError: the file tells of no device memory.
     """
-    devices = sorted(view.report.devices, key=lambda one: -one.peak_allocated_bytes)
+    devices = sorted(view.report.devices, key=lambda device: -device.peak_allocated_bytes)
     if not devices:
         raise SnapshotError(f"{view.path!r}: {_NOTHING}")
     return [make_page(view, device) for device in devices]

@@ -30,7 +30,7 @@ def render_fit_page(report: FitReport) -> str:
     """The page of a search."""
     document = fit_document(report)
     # "<" is the one character that could end the element.
-    told = json.dumps(document).replace("<", "\\u003c")
+    payload = json.dumps(document).replace("<", "\\u003c")
     style = (files("ullage.report") / "assets" / "estimate.css").read_text(encoding="utf-8")
     kind = "does_not_fit" if report.best is None else "fits"
     return f"""<!doctype html>
@@ -46,7 +46,7 @@ costs; the large one is the fastest that was seen to fit, the dashed line the bu
 <h2>Plans</h2><pre>{to_html(lambda console: print_fit(report, console))}</pre></main>
 <footer>ullage {__version__}. The whole answer is in this file as JSON, in the element
 <code>document</code>.</footer>
-<script type="application/json" id="document">{told}</script>
+<script type="application/json" id="document">{payload}</script>
 </body></html>
 """
 

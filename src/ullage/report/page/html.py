@@ -14,7 +14,7 @@ from typing import Any
 
 from ullage.report.page.payload import Finding, SnapshotPage, pack_page
 
-__all__ = ["Finding", "SnapshotPage", "Told", "render_comparison", "render_snapshot"]
+__all__ = ["Answer", "Finding", "SnapshotPage", "render_comparison", "render_snapshot"]
 
 # In the order in which they need each other.
 _SCRIPTS = (
@@ -25,7 +25,7 @@ _SCRIPTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Answer:
     """What the terminal says, said by the page too.
 
     Attributes:
@@ -39,41 +39,41 @@ class Told:
     document: Mapping[str, Any]
 
 
-def render_snapshot(*pages: SnapshotPage, title: str = "", told: Told | None = None) -> str:
+def render_snapshot(*pages: SnapshotPage, title: str = "", answer: Answer | None = None) -> str:
     """The page of one or more devices, of which one is looked at at a time.
 
     Args:
         pages: the device that is shown first comes first.
         title: of the whole; by default the first page's.
-        told: the report that it goes with.
+        answer: the report that it goes with.
     """
-    return _render(pages, title or pages[0].title, told, how="devices")
+    return _render(pages, title or pages[0].title, answer, how="devices")
 
 
 def render_comparison(
-    before: SnapshotPage, after: SnapshotPage, *, told: Told | None = None
+    before: SnapshotPage, after: SnapshotPage, *, answer: Answer | None = None
 ) -> str:
     """The page of two runs, one above the other on the same axes."""
     pages = (before, after)
-    return _render(pages, " and ".join(page.title for page in pages), told, how="comparison")
+    return _render(pages, " and ".join(page.title for page in pages), answer, how="comparison")
 
 
-def _render(pages: tuple[SnapshotPage, ...], title: str, told: Told | None, *, how: str) -> str:
+def _render(pages: tuple[SnapshotPage, ...], title: str, answer: Answer | None, *, how: str) -> str:
     payloads = [
         f'<script type="application/octet-stream" class="run">{pack_page(page)}</script>'
         for page in pages
     ]
-    if told is not None:
+    if answer is not None:
         # "<" is the one character that could end the element.
-        document = json.dumps(told.document, separators=(",", ":")).replace("<", "\\u003c")
+        document = json.dumps(answer.document, separators=(",", ":")).replace("<", "\\u003c")
         payloads.append(f'<script type="application/json" id="document">{document}</script>')
     scripts = "\n".join(_asset(name) for name in _SCRIPTS)
     # From the end to the beginning, so that no mark is looked for in what was put in before.
     parts = {
         "/*script*/": f'"use strict";\n{scripts}',
         "<!--runs-->": "\n".join(payloads),
-        "<!--report-->": "" if told is None else f"<pre>{told.report}</pre>",
-        "<!--verdict-->": "" if told is None else escape(told.verdict),
+        "<!--report-->": "" if answer is None else f"<pre>{answer.report}</pre>",
+        "<!--verdict-->": "" if answer is None else escape(answer.verdict),
         "<!--heading-->": escape(title),
         "<!--how-->": how,
         "/*style*/": _asset("style.css"),

@@ -165,7 +165,8 @@ def _add_stacks(packed: Packing, snapshot: Snapshot, sites: Sites) -> None:
     packed.add("frame_file", np.array([files[file] for file in stacks.frames.file], np.int64))
     packed.add("frame_line", stacks.frames.line)
     packed.add(
-        "frame_function", np.array([functions[one] for one in stacks.frames.function], np.int64)
+        "frame_function",
+        np.array([functions[function] for function in stacks.frames.function], np.int64),
     )
     packed.add("frame_rank", rank_frames(stacks))
     packed.add("stack_start", stacks.start, is_sorted=True)
@@ -217,13 +218,13 @@ def _header(page: SnapshotPage, sites: Sites, heights: Heights) -> dict[str, Any
 def _groupings(page: SnapshotPage, sites: Sites, blocks: Lives) -> list[dict[str, Any]]:
     """The ways to colour, the best first; a block's bytes count as long as it lives."""
     weight = blocks.size_bytes * (blocks.death - blocks.birth).astype(np.float64)
-    found: list[dict[str, Any]] = []
+    columns: list[dict[str, Any]] = []
     if page.category is not None:
         label = "category (guessed)" if page.is_guess else "category"
-        found.append({"by": "category", "label": label, "groups": category_groups()})
+        columns.append({"by": "category", "label": label, "groups": category_groups()})
     if page.module is not None:
         groups = name_groups(page.module_names, page.module, weight, "other modules")
-        found.append({"by": "module", "label": "module", **groups})
+        columns.append({"by": "module", "label": "module", **groups})
     groups = name_groups(sites.names, sites.of_stack[blocks.stack], weight, "other call sites")
-    found.append({"by": "site", "label": "call site", **groups})
-    return found
+    columns.append({"by": "site", "label": "call site", **groups})
+    return columns

@@ -62,14 +62,14 @@ def plot_segments(report: ChainReport, path: Path) -> None:
     figure, axes = _empty(" ".join(report.program))
     ran = [cut for cut in report.cuts if not cut.why_not]
     for kind, (name, color) in enumerate(zip(_CUTS, _COLORS, strict=False)):
-        of_kind = [one for one in ran if one.name.startswith(name)]
-        xs = [100 * one.recomputed for one in of_kind]
-        ys = [one.allocated_bytes / GIB for one in of_kind]
+        of_kind = [cut for cut in ran if cut.name.startswith(name)]
+        xs = [100 * cut.recomputed for cut in of_kind]
+        ys = [cut.allocated_bytes / GIB for cut in of_kind]
         axes.plot(xs, ys, "osD^v"[kind], color=color, markersize=8, label=name)
-    for one in ran:
-        place = (100 * one.recomputed, one.allocated_bytes / GIB)
-        told = f" {len(one.lengths)}" if one.lengths else ""
-        axes.annotate(told, place, fontsize="small", ha="left", va="bottom")
+    for point in ran:
+        place = (100 * point.recomputed, point.allocated_bytes / GIB)
+        count = f" {len(point.lengths)}" if point.lengths else ""
+        axes.annotate(count, place, fontsize="small", ha="left", va="bottom")
     axes.set_xlabel("operations of a step more, %; at each point the number of segments")
     _save(figure, axes, path)
 
@@ -107,11 +107,11 @@ def _draw_curves(axes: Axes, report: SweepReport, axis: str) -> None:
         groups.setdefault(", ".join(rest), []).append(point)
     for number, (where, members) in enumerate(groups.items()):
         color, which = _COLORS[number % len(_COLORS)], f" ({where})" if where else ""
-        drawn = sorted((point for point in members if point.fits), key=lambda p: _x(p, axis))
-        xs = [_x(point, axis) for point in drawn]
-        used = [point.used_bytes / GIB for point in drawn]
+        fitting = sorted((point for point in members if point.fits), key=lambda p: _x(p, axis))
+        xs = [_x(point, axis) for point in fitting]
+        used = [point.used_bytes / GIB for point in fitting]
         axes.plot(xs, used, "o-", color=color, label=f"whole device{which}")
-        allocated = [point.allocated_bytes / GIB for point in drawn]
+        allocated = [point.allocated_bytes / GIB for point in fitting]
         axes.plot(xs, allocated, "o:", color=color, label=f"allocated{which}")
         over = [point for point in members if not point.fits]
         tops = [point.setting.gpu.total_bytes / GIB for point in over]
@@ -140,5 +140,5 @@ def _draw_bars(axes: Axes, report: SweepReport) -> None:
 
 
 def _x(point: Point, axis: str) -> float:
-    found: Any = dict(point.setting.values)[axis]
-    return float(found)
+    value: Any = dict(point.setting.values)[axis]
+    return float(value)

@@ -15,7 +15,7 @@ from ullage.explain.run import Process, RunReport
 from ullage.explain.snapshot import explain_snapshot
 from ullage.report.document.run import run_document
 from ullage.report.page.explain import make_pages
-from ullage.report.page.html import SnapshotPage, Told, render_snapshot
+from ullage.report.page.html import Answer, SnapshotPage, render_snapshot
 from ullage.report.page.terminal_html import to_html
 from ullage.report.text.run import print_run, verdict_line
 from ullage.report.views import ExplainView
@@ -36,14 +36,14 @@ def render_run_page(report: RunReport) -> str:
     pages = [
         page for process in processes for page in _make_pages(process, is_only=len(processes) == 1)
     ]
-    told = Told(
+    answer = Answer(
         verdict_line(report),
         to_html(lambda console: print_run(report, console)),
         run_document(report),
     )
     program = report.program.argv
     title = " ".join((Path(program[0]).name, *program[1:])) if program else "run"
-    return render_snapshot(*pages, title=title, told=told)
+    return render_snapshot(*pages, title=title, answer=answer)
 
 
 def _make_pages(process: Process, *, is_only: bool) -> list[SnapshotPage]:

@@ -51,5 +51,5 @@ def _looks(style: Style) -> tuple[list[str], str]:
         return names, ""
     if color.triplet is not None:
         return names, color.triplet.hex
-    named = _NAMED.get(color.number or 0)
-    return [*names, *filter(None, [named])], ""
+    color_name = _NAMED.get(color.number or 0)
+    return [*names, *filter(None, [color_name])], ""

@@ -47,7 +47,7 @@ def print_check(view: CheckView, console: Console) -> None:
 
 def check_line(view: CheckView) -> str:
     """What it comes to, in one line."""
-    counts = Counter(one.state for one in view.judged)
+    counts = Counter(judged.state for judged in view.judged)
     total = len(view.judged)
     many = f"{total} scenario{'s' * (total != 1)}"
     for state in (State.FAILED, State.OUT_OF_MEMORY, State.EXCEEDED):
@@ -72,13 +72,13 @@ def case_line(judged: Judged) -> str:
 
 def describe(judgement: Judgement) -> str:
     """A level that is not within its limit."""
-    found, limit = (format_bytes(size, 2) for size in (judgement.found_bytes,
+    taken, limit = (format_bytes(size, 2) for size in (judgement.found_bytes,
                                                        judgement.limit_bytes))  # fmt: skip
     which = "the budget" if judgement.rule is Rule.BUDGET else "the lock"
     if judgement.name == HEADROOM:
-        return f"{found} left, and {which} asks for {limit}"
+        return f"{taken} left, and {which} asks for {limit}"
     over = format_bytes(judgement.found_bytes - judgement.limit_bytes, 2)
-    return f"{judgement.name} {found}, {over} more than {which} allows"
+    return f"{judgement.name} {taken}, {over} more than {which} allows"
 
 
 def update_command(judged: Judged) -> str:
@@ -91,10 +91,10 @@ def _parts(view: CheckView, width: int) -> Iterator[RenderableType]:
     yield Text(check_line(view), style="bold red" if code else "bold green")
     yield _table(view.judged)
     yield from _moments(view.judged)
-    for one in view.judged:
-        if one.state in {State.PASSED, State.UNLOCKED}:
+    for judged in view.judged:
+        if judged.state in {State.PASSED, State.UNLOCKED}:
             continue
-        yield from _case_parts(view, one, width)
+        yield from _case_parts(view, judged, width)
     yield from _remarks(view.judged, width)
 
 
@@ -102,9 +102,9 @@ def _table(judged: Sequence[Judged]) -> Table:
     table = make_grid("left", "right", "right", "right", "right", "left")
     table.columns[0].overflow = "fold"
     table.add_row("  scenario", "allocated", "change", "reserved", "device", "", style="dim")
-    for one in judged:
-        state = Text(state_text(one), style=_STYLES[one.state])
-        for comparison in one.comparisons:
+    for case in judged:
+        state = Text(state_text(case), style=_STYLES[case.state])
+        for comparison in case.comparisons:
             peaks, locked = comparison.entry.peaks, comparison.locked
             changed = ""
             if locked is not None:
@@ -115,8 +115,8 @@ def _table(judged: Sequence[Judged]) -> Table:
                 f"  {comparison.name}", format_bytes(peaks.allocated_bytes, 2), changed,
                 *(format_bytes(level, 2) for level in levels), state,
             )  # fmt: skip
-        if not one.comparisons:
-            table.add_row(f"  {one.name}", "", "", "", "", state)
+        if not case.comparisons:
+            table.add_row(f"  {case.name}", "", "", "", "", state)
     return table
 
 
@@ -124,9 +124,9 @@ def _moments(judged: Sequence[Judged]) -> Iterator[Text]:
     """Which requests ran when the most was allocated."""
     texts = [
         Text(f"  {comparison.name}: the most at {comparison.entry.moment}", style="dim")
-        for one in judged
-        if one.scenario.replay is not None
-        for comparison in one.comparisons
+        for case in judged
+        if case.scenario.replay is not None
+        for comparison in case.comparisons
         if comparison.entry.moment
     ]
     if texts:
@@ -188,7 +188,7 @@ def _remarks(judged: Sequence[Judged], width: int) -> Iterator[RenderableType]:
     torch: a remark, and a command where there is one.
     """
     remarks = [*_advice(judged)]
-    num_kept = sum(one.is_kept for one in judged)
+    num_kept = sum(case.is_kept for case in judged)
     if num_kept:
         many = f"{num_kept} of {len(judged)}"
         remarks.append((f"{many} not run: nothing that they depend on has changed", ""))
@@ -201,21 +201,23 @@ def _remarks(judged: Sequence[Judged], width: int) -> Iterator[RenderableType]:
 
 
 def _advice(judged: Sequence[Judged]) -> Iterator[tuple[str, str]]:
-    new = [one.name for one in judged if one.state is State.UNLOCKED]
+    new = [case.name for case in judged if case.state is State.UNLOCKED]
     if new:
         yield "judged by the budget alone; to lock what they take:", f"ullage lock {' '.join(new)}"
-    for one in judged:
-        rules = {broken.rule for two in one.comparisons for broken in two.broken}
-        keys = {key for two in one.comparisons for key in two.changes.keys}
-        if one.state is State.EXCEEDED and Rule.LOCK in rules:
-            yield f"to accept what {one.name} takes:", update_command(one)
-        elif one.is_less:
-            yield f"{one.name} takes less than it may; to keep it so:", update_command(one)
-        elif one.state is State.PASSED and keys:
-            told = ", ".join(f"{name} {before or 'none'}" for name, before, _ in sorted(keys))
-            text = f"{one.name} was locked with {told}, and takes no more now; to lock it again:"
-            yield text, update_command(one)
-        for name in one.missing:
+    for case in judged:
+        rules = {broken.rule for two in case.comparisons for broken in two.broken}
+        keys = {key for two in case.comparisons for key in two.changes.keys}
+        if case.state is State.EXCEEDED and Rule.LOCK in rules:
+            yield f"to accept what {case.name} takes:", update_command(case)
+        elif case.is_less:
+            yield f"{case.name} takes less than it may; to keep it so:", update_command(case)
+        elif case.state is State.PASSED and keys:
+            changes = ", ".join(f"{name} {before or 'none'}" for name, before, _ in sorted(keys))
+            text = (
+                f"{case.name} was locked with {changes}, and takes no more now; to lock it again:"
+            )
+            yield text, update_command(case)
+        for name in case.missing:
             yield f"{name} is locked and not there any more; to remove it:", "ullage lock"
 
 

@@ -46,9 +46,9 @@ def diff_line(report: DiffReport) -> str:
     allocated = [side.peak_allocated_bytes for side in (report.before, report.after)]
     if not report.changed_bytes and not report.changed_reserved_bytes:
         return f"the peaks are the same: {format_bytes(allocated[0], 2)} allocated"
-    shown = " to ".join(format_bytes(size, 2) for size in allocated)
+    sizes = " to ".join(format_bytes(size, 2) for size in allocated)
     return (
-        f"{signed(report.changed_bytes)} allocated at the peak ({shown}), "
+        f"{signed(report.changed_bytes)} allocated at the peak ({sizes}), "
         f"{signed(report.changed_reserved_bytes)} reserved"
     )
 
@@ -57,7 +57,7 @@ def phase_line(report: DiffReport) -> str:
     """Which phases changed: "backward +1.31 GiB, forward unchanged"; empty where none are known."""
     changed = [phase for phase in report.phases if _is_changed(phase)]
     same = [phase.name for phase in report.phases if not _is_changed(phase)]
-    parts = [f"{one.name} {signed(one.changed_bytes)}" for one in changed]
+    parts = [f"{phase.name} {signed(phase.changed_bytes)}" for phase in changed]
     parts += [f"{', '.join(same)} unchanged"] if same and changed else []
     return "; ".join(parts)
 
@@ -93,16 +93,16 @@ def _peak_parts(report: DiffReport, width: int) -> Iterator[RenderableType]:
         yield _category_table(report.by_category)
     peaks = (report.before.peak_allocated_bytes, report.after.peak_allocated_bytes)
     least = _SHOWN_SHARE * max(peaks)
-    modules = [one for one in report.by_module if abs(one.changed_bytes) >= least]
+    modules = [module for module in report.by_module if abs(module.changed_bytes) >= least]
     if modules:
         yield Text("\nAt the peak, by module", style="bold")
         yield _module_table(modules[:_MAX_ROWS])
     if not report.by_site:
         return
     yield Text("\nAt the peak, by place", style="bold")
-    shown = [one for one in report.by_site if abs(one.changed_bytes) >= least][:_MAX_ROWS]
-    yield _site_table(shown, width)
-    others = set(report.by_site) - set(shown)
+    places = [place for place in report.by_site if abs(place.changed_bytes) >= least][:_MAX_ROWS]
+    yield _site_table(places, width)
+    others = set(report.by_site) - set(places)
     if others:
         rest = signed(sum(other.changed_bytes for other in others))
         yield Text(f"  and {len(others)} more, {rest}, all of them in --json", style="dim")
@@ -176,7 +176,7 @@ def _site_table(changes: Sequence[Change], width: int) -> Table:
     table = make_grid("right", "left")
     for change in changes:
         name = "no Python stack" if change.name == UNKNOWN_SITE else change.name
-        before, after = (format_bytes(one.size_bytes) for one in (change.before, change.after))
+        before, after = (format_bytes(side.size_bytes) for side in (change.before, change.after))
         size = f"{_owner(change)}, {before} to {after}; {change.looks_like}"
         lines = textwrap.wrap(size, width - _CHANGE_WIDTH, subsequent_indent="  ")
         style = _style(change.changed_bytes)

@@ -86,17 +86,19 @@ def _headline(estimate: TrainingEstimate) -> Text:
 
 
 def _parts(answer: Answer, bar: str) -> Iterator[RenderableType]:
-    one = answer.estimate
-    yield _headline(one)
+    estimate = answer.estimate
+    yield _headline(estimate)
     yield Text(f"  {_model_line(answer)}", style="dim")
-    yield Text(f"  {recipe_line(one)}", style="dim")
-    where = f" ({one.peak.phase}{f', {one.peak.section}' if one.peak.section else ''})"
+    yield Text(f"  {recipe_line(estimate)}", style="dim")
+    where = (
+        f" ({estimate.peak.phase}{f', {estimate.peak.section}' if estimate.peak.section else ''})"
+    )
     yield Text(f"\nMemory at the peak{where}", style="bold")
-    yield _terms_table(one, bar)
+    yield _terms_table(estimate, bar)
     yield Text("\nPeak of each phase (allocated)", style="bold")
-    yield _phases_table(one)
-    if one.host.memory.high:
-        yield Text(f"\n{host_line(one.host)}")
+    yield _phases_table(estimate)
+    if estimate.host.memory.high:
+        yield Text(f"\n{host_line(estimate.host)}")
     if answer.gpus:
         yield Text("\nWhich GPU", style="bold")
         yield _gpus_table(answer.gpus)
@@ -106,7 +108,7 @@ def _parts(answer: Answer, bar: str) -> Iterator[RenderableType]:
         yield Text("\nWhat would change it", style="bold")
         yield _knobs_table(answer.knobs)
     yield Text("\nAssumed", style="bold")
-    for line in one.assumptions:
+    for line in estimate.assumptions:
         yield Text(f"  {line}")
 
 
@@ -119,13 +121,13 @@ def host_line(host: HostMemory) -> str:
 
 
 def _model_line(answer: Answer) -> str:
-    one = answer.estimate
+    estimate = answer.estimate
     source = f", as {answer.source} has it" if answer.source else ""
-    is_all = one.num_trainable == one.num_parameters
-    trained = "" if is_all else f", {one.num_trainable:,} of them trained"
-    is_divided = one.num_rank_parameters != one.num_parameters
-    kept = f", {one.num_rank_parameters:,} of them on this GPU" if is_divided else ""
-    return f"{one.model}: {one.num_parameters:,} parameters{trained}{kept}{source}"
+    is_all = estimate.num_trainable == estimate.num_parameters
+    trained = "" if is_all else f", {estimate.num_trainable:,} of them trained"
+    is_divided = estimate.num_rank_parameters != estimate.num_parameters
+    share = f", {estimate.num_rank_parameters:,} of them on this GPU" if is_divided else ""
+    return f"{estimate.model}: {estimate.num_parameters:,} parameters{trained}{share}{source}"
 
 
 def recipe_line(estimate: TrainingEstimate) -> str:
@@ -171,13 +173,15 @@ def _terms_table(estimate: TrainingEstimate, bar: str) -> RenderableType:
         margin = ""
         if (term.low_bytes, term.high_bytes) != (term.bytes, term.bytes):
             margin = f"{format_bytes(term.low_bytes)} to {format_bytes(term.high_bytes)}"
-        drawn = draw_bar(look_of_term(term), term.bytes, scale, bar, _BAR_WIDTH)
-        table.add_row(f"  {term.name}", format_bytes(term.bytes), drawn, Text(margin, style="dim"))
+        picture = draw_bar(look_of_term(term), term.bytes, scale, bar, _BAR_WIDTH)
+        table.add_row(
+            f"  {term.name}", format_bytes(term.bytes), picture, Text(margin, style="dim")
+        )
     if estimate.capacity_bytes is not None:
         free = estimate.capacity_bytes - estimate.bytes
         if free > 0:
-            drawn = draw_bar(FREE_LOOK, free, scale, bar, _BAR_WIDTH)
-            table.add_row("  free", format_bytes(free), drawn, "")
+            picture = draw_bar(FREE_LOOK, free, scale, bar, _BAR_WIDTH)
+            table.add_row("  free", format_bytes(free), picture, "")
         table.add_row("  total", format_bytes(estimate.capacity_bytes), "", "")
     return table
 

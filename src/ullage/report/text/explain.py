@@ -92,7 +92,7 @@ def _verdict(view: ExplainView) -> Text:
         return Text(failed.what, style="bold red")
     if not report.devices:
         return Text("nothing: the file tells of no device memory", style="bold")
-    device = max(report.devices, key=lambda one: one.peak_allocated_bytes)
+    device = max(report.devices, key=lambda device: device.peak_allocated_bytes)
     share = _largest_share(device)
     peak = format_bytes(device.peak_allocated_bytes)
     return Text.assemble((f"peak {peak}", "bold"), share)
@@ -102,7 +102,7 @@ def _largest_share(device: DeviceSnapshot) -> str:
     """Who owns most of the peak: ", 61 % activations (guessed), 4.2 GiB more reserved"."""
     owners, text = device.owners_at_peak, ""
     if owners:
-        category = max(owners, key=lambda one: owners[one])
+        category = max(owners, key=lambda category: owners[category])
         percent = 100 * owners[category] / max(device.peak_allocated_bytes, 1)
         is_guess = not device.owners.is_known and category is not Category.UNATTRIBUTED
         text = f", {percent:.0f} % {CATEGORY_LOOKS[category].label}{' (guessed)' * is_guess}"

@@ -64,9 +64,9 @@ def describe_device(report: SnapshotReport, device: DeviceSnapshot) -> str:
     over = f" over {seconds:.1f} s" if seconds is not None else ""
     if not before and not (device.replay.segments.birth < 0).any():
         return f"a whole trace of {count:,} events{over}"
-    held = format_bytes(int(device.levels.allocated_bytes[0]))
+    size = format_bytes(int(device.levels.allocated_bytes[0]))
     return (
-        f"a trace of {count:,} events{over} that begins later: {before:,} blocks with {held} "
+        f"a trace of {count:,} events{over} that begins later: {before:,} blocks with {size} "
         "were there before it"
     )
 
@@ -163,22 +163,22 @@ def fragmentation_parts(
     if request_bytes is not None:
         yield Text(f"\nA request of {format_bytes(request_bytes)} there", style="bold")
         yield Text(f"  {_room(case, request_bytes)}")
-    costly = [one for one in lay.pinned if 2 * one.live_bytes <= one.size_bytes]
-    if not costly or sum(one.free_bytes for one in costly) * 20 < lay.reserved_bytes:
+    costly = [segment for segment in lay.pinned if 2 * segment.live_bytes <= segment.size_bytes]
+    if not costly or sum(segment.free_bytes for segment in costly) * 20 < lay.reserved_bytes:
         return
     yield Text("\nSegments kept by a few blocks", style="bold")
     table = make_grid("right", "right", "left")
     table.columns[2].ratio = 1
     table.add_row("  segment", "live", "kept by", style="dim")
-    for one in costly[:_MAX_PINNED]:
-        where = case.site(one.blocks[0])
-        more = f" and {len(one.blocks) - 1} more" if len(one.blocks) > 1 else ""
-        table.add_row(f"  {format_bytes(one.size_bytes)}", format_bytes(one.live_bytes),
+    for segment in costly[:_MAX_PINNED]:
+        where = case.site(segment.blocks[0])
+        more = f" and {len(segment.blocks) - 1} more" if len(segment.blocks) > 1 else ""
+        table.add_row(f"  {format_bytes(segment.size_bytes)}", format_bytes(segment.live_bytes),
                       Text(where + more, overflow="ellipsis", no_wrap=True))  # fmt: skip
     rest = costly[_MAX_PINNED:]
     if rest:
-        table.add_row(f"  {format_bytes(sum(one.size_bytes for one in rest))}",
-                      format_bytes(sum(one.live_bytes for one in rest)),
+        table.add_row(f"  {format_bytes(sum(segment.size_bytes for segment in rest))}",
+                      format_bytes(sum(segment.live_bytes for segment in rest)),
                       f"{len(rest)} more segments")  # fmt: skip
     table.width = width
     yield table

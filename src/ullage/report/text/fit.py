@@ -57,8 +57,8 @@ def fit_line(report: FitReport) -> str:
 def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
     yield Text(fit_line(report), style="bold green" if report.best else "bold red")
     yield Text(f"  {' '.join(report.program)}", style="dim", overflow="ellipsis", no_wrap=True)
-    told = f"  torch {report.torch}, {report.num_runs} runs in {report.wall_s:.1f} s"
-    yield Text(told, style="dim")
+    line = f"  torch {report.torch}, {report.num_runs} runs in {report.wall_s:.1f} s"
+    yield Text(line, style="dim")
     if report.failure:
         return
     yield Text()
@@ -112,9 +112,9 @@ def left_out_lines(left_out: Mapping[str, str]) -> Iterator[Text]:
     for name, why in left_out.items():
         names.setdefault(why, []).append(name)
     for why, same in names.items():
-        told = why if why.startswith(repr(same[0])) else f"{', '.join(same)}: {why}"
+        reason = why if why.startswith(repr(same[0])) else f"{', '.join(same)}: {why}"
         count = f" ({len(same)} techniques)" if len(same) > 1 else ""
-        yield Text(f"left out: {told}{count}", style="dim")
+        yield Text(f"left out: {reason}{count}", style="dim")
 
 
 def _replayed_line(report: FitReport) -> Text:
@@ -165,12 +165,12 @@ def _table(report: FitReport, bar: str) -> Table:
     front = _front(report)
     rest = [candidate for candidate in report.candidates if candidate not in front]
     names = Counter([report.best.name] if report.best else [])
-    for one in front:
-        _add_row(table, report, one, bar, names)
+    for candidate in front:
+        _add_row(table, report, candidate, bar, names)
     if rest:
         table.add_row("", "", "", "", "others", style="dim")
-    for one in rest:
-        _add_row(table, report, one, bar, names)
+    for candidate in rest:
+        _add_row(table, report, candidate, bar, names)
     return table
 
 
@@ -200,7 +200,7 @@ def _add_row(
     """One plan; names: of that chosen and of those that were told before."""
     is_best = report.best is not None and _tell(candidate) == _tell(report.best)
     ran = _is_size_known(report, candidate)
-    drawn = draw_bar(USED_LOOK, candidate.used_bytes, report.budget_bytes, bar, _BAR_WIDTH)
+    picture = draw_bar(USED_LOOK, candidate.used_bytes, report.budget_bytes, bar, _BAR_WIDTH)
     name = (
         f"{candidate.name} (other blocks)"
         if names[candidate.name] and not is_best
@@ -213,7 +213,7 @@ def _add_row(
         ">" if is_best else "",
         _ms(candidate.step_s) if candidate.step_s else "",
         format_bytes(candidate.used_bytes, 2) if ran else "",
-        drawn if ran else "",
+        picture if ran else "",
         text.append(f": {why}", style="" if is_best else "dim") if why else text,
     )
 
@@ -238,9 +238,9 @@ def _merit(report: FitReport, best: Candidate) -> str:
         for candidate in report.candidates
         if candidate.seen is not None and candidate.seen.fits
     ]
-    if all(best.step_s <= one.step_s for one in fitting):
+    if all(best.step_s <= other.step_s for other in fitting):
         return "the fastest that fits"
-    if all(best.used_bytes <= one.used_bytes for one in fitting):
+    if all(best.used_bytes <= other.used_bytes for other in fitting):
         return "the least memory"
     return "the fastest that fits without the allocator giving back its cache"
 

@@ -53,7 +53,11 @@ def print_gpus(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu], console: 
     for heading, group in groupby(sorted(gpus, key=_order), key=_heading):
         lines += ["", heading, *(_columns(*_line(gpu)) for gpu in group)]
     for vendor, sold in groupby(others, key=lambda other: other.vendor):
-        lines += ["", f"{vendor}, estimate only", *(_columns(*_other_line(one)) for one in sold)]
+        lines += [
+            "",
+            f"{vendor}, estimate only",
+            *(_columns(*_other_line(other)) for other in sold),
+        ]
     lines += [_MEMORY_IS] if gpus else []
     lines += [_ESTIMATE_ONLY] if others else []
     console.print("\n".join([*lines, _HOW_TO_GO_ON]), markup=False, highlight=False)
@@ -61,7 +65,7 @@ def print_gpus(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu], console: 
 
 def print_gpu(entry: Entry, console: Console) -> None:
     """Prints everything about one GPU: its memory as a picture, each figure with its sources."""
-    found = sources_of(entry)
+    sources = sources_of(entry)
     numbers = {source: number for number, source in enumerate(list_sources(entry), start=1)}
     console.print(escape(entry.name), style="bold", highlight=False)
     if isinstance(entry, Gpu):
@@ -74,7 +78,7 @@ def print_gpu(entry: Entry, console: Console) -> None:
     table.add_column("value")
     table.add_column("source", style="dim")
     for label, value, figure in _rows(entry) if isinstance(entry, Gpu) else _other_rows(entry):
-        table.add_row(label, escape(value), " ".join(str(numbers[s]) for s in found[figure]))
+        table.add_row(label, escape(value), " ".join(str(numbers[s]) for s in sources[figure]))
     console.print(table)
     console.print("\nSources (*: cited from memory, not opened)", highlight=False)
     for source, number in numbers.items():

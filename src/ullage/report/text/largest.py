@@ -52,8 +52,8 @@ def largest_line(report: LargestReport) -> str:
 def _parts(report: LargestReport, bar: str) -> Iterator[RenderableType]:
     yield Text(largest_line(report), style="bold green" if report.best else "bold red")
     yield Text(f"  {' '.join(report.program)}", style="dim", overflow="ellipsis", no_wrap=True)
-    told = f"  torch {report.torch}, {report.num_runs} runs in {report.wall_s:.1f} s, none on a GPU"
-    yield Text(told, style="dim")
+    line = f"  torch {report.torch}, {report.num_runs} runs in {report.wall_s:.1f} s, none on a GPU"
+    yield Text(line, style="dim")
     if report.answers:
         yield Text()
         yield _table(report, bar)

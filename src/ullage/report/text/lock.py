@@ -49,9 +49,9 @@ def _parts(report: LockReport) -> Iterator[RenderableType]:
         for comparison in case.comparisons if case.state.is_lockable else ():
             peaks = comparison.entry.peaks
             sizes = (peaks.allocated_bytes, peaks.reserved_bytes)
-            shown = (format_bytes(size, 2) for size in sizes)
+            texts = (format_bytes(size, 2) for size in sizes)
             table.add_row(
-                f"  {comparison.name}", *shown, _change(comparison), _what(report, comparison)
+                f"  {comparison.name}", *texts, _change(comparison), _what(report, comparison)
             )
     for name in report.removed:
         table.add_row(f"  {name}", "", "", "", "removed")

@@ -293,15 +293,15 @@ def _all_devices(
     table = make_grid("left", "right", "right", "right")
     table.add_row("  device", "allocated", "reserved", "left", style="dim")
     for device in devices:
-        shown = (
+        cells = (
             format_bytes(device.totals.peak_allocated_bytes, 2),
             format_bytes(device.totals.peak_reserved_bytes, 2),
             "" if device.is_unlimited else format_bytes(device.headroom_bytes, 2),
         )
         if device.rank is None:
-            table.add_row(f"  {_device_name(device, devices)}", *shown)
+            table.add_row(f"  {_device_name(device, devices)}", *cells)
         else:
-            rows.setdefault(shown, []).extend(covers.get(device.rank, (device.rank,)))
+            rows.setdefault(cells, []).extend(covers.get(device.rank, (device.rank,)))
     for sizes, ranks in rows.items():
         table.add_row(f"  {name_ranks(sorted(set(ranks)))}", *sizes)
     yield Text("\nAll devices", style="bold")

@@ -28,8 +28,8 @@ def peak_table(device: DeviceReport) -> Table:
     table = make_grid("left", "right", "right", "right")
     sizes = (totals.peak_requested_bytes, totals.peak_allocated_bytes, totals.peak_reserved_bytes)
     table.add_row("  requested", "allocated", "reserved", "whole device", style="dim")
-    shown = [format_bytes(size, 2) for size in (*sizes, device.peak_used_bytes)]
-    table.add_row(f"  {shown[0]}", *shown[1:])
+    cells = [format_bytes(size, 2) for size in (*sizes, device.peak_used_bytes)]
+    table.add_row(f"  {cells[0]}", *cells[1:])
     return table
 
 
@@ -38,16 +38,16 @@ def step_table(steps: Sequence[StepPeak], evaluations: Sequence[EvaluationPeak])
     middle is left out. All evaluations are one line.
     """
     groups = _equal_steps(steps)
-    shown = (
+    rows = (
         groups
         if len(groups) <= _MAX_ROWS
         else [*groups[: _MAX_ROWS // 2], *groups[-_MAX_ROWS // 2 :]]
     )
     table = make_grid("left", "right", "right", "right", "right", "right")
     table.add_row("  step", "peak", *_PHASES, "reserved", style="dim")
-    for number, group in enumerate(shown):
-        if len(shown) < len(groups) and number == _MAX_ROWS // 2:
-            table.add_row(f"  ({len(groups) - len(shown)} more)")
+    for number, group in enumerate(rows):
+        if len(rows) < len(groups) and number == _MAX_ROWS // 2:
+            table.add_row(f"  ({len(groups) - len(rows)} more)")
         first, last = group[0], group[-1]
         name = f"{first.index}" if first is last else f"{first.index}-{last.index}"
         phases = (first.phases.get(phase) for phase in _PHASES)

@@ -55,9 +55,9 @@ def _parts(report: ChainReport, bar: str) -> Iterator[RenderableType]:
     if not report.cuts:
         return
     runs = ((kind, len(list(same))) for kind, same in itertools.groupby(report.modules))
-    shown = ", ".join(kind if number == 1 else f"{number} {kind}" for kind, number in runs)
-    told = f"{len(report.modules)} modules in {report.num_units} units"
-    yield Text(f"\n  {report.path or 'the model'}: {told}: {shown}\n")
+    kinds = ", ".join(kind if number == 1 else f"{number} {kind}" for kind, number in runs)
+    counts = f"{len(report.modules)} modules in {report.num_units} units"
+    yield Text(f"\n  {report.path or 'the model'}: {counts}: {kinds}\n")
     yield _table(report, bar)
     yield Text(
         "\nBasis: peaks as each was run on the phantom, operations as they were counted there; "

@@ -85,10 +85,10 @@ def _headline(serving_estimate: ServingEstimate) -> Text:
 
 def _parts(serving_estimate: ServingEstimate, source: str, bar: str) -> Iterator[RenderableType]:
     plan = serving_estimate.plan
-    named = f", as {source} has it" if source else ""
+    origin = f", as {source} has it" if source else ""
     yield _headline(serving_estimate)
     yield Text(
-        f"  {serving_estimate.model}: {serving_estimate.num_parameters:,} parameters{named}",
+        f"  {serving_estimate.model}: {serving_estimate.num_parameters:,} parameters{origin}",
         style="dim",
     )
     ranks = f", tensor parallel {plan.tensor_parallel}" if plan.tensor_parallel > 1 else ""
@@ -113,8 +113,10 @@ def _terms_table(terms: Sequence[Term], bar: str) -> RenderableType:
         margin = ""
         if (term.low_bytes, term.high_bytes) != (term.bytes, term.bytes):
             margin = f"{format_bytes(term.low_bytes)} to {format_bytes(term.high_bytes)}"
-        drawn = draw_bar(look_of_part(term.name), term.bytes, scale, bar, _BAR_WIDTH)
-        table.add_row(f"  {term.name}", format_bytes(term.bytes), drawn, Text(margin, style="dim"))
+        picture = draw_bar(look_of_part(term.name), term.bytes, scale, bar, _BAR_WIDTH)
+        table.add_row(
+            f"  {term.name}", format_bytes(term.bytes), picture, Text(margin, style="dim")
+        )
     return table
 
 

@@ -40,8 +40,8 @@ def sweep_lines(report: SweepReport) -> list[str]:
     lines = []
     if len(report.gpus) > 1:
         what = "all of it fits" if report.variables else "it fits"
-        found = report.smallest_gpu
-        lines.append(f"smallest GPU on which {what}: {found or 'none of these'}")
+        smallest = report.smallest_gpu
+        lines.append(f"smallest GPU on which {what}: {smallest or 'none of these'}")
     if report.variables and not report.is_unlimited:
         lines += [_largest(report, gpu.slug) for gpu in report.gpus]
     return lines
@@ -99,8 +99,8 @@ def _table(report: SweepReport, bar: str, width: int) -> Table:
     largest = max((point.used_bytes for point in report.points), default=0)
     for point, row in zip(report.points, rows, strict=True):
         scale = largest if report.is_unlimited else point.setting.gpu.total_bytes
-        drawn = draw_bar(USED_LOOK, point.used_bytes, scale, bar, min(room, _MAX_BAR))
-        table.add_row("", *row, *([drawn] if is_drawn and point.fits else []))
+        picture = draw_bar(USED_LOOK, point.used_bytes, scale, bar, min(room, _MAX_BAR))
+        table.add_row("", *row, *([picture] if is_drawn and point.fits else []))
     return table
 
 
@@ -123,12 +123,12 @@ def _lines(report: SweepReport) -> list[str]:
     gpus: dict[tuple[tuple[tuple[str, str], ...], str], list[str]] = {}
     for line in sorted(report.lines, key=lambda line: -line.variable.count("*")):
         gpus.setdefault((line.held, _line_text(report, line)), []).append(line.gpu)
-    shown = []
-    for (held, text), slugs in gpus.items():
-        where = [f"{name}={value}" for name, value in held]
+    texts = []
+    for (fixed, text), slugs in gpus.items():
+        where = [f"{name}={value}" for name, value in fixed]
         where += slugs if len(slugs) < len(report.gpus) else []
-        shown.append(f"{', '.join(where)}: {text}" if where else text)
-    return shown
+        texts.append(f"{', '.join(where)}: {text}" if where else text)
+    return texts
 
 
 def _line_text(report: SweepReport, line: Line) -> str:
@@ -149,10 +149,12 @@ def _line_text(report: SweepReport, line: Line) -> str:
 def _largest(report: SweepReport, gpu: str) -> str:
     """The largest values that fit a GPU, and where the line says that more would."""
     where = f" on {gpu}" if len(report.gpus) > 1 else ""
-    found = report.largest(gpu)
-    if not found:
+    largest = report.largest(gpu)
+    if not largest:
         return f"none of these fits{where or f' on {gpu}'}"
-    shown = " or ".join(", ".join(f"{name}={value}" for name, value in one) for one in found[:4])
+    settings = " or ".join(
+        ", ".join(f"{name}={value}" for name, value in setting) for setting in largest[:4]
+    )
     forecasts = [line for line in report.lines if line.gpu == gpu and line.forecast is not None]
     more = ""
     if len(report.variables) == 1 and forecasts:
@@ -161,22 +163,22 @@ def _largest(report: SweepReport, gpu: str) -> str:
             f"{line.forecast} or more" if line.is_forecast_capped else f"up to {line.forecast}"
         )
         more = f" of those tried; by the line, not run, {how_many}"
-    return f"largest that fits{where}: {shown}{more}"
+    return f"largest that fits{where}: {settings}{more}"
 
 
 def _remarks(report: SweepReport) -> Iterator[str]:
     """What failed and why, each reason once, and what runs warn of."""
-    told: dict[str, list[str]] = {}
+    messages: dict[str, list[str]] = {}
     for point in report.points:
         if point.report.stop is not None:
-            told.setdefault(describe_stop(point.report.stop), []).append(_name(point))
+            messages.setdefault(describe_stop(point.report.stop), []).append(_name(point))
         if point.report.verdict is Verdict.FAILED:
-            told.setdefault(f"failed: {point.report.reason}", []).append(_name(point))
+            messages.setdefault(f"failed: {point.report.reason}", []).append(_name(point))
         for warning in point.report.warnings:
-            told.setdefault(f"warning: {warning}", []).append(_name(point))
-    for message, names in told.items():
-        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        yield f"{message} ({shown})"
+            messages.setdefault(f"warning: {warning}", []).append(_name(point))
+    for message, names in messages.items():
+        runs = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        yield f"{message} ({runs})"
     if report.fresh_because:
         yield f"every run was started afresh, which takes longer: {report.fresh_because}"
     if report.was_interrupted:
@@ -192,8 +194,10 @@ def _name(point: Point) -> str:
 def _basis(report: SweepReport) -> Sequence[str]:
     """What the answers rest on, over all runs."""
     bases = [b for p in report.points for b in (p.report.allocator_basis, p.report.device_basis)]
-    named = dict.fromkeys(assumption.what for basis in bases for assumption in basis.assumptions)
-    if not named:
+    assumptions = dict.fromkeys(
+        assumption.what for basis in bases for assumption in basis.assumptions
+    )
+    if not assumptions:
         return ["Basis: exact"]
     margin = max(
         (d.headroom.context_margin_bytes for p in report.points for d in p.report.devices),
@@ -201,6 +205,10 @@ def _basis(report: SweepReport) -> Sequence[str]:
     )
     return [
         f"Basis: assumed; left is with the context at its upper end, ±{format_bytes(margin)}",
-        *(f"  {what}" for what in list(named)[:6]),
-        *([f"  and {len(named) - 6} more; each run's own are in --json"] if len(named) > 6 else []),
+        *(f"  {what}" for what in list(assumptions)[:6]),
+        *(
+            [f"  and {len(assumptions) - 6} more; each run's own are in --json"]
+            if len(assumptions) > 6
+            else []
+        ),
     ]

@@ -107,20 +107,20 @@ def _settings_table(report: WhatIfReport) -> Table:
         column.no_wrap = True
     table.add_row("  setting", "reserved", "change", "unused", style="dim")
     before = report.baseline.outcome
-    known = [one for one in report.tried[1:] if one.outcome]
-    known.sort(key=lambda one: one.outcome.peak_reserved_bytes if one.outcome else 0)
-    for one in (report.baseline, *known):
-        outcome = one.outcome
+    known = [tried for tried in report.tried[1:] if tried.outcome]
+    known.sort(key=lambda tried: tried.outcome.peak_reserved_bytes if tried.outcome else 0)
+    for tried in (report.baseline, *known):
+        outcome = tried.outcome
         if outcome is None:
-            table.add_row(f"  {_shown(one.setting)}: {one.refusal}")
+            table.add_row(f"  {_shown(tried.setting)}: {tried.refusal}")
             continue
         changed = outcome.peak_reserved_bytes - (before or outcome).peak_reserved_bytes
         table.add_row(
-            _name_cell(one, outcome),
+            _name_cell(tried, outcome),
             format_bytes(outcome.peak_reserved_bytes, 2),
-            "" if one is report.baseline else f"{'+' * (changed > 0)}{format_bytes(changed, 2)}",
+            "" if tried is report.baseline else f"{'+' * (changed > 0)}{format_bytes(changed, 2)}",
             f"{100 * outcome.unused_frac:.1f} %",
-            style="bold green" if one is report.recommended else "",
+            style="bold green" if tried is report.recommended else "",
         )
     for label, size in (
         (f"best packing found ({report.packing.method})", report.packing.size_bytes),
@@ -147,12 +147,12 @@ def _name_cell(tried: Tried, outcome: Outcome) -> Text:
 def _remarks(report: WhatIfReport) -> Iterator[str]:
     """Which settings are not for this program, or not for this torch, and why."""
     reasons: dict[str, list[str]] = {}
-    for one in report.tried:
-        for reason in one.conflicts:
-            reasons.setdefault(f"not for this program: {reason}", []).append(_shown(one.setting))
-        if one.outcome is None and one is not report.baseline:
-            reasons.setdefault(f"refused by torch {report.torch}: {one.refusal}", []).append(
-                _shown(one.setting)
+    for tried in report.tried:
+        for reason in tried.conflicts:
+            reasons.setdefault(f"not for this program: {reason}", []).append(_shown(tried.setting))
+        if tried.outcome is None and tried is not report.baseline:
+            reasons.setdefault(f"refused by torch {report.torch}: {tried.refusal}", []).append(
+                _shown(tried.setting)
             )
     for reason, names in reasons.items():
         yield f"{', '.join(names)}: {reason}"
@@ -168,15 +168,15 @@ def _failure(outcome: Outcome) -> str:
 
 def _gpus_table(on_gpus: tuple[OnGpu, ...]) -> Table:
     table = make_grid("left", "right", "left", "left")
-    for one in on_gpus:
-        outcome = one.tried.outcome
-        said = one.tried.refusal
+    for on_gpu in on_gpus:
+        outcome = on_gpu.tried.outcome
+        answer = on_gpu.tried.refusal
         if outcome is not None:
-            said = "fits" if outcome.fits else _failure(outcome)
+            answer = "fits" if outcome.fits else _failure(outcome)
         style = "green" if outcome is not None and outcome.fits else "red"
         table.add_row(
-            f"  {one.gpu}", format_bytes(one.total_bytes, 2), _shown(one.tried.setting),
-            Text(said, style=style),
+            f"  {on_gpu.gpu}", format_bytes(on_gpu.total_bytes, 2), _shown(on_gpu.tried.setting),
+            Text(answer, style=style),
         )  # fmt: skip
     return table
 
