@@ -1,4 +1,4 @@
-"""Measures the GPU that is here, so that the seconds of a plan are its own: `ullage calibrate`.
+"""Measures the GPU of this machine, so that plans have its times: `ullage calibrate`.
 
     rates = calibrate(python="ENVIRONMENT/bin/python")
     rates.document
@@ -79,7 +79,7 @@ def read_measurements(measurements: Mapping[str, Any], date: str | None = None) 
 
     Raises:
         SpecError: the catalogue does not have this GPU.
-        DeviceError: what a plan's time hangs on was not measured.
+        DeviceError: a rate that a plan's time depends on was not measured.
     """
     gpu = find_by_device(measurements["device"], measurements["total_bytes"])
     kinds: dict[tuple[str, str], list[Sample]] = {}

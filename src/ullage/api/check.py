@@ -82,7 +82,7 @@ def check(
     on_progress: Callable[[str], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
 ) -> Check:
-    """Runs scenarios and holds what they take against their lock and budget.
+    """Runs scenarios and checks their memory against their lock and budget.
 
     Args:
         scenarios: names of scenarios or of cases, or patterns with *; none: all.
@@ -161,7 +161,7 @@ def judge_result(result: CaseResult, lock: Lock) -> Judged:
 
 
 def keep_snapshots(judged: Sequence[Judged], cache: Cache) -> None:
-    """Those of runs that went through: any may be what the next one is compared with."""
+    """Keeps the snapshots of successful runs, so that later runs can be compared with them."""
     for case in judged:
         for measured in case.measured.values():
             if case.state.is_lockable and measured.snapshot is not None:
@@ -171,7 +171,7 @@ def keep_snapshots(judged: Sequence[Judged], cache: Cache) -> None:
 def _compare_runs(
     judged: Sequence[Judged], cache: Cache, *, has_pages: bool
 ) -> tuple[dict[str, Diff], dict[str, str]]:
-    """Each entry that is not what was locked, beside the run that was, as far as both are here."""
+    """The diffs and pages of the entries that changed, where both snapshots are kept."""
     from ullage.api.diff import diff
     from ullage.api.explain import explain_file
 

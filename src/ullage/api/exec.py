@@ -1,4 +1,4 @@
-"""Runs a program under a plan as it is, on the GPU that is here: nothing is recorded, and nothing
+"""Runs a program under a plan on the GPU of this machine: nothing is recorded, and nothing
 of the phantom is in it.
 
     code = execute(["train.py"], Plan.load("plan.json"))

@@ -1,4 +1,4 @@
-"""Writes what scenarios take into the lock file: what `ullage lock` and `ullage.lock` are.
+"""Writes the memory that scenarios need: what `ullage lock` and `ullage.lock` are.
 
 locked = ullage.lock(update=["train"])
 locked.exit_code
@@ -66,14 +66,14 @@ def lock(
     on_progress: Callable[[str], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
 ) -> Locked:
-    """Writes what scenarios take into the lock file.
+    """Writes the memory that scenarios need into the lock file.
 
     What is locked already stays as it is, unless `update` names it. Entries of scenarios that are
     no longer in the configuration are removed.
 
     Args:
         scenarios: names as for `check`; none: all, or those of `update` alone.
-        update: names of what is to be written anew, even where it takes more.
+        update: names of the entries to update, even where they need more.
         config, python, cached, on_progress, on_failure: as for `check`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Runs a program on the phantom and explains what came out: what `ullage run` and `ullage.run` are.
+"""Runs a program on the phantom and explains the result: `ullage run` and `ullage.run`.
 
 run = ullage.run(["train.py", "--batch-size", "16"], gpu="h100-80gb")
 run.verdict, run.peak_reserved_bytes, run.devices[0].headroom_bytes
@@ -133,14 +133,13 @@ def run(
     stdout_to_stderr: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> Run:
-    """Runs a program on a GPU that is not there, and says whether it fits, with what peak, and who
-    owns it.
+    """Runs a program on a simulated GPU, and reports whether it fits, its peak, and who owns it.
 
     Args:
         program: its words, as they would follow `ullage run --`: a file and its arguments, "-m" and
             a module, or the name of a Python entry point.
-        gpu: a GPU of the catalogue; without it, memory and capability, an H100-80 that never runs
-            out.
+        gpu: a GPU of the catalogue; without gpu, memory and capability, an H100 with
+            unlimited memory.
         memory: another total, such as "24GiB".
         capability: another compute capability, such as "8.9".
         budget: what may be used of the device, its context included, such as "20GiB": beyond that

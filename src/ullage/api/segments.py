@@ -65,7 +65,7 @@ def compare_segments(
     **options: Unpack[ProgramOptions],
 ) -> Segmentations:
     """Runs a program with a chain of its modules checkpointed in uniform, square-root and optimal
-    segments, where memory is without end.
+    segments, with unlimited memory.
 
     Args:
         program: its words, as for `ullage.run`.

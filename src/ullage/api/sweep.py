@@ -144,7 +144,7 @@ def _check(
         raise SpecError("no GPU was given; name one or more of `ullage gpus`")
     for name, values in variables.items():
         if not values or "" in values:
-            raise SpecError(f"{name!r} has an empty value; write, such as: {name}=1,2,4")
+            raise SpecError(f"{name!r} has an empty value; for example: {name}=1,2,4")
         check_variable(name, program)
     for what, choices in (("GPU", tuple(map(str, gpus))), *variables.items()):
         twice = next((value for value in choices if choices.count(value) > 1), None)

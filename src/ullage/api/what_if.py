@@ -50,12 +50,12 @@ def what_if(
     memory: str | int | None = None,
     python: str | os.PathLike[str] | None = None,
 ) -> WhatIf:
-    """Replays what a snapshot's program asked of the allocator through torch's own allocator, on a
-    GPU that is not there, under every setting that may help.
+    """Replays a snapshot's allocations through torch's own allocator, on a simulated GPU, under
+    every setting that may help.
 
     Args:
         path: a memory snapshot of any program.
-        gpu: a GPU of the catalogue; without it and memory, one that never runs out.
+        gpu: a GPU of the catalogue; without gpu and memory, one with unlimited memory.
         memory: another total, such as "24GiB".
         python: the interpreter of another environment, whose torch is asked.
 

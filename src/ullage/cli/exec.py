@@ -32,7 +32,7 @@ def exec_command(program: tuple[str, ...], *, plan: Path | None, python: str | N
     from ullage.techniques.plan import Plan
 
     if plan is None:
-        raise SpecError("no plan was given; write, such as: ullage exec --plan plan.json -- ...")
+        raise SpecError("no plan was given; for example: ullage exec --plan plan.json -- ...")
     code, outcome = execute(program, Plan.load(plan), python)
     if outcome.is_applied or (code and not outcome.is_refused):
         return code

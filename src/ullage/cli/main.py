@@ -170,7 +170,7 @@ def run_cli(arguments: list[str]) -> int:
             click.echo("ullage: interrupted", err=True)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has left (`ullage gpus | head`): it has what it wanted.
+        # The reader of our output has ended (`ullage gpus | head`), and needs no more of it.
         drop_stdout()
         return 0
     except OSError as error:

@@ -67,7 +67,7 @@ class Output:
         line: Callable[[_Report], str],
         print_report: Callable[[_Report, Console], None],
     ) -> None:
-        """Shows a report: all of it, or its first line where that is all that is wanted."""
+        """Shows a report: all of it, or only its first line with --quiet."""
         if self.is_quiet:
             say(line(report))
         else:
@@ -172,10 +172,10 @@ def write_result(
 
     make_document: makes the document, which is made only where somebody wants it.
 
-    A reader that has left (`ullage run ... | head`) has what it wanted; any other failure is told.
+    A reader that has ended (`ullage run ... | head`) needs no more; any other failure is reported.
     """
-    is_wanted = output.is_json or output.path is not None
-    text = json.dumps(make_document(), indent=2) if is_wanted else ""
+    has_document = output.is_json or output.path is not None
+    text = json.dumps(make_document(), indent=2) if has_document else ""
     names, problems = list(files), list(problems)
     if output.path is not None:
         try:

@@ -60,9 +60,7 @@ def _parse_variables(texts: tuple[str, ...]) -> dict[str, list[str]]:
     for text in texts:
         name, equals, values = text.partition("=")
         if not equals:
-            raise SpecError(
-                f"--sweep {text!r} gives no values; write, such as: --sweep batch=1,2,4"
-            )
+            raise SpecError(f"--sweep {text!r} gives no values; for example: --sweep batch=1,2,4")
         if name in variables:
             raise SpecError(f"--sweep names {name!r} twice; give all its values at once")
         variables[name] = values.split(",")

@@ -61,7 +61,7 @@ def test_the_report_says_what_a_sample_takes_and_why_no_more_fits(report: Larges
         "23 runs in 12.5 s, none on a GPU",
         "13.00 ms checkpoint 2 of 2 Layer; 21 does not: no room for 1.0 GiB",
         "10.00 ms as it is, the fastest for each batch; 11 does not",
-        "With batch 20 the allocator had to give back its cache",
+        "With batch 20 the allocator had to release its cache",
         "left out: flash_attention: no attention",
     ):
         assert said in text

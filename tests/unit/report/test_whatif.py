@@ -97,7 +97,7 @@ def test_rows_come_with_the_least_reserved_first_below_the_recorded_one() -> Non
     names = [line[:38].strip() for line in lines[begin + 2 : begin + 9]]
     assert names == [
         "no setting (as recorded)", "expandable_segments:True", "max_split_size_mb:128,",
-        "max_non_split_rounding_mb:128", "gives its cache back 2x",
+        "max_non_split_rounding_mb:128", "releases its cache 2x",
         "best packing found (largest first)", "lower bound: live at once",
     ]  # fmt: skip
     assert "+1.00 GiB" in lines[begin + 4]

@@ -46,7 +46,7 @@ def print_check(view: CheckView, console: Console) -> None:
 
 
 def check_line(view: CheckView) -> str:
-    """What it comes to, in one line."""
+    """The result, in one line."""
     counts = Counter(judged.state for judged in view.judged)
     total = len(view.judged)
     many = f"{total} scenario{'s' * (total != 1)}"

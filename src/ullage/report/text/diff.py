@@ -42,7 +42,7 @@ def print_diff(report: DiffReport, console: Console) -> None:
 
 
 def diff_line(report: DiffReport) -> str:
-    """What it comes to, in one line."""
+    """The result, in one line."""
     allocated = [side.peak_allocated_bytes for side in (report.before, report.after)]
     if not report.changed_bytes and not report.changed_reserved_bytes:
         return f"the peaks are the same: {format_bytes(allocated[0], 2)} allocated"

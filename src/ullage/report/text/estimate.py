@@ -44,7 +44,7 @@ _BAR_WIDTH: Final = 20
 
 
 def estimate_line(answer: Answer) -> str:
-    """What it comes to, in one line."""
+    """The result, in one line."""
     return _headline(answer.estimate).plain
 
 

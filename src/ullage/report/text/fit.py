@@ -35,15 +35,15 @@ def print_fit(report: FitReport, console: Console) -> None:
 
 
 def fit_line(report: FitReport) -> str:
-    """What it comes to, in one line."""
+    """The result, in one line."""
     of_each = "" if report.num_gpus == 1 else f"each of {report.num_gpus} "
     where = f"{format_bytes(report.budget_bytes, 2)} of {of_each}{report.gpu.slug}"
     if report.failure:
         return f"failed: {report.failure}"
     best = report.best
     if best is None or best.seen is None:
-        by_then = f" by the time that {report.ended}" if report.ended else ""
-        return f"nothing that was tried{by_then} fits {where}"
+        by_then = f" found before {report.ended}" if report.ended else ""
+        return f"no plan{by_then} fits {where}"
     if best.is_as_it_is:
         return f"fits {where} as it is: {format_bytes(best.seen.used_bytes, 2)}"
     slower = 100 * (best.step_s / report.as_it_is.step_s - 1)
@@ -80,14 +80,14 @@ def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
         )
     if report.ended:
         yield Text(
-            f"\nThe search did not go on to its end: {report.ended}; this is the best so far",
+            f"\nThe search stopped early: {report.ended}; this is the best plan so far",
             style="yellow",
         )
     for warning in report.warnings:
         yield Text(f"warning: {warning}", style="yellow")
     yield from left_out_lines(report.left_out)
     yield Text(
-        "\nBasis: memory as it was seen on the phantom; times by a model of costs (roofline and "
+        "\nBasis: memory as the phantom measured it; times from a cost model (roofline and "
         f"host link, rates {_rates(report.gpu)})"
     )
 
@@ -100,8 +100,8 @@ def _bound_lines(report: FitReport, best: Candidate) -> Iterator[Text]:
     )
     if best.seen is not None and best.seen.num_retries:
         yield Text(
-            f"The allocator had to give back its cache {best.seen.num_retries} times to "
-            "go on, which takes time that is not counted",
+            f"The allocator had to release its cache {best.seen.num_retries} times; the time for "
+            "that is not counted",
             style="yellow",
         )
 
@@ -121,7 +121,7 @@ def _replayed_line(report: FitReport) -> Text:
     """What was replayed of the best plan."""
     replayed = report.replayed
     if replayed is None:
-        return Text("It was not replayed with real numbers: the search ended before", "yellow")
+        return Text("It was not replayed with real numbers: the search ended first", "yellow")
     text = replayed.text
     return Text(f"{text[:1].upper()}{text[1:]}", style="yellow" if replayed.not_done else "")
 
@@ -137,7 +137,7 @@ def _several_lines(report: FitReport) -> Iterator[Text]:
     if worst is not None:
         kinds = "all ranks are alike"
         if worst.num_distinct > 1:
-            kinds = f"the ranks are of {worst.num_distinct} kinds, each of which was played"
+            kinds = f"the ranks are of {worst.num_distinct} kinds, each of which was simulated"
         used = format_bytes(worst.used_bytes, 2)
         yield Text(f"\nRank {worst.rank} takes the most, {used}; {kinds}")
     if report.plan is not None:
@@ -150,7 +150,7 @@ def _several_lines(report: FitReport) -> Iterator[Text]:
 
 def _smallest_lines(smallest: Smallest) -> Iterator[Text]:
     of_all = f"{format_bytes(smallest.used_bytes, 2)} of {format_bytes(smallest.total_bytes, 2)}"
-    yield Text(f"\nThe smallest GPU on which it was seen to fit: {smallest.gpu} ({of_all})")
+    yield Text(f"\nThe smallest GPU on which it fits: {smallest.gpu} ({of_all})")
     yield Text(f"  {smallest.name}", style="dim")
     for gpu, why in smallest.too_small.items():
         yield Text(f"  not {gpu}: {why}", style="dim")
@@ -175,7 +175,7 @@ def _table(report: FitReport, bar: str) -> Table:
 
 
 def _front(report: FitReport) -> list[Candidate]:
-    """Those than which nothing that was run takes less memory and no more time."""
+    """The plans for which no other that ran needs less memory and no more time."""
     front: list[Candidate] = []
     for candidate in sorted(
         report.candidates, key=lambda candidate: (candidate.step_s, candidate.used_bytes)
@@ -188,7 +188,7 @@ def _front(report: FitReport) -> list[Candidate]:
 
 
 def _is_size_known(report: FitReport, candidate: Candidate) -> bool:
-    """Of a run that broke off within the budget, it is not."""
+    """Whether the peak is known; of a run that stopped within the budget it is not."""
     return (
         candidate.seen is None or candidate.seen.fits or candidate.used_bytes > report.budget_bytes
     )
@@ -197,7 +197,7 @@ def _is_size_known(report: FitReport, candidate: Candidate) -> bool:
 def _add_row(
     table: Table, report: FitReport, candidate: Candidate, bar: str, names: Counter[str]
 ) -> None:
-    """One plan; names: of that chosen and of those that were told before."""
+    """Adds a plan; names: of the chosen plan and of those that are in the table already."""
     is_best = report.best is not None and _tell(candidate) == _tell(report.best)
     ran = _is_size_known(report, candidate)
     picture = draw_bar(USED_LOOK, candidate.used_bytes, report.budget_bytes, bar, _BAR_WIDTH)
@@ -219,12 +219,12 @@ def _add_row(
 
 
 def _tell(candidate: Candidate) -> tuple[object, ...]:
-    """What tells a plan from others, of which one may have the same name: of as many modules."""
+    """The key of a plan; two plans may have the same name, with different modules."""
     return candidate.name, candidate.actions, candidate.configuration
 
 
 def _rates(gpu: Gpu) -> str:
-    """Where the rates are from: never left unsaid, as plans hang on them."""
+    """Where the rates are from: always stated, because plans depend on them."""
     rates = gpu.measured
     if rates is None:
         return "as the makers state them"
@@ -242,7 +242,7 @@ def _merit(report: FitReport, best: Candidate) -> str:
         return "the fastest that fits"
     if all(best.used_bytes <= other.used_bytes for other in fitting):
         return "the least memory"
-    return "the fastest that fits without the allocator giving back its cache"
+    return "the fastest that fits without a release of the allocator's cache"
 
 
 def _ms(seconds: float) -> str:

@@ -33,7 +33,7 @@ def print_largest(report: LargestReport, console: Console) -> None:
 
 
 def largest_line(report: LargestReport) -> str:
-    """What it comes to, in one line."""
+    """The result, in one line."""
     where = f"{format_bytes(report.budget_bytes, 2)} of {report.gpu.slug}"
     best, plain, name = report.best, report.as_it_is, report.variable
     if report.failure:
@@ -63,8 +63,8 @@ def _parts(report: LargestReport, bar: str) -> Iterator[RenderableType]:
     if retries:
         sizes = ", ".join(str(retry.size) for retry in retries)
         yield Text(
-            f"\nWith {report.variable} {sizes} the allocator had to give back its cache to go on, "
-            "which takes time that is not counted",
+            f"\nWith {report.variable} {sizes} the allocator had to release its cache; the time "
+            "for that is not counted",
             style="yellow",
         )
     for warning in report.warnings:

@@ -28,7 +28,7 @@ def print_locked(report: LockReport, console: Console) -> None:
 
 
 def locked_line(report: LockReport) -> str:
-    """What it comes to, in one line."""
+    """The result, in one line."""
     if report.refused:
         many = f"{len(report.refused)} of {len(report.judged)}"
         return f"not locked: {many} scenarios did not go through"
@@ -62,7 +62,7 @@ def _parts(report: LockReport) -> Iterator[RenderableType]:
             yield Text(f"  {line}", style="dim", no_wrap=True, overflow="fold")
     if report.left:
         yield Text(
-            "\n  what differs from the lock was left as it was; to write it anew:\n"
+            "\n  entries that differ from the lock stay as they were; to update them:\n"
             f"  ullage lock {' '.join(f'--update {name}' for name in report.left)}",
             no_wrap=True, overflow="fold",
         )  # fmt: skip
@@ -77,5 +77,5 @@ def _change(comparison: Comparison) -> str:
 
 def _what(report: LockReport, comparison: Comparison) -> str:
     if comparison.name in report.written:
-        return "new" if comparison.locked is None else "written anew"
+        return "new" if comparison.locked is None else "updated"
     return "left as it was" if comparison.name in report.left else "unchanged"

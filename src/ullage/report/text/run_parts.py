@@ -124,7 +124,7 @@ def _assumption_table(assumptions: Sequence[Assumption]) -> Table:
 
 
 def _assumption_groups(assumptions: Sequence[Assumption]) -> list[list[Assumption]]:
-    """What makes a row each; in a long list the same at many places is one row."""
+    """The assumptions of each row; in a long list, equal ones at many places share a row."""
     if len(assumptions) <= _MAX_ROWS:
         return [[assumption] for assumption in assumptions]
     groups: dict[str, list[Assumption]] = {}

@@ -33,7 +33,7 @@ def print_segments(report: ChainReport, console: Console) -> None:
 
 
 def segments_line(report: ChainReport) -> str:
-    """What it comes to, in one line."""
+    """The result, in one line."""
     best, chain = report.best, report.path or "the model"
     if report.failure:
         return f"failed: {report.failure}"
@@ -60,8 +60,8 @@ def _parts(report: ChainReport, bar: str) -> Iterator[RenderableType]:
     yield Text(f"\n  {report.path or 'the model'}: {counts}: {kinds}\n")
     yield _table(report, bar)
     yield Text(
-        "\nBasis: peaks as each was run on the phantom, operations as they were counted there; "
-        f"times by a model of costs for {report.gpu.slug}; optimal by what each module keeps"
+        "\nBasis: peaks and operations as the phantom measured them; times from a cost model "
+        f"for {report.gpu.slug}; optimal for the bytes that each module keeps"
     )
 
 

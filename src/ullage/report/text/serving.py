@@ -47,7 +47,7 @@ _STYLES: Final = {
 
 
 def serving_line(serving_estimate: ServingEstimate) -> str:
-    """What it comes to, in one line."""
+    """The result, in one line."""
     return _headline(serving_estimate).plain
 
 

@@ -105,7 +105,7 @@ def _table(report: SweepReport, bar: str, width: int) -> Table:
 
 
 def _sizes(point: Point) -> list[str]:
-    """Allocated, reserved, whole device, and what is left of it, or of a device without end the
+    """Allocated, reserved, whole device, and what is left of it, or with unlimited memory the
     smallest GPU that has as much; of a run that does not fit the verdict alone: its peaks are those
     until it ran out.
     """
@@ -137,7 +137,7 @@ def _line_text(report: SweepReport, line: Line) -> str:
     numbers = [number for number in map(parse_number, values) if number is not None]
     begins = min(numbers, default=line.from_value)
     start = f", from {line.from_value:g} on" if line.from_value > begins else ""
-    deviation = f", off by {format_bytes(line.deviation_bytes)} at most"
+    deviation = f", within {format_bytes(line.deviation_bytes)}"
     if not line.deviation_bytes:  # two points always lie on a line
         deviation = ", to the byte" if line.num_points > 2 else ""
     return (
@@ -159,10 +159,8 @@ def _largest(report: SweepReport, gpu: str) -> str:
     more = ""
     if len(report.variables) == 1 and forecasts:
         line = forecasts[0]
-        how_many = (
-            f"{line.forecast} or more" if line.is_forecast_capped else f"up to {line.forecast}"
-        )
-        more = f" of those tried; by the line, not run, {how_many}"
+        how_many = f"{line.forecast} or more" if line.is_forecast_capped else f"{line.forecast}"
+        more = f" (run); the linear fit predicts {how_many}"
     return f"largest that fits{where}: {settings}{more}"
 
 
@@ -180,13 +178,13 @@ def _remarks(report: SweepReport) -> Iterator[str]:
         runs = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         yield f"{message} ({runs})"
     if report.fresh_because:
-        yield f"every run was started afresh, which takes longer: {report.fresh_because}"
+        yield f"every run started a new process, which takes longer: {report.fresh_because}"
     if report.was_interrupted:
-        yield "interrupted: this is what had been run until then"
+        yield "interrupted: the table has the runs that had finished"
 
 
 def _name(point: Point) -> str:
-    """What tells a run from the others: its values, or where nothing else was varied its GPU."""
+    """The name of a run: its values, or its GPU where only the GPU varies."""
     parts = [f"{name}={value}" for name, value in point.setting.values]
     return " ".join(parts) or point.setting.gpu.slug
 
@@ -204,7 +202,8 @@ def _basis(report: SweepReport) -> Sequence[str]:
         default=0,
     )
     return [
-        f"Basis: assumed; left is with the context at its upper end, ±{format_bytes(margin)}",
+        "Basis: assumed; the memory left uses the upper bound of the context, "
+        f"±{format_bytes(margin)}",
         *(f"  {what}" for what in list(assumptions)[:6]),
         *(
             [f"  and {len(assumptions) - 6} more; each run's own are in --json"]

@@ -30,7 +30,7 @@ def print_what_if(report: WhatIfReport, console: Console) -> None:
 
 
 def what_if_line(report: WhatIfReport) -> str:
-    """What it comes to, in one line."""
+    """The result, in one line."""
     best, before = report.recommended, report.baseline.outcome
     if report.contradictions:
         return "nothing is recommended: the snapshot contradicts itself"
@@ -58,7 +58,7 @@ def _parts(report: WhatIfReport, width: int) -> Iterator[RenderableType]:
     yield Text("\nReserved at the peak", style="bold")
     yield _settings_table(report)
     if report.on_gpus:
-        yield Text("\nGPUs on which it hangs on the settings", style="bold")
+        yield Text("\nGPUs on which the settings decide", style="bold")
         yield _gpus_table(report.on_gpus)
     for remark in _remarks(report):
         yield Text(_wrap(remark, width), style="yellow")
@@ -138,7 +138,7 @@ def _name_cell(tried: Tried, outcome: Outcome) -> Text:
     if not outcome.fits:
         text.append(f"\n    {_failure(outcome)}", style="red")
     if outcome.num_retries:
-        text.append(f"\n    gives its cache back {outcome.num_retries}x", style="yellow")
+        text.append(f"\n    releases its cache {outcome.num_retries}x", style="yellow")
     if tried.conflicts:
         text.append("\n    not for this program", style="yellow")
     return text
