@@ -202,8 +202,7 @@ def _basis(report: SweepReport) -> Sequence[str]:
         default=0,
     )
     return [
-        "Basis: assumed; the memory left uses the upper bound of the context, "
-        f"±{format_bytes(margin)}",
+        f"Basis: assumed; the memory left uses the context's upper bound, ±{format_bytes(margin)}",
         *(f"  {what}" for what in list(assumptions)[:6]),
         *(
             [f"  and {len(assumptions) - 6} more; each run's own are in --json"]
