@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import json
 import re
@@ -16,7 +17,15 @@ import click
 import pytest
 
 import ullage
+from ullage.api.estimate import RecipeFields
+from ullage.api.serving import ServingFields
 from ullage.cli.main import VERBS, cli
+from ullage.cli.options.estimate import EstimateOptions
+from ullage.cli.options.fit import FitOptions
+from ullage.cli.options.run import RunOptions
+from ullage.cli.segments import SegmentsOptions
+from ullage.estimate.serving.serving_plan import ServingPlan
+from ullage.estimate.training.recipe import Recipe
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ullage"
@@ -68,7 +77,8 @@ FLAGS = {
         "--alloc-conf", "--steps", "--python", "--real-init", "--dummy-weights", "--values",
         "--assume", "--plan", "--snapshot", "-o", "--output", "--html", "--json",
         "--try-remedies",
-        "--force", "--quiet", "--gpus", "--world-size", "--rank", "--ranks", "--local-world-size",
+        "--full", "--force", "--quiet", "--gpus", "--world-size", "--rank", "--ranks",
+        "--local-world-size",
     },
     "exec": {"program", "--plan", "--python"},
     "fit": {
@@ -116,8 +126,54 @@ FLAGS = {
     },
 }  # fmt: skip
 
+# What a verb answers besides: each has a file of its own wherever verbs have.
+QUESTIONS = {"largest", "ranks", "serving", "sweep", "what_if"}
+ANSWERS = {*VERBS, *QUESTIONS}
+# By the folder in which a file of that name would be: the answers that have none, and why not.
+WITHOUT = {
+    "cli": {},
+    "api": {
+        "env": "makes a directory",
+        "gpus": "ullage.gpus is the catalogue itself",
+        "scrub": "writes a file",
+        "ui": "serves a page",
+    },
+    "report/text": {
+        "env": "makes a directory",
+        "exec": "the program itself speaks",
+        "ranks": "a run's report",
+        "scrub": "writes a file",
+        "ui": "serves a page",
+    },
+    "report/document": {
+        "calibrate": "the file of rates",
+        "env": "makes a directory",
+        "exec": "the program itself speaks",
+        "ranks": "a run's document",
+        "scrub": "writes a file",
+        "ui": "serves a page",
+    },
+}
+# The files beside the answers: what several share, and parts of large ones.
+BESIDE = {
+    "cli": {"crash", "main", "output"},
+    "api": set(),
+    "report/text": {"explain_parts", "explain_recorded", "modules", "remedies", "run_parts"},
+    "report/document": {
+        "check_ci", "explain_recorded", "explain_series", "export", "fields", "findings",
+        "trace_events",
+    },
+}  # fmt: skip
+# Only these have a page; its other files are what pages are drawn with.
+PAGES = {"diff", "estimate", "explain", "fit", "run"}
+
 FILES = sorted(SOURCE.rglob("*.py"))
 C_FILES = sorted(SOURCE.rglob("*.[ch]"))
+
+
+def in_folders(*names: str) -> Iterator[Path]:
+    """The files of some folders of the package."""
+    return (path for path in FILES if path.relative_to(SOURCE).parts[0] in names)
 
 
 def label(path: Path) -> str:
@@ -313,6 +369,50 @@ def test_the_flags_are_frozen(verb: str) -> None:
     assert command is not None
     flags = {name for parameter in command.params for name in parameter.opts}
     assert flags == FLAGS[verb]
+
+
+@pytest.mark.parametrize("folder", sorted(WITHOUT))
+def test_a_verb_has_the_same_stem_in_every_folder(folder: str) -> None:
+    stems = {path.stem for path in (SOURCE / folder).glob("*.py")} - {"__init__"}
+    assert WITHOUT[folder].keys() <= ANSWERS
+    assert stems == ANSWERS - WITHOUT[folder].keys() | BESIDE[folder]
+
+
+def test_pages_and_records_of_options_are_called_by_their_verbs() -> None:
+    assert {path.stem for path in (SOURCE / "report" / "page").glob("*.py")} >= PAGES
+    records = {path.stem for path in (SOURCE / "cli" / "options").glob("*.py")}
+    assert records - {"__init__", "flags"} <= {*VERBS}
+
+
+@pytest.mark.parametrize("path", [*in_folders("cli", "api")], ids=label)
+def test_what_a_function_takes_is_typed(path: Path) -> None:
+    for function in functions(parse(path)):
+        rest = function.args.kwarg
+        taken = "" if rest is None or rest.annotation is None else ast.unparse(rest.annotation)
+        assert taken != "Any", f"{function.name} takes **{rest.arg if rest else ''}: Any"
+
+
+@pytest.mark.parametrize(
+    ("verb", "record"),
+    [
+        ("estimate", EstimateOptions),
+        ("fit", FitOptions),
+        ("run", RunOptions),
+        ("segments", SegmentsOptions),
+    ],
+)
+def test_a_record_of_options_has_every_parameter(verb: str, record: type[object]) -> None:
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    names = {field.name for field in dataclasses.fields(record)}  # type: ignore[arg-type]
+    assert names == {parameter.name for parameter in command.params}
+
+
+def test_the_fields_of_an_estimate_are_those_of_its_records() -> None:
+    recipe = {field.name for field in dataclasses.fields(Recipe)}
+    assert recipe == RecipeFields.__annotations__.keys()
+    plan = {field.name for field in dataclasses.fields(ServingPlan)}
+    assert plan - {"gpu"} == ServingFields.__annotations__.keys()
 
 
 @pytest.mark.parametrize("path", [*FILES, *C_FILES], ids=label)

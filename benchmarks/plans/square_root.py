@@ -23,7 +23,7 @@ from ullage.estimate.training.checkpointing import (
     least_checkpointed_peak,
 )
 from ullage.phantom.torch_build import find_torch
-from ullage.report.plot import plot_segments
+from ullage.report.page.plot import plot_segments
 from ullage.techniques.means.tiling import even_lengths
 
 ROOT = Path(__file__).parents[2]

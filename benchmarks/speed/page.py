@@ -23,7 +23,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.provenance import made_by
 from benchmarks.speed.generate import generate_snapshot
-from ullage.report.html import SnapshotPage, render_snapshot
+from ullage.report.page.html import SnapshotPage, render_snapshot
 from ullage.trace.replay import replay
 from ullage.trace.snapshot_reader import read_snapshot
 

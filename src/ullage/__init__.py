@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING
 from ullage.version import __version__
 
 if TYPE_CHECKING:
-    from ullage.api.check import Check, Locked, check, lock
+    from ullage.api.check import Check, check
     from ullage.api.diff import Diff, diff
-    from ullage.api.estimate import Estimate, ServingAnswer, estimate_serving, estimate_training
+    from ullage.api.estimate import Estimate, estimate_training
     from ullage.api.explain import Explanation, explain_file
     from ullage.api.fit import Fit, fit
     from ullage.api.largest import Largest, find_largest
+    from ullage.api.lock import Locked, lock
     from ullage.api.ranks import run_ranks
     from ullage.api.run import Run, run
     from ullage.api.segments import Segmentations, compare_segments
+    from ullage.api.serving import ServingAnswer, estimate_serving
     from ullage.api.sweep import Sweep, sweep
     from ullage.api.what_if import WhatIf, what_if
     from ullage.errors import (
@@ -86,12 +88,12 @@ _MODULES = {
     "Explanation": "ullage.api.explain",
     "Fit": "ullage.api.fit",
     "Largest": "ullage.api.largest",
-    "Locked": "ullage.api.check",
+    "Locked": "ullage.api.lock",
     "Plan": "ullage.techniques.plan",
     "PlanError": "ullage.errors",
     "Run": "ullage.api.run",
     "Segmentations": "ullage.api.segments",
-    "ServingAnswer": "ullage.api.estimate",
+    "ServingAnswer": "ullage.api.serving",
     "SnapshotError": "ullage.errors",
     "SpecError": "ullage.errors",
     "Sweep": "ullage.api.sweep",
@@ -100,12 +102,12 @@ _MODULES = {
     "check": "ullage.api.check",
     "compare_segments": "ullage.api.segments",
     "diff": "ullage.api.diff",
-    "estimate_serving": "ullage.api.estimate",
+    "estimate_serving": "ullage.api.serving",
     "estimate_training": "ullage.api.estimate",
     "explain_file": "ullage.api.explain",
     "find_largest": "ullage.api.largest",
     "fit": "ullage.api.fit",
-    "lock": "ullage.api.check",
+    "lock": "ullage.api.lock",
     "run": "ullage.api.run",
     "run_ranks": "ullage.api.ranks",
     "sweep": "ullage.api.sweep",

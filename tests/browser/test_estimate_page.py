@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ullage.api.estimate import estimate_serving, estimate_training
+from ullage.api.estimate import estimate_training
+from ullage.api.serving import estimate_serving
 
 PAGES = {
     "training": lambda: estimate_training(

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ullage.explain.moments.levels import find_levels
-from ullage.report.html import SnapshotPage, Told
+from ullage.report.page.html import Answer, SnapshotPage
 from ullage.units import format_bytes
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "snapshots"
@@ -287,8 +287,8 @@ def test_with_and_without_a_gpu_the_picture_is_the_same(opened: Open) -> None:
 
 
 def test_the_report_is_a_view_and_its_document_is_in_the_page(opened: Open) -> None:
-    told = Told("fits </script>", '<span class="bold green">fits</span> it', {"schema": "x/1"})
-    page = opened(TRAINING, told=told)
+    told = Answer("fits </script>", '<span class="bold green">fits</span> it', {"schema": "x/1"})
+    page = opened(TRAINING, answer=told)
     assert page.page.inner_text("#verdict") == "fits </script>"
     page.page.keyboard.press("6")
     assert page.page.inner_text("#report") == "fits it"

@@ -18,15 +18,17 @@ from ullage.gate.figures import Measured
 from ullage.gate.lock import Entry, Key, Peaks
 from ullage.gate.locking import LockReport
 from ullage.gate.verdicts import Judged, State
-from ullage.report.check import CheckView, check_line, render_check
-from ullage.report.check_ci import (
+from ullage.report.document.check import check_document
+from ullage.report.document.check_ci import (
     github_annotations,
     github_link,
     github_summary,
     junit_report,
 )
-from ullage.report.check_document import check_document
-from ullage.report.lock import lock_document, render_locked
+from ullage.report.document.lock import lock_document
+from ullage.report.text.check import check_line, render_check
+from ullage.report.text.lock import render_locked
+from ullage.report.views import CheckView
 from ullage.units import GIB
 
 KEY = Key("2.15.0+cu132", "13.2", "l4", "0.1.0", command="train.py")

@@ -22,3 +22,30 @@ def test_every_option_is_in_a_section(verb: str) -> None:
     named = [line.split()[0].rstrip(",") for line in before.splitlines() if line[:3] == "  -"]
     assert sorted(named) == sorted(one.opts[0] for one in options)
     assert max(map(len, shown.output.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("verb", ["run", "fit", "estimate"])
+def test_the_five_options_that_matter_most_come_first(verb: str) -> None:
+    shown = CliRunner().invoke(cli, [verb, "--help"], terminal_width=80)
+    _, _, sections = shown.output.partition("\nMost used:\n")
+    first = sections.partition("\n\n")[0]
+    assert len([line for line in first.splitlines() if line.startswith("  -")]) == 5
+
+
+def test_ullage_alone_shows_three_commands_to_start_with() -> None:
+    shown = CliRunner().invoke(cli, [], standalone_mode=False)
+    commands = [line for line in shown.output.splitlines() if line.startswith("  ullage ")]
+    assert len(commands) == 3
+    assert "ullage --help" in shown.output
+    assert max(map(len, shown.output.splitlines())) <= 80
+    assert shown.return_value == 2
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_commands_to_start_with_are_possible(number: int) -> None:
+    shown = CliRunner().invoke(cli, [], standalone_mode=False)
+    lines = [line.split() for line in shown.output.splitlines() if line.startswith("  ullage ")]
+    _, verb, *words = lines[number]
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    command.make_context(verb, words)

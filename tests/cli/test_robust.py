@@ -255,7 +255,7 @@ MOMENTS = {
     "making the environment": "ullage.runs.one.make_environment",
     "explaining": "ullage.explain.run.explain_run",
     "writing": "ullage.files.os.link",
-    "printing": "ullage.report.text.print_run",
+    "printing": "ullage.report.text.run.print_brief",
     "tidying up": "shutil.rmtree",
 }
 

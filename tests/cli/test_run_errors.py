@@ -70,9 +70,9 @@ def test_what_cannot_be_run_is_refused(place: Place, words: tuple[str, ...], mes
     [
         (
             ("--sweep", "batch"),
-            "--sweep 'batch' gives no values; write, such as: --sweep batch=1,2",
+            "--sweep 'batch' gives no values; for example: --sweep batch=1,2",
         ),
-        (("--sweep", "batch="), "'batch' has an empty value; write, such as: batch=1,2,4"),
+        (("--sweep", "batch="), "'batch' has an empty value; for example: batch=1,2,4"),
         (("--sweep", "batch=1,,2"), "'batch' has an empty value"),
         (("--sweep", "batch=1,2,1"), "batch has '1' twice; give each value once"),
         (("--sweep", "batch=1", "--sweep", "batch=2"), "--sweep names 'batch' twice"),

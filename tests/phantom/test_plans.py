@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ullage.phantom.device import choose_device
-from ullage.report.document import run_document
+from ullage.report.document.run import run_document
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
 from ullage.runs.parallel import ParallelRuns

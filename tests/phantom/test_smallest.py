@@ -51,7 +51,7 @@ def test_what_is_too_small_or_too_old_is_told(found: ullage.Fit) -> None:
     assert "no kernel image" in smallest.too_small["gtx-1080"]
     assert set(smallest.too_small) <= set(GPUS[:4])
     text = found.text()
-    assert "The smallest GPU on which it was seen to fit: rtx-3080-10gb" in text
+    assert "The smallest GPU on which it fits: rtx-3080-10gb" in text
     assert "not gtx-1080: " in text
 
 

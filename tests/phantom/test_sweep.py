@@ -123,9 +123,7 @@ def test_a_table_a_plot_and_what_fits(thin_python: Path, tmp_path: Path) -> None
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith(
-        "largest that fits: batch=500 of those tried; by the line, not run, "
-    )
+    assert lines[0].startswith("largest that fits: batch=500 (run); the linear fit predicts ")
     assert lines[-2:] == ["Wrote plot.svg", "Wrote sweep.json"]
     assert "  64.00 MiB + 16.00 MiB per batch (3 runs, to the byte)" in lines
     (line,) = json.loads((tmp_path / "sweep.json").read_text())["lines"]
@@ -186,7 +184,7 @@ def test_no_run_outlives_a_sweep(thin_python: Path, tmp_path: Path, number: int)
     assert not any(is_running(pid) for pid in pids)
     if number != signal.SIGKILL:
         assert process.returncode == 130
-        assert "interrupted: this is what had been run until then" in stdout
+        assert "interrupted: the table has the runs that had finished" in stdout
         assert list(temporary.iterdir()) == []
 
 

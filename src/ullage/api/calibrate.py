@@ -1,4 +1,4 @@
-"""Measures the GPU that is here, so that the seconds of a plan are its own: `ullage calibrate`.
+"""Measures the GPU of this machine, so that plans have its times: `ullage calibrate`.
 
     rates = calibrate(python="ENVIRONMENT/bin/python")
     rates.document
@@ -66,50 +66,52 @@ def calibrate(python: str | None = None) -> Rates:
                 f"the GPU was not measured within {_LIMIT_S} s; is another job running on it?"
             ) from None
         if done.returncode:
-            said = (done.stderr.strip().splitlines() or ["without a word"])[-1]
+            message = (done.stderr.strip().splitlines() or ["without a word"])[-1]
             raise DeviceError(
-                f"the GPU could not be measured: {said}; check it with `nvidia-smi`, and name an "
-                "environment with its torch: --python DIR/bin/python"
+                f"the GPU could not be measured: {message}; check it with `nvidia-smi`, and name "
+                "an environment with its torch: --python DIR/bin/python"
             )
         return read_measurements(json.loads(path.read_text(encoding="utf-8")))
 
 
-def read_measurements(found: Mapping[str, Any], date: str | None = None) -> Rates:
+def read_measurements(measurements: Mapping[str, Any], date: str | None = None) -> Rates:
     """The rates that follow from what measure_rates.py wrote.
 
     Raises:
         SpecError: the catalogue does not have this GPU.
-        DeviceError: what a plan's time hangs on was not measured.
+        DeviceError: a rate that a plan's time depends on was not measured.
     """
-    gpu = find_by_device(found["device"], found["total_bytes"])
+    gpu = find_by_device(measurements["device"], measurements["total_bytes"])
     kinds: dict[tuple[str, str], list[Sample]] = {}
-    for kind, of, work, seconds in found["samples"]:
+    for kind, of, work, seconds in measurements["samples"]:
         kinds.setdefault((kind, of), []).append(Sample(work, seconds))
-    skipped: dict[str, str] = dict(found["skipped"])
+    skipped: dict[str, str] = dict(measurements["skipped"])
     products = {of: kinds[kind, of] for kind, of in kinds if kind == "matmul"}
-    missing = [one for one in _NEEDED if one not in products]
-    missing += [one for one in ("memory", "link", "launch") if one in skipped]
+    missing = [precision for precision in _NEEDED if precision not in products]
+    missing += [kind for kind in ("memory", "link", "launch") if kind in skipped]
     if missing:
-        why = "; ".join(f"{what}: {said}" for what, said in skipped.items())
+        why = "; ".join(f"{what}: {reason}" for what, reason in skipped.items())
         raise DeviceError(f"{', '.join(missing)} could not be measured here ({why})")
 
     def speed(kind: str, stated_per_s: float, *of: str) -> Speed:
-        return fit_speed([one for name in of for one in kinds[kind, name]], stated_per_s)
+        return fit_speed([sample for name in of for sample in kinds[kind, name]], stated_per_s)
 
-    launches = [one.seconds for one in kinds["launch", ""]]
+    launches = [sample.seconds for sample in kinds["launch", ""]]
     stated = flops_per_s(gpu, "bfloat16")
     return Rates(
         gpu=gpu.slug,
-        device=found["device"],
-        driver=found["driver"],
-        torch=found["torch"],
+        device=measurements["device"],
+        driver=measurements["driver"],
+        torch=measurements["torch"],
         date=date or datetime.datetime.now(datetime.UTC).date().isoformat(),
         matmul={of: fit_speed(product, flops_per_s(gpu, of)) for of, product in products.items()},
         attention={of: speed("attention", stated, of) for kind, of in kinds if kind == "attention"},
         memory=speed("memory", gpu.bandwidth_bytes_per_s, "copy", "add"),
         to_device=speed("to_device", link_bytes_per_s(gpu), ""),
         to_host=speed("to_host", link_bytes_per_s(gpu), ""),
-        peers=speed("peers", peer_bytes_per_s(gpu, found["num_gpus"]), "all_reduce", "all_gather")
+        peers=speed(
+            "peers", peer_bytes_per_s(gpu, measurements["num_gpus"]), "all_reduce", "all_gather"
+        )
         if ("peers", "all_reduce") in kinds
         else None,
         launch_s=statistics.median(launches),

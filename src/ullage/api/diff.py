@@ -45,7 +45,7 @@ class Diff:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.diff/1"."""
-        from ullage.report.diff import diff_document
+        from ullage.report.document.diff import diff_document
 
         return diff_document(self.report)
 
@@ -54,13 +54,13 @@ class Diff:
         """One self-contained page: both runs on the same axes, and the report; the document is in
         it.
         """
-        from ullage.report.diff_page import render_diff_page
+        from ullage.report.page.diff import render_diff_page
 
         return render_diff_page(self.report, self.paths)
 
     def text(self, width: int = 80) -> str:
         """The comparison for people, without colour."""
-        from ullage.report.diff import render_diff
+        from ullage.report.text.diff import render_diff
 
         return render_diff(self.report, width)
 
@@ -75,13 +75,13 @@ def diff(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Diff:
 
     paths = Path(before), Path(after)
     reports = [_explain(path) for path in paths]
-    found = diff_snapshots(*reports)
-    if found is None:
+    comparison = diff_snapshots(*reports)
+    if comparison is None:
         empty = next(
             path for path, report in zip(paths, reports, strict=True) if not report.devices
         )
         raise SnapshotError(f"{str(empty)!r} holds no device memory; there is nothing to compare")
-    return Diff((os.fspath(before), os.fspath(after)), found)
+    return Diff((os.fspath(before), os.fspath(after)), comparison)
 
 
 def _explain(path: Path) -> SnapshotReport:

@@ -8,7 +8,7 @@ print(found.text())
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ullage.estimate.training.answer import Answer, find_knobs, find_largest, rank_gpus
 from ullage.estimate.training.estimate import estimate_training as _estimate
@@ -17,14 +17,31 @@ from ullage.models.config import Config
 from ullage.models.find import Found, find_config
 
 if TYPE_CHECKING:
-    from ullage.estimate.serving.gpu_ranking import ServingRow
-    from ullage.estimate.serving.serving_plan import ServingEstimate
+    from ullage.estimate.training.layout import Layout
+    from ullage.estimate.training.recipe import Lora
     from ullage.gpus.gpu import Gpu
 
-__all__ = ["Estimate", "ServingAnswer", "estimate_serving", "estimate_training", "make_recipe"]
 
 # A model that reads tokens or sees images is asked for both in its own file; what it lacks is here.
 _IMAGE_FIELD = "image_size"
+
+
+class RecipeFields(TypedDict, total=False):
+    """The fields of a `Recipe` by name; None is the field's default."""
+
+    batch: int | None
+    length: int | None
+    image: int | None
+    precision: str | None
+    optimizer: str | None
+    checkpointing: str | int | None
+    attention: str | None
+    accumulation: int | None
+    clips_gradients: bool | None
+    keeps_gradients: bool | None
+    steps_in_backward: bool | None
+    lora: Lora | None
+    layout: Layout | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,98 +62,22 @@ class Estimate:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.estimate/1"."""
-        from ullage.report.estimate import estimate_document
+        from ullage.report.document.estimate import estimate_document
 
         return estimate_document(self.answer)
 
     @property
     def html(self) -> str:
         """One self-contained page; the document is in it."""
-        from ullage.report.estimate_page import render_estimate_page
+        from ullage.report.page.estimate import render_estimate_page
 
         return render_estimate_page(self.answer)
 
     def text(self, width: int = 80) -> str:
         """The report, as the terminal shows it."""
-        from ullage.report.estimate import render_estimate
+        from ullage.report.text.estimate import render_estimate
 
         return render_estimate(self.answer, width)
-
-
-@dataclass(frozen=True, slots=True)
-class ServingAnswer:
-    """What serving a model needs, from the configuration alone.
-
-    Attributes:
-        estimate: all that was found.
-        source: where the model's configuration is from; "" where it is the user's own file.
-        gpus: the catalogue, those on which the users fit first; empty where it was not asked.
-    """
-
-    estimate: ServingEstimate
-    source: str
-    gpus: tuple[ServingRow, ...] = ()
-
-    @property
-    def fits(self) -> bool | None:
-        """True: even where all takes the most; False: not even at the least; None: between, or no
-        GPU.
-        """
-        verdict = self.estimate.verdict
-        return (
-            None if verdict is None else {"fits": True, "may fit": None}.get(verdict.value, False)
-        )
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.estimate/1"."""
-        from ullage.report.serving import serving_document
-
-        return serving_document(self.estimate, self.source, self.gpus)
-
-    @property
-    def html(self) -> str:
-        """One self-contained page; the document is in it."""
-        from ullage.report.estimate_page import render_serving_page
-
-        return render_serving_page(self.estimate, self.source, self.gpus)
-
-    def text(self, width: int = 80) -> str:
-        """The report, as the terminal shows it."""
-        from ullage.report.serving import render_serving
-
-        return render_serving(self.estimate, self.source, width, self.gpus)
-
-
-def estimate_serving(
-    model: str | Config,
-    *,
-    gpu: str | Gpu | None = None,
-    which_gpu: bool = False,
-    **plan: Any,  # noqa: ANN401
-) -> ServingAnswer:
-    """What serving a model needs, and how many users it holds; no torch, some milliseconds.
-
-    Args:
-        model: as for `estimate_training`.
-        gpu: of the catalogue; None: only what a request keeps.
-        which_gpu: rank the whole catalogue as well.
-        plan: the fields of `ullage.estimate.serving.serving_plan.ServingPlan`.
-
-    Raises:
-        SpecError: the model or GPU is not known, or the plan is not possible.
-    """
-    from ullage.estimate.serving.gpu_ranking import rank_for_serving
-    from ullage.estimate.serving.serving import ServingPlan
-    from ullage.estimate.serving.serving import estimate_serving as estimate
-    from ullage.gpus.catalog import find_gpu, load_catalog
-
-    found = Found(model, "") if isinstance(model, Config) else find_config(model)
-    device = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    said = {name: value for name, value in plan.items() if value is not None}
-    serving_plan = ServingPlan(gpu=device, **said)
-    ranked = rank_for_serving(found.config, serving_plan, load_catalog()) if which_gpu else ()
-    return ServingAnswer(estimate(found.config, serving_plan), found.source, ranked)
 
 
 def estimate_training(
@@ -146,7 +87,7 @@ def estimate_training(
     which_gpu: bool = False,
     largest: str | None = None,
     knobs: bool = False,
-    **recipe: Any,  # noqa: ANN401
+    **recipe: Unpack[RecipeFields],
 ) -> Estimate:
     """What training a model needs; no torch, some milliseconds.
 
@@ -165,30 +106,30 @@ def estimate_training(
     from ullage.errors import SpecError
     from ullage.gpus.catalog import find_gpu, load_catalog
 
-    found = Found(model, "") if isinstance(model, Config) else find_config(model)
+    source = Found(model, "") if isinstance(model, Config) else find_config(model)
     device = find_gpu(gpu) if isinstance(gpu, str) else gpu
     if largest is not None and device is None:
         raise SpecError("largest: on which GPU? name one with gpu")
-    how = make_recipe(found.config, **recipe)
+    how = make_recipe(source.config, **recipe)
     return Estimate(
         Answer(
-            _estimate(found.config, how, device),
-            found.source,
-            rank_gpus(found.config, how, load_catalog()) if which_gpu else (),
+            _estimate(source.config, how, device),
+            source.source,
+            rank_gpus(source.config, how, load_catalog()) if which_gpu else (),
             None if largest is None or device is None
-            else find_largest(found.config, how, device, largest),
-            find_knobs(found.config, how, device) if knobs else (),
+            else find_largest(source.config, how, device, largest),
+            find_knobs(source.config, how, device) if knobs else (),
         )
     )  # fmt: skip
 
 
-def make_recipe(config: Config, **fields: Any) -> Recipe:  # noqa: ANN401
+def make_recipe(config: Config, **fields: Unpack[RecipeFields]) -> Recipe:
     """A recipe in which what the model's own file says fills what was not said: an image model is
     trained on images of the size that it was made for.
     """
-    said = {name: value for name, value in fields.items() if value is not None}
-    if "image" not in said:
+    values: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+    if "image" not in values:
         image = config.number(_IMAGE_FIELD, default=None)
         if image is not None:
-            said["image"] = image
-    return Recipe(**said)
+            values["image"] = image
+    return Recipe(**values)

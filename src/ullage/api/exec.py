@@ -1,4 +1,4 @@
-"""Runs a program under a plan as it is, on the GPU that is here: nothing is recorded, and nothing
+"""Runs a program under a plan on the GPU of this machine: nothing is recorded, and nothing
 of the phantom is in it.
 
     code = execute(["train.py"], Plan.load("plan.json"))
@@ -34,17 +34,17 @@ def execute(program: Sequence[str], plan: Plan, python: str | None = None) -> tu
         EnvironmentProblem: there is no torch.
         PlanError: that torch is another one than the plan was made for.
     """
-    found = resolve_program(program, python)
-    version, wanted = find_version(found.python), plan.made_for.torch
-    if public_version(version) != public_version(wanted):
+    resolved = resolve_program(program, python)
+    version, planned = find_version(resolved.python), plan.made_for.torch
+    if public_version(version) != public_version(planned):
         raise PlanError(
-            f"the plan was made for torch {wanted}, and {found.python} has {version}; make one for "
-            "this torch with `ullage fit`"
+            f"the plan was made for torch {planned}, and {resolved.python} has {version}; make one "
+            "for this torch with `ullage fit`"
         )
     with run_directory() as directory:
         variables = plan_variables(directory, plan)
         environment = os.environ | {name: value for name, value in variables.items() if value}
         put_before(environment, "PYTHONPATH", str(SITE_DIR))
-        with start(found, environment) as child:
+        with start(resolved, environment) as child:
             ended = child.wait()
         return ended.exit_code, read_outcome(directory, plan)

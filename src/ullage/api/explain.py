@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ullage.explain.rules.rule import Finding
     from ullage.explain.snapshot import SnapshotReport
-    from ullage.report.explain import ExplainView
+    from ullage.report.views import ExplainView
 
 FITS, OUT_OF_MEMORY = 0, 1
 
@@ -47,7 +47,7 @@ class Explanation:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.explain/1"."""
-        from ullage.report.explain_document import explain_document
+        from ullage.report.document.explain import explain_document
 
         return explain_document(self.view)
 
@@ -59,7 +59,7 @@ class Explanation:
         Raises:
             SnapshotError: the file tells of no device memory.
         """
-        from ullage.report.explain_page import render_page
+        from ullage.report.page.explain import render_page
 
         return render_page(self.view)
 
@@ -74,13 +74,13 @@ class Explanation:
             SnapshotError: the format shows device memory, and the file tells of none.
             OSError: it cannot be written there.
         """
-        from ullage.report.export import write_export
+        from ullage.report.document.export import write_export
 
         return write_export(self.view, Path(path), force=force)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.explain import render_explain
+        from ullage.report.text.explain import render_explain
 
         return render_explain(self.view, width)
 
@@ -110,7 +110,7 @@ def explain_file(
     from ullage.explain.remedies import derive_trials
     from ullage.explain.rules.registry import find_findings
     from ullage.explain.snapshot import explain_snapshot
-    from ullage.report.explain import ExplainView
+    from ullage.report.views import ExplainView
     from ullage.trace.snapshot_reader import read_snapshot
     from ullage.units import parse_bytes
 

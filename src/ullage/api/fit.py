@@ -68,20 +68,20 @@ class Fit:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.fit/1"."""
-        from ullage.report.fit import fit_document
+        from ullage.report.document.fit import fit_document
 
         return fit_document(self.report)
 
     @property
     def html(self) -> str:
         """One self-contained page: the plans, and time against memory."""
-        from ullage.report.fit_page import render_fit_page
+        from ullage.report.page.fit import render_fit_page
 
         return render_fit_page(self.report)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.fit import render_fit
+        from ullage.report.text.fit import render_fit
 
         return render_fit(self.report, width)
 

@@ -58,13 +58,13 @@ class Largest:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.api.largest/1"."""
-        from ullage.report.largest import largest_document
+        from ullage.report.document.largest import largest_document
 
         return largest_document(self.report)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.largest import render_largest
+        from ullage.report.text.largest import render_largest
 
         return render_largest(self.report, width)
 

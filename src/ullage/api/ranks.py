@@ -73,11 +73,11 @@ def run_ranks(
         python=python,
         options=replace(make_options(**options), rank=first, has_snapshot=snapshots is not None),
     )
-    kept = None if snapshots is None else _make_directory(Path(snapshots), force=force)
+    directory = None if snapshots is None else _make_directory(Path(snapshots), force=force)
     started_s = time.monotonic()
     with run_directory() as mail:
         job = replace(job, options=replace(job.options, mail=mail))
-        survey = Survey(job, on_progress, on_failure, kept)
+        survey = Survey(job, on_progress, on_failure, directory)
         survey.play(numbers)
         covers = (
             survey.find_distinct()
@@ -97,8 +97,8 @@ def _make_directory(path: Path, *, force: bool) -> Path:
                 f"{str(old[0])!r} exists; give another directory, or --force to replace those of "
                 "all ranks"
             )
-        for one in old:
-            one.unlink()
+        for snapshot in old:
+            snapshot.unlink()
     except OSError as error:
         raise SpecError(
             f"the snapshots of several ranks go into a directory, and {str(path)!r} cannot be one: "

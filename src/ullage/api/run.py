@@ -1,4 +1,4 @@
-"""Runs a program on the phantom and explains what came out: what `ullage run` and `ullage.run` are.
+"""Runs a program on the phantom and explains the result: `ullage run` and `ullage.run`.
 
 run = ullage.run(["train.py", "--batch-size", "16"], gpu="h100-80gb")
 run.verdict, run.peak_reserved_bytes, run.devices[0].headroom_bytes
@@ -90,22 +90,22 @@ class Run:
         Raises:
             SnapshotError: no snapshot was kept, or it tells of no device memory.
         """
-        from ullage.report.run_page import render_run_page
+        from ullage.report.page.run import render_run_page
 
         return render_run_page(self.report)
 
     @property
     def document(self) -> dict[str, Any]:
         """The run document, schema "ullage.run/1"."""
-        from ullage.report.document import run_document
+        from ullage.report.document.run import run_document
 
         return run_document(self.report)
 
-    def text(self, width: int = 80) -> str:
-        """The report for people, without colour."""
-        from ullage.report.text import render_run
+    def text(self, width: int = 80, *, full: bool = False) -> str:
+        """The report for people, without colour: in short, or the whole of it."""
+        from ullage.report.text.run import render_brief, render_run
 
-        return render_run(self.report, width)
+        return render_run(self.report, width) if full else render_brief(self.report, width)
 
 
 def run(
@@ -133,14 +133,13 @@ def run(
     stdout_to_stderr: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> Run:
-    """Runs a program on a GPU that is not there, and says whether it fits, with what peak, and who
-    owns it.
+    """Runs a program on a simulated GPU, and reports whether it fits, its peak, and who owns it.
 
     Args:
         program: its words, as they would follow `ullage run --`: a file and its arguments, "-m" and
             a module, or the name of a Python entry point.
-        gpu: a GPU of the catalogue; without it, memory and capability, an H100-80 that never runs
-            out.
+        gpu: a GPU of the catalogue; without gpu, memory and capability, an H100 with
+            unlimited memory.
         memory: another total, such as "24GiB".
         capability: another compute capability, such as "8.9".
         budget: what may be used of the device, its context included, such as "20GiB": beyond that
@@ -171,17 +170,17 @@ def run(
         SnapshotError: what the program left cannot be read.
         PlanError: the plan cannot be read.
     """
-    kept = None if snapshot is None else Path(snapshot)
-    if kept is not None:
-        check_writable(kept, force=force)
+    path = None if snapshot is None else Path(snapshot)
+    if path is not None:
+        check_writable(path, force=force)
     job = make_run_job(
         program, gpu=gpu, memory=memory, capability=capability, budget=budget,
-        alloc_conf=alloc_conf, steps=steps, python=python, has_snapshot=kept is not None,
+        alloc_conf=alloc_conf, steps=steps, python=python, has_snapshot=path is not None,
         real_init=real_init, dummy_weights=dummy_weights, values=values, assume=assume, plan=plan,
         gpus=gpus, world_size=world_size, rank=rank, local_world_size=local_world_size,
     )  # fmt: skip
     report = run_job(
-        job, kept, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress, force=force,
+        job, path, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress, force=force,
         meanwhile=_load_report,
     )  # fmt: skip
     if try_remedies:
@@ -193,7 +192,7 @@ def run(
 
 def _load_report() -> None:
     """What every report needs, imported while the program runs."""
-    from ullage.report import text as _text  # noqa: F401
+    from ullage.report.text import run as _text  # noqa: F401
 
 
 def make_run_job(

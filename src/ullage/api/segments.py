@@ -43,13 +43,13 @@ class Segmentations:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.segments/1"."""
-        from ullage.report.segments import segments_document
+        from ullage.report.document.segments import segments_document
 
         return segments_document(self.report)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.segments import render_segments
+        from ullage.report.text.segments import render_segments
 
         return render_segments(self.report, width)
 
@@ -65,7 +65,7 @@ def compare_segments(
     **options: Unpack[ProgramOptions],
 ) -> Segmentations:
     """Runs a program with a chain of its modules checkpointed in uniform, square-root and optimal
-    segments, where memory is without end.
+    segments, with unlimited memory.
 
     Args:
         program: its words, as for `ullage.run`.

@@ -60,13 +60,13 @@ class Sweep:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.sweep/1"."""
-        from ullage.report.sweep import sweep_document
+        from ullage.report.document.sweep import sweep_document
 
         return sweep_document(self.report)
 
     def text(self, width: int = 80) -> str:
         """The table and the plot for people, without colour."""
-        from ullage.report.sweep import render_sweep
+        from ullage.report.text.sweep import render_sweep
 
         return render_sweep(self.report, width)
 
@@ -76,14 +76,14 @@ class Sweep:
         Raises:
             SpecError: matplotlib is missing, the file exists, or its kind is not known.
         """
-        from ullage.report.plot import check_plot, plot_sweep
+        from ullage.report.page.plot import check_plot, plot_sweep
 
         check_plot(Path(path))
         check_writable(Path(path), force=force)
         with tempfile.TemporaryDirectory(prefix="ullage-") as directory:
-            drawn = Path(directory, Path(path).name)
-            plot_sweep(self.report, drawn)
-            keep_file(drawn, Path(path), force=force)
+            drawing = Path(directory, Path(path).name)
+            plot_sweep(self.report, drawing)
+            keep_file(drawing, Path(path), force=force)
 
 
 def sweep(
@@ -114,13 +114,13 @@ def sweep(
         SpecError: an option, a variable or the program is not possible.
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
     """
-    named = {name: tuple(map(str, values)) for name, values in (variables or {}).items()}
+    texts = {name: tuple(map(str, values)) for name, values in (variables or {}).items()}
     gpus: Sequence[str | None] = [gpu] if gpu is None or isinstance(gpu, str) else list(gpu)
-    _check(program, named, gpus)
+    _check(program, texts, gpus)
     devices = [
-        choose_device(one, memory=memory, capability=capability, budget=budget) for one in gpus
+        choose_device(name, memory=memory, capability=capability, budget=budget) for name in gpus
     ]
-    settings, jobs = _lay_out(program, named, devices, python, make_options(**options))
+    settings, jobs = _lay_out(program, texts, devices, python, make_options(**options))
     started_s = time.monotonic()
     runs = ParallelRuns(jobs, on_progress, on_failure)
     runs.run_all()
@@ -128,7 +128,7 @@ def sweep(
         runs,
         settings,
         program=program,
-        variables=named,
+        variables=texts,
         devices=devices,
         wall_s=time.monotonic() - started_s,
     )
@@ -144,10 +144,10 @@ def _check(
         raise SpecError("no GPU was given; name one or more of `ullage gpus`")
     for name, values in variables.items():
         if not values or "" in values:
-            raise SpecError(f"{name!r} has an empty value; write, such as: {name}=1,2,4")
+            raise SpecError(f"{name!r} has an empty value; for example: {name}=1,2,4")
         check_variable(name, program)
-    for what, given in (("GPU", tuple(map(str, gpus))), *variables.items()):
-        twice = next((value for value in given if given.count(value) > 1), None)
+    for what, choices in (("GPU", tuple(map(str, gpus))), *variables.items()):
+        twice = next((value for value in choices if choices.count(value) > 1), None)
         if twice is not None:
             raise SpecError(f"{what} has {twice!r} twice; give each value once")
     num_runs = len(gpus) * math.prod(len(values) for values in variables.values())
@@ -171,8 +171,8 @@ def _lay_out(
     settings: list[Setting] = []
     jobs: list[Job] = []
     for device, values in itertools.product(devices, itertools.product(*variables.values())):
-        told = tuple(zip(variables, values, strict=True))
-        words = [fill_in(word, told) for word in program]
+        setting = tuple(zip(variables, values, strict=True))
+        words = [fill_in(word, setting) for word in program]
         if not jobs:
             jobs.append(make_job(words, device=device, python=interpreter, options=options))
         else:
@@ -181,7 +181,7 @@ def _lay_out(
             if again.python != jobs[0].program.python:
                 job = make_job(words, device=device, python=interpreter, options=options)
             jobs.append(job)
-        settings.append(Setting(told, device.usable))
+        settings.append(Setting(setting, device.usable))
     return settings, jobs
 
 

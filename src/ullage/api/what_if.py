@@ -32,13 +32,13 @@ class WhatIf:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.what_if/1"."""
-        from ullage.report.whatif import what_if_document
+        from ullage.report.document.what_if import what_if_document
 
         return what_if_document(self.report)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
-        from ullage.report.whatif import render_what_if
+        from ullage.report.text.what_if import render_what_if
 
         return render_what_if(self.report, width)
 
@@ -50,12 +50,12 @@ def what_if(
     memory: str | int | None = None,
     python: str | os.PathLike[str] | None = None,
 ) -> WhatIf:
-    """Replays what a snapshot's program asked of the allocator through torch's own allocator, on a
-    GPU that is not there, under every setting that may help.
+    """Replays a snapshot's allocations through torch's own allocator, on a simulated GPU, under
+    every setting that may help.
 
     Args:
         path: a memory snapshot of any program.
-        gpu: a GPU of the catalogue; without it and memory, one that never runs out.
+        gpu: a GPU of the catalogue; without gpu and memory, one with unlimited memory.
         memory: another total, such as "24GiB".
         python: the interpreter of another environment, whose torch is asked.
 

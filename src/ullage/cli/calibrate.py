@@ -1,4 +1,4 @@
-"""`ullage calibrate`: measures the GPU that is here."""
+"""`ullage calibrate`: measures the GPU of this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ullage.cli import flags
+from ullage.cli.options import flags
 from ullage.files import check_writable, write_text
 
 
@@ -20,19 +20,21 @@ from ullage.files import check_writable, write_text
     metavar="FILE",
     help="Write the rates here; default: where `ullage fit` looks for them.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the document, not the table.")
-@click.option("--force", is_flag=True, help="Overwrite a file that was named.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the JSON document instead of the table."
+)
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def calibrate_command(
     *, python: str | None, output: Path | None, as_json: bool, force: bool
 ) -> int:
-    """Measure the GPU that is here, for about a minute, so that `ullage fit` foresees its times.
+    """Measure the GPU of this machine for about a minute, so that `ullage fit` predicts its times.
 
     \b
     ullage calibrate --python .venv/bin/python
     ullage fit --gpu h100-80gb -- train.py
 
-    Without -o the rates are kept in the user's configuration, in the place of earlier ones, and
-    `ullage fit` takes them for that GPU from then on, and says so.
+    Without -o the rates go into the user's configuration and replace earlier ones. From then on
+    `ullage fit` uses them for that GPU, and its report says so.
     """
     from ullage.api.calibrate import calibrate
     from ullage.gpus.rates import default_path
@@ -49,7 +51,7 @@ def calibrate_command(
     else:
         from rich.console import Console
 
-        from ullage.report.rates import print_rates
+        from ullage.report.text.calibrate import print_rates
 
         print_rates(rates, Console())
     click.echo(f"Wrote {written}", err=as_json)

@@ -1,4 +1,4 @@
-"""`ullage check`: holds scenarios against their lock and budget."""
+"""`ullage check`: checks scenarios against their budgets and the lock file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ullage.cli import flags
 from ullage.cli.main import say
+from ullage.cli.options import flags
 from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
 from ullage.errors import SpecError
 from ullage.files import write_text
@@ -30,9 +30,9 @@ FORMATS = ("text", "json", "junit", "github")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="Default: text.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
-    "-o", "--output", type=FILE, metavar="FILE", help="Also write JSON; with --format junit XML."
+    "-o", "--output", type=FILE, metavar="FILE", help="Also write JSON, or XML with --format junit."
 )
-@click.option("--html", type=FILE, metavar="DIR", help="Write a page of each change into DIR.")
+@click.option("--html", type=FILE, metavar="DIR", help="Write a page for each change into DIR.")
 @flags.force
 @flags.quiet
 def check_command(
@@ -48,24 +48,25 @@ def check_command(
     force: bool,
     quiet: bool,
 ) -> int:
-    """Run scenarios on GPUs that are not there: does one take more memory than it may?
+    """Run scenarios on simulated GPUs: does one need more memory than its budget or lock allows?
 
     \b
     ullage check
     ullage check train --html pages
     ullage check --format github
 
-    Scenarios are in ullage.toml; what they may take is there, and in ullage.lock, which
-    `ullage lock` writes.
+    Scenarios and their budgets are in ullage.toml; `ullage lock` writes what they need into
+    ullage.lock.
 
-    Exits with 0 if all is kept, 1 if not, 2 if the configuration is wrong, 3 if a program failed.
+    Exits with 0 if no limit is exceeded, 1 if one is, 2 if the configuration is wrong, 3 if a
+    program failed.
     """
     from ullage.api.check import check
 
     if as_json and form not in {"text", "json"}:
         raise SpecError(f"--json and --format {form} are both given; keep one of them")
     form = "json" if as_json else form
-    shown = Output(
+    target = Output(
         is_json=form == "json",
         is_quiet=quiet,
         path=None if form == "junit" else output,
@@ -74,7 +75,7 @@ def check_command(
     check_files(("--output", output), force=force)
     if html is not None and html.exists() and not html.is_dir():
         raise SpecError(f"--html {str(html)!r} is a file; give a directory")
-    with shown.progress() as on_progress:
+    with target.progress() as on_progress:
         result = check(
             scenarios, config=config, python=python, cached=not no_cache, pages=html is not None,
             on_progress=on_progress,
@@ -82,12 +83,12 @@ def check_command(
     pages = {} if html is None else _write_pages(result, html)
     files: list[object] = [*pages.values()]
     if form == "junit" and output is not None:
-        from ullage.report.check_ci import junit_report
+        from ullage.report.document.check_ci import junit_report
 
         files.append(write_text(junit_report(result.view), output, force=force))
     is_printed_as_xml = form == "junit" and output is None
     is_written = write_result(
-        shown,
+        target,
         lambda: result.document,
         lambda: _show(result, form, pages, is_quiet=quiet, is_xml=is_printed_as_xml),
         [] if is_printed_as_xml else files,
@@ -100,13 +101,13 @@ def _show(
 ) -> None:
     from rich.console import Console
 
-    from ullage.report.check import check_line, print_check
-    from ullage.report.check_ci import (
+    from ullage.report.document.check_ci import (
         github_annotations,
         github_link,
         github_summary,
         junit_report,
     )
+    from ullage.report.text.check import check_line, print_check
 
     if is_xml:
         click.echo(junit_report(result.view), nl=False)

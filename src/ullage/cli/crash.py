@@ -32,9 +32,9 @@ _MIN_NAME = 3
 def describe_crash(error: BaseException, path: Path | None) -> str:
     """What happened, in one line."""
     text = printable(str(error))
-    said = f": {text[:_MAX_MESSAGE]}" if text else ""
+    message = f": {text[:_MAX_MESSAGE]}" if text else ""
     send = "its report could not be written" if path is None else f"please report it with {path}"
-    return f"a defect of ullage itself, {type(error).__name__}{said}; {send}"
+    return f"a defect of ullage itself, {type(error).__name__}{message}; {send}"
 
 
 def write_crash(error: BaseException, arguments: Sequence[str]) -> Path | None:
@@ -55,7 +55,7 @@ def crash_report(error: BaseException, arguments: Sequence[str]) -> str:
     """Versions and the traceback, without paths and names of this machine."""
     lines = [
         f"ullage {__version__}, Python {platform.python_version()}, {platform.platform()}",
-        ", ".join(f"{name} {found}" for name in _DEPENDENCIES if (found := _version(name))),
+        ", ".join(f"{name} {installed}" for name in _DEPENDENCIES if (installed := _version(name))),
         f"arguments: {' '.join(arguments)}",
         "",
         *"".join(traceback.format_exception(error)).splitlines(),

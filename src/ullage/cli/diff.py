@@ -1,4 +1,4 @@
-"""`ullage diff`: what changed between two snapshots, by owner."""
+"""`ullage diff`: compares two snapshots, by owner."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from ullage.api.diff import diff
-from ullage.cli import flags
+from ullage.cli.options import flags
 from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
 
 
 @click.command("diff")
 @click.argument("before", type=FILE)
 @click.argument("after", type=FILE)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, ullage.diff/1.")
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON document (ullage.diff/1).")
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Also write that document.")
 @flags.html
 @flags.force
@@ -35,20 +35,20 @@ def diff_command(
     ullage diff before.pickle after.pickle
     ullage diff before.pickle after.pickle --html diff.html
 
-    Of any version of PyTorch, from a GPU or from `ullage run`.
+    The snapshots may be of any version of PyTorch, from a GPU or from `ullage run`.
     """
     from ullage.files import write_text
-    from ullage.report.diff import diff_line, print_diff
+    from ullage.report.text.diff import diff_line, print_diff
 
-    shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
+    target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     check_files(("--output", output), ("--html", html), force=force)
     report = diff(before, after)
 
     pages = [] if html is None else [write_text(report.html, html, force=force)]
     is_written = write_result(
-        shown,
+        target,
         lambda: report.document,
-        lambda: shown.show(report.report, diff_line, print_diff),
+        lambda: target.show(report.report, diff_line, print_diff),
         pages,
     )
     return 0 if is_written else UNWRITABLE

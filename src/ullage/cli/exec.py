@@ -1,4 +1,4 @@
-"""`ullage exec`: runs a program under a plan, on the GPU that is here."""
+"""`ullage exec`: runs a program under a plan on the GPU of this machine."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from ullage.cli import flags
 from ullage.cli.main import say
+from ullage.cli.options import flags
 from ullage.errors import SpecError
 
 _NOT_APPLIED = 3
@@ -15,10 +15,12 @@ _NOT_APPLIED = 3
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
 @flags.program
-@click.option("--plan", type=click.Path(path_type=Path), metavar="FILE", help="Of `ullage fit`.")
+@click.option(
+    "--plan", type=click.Path(path_type=Path), metavar="FILE", help="Plan from `ullage fit`."
+)
 @flags.python
 def exec_command(program: tuple[str, ...], *, plan: Path | None, python: str | None) -> int:
-    """Run a program under a plan as it is, on the GPU that is here.
+    """Run a program under a plan on the GPU of this machine.
 
     \b
     ullage exec --plan plan.json -- train.py --batch-size 16
@@ -30,7 +32,7 @@ def exec_command(program: tuple[str, ...], *, plan: Path | None, python: str | N
     from ullage.techniques.plan import Plan
 
     if plan is None:
-        raise SpecError("no plan was given; write, such as: ullage exec --plan plan.json -- ...")
+        raise SpecError("no plan was given; for example: ullage exec --plan plan.json -- ...")
     code, outcome = execute(program, Plan.load(plan), python)
     if outcome.is_applied or (code and not outcome.is_refused):
         return code

@@ -1,4 +1,4 @@
-"""`ullage explain`: what a memory snapshot says."""
+"""`ullage explain`: explains a memory snapshot."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ from pathlib import Path
 
 import click
 
-from ullage.cli import flags
+from ullage.cli.options import flags
 from ullage.cli.output import FILE, UNWRITABLE, Output, check_files, write_result
 from ullage.cli.what_if import check_options, show_what_if
 
 
 @click.command("explain")
 @click.argument("file", type=FILE, required=False)
-@click.option("--request", metavar="SIZE", help="Would a request of this size find room?")
-@click.option("--what-if", is_flag=True, help="Replay it under other allocator settings.")
-@click.option("--gpu", metavar="NAME", help="With --what-if: on this GPU; see `ullage gpus`.")
-@click.option("--memory", metavar="SIZE", help="With --what-if: with this much memory.")
 @click.option(
-    "--try-remedies", is_flag=True, help="Out of memory: replay it under what findings advise."
+    "--request", metavar="SIZE", help="Report whether a request of this size would find room."
 )
-@click.option("--python", metavar="PATH", help="To replay: the torch of this interpreter.")
-@click.option("--rule", metavar="CODE", help="Tell what a rule means, such as UL101, and end.")
+@click.option("--what-if", is_flag=True, help="Replay the snapshot under other allocator settings.")
+@click.option("--gpu", metavar="NAME", help="With --what-if: GPU to replay on (see `ullage gpus`).")
+@click.option("--memory", metavar="SIZE", help="With --what-if: its total memory.")
+@click.option(
+    "--try-remedies", is_flag=True, help="If memory ran out: replay with each finding's remedy."
+)
+@click.option("--python", metavar="PATH", help="Interpreter whose torch does the replay.")
+@click.option("--rule", metavar="CODE", help="Explain a rule, for example UL101, and exit.")
 @flags.document_output
 @flags.html
 @click.option(
@@ -29,12 +31,12 @@ from ullage.cli.what_if import check_options, show_what_if
     multiple=True,
     type=FILE,
     metavar="FILE",
-    help="Also write it for another tool: .pickle (memory_viz), .perfetto.json, .folded "
+    help="Also export for another tool: .pickle (memory_viz), .perfetto.json, .folded "
     "(flame graph), .csv, .json, .ullage (compact).",
 )
 @flags.as_json
 @flags.force
-@click.option("--quiet", is_flag=True, help="Print the verdict alone.")
+@click.option("--quiet", is_flag=True, help="Print only the verdict.")
 def explain_command(
     file: Path | None,
     *,
@@ -61,9 +63,9 @@ def explain_command(
     ullage explain snapshot.pickle --html page.html --export flame.folded
     ullage explain --rule UL111
 
-    FILE is what torch.cuda.memory._dump_snapshot() or `ullage run` wrote.
+    FILE was written by torch.cuda.memory._dump_snapshot() or `ullage run`.
 
-    Exits with 0, 1 if running out of memory ended the program, 2 if the file cannot be read.
+    Exits with 0, 1 if the program ended because it ran out of memory, 2 if the file cannot be read.
     """
     if rule is not None:
         return _print_rule(rule)
@@ -75,25 +77,25 @@ def explain_command(
     check_options(is_what_if=what_if, only_with=needing, not_with=unfit)
     from ullage.api.explain import explain_file
     from ullage.files import write_text
-    from ullage.report.explain import explain_line, print_explain
-    from ullage.report.export import check_format
+    from ullage.report.document.export import check_format
+    from ullage.report.text.explain import explain_line, print_explain
 
     exports = [("--export", path) for path in export]
     check_files(("--output", output), ("--html", html), *exports, force=force)
     for path in export:
         check_format(path)
-    shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
+    target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     if what_if:
-        return show_what_if(file, shown, gpu=gpu, memory=memory, python=python)
+        return show_what_if(file, target, gpu=gpu, memory=memory, python=python)
     result = explain_file(file, request=request, try_remedies=try_remedies, python=python)
 
     files = [result.export(path, force=force) for path in export]
     if html is not None:
         files.append(write_text(result.html, html, force=force))
     is_written = write_result(
-        shown,
+        target,
         lambda: result.document,
-        lambda: shown.show(result.view, explain_line, print_explain),
+        lambda: target.show(result.view, explain_line, print_explain),
         files,
     )
     return result.exit_code if is_written else UNWRITABLE
@@ -101,7 +103,7 @@ def explain_command(
 
 def _print_rule(code: str) -> int:
     from ullage.explain.rules.registry import find_rule
-    from ullage.report.explain import render_rule
+    from ullage.report.text.explain import render_rule
 
     click.echo(render_rule(find_rule(code)), nl=False)
     return 0

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from ullage.cli import flags
 from ullage.cli.largest import chosen_variable, fit_largest
-from ullage.cli.output import UNWRITABLE, Output, check_files, show_failure, write_result
+from ullage.cli.options import flags
+from ullage.cli.options.fit import FitOptions
+from ullage.cli.output import UNWRITABLE, check_files, show_failure, write_result
 from ullage.errors import SpecError
+
+if TYPE_CHECKING:
+    from ullage.api.fit import Fit
 
 
 @click.command(
@@ -18,47 +22,49 @@ from ullage.errors import SpecError
     context_settings={"allow_interspersed_args": False},
     cls=flags.in_sections(
         {
-            "Fit into what": ("gpu", "gpus", "memory", "capability", "budget", "rates"),
-            "Find what": (
-                "allow", "objective", "max_batch", "largest", "multiple_of", "smallest_gpu",
-                "minutes",
-            ),
-            "The runs": ("python", "steps", "alloc_conf", "dummy_weights", "assume", "ray"),
-            "What is written": ("output", "html", "as_json", "force", "quiet"),
+            "Most used": ("gpu", "python", "allow", "max_batch", "output"),
+            "GPU": ("gpus", "memory", "capability", "budget", "rates"),
+            "Search": ("objective", "largest", "multiple_of", "smallest_gpu", "minutes"),
+            "Runs": ("steps", "alloc_conf", "dummy_weights", "assume", "ray"),
+            "Output": ("html", "as_json", "force", "quiet"),
         }
     ),
 )  # fmt: skip
 @flags.program
-@click.option("--gpu", metavar="NAME", help="Of `ullage gpus`.")
+@click.option("--gpu", metavar="NAME", help="GPU to fit into (see `ullage gpus`).")
 @flags.memory
 @flags.capability
-@click.option("--budget", metavar="SIZE", help="How much of it may be used; default: all.")
+@click.option("--budget", metavar="SIZE", help="Memory that the program may use; default: all.")
 @click.option(
     "--allow",
     type=click.Choice(("none", "same", "rounding", "training")),
     default="same",
-    help="How far techniques may go: the same mathematics (default), other precisions, another "
-    "training; none: no techniques.",
+    help="What techniques may change: memory only (same, the default), rounding too, or the "
+    "training itself; none: use no techniques.",
 )
 @click.option(
     "--objective",
     type=click.Choice(("time", "memory")),
     default="time",
-    help="The fastest plan that fits (default), or that which takes least.",
+    help="The fastest plan that fits (default), or the one that needs least memory.",
 )
-@click.option("--smallest-gpu", is_flag=True, help="Also find the smallest GPU that would do.")
-@click.option("--max-batch", is_flag=True, help="Find the largest {batch} instead.")
-@click.option("--largest", metavar="NAME", help="The largest of another variable, as {length}.")
-@click.option("--multiple-of", type=int, metavar="N", help="Try only multiples of it.")
-@click.option("--gpus", type=int, default=1, metavar="N", help="Share it among N such GPUs.")
+@click.option("--smallest-gpu", is_flag=True, help="Also find the smallest GPU that fits.")
+@click.option("--max-batch", is_flag=True, help="Find the largest {batch} instead of a plan.")
+@click.option(
+    "--largest",
+    metavar="NAME",
+    help="Find the largest value of {NAME} instead, for example length.",
+)
+@click.option("--multiple-of", type=int, metavar="N", help="Try only multiples of N.")
+@click.option("--gpus", type=int, default=1, metavar="N", help="Train on N such GPUs.")
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0, min_open=True),
     metavar="N",
-    help="Try no more plans after N minutes, and give the best so far; default: 15.",
+    help="Stop the search after N minutes and report the best plan so far; default: 15.",
 )
-@click.option("--rates", metavar="FILE", help="Of `ullage calibrate`; or: catalogue.")
-@click.option("--ray", metavar="ADDRESS", help="Search on this Ray cluster: HOST:PORT, auto.")
+@click.option("--rates", metavar="FILE", help="Rates from `ullage calibrate`, or: catalogue.")
+@click.option("--ray", metavar="ADDRESS", help="Search on a Ray cluster: HOST:PORT or auto.")
 @flags.alloc_conf
 @flags.search_steps
 @flags.python
@@ -69,21 +75,9 @@ from ullage.errors import SpecError
 @flags.as_json
 @flags.force
 @flags.quiet_run
-def fit_command(
-    program: tuple[str, ...],
-    *,
-    max_batch: bool,
-    largest: str | None,
-    multiple_of: int | None,
-    minutes: float | None,
-    output: Path | None,
-    html: Path | None,
-    as_json: bool,
-    force: bool,
-    quiet: bool,
-    **options: Any,  # noqa: ANN401 - handed to fits.fit as they are named there
-) -> int:
-    """Find the fastest way to make a program fit: a plan, seen to fit on the phantom.
+@flags.as_record(FitOptions)
+def fit_command(options: FitOptions) -> int:
+    """Search for the fastest plan under which a program fits, and run it on a simulated GPU.
 
     \b
     ullage fit --gpu rtx-4090 -o plan.json -- train.py --batch-size 16
@@ -91,35 +85,44 @@ def fit_command(
     ullage exec --plan plan.json -- train.py --batch-size 16
     ullage fit --gpu rtx-4090 --max-batch -- train.py --batch-size {batch}
 
-    Exits with 0 if it fits, as it is or under a plan, 1 if nothing does, 3 if the program failed
-    for a reason of its own, 130 where it was interrupted: the best plan so far is given.
+    Exits with 0 if the program fits, without or under a plan, 1 if no plan fits, 3 if the program
+    itself failed, 130 if the search was interrupted: it still reports the best plan so far.
     """
-    shown = Output(is_json=as_json, is_quiet=quiet, path=None, force=force)
-    _check_output(program, output, force=force)
-    check_files(("--output", output), ("--html", html), force=force)
-    if variable := chosen_variable(largest, is_batch=max_batch, multiple_of=multiple_of):
-        told = {**options, "html": html, "multiple_of": multiple_of, "minutes": minutes}
-        return fit_largest(program, variable, shown, output, told)
+    target = options.target
+    _check_output(options.program, options.output, force=options.force)
+    check_files(("--output", options.output), ("--html", options.html), force=options.force)
+    variable = chosen_variable(options)
+    if variable is not None:
+        return fit_largest(options, variable)
     from ullage.api.fit import fit
-    from ullage.plan.budget import LIMIT_S
-    from ullage.report.fit import fit_line, print_fit
+    from ullage.report.text.fit import fit_line, print_fit
 
-    limit_s = LIMIT_S if minutes is None else 60 * minutes
-    with shown.progress(has_lines=True) as on_progress:
-        found = fit(
-            program,
-            limit_s=limit_s,
+    with target.progress(has_lines=True) as on_progress:
+        result = fit(
+            options.program,
+            gpu=options.gpu,
+            memory=options.memory,
+            capability=options.capability,
+            budget=options.budget,
+            allow=options.allow,
+            objective=options.objective,
+            smallest_gpu=options.smallest_gpu,
+            gpus=options.gpus,
+            ray=options.ray,
+            rates=options.rates,
+            limit_s=options.limit_s,
+            python=options.python,
             on_progress=on_progress,
             on_failure=show_failure,
-            **options,
+            **options.of_program,
         )
     is_written = write_result(
-        shown,
-        lambda: found.document,
-        lambda: shown.show(found.report, fit_line, print_fit),
-        _write_files(found, output, html, force=force),
+        target,
+        lambda: result.document,
+        lambda: target.show(result.report, fit_line, print_fit),
+        _write_files(result, options),
     )
-    return found.exit_code if is_written else UNWRITABLE
+    return result.exit_code if is_written else UNWRITABLE
 
 
 def _check_output(program: tuple[str, ...], output: Path | None, *, force: bool) -> None:
@@ -141,20 +144,20 @@ def _plan_beside(output: Path) -> Path:
     return output.with_suffix(".plan.json")
 
 
-def _write_files(found: Any, output: Path | None, html: Path | None, *, force: bool) -> list[Any]:  # noqa: ANN401
+def _write_files(result: Fit, options: FitOptions) -> list[object]:
     """The plan, one that changes nothing where none is needed, and the page."""
     from ullage.files import write_text
 
-    files: list[Any] = []
-    best = found.report.best
-    has_configuration = best is not None and bool(best.configuration)
-    if output is not None and has_configuration:
-        files.append(write_text(best.configuration, output, force=force))
-    plan = found.plan if has_configuration else found.plan_to_write
+    files: list[object] = []
+    best, output, force = result.report.best, options.output, options.force
+    configuration = "" if best is None else best.configuration
+    if output is not None and configuration:
+        files.append(write_text(configuration, output, force=force))
+    plan = result.plan if configuration else result.plan_to_write
     if output is not None and plan is not None:
-        path = _plan_beside(output) if has_configuration else output
+        path = _plan_beside(output) if configuration else output
         plan.save(path, force=force)
         files.append(path)
-    if html is not None:
-        files.append(write_text(found.html, html, force=force))
+    if options.html is not None:
+        files.append(write_text(result.html, options.html, force=force))
     return files

@@ -1,4 +1,4 @@
-"""`ullage gpus`: the GPUs that ullage knows."""
+"""`ullage gpus`: lists the known GPUs."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import click
 from rich.console import Console
 
 from ullage.gpus import Gpu, find_entry, find_group
-from ullage.report.gpus import gpus_document, print_gpu, print_gpus
+from ullage.report.document.gpus import gpus_document
+from ullage.report.text.gpus import print_gpu, print_gpus
 
 
 @click.command("gpus")
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, ullage.gpus/1.")
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON document (ullage.gpus/1).")
 def gpus_command(name: str | None, *, as_json: bool) -> None:
-    """List the GPUs that ullage knows, or show everything about one.
+    """List the known GPUs, or show everything about one.
 
     NAME is a slug such as h100-80gb, an alias, or the name that CUDA gives the GPU; or a group to
     list: a generation (hopper), a compute capability (8.9), a market (workstation), a maker (amd).
     """
     gpus, others = find_group(name)
-    found = None if gpus or others or name is None else find_entry(name)
-    if found is not None:
-        gpus, others = ((found,), ()) if isinstance(found, Gpu) else ((), (found,))
+    entry = None if gpus or others or name is None else find_entry(name)
+    if entry is not None:
+        gpus, others = ((entry,), ()) if isinstance(entry, Gpu) else ((), (entry,))
     if as_json:
         click.echo(json.dumps(gpus_document(gpus, others), indent=2, ensure_ascii=False))
-    elif found is None:
+    elif entry is None:
         print_gpus(gpus, others, Console())
     else:
-        print_gpu(found, Console())
+        print_gpu(entry, Console())

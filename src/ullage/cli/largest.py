@@ -1,63 +1,71 @@
-"""`ullage fit --max-batch`: the largest batch, or other size, that fits."""
+"""`ullage fit --max-batch` and `--largest`: the largest batch, or other size, that fits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
-from ullage.cli.output import UNWRITABLE, Output, save_plan, show_failure, write_result
+from ullage.cli.options.fit import FitOptions
+from ullage.cli.output import UNWRITABLE, save_plan, show_failure, write_result
 from ullage.errors import SpecError
 
-# Of the options of `ullage fit`: what each is where it is not given. They ask for something else.
-_OTHERS: Mapping[str, object] = {
-    "objective": "time", "smallest_gpu": False, "html": None, "gpus": 1, "ray": None,
-    "minutes": None,
-}  # fmt: skip
 
-
-def chosen_variable(largest: str | None, *, is_batch: bool, multiple_of: int | None) -> str | None:
+def chosen_variable(options: FitOptions) -> str | None:
     """The variable whose largest value is asked for; None: none is.
 
     Raises:
         SpecError: two are asked for, or how to look for one, and none.
     """
-    if is_batch and largest is not None:
+    if options.max_batch and options.largest is not None:
         raise SpecError("--max-batch is --largest batch; give one of them")
-    variable = "batch" if is_batch else largest
-    if variable is None and multiple_of is not None:
+    variable = "batch" if options.max_batch else options.largest
+    if variable is None and options.multiple_of is not None:
         raise SpecError("--multiple-of says how to look for the largest size; add --max-batch")
     return variable
 
 
-def fit_largest(
-    program: Sequence[str],
-    variable: str,
-    shown: Output,
-    output: Path | None,
-    options: Mapping[str, Any],
-) -> int:
+def fit_largest(options: FitOptions, variable: str) -> int:
     """Finds the largest size, shows it, writes its plan, and says what to exit with.
 
     Raises:
         SpecError: an option does not go with the others.
     """
-    wanted = {name: value for name, value in options.items() if value is not None}
-    for name, default in _OTHERS.items():
-        if wanted.pop(name, default) != default:
-            flag = name.replace("_", "-")
-            raise SpecError(f"--{flag} does not go with --max-batch and --largest; leave it out")
+    _check_options(options)
     from ullage.api.largest import find_largest
-    from ullage.report.largest import largest_line, print_largest
+    from ullage.report.text.largest import largest_line, print_largest
 
-    with shown.progress() as on_progress:
+    target = options.target
+    with target.progress() as on_progress:
         largest = find_largest(
-            program, variable, on_progress=on_progress, on_failure=show_failure, **wanted
+            options.program,
+            variable,
+            multiple_of=1 if options.multiple_of is None else options.multiple_of,
+            gpu=options.gpu,
+            memory=options.memory,
+            capability=options.capability,
+            budget=options.budget,
+            allow=options.allow,
+            rates=options.rates,
+            python=options.python,
+            on_progress=on_progress,
+            on_failure=show_failure,
+            **options.of_program,
         )
     is_written = write_result(
-        shown,
+        target,
         lambda: largest.document,
-        lambda: shown.show(largest.report, largest_line, print_largest),
-        save_plan(largest.plan, output, force=shown.force),
+        lambda: target.show(largest.report, largest_line, print_largest),
+        save_plan(largest.plan, options.output, force=options.force),
     )
     return largest.exit_code if is_written else UNWRITABLE
+
+
+def _check_options(options: FitOptions) -> None:
+    """Refuses the options that ask for something else."""
+    for flag, is_given in (
+        ("--objective", options.objective != "time"),
+        ("--smallest-gpu", options.smallest_gpu),
+        ("--html", options.html is not None),
+        ("--gpus", options.gpus != 1),
+        ("--ray", options.ray is not None),
+        ("--minutes", options.minutes is not None),
+    ):
+        if is_given:
+            raise SpecError(f"{flag} does not go with --max-batch and --largest; leave it out")

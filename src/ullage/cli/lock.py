@@ -1,4 +1,4 @@
-"""`ullage lock`: writes what scenarios take into the lock file."""
+"""`ullage lock`: writes the memory that scenarios need into the lock file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ullage.cli import flags
+from ullage.cli.options import flags
 from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
 
 
@@ -16,7 +16,7 @@ from ullage.cli.output import UNWRITABLE, Output, check_files, write_result
     "--update",
     multiple=True,
     metavar="NAME",
-    help="Write this scenario anew, even if it takes more; '*' is all.",
+    help="Update this scenario, even if it needs more; '*': all.",
 )
 @flags.config
 @flags.python
@@ -37,31 +37,31 @@ def lock_command(
     force: bool,
     quiet: bool,
 ) -> int:
-    """Run scenarios on GPUs that are not there, and write what they take into ullage.lock.
+    """Run scenarios on simulated GPUs, and write the memory that they need into ullage.lock.
 
     \b
     ullage lock
     ullage lock --update train
 
-    What is locked already stays as it is, unless --update names it. See `ullage check`.
+    An existing entry stays as it is, unless --update names it. See `ullage check`.
 
     Exits with 0, 1 if a scenario runs out of memory, 3 if a program failed.
     """
-    from ullage.api.check import lock
-    from ullage.report.lock import locked_line, print_locked
+    from ullage.api.lock import lock
+    from ullage.report.text.lock import locked_line, print_locked
 
-    shown = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
+    target = Output(is_json=as_json, is_quiet=quiet, path=output, force=force)
     check_files(("--output", output), force=force)
-    with shown.progress() as on_progress:
+    with target.progress() as on_progress:
         locked = lock(
             scenarios, update=update, config=config, python=python, cached=not no_cache,
             on_progress=on_progress,
         )  # fmt: skip
 
     is_written = write_result(
-        shown,
+        target,
         lambda: locked.document,
-        lambda: shown.show(locked.report, locked_line, print_locked),
+        lambda: target.show(locked.report, locked_line, print_locked),
         [locked.report.path],
     )
     return locked.exit_code if is_written else UNWRITABLE

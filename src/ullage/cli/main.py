@@ -32,11 +32,11 @@ _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 VERBS = {
     "run": (
         "ullage.cli.run:run_command",
-        "Run a program on a GPU that is not there; say whether it fits.",
+        "Run a program on a simulated GPU; report whether it fits.",
     ),
     "fit": (
         "ullage.cli.fit:fit_command",
-        "Find the fastest way to make a program fit, as a plan.",
+        "Search for the fastest plan under which a program fits.",
     ),
     "segments": (
         "ullage.cli.segments:segments_command",
@@ -44,34 +44,51 @@ VERBS = {
     ),
     "exec": (
         "ullage.cli.exec:exec_command",
-        "Run a program under a plan, on the GPU that is here.",
+        "Run a program under a plan on the GPU of this machine.",
     ),
     "calibrate": (
         "ullage.cli.calibrate:calibrate_command",
-        "Measure the GPU that is here, so that `fit` foresees its times.",
+        "Measure the GPU of this machine, so that `fit` predicts its times.",
     ),
     "explain": (
         "ullage.cli.explain:explain_command",
-        "Explain a memory snapshot: who owned the peak, what leaks, what to do.",
+        "Explain a memory snapshot: owners of the peak, leaks, remedies.",
     ),
     "estimate": (
         "ullage.cli.estimate:estimate_command",
-        "Say at once what a model needs, from its configuration.",
+        "Estimate a model's memory from its configuration.",
     ),
     "check": (
         "ullage.cli.check:check_command",
-        "Hold scenarios against their memory budget and lock, in CI.",
+        "Check scenarios against their budgets and the lock file.",
     ),
-    "lock": ("ullage.cli.lock:lock_command", "Write what scenarios take into the lock file."),
-    "diff": ("ullage.cli.diff:diff_command", "Say what changed between two snapshots, by owner."),
+    "lock": (
+        "ullage.cli.lock:lock_command",
+        "Write the memory that scenarios need into the lock file.",
+    ),
+    "diff": ("ullage.cli.diff:diff_command", "Compare two snapshots: what changed, by owner."),
     "scrub": (
         "ullage.cli.scrub:scrub_command",
-        "Remove paths and names from a snapshot before it is shared.",
+        "Remove paths and names from a snapshot before you share it.",
     ),
-    "gpus": ("ullage.cli.gpus:gpus_command", "List the GPUs that ullage knows, or show one."),
-    "ui": ("ullage.cli.ui:ui_command", "Open a page on this machine: calculator, GPUs, snapshots."),
-    "env": ("ullage.cli.env:env_command", "Make a thin environment with PyTorch's CUDA build."),
+    "gpus": ("ullage.cli.gpus:gpus_command", "List the known GPUs, or show one."),
+    "ui": ("ullage.cli.ui:ui_command", "Open a local web page: calculator, GPUs, snapshots."),
+    "env": ("ullage.cli.env:env_command", "Create a small environment with PyTorch's CUDA build."),
 }
+
+
+# What `ullage` alone shows.
+_START = f"""\
+ullage predicts the GPU memory of a PyTorch program without a GPU. Start with:
+
+  ullage estimate llama-3.1-8b --gpu h100-80gb --length 4096
+      estimates the memory for training a model, from its configuration
+  ullage run --gpu rtx-4090 -- train.py
+      runs your program on a simulated GPU, and reports whether it fits
+  ullage fit --gpu rtx-4090 -o plan.json -- train.py
+      searches for the fastest plan under which it fits
+
+`ullage --help` lists all {len(VERBS)} verbs, `ullage VERB --help` explains one."""
 
 
 class LazyGroup(click.Group):
@@ -107,14 +124,23 @@ class LazyGroup(click.Group):
             formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="ullage", message="%(prog)s %(version)s")
-def cli() -> None:
-    """How much of a GPU's memory a PyTorch program leaves, found out without the GPU.
+@click.pass_context
+def cli(context: click.Context) -> int:
+    """Predict the GPU memory of a PyTorch program, without a GPU.
 
     \b
     ullage run --gpu h100-80gb -- train.py --batch-size 16
     """
+    if context.invoked_subcommand is None:
+        click.echo(_START, err=True)
+        return WRONG_USE
+    return 0
 
 
 def main() -> None:
@@ -144,7 +170,7 @@ def run_cli(arguments: list[str]) -> int:
             click.echo("ullage: interrupted", err=True)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has left (`ullage gpus | head`): it has what it wanted.
+        # The reader of our output has ended (`ullage gpus | head`), and needs no more of it.
         drop_stdout()
         return 0
     except OSError as error:

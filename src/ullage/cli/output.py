@@ -39,12 +39,13 @@ _PROGRESS_WIDTH = 32
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How a result is shown: as JSON, as the first line alone, and in a file too."""
+    """How a result is shown: as JSON, as the first line alone, in full, and in a file too."""
 
     is_json: bool
     is_quiet: bool
     path: Path | None
     force: bool = False
+    is_full: bool = False
 
     @contextmanager
     def progress(self, *, has_lines: bool = False) -> Iterator[Callable[[str], None] | None]:
@@ -66,7 +67,7 @@ class Output:
         line: Callable[[_Report], str],
         print_report: Callable[[_Report, Console], None],
     ) -> None:
-        """Shows a report: all of it, or its first line where that is all that is wanted."""
+        """Shows a report: all of it, or only its first line with --quiet."""
         if self.is_quiet:
             say(line(report))
         else:
@@ -95,9 +96,9 @@ def _show_progress(line: str) -> None:
     words = line.split()
     text = f"step {words[1]}, {format_bytes(int(words[3]))} allocated" if len(words) == 4 else line
     width = shutil.get_terminal_size().columns
-    shown = f"{text:>{_PROGRESS_WIDTH}}"[-width:]
-    column = width - len(shown) + 1
-    _echo_aside(f"\x1b7\x1b[{column}G\x1b[2m{shown}\x1b[0m\x1b8")
+    cell = f"{text:>{_PROGRESS_WIDTH}}"[-width:]
+    column = width - len(cell) + 1
+    _echo_aside(f"\x1b7\x1b[{column}G\x1b[2m{cell}\x1b[0m\x1b8")
 
 
 def _write_progress(line: str) -> None:
@@ -111,12 +112,12 @@ def _echo_aside(text: str) -> None:
         click.echo(text, nl=False, err=True)
 
 
-def check_files(*named: tuple[str, Path | None], force: bool) -> None:
+def check_files(*options: tuple[str, Path | None], force: bool) -> None:
     """Raises SpecError where a file that an option names cannot be written, or two name the same:
     before the work, not after it.
     """
     taken: dict[Path, str] = {}
-    for option, path in named:
+    for option, path in options:
         if path is None:
             continue
         check_writable(path, force=force)
@@ -126,30 +127,31 @@ def check_files(*named: tuple[str, Path | None], force: bool) -> None:
         taken[path.absolute()] = option
 
 
-def write_run(run: Run, output: Output, named: Path | None, html: Path | None) -> bool:
+def write_run(run: Run, output: Output, snapshot: Path | None, html: Path | None) -> bool:
     """Writes the result of a run; the last lines name the files.
 
-    named: what the snapshot was to be called, if the user said so.
-    html: where a page goes, if one is asked for.
+    snapshot: the file that the user named for the snapshot; None: none.
+    html: where the page goes; None: there is none.
 
-    Returns whether everything that was asked for is written; what is not is told.
+    Returns whether every file is written; a message says which is not.
     """
     # Loaded by now: the run has imported them while the program was running.
     from rich.console import Console
 
-    from ullage.report.text import print_run, verdict_line
+    from ullage.report.text.run import print_brief, print_run, verdict_line
 
     def show() -> None:
         if output.is_quiet:
             say(verdict_line(run.report))
         else:
             click.echo()  # the program's own output ends here
-            print_run(run.report, Console())
+            print_report = print_run if output.is_full else print_brief
+            print_report(run.report, Console())
 
     files: list[object] = [process.snapshot for process in run.report.processes]
     problems = list(run.report.program.not_kept)
-    if named is not None and files and files[0] not in {None, str(named)}:
-        problems.append(_moved(named, files[0]))
+    if snapshot is not None and files and files[0] not in {None, str(snapshot)}:
+        problems.append(_moved(snapshot, files[0]))
     if html is not None:
         try:
             files.append(write_text(run.html, html, force=output.force))
@@ -170,18 +172,18 @@ def write_result(
 
     make_document: makes the document, which is made only where somebody wants it.
 
-    A reader that has left (`ullage run ... | head`) has what it wanted; any other failure is told.
+    A reader that has ended (`ullage run ... | head`) needs no more; any other failure is reported.
     """
-    is_wanted = output.is_json or output.path is not None
-    text = json.dumps(make_document(), indent=2) if is_wanted else ""
-    named, problems = list(files), list(problems)
+    has_document = output.is_json or output.path is not None
+    text = json.dumps(make_document(), indent=2) if has_document else ""
+    names, problems = list(files), list(problems)
     if output.path is not None:
         try:
             written = write_text(text + "\n", output.path, force=output.force)
         except OSError as error:
             problems.append(f"{str(output.path)!r} could not be written: {error.strerror or error}")
         else:
-            named.append(written)
+            names.append(written)
             if written != output.path:
                 problems.append(_moved(output.path, written))
     try:
@@ -189,7 +191,7 @@ def write_result(
             click.echo(text)
         else:
             show()
-        for path in named:
+        for path in names:
             if path is not None:
                 say(f"Wrote {path}", is_aside=output.is_json or output.is_quiet)
         sys.stdout.flush()
@@ -212,7 +214,7 @@ def write_sweep(sweep: Sweep, output: Output, plot: Path | None) -> bool:
     """Writes the result of a sweep; the last lines name the files. Returns as `write_run` does."""
     from rich.console import Console
 
-    from ullage.report.sweep import print_sweep, sweep_lines
+    from ullage.report.text.sweep import print_sweep, sweep_lines
 
     def show() -> None:
         if output.is_quiet:

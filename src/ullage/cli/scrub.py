@@ -1,4 +1,4 @@
-"""`ullage scrub`: a snapshot that can be shared."""
+"""`ullage scrub`: removes private names from a snapshot."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import click
 
-from ullage.cli import flags
 from ullage.cli.main import say
+from ullage.cli.options import flags
 from ullage.cli.output import FILE, UNWRITABLE
 from ullage.files import check_writable, is_stream, keep_file
 
-# Names that are nobody's.
+# Names that identify nobody.
 _NOBODY = {"root", "localhost"}
 _MIN_NAME = 3
 _KEY_BYTES = 16
@@ -24,32 +24,32 @@ _KEY_BYTES = 16
 
 @click.command("scrub")
 @click.argument("file", type=FILE)
-@click.option("-o", "--output", type=FILE, metavar="FILE", required=True, help="Where to write it.")
+@click.option("-o", "--output", type=FILE, metavar="FILE", required=True, help="File to write.")
 @click.option(
     "--word",
     "words",
     multiple=True,
     metavar="TEXT",
-    help="Remove this too, such as a project's name (may be given several times).",
+    help="Also remove this text, for example a project's name; repeatable.",
 )
 @click.option(
     "--key",
     metavar="TEXT",
-    help="Hash directories with this, so that files to compare agree; anew each time if not given.",
+    help="Key for hashing directories, so that several files agree; default: a random key.",
 )
 @flags.force
 def scrub_command(
     file: Path, *, output: Path, words: tuple[str, ...], key: str | None, force: bool
 ) -> int | None:
-    """Remove paths and names from a memory snapshot before it is shared.
+    """Remove paths and names from a memory snapshot before you share it.
 
     \b
     ullage scrub snapshot.pickle -o shared.pickle
 
-    Paths become relative to their package, or their directories become a few letters; names of
-    users, this machine's and yours among them, addresses, environment variables in free texts and
-    command lines are removed. Sizes, times and names of functions and modules stay. PyTorch's
-    viewer opens the result. Look through it before it leaves the house: no rule knows everything.
+    Paths become relative to their package, or their directories become hashes. Names of users and
+    of this machine, addresses, environment variables in free text and command lines are removed.
+    Sizes, times and names of functions and modules stay. PyTorch's viewer opens the result. Review
+    it before you share it: no rule finds everything.
     """
     from ullage.trace.scrub import scrub_snapshot
 
@@ -60,7 +60,7 @@ def scrub_command(
             with written.open("wb") as target:
                 hidden = os.urandom(_KEY_BYTES) if key is None else key.encode()
                 done = scrub_snapshot(file, target, key=hidden, words=[*words, *_own_names()])
-            kept = keep_file(written, output, force=force)
+            final = keep_file(written, output, force=force)
     except OSError as error:
         say(f"ullage: {str(output)!r} could not be written: {error.strerror}", is_aside=True)
         return UNWRITABLE
@@ -69,7 +69,7 @@ def scrub_command(
         f"{done.num_cleaned} other texts cleaned, {done.num_removed} removed",
         err=True,
     )
-    say(f"Wrote {kept}", is_aside=True)
+    say(f"Wrote {final}", is_aside=True)
     return None
 
 
@@ -79,7 +79,7 @@ def _beside(output: Path) -> Path | None:
 
 
 def _own_names() -> list[str]:
-    """Who and where this is, as far as it can be told."""
+    """The names of this machine and its user, where they are known."""
     names = [socket.gethostname()]
     with suppress(KeyError, OSError):
         names.append(getpass.getuser())

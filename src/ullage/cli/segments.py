@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from ullage.cli import flags
+from ullage.cli.options import flags
 from ullage.cli.output import (
     FILE,
     UNWRITABLE,
@@ -19,59 +19,80 @@ from ullage.cli.output import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentsOptions:
+    """The parameters of `ullage segments`, named as there."""
+
+    program: tuple[str, ...]
+    chain: str | None
+    gpu: str | None
+    plot: Path | None
+    steps: int | None
+    python: str | None
+    output: Path | None
+    as_json: bool
+    force: bool
+    quiet: bool
+
+
 @click.command("segments", context_settings={"allow_interspersed_args": False})
 @flags.program
-@click.option("--chain", metavar="PATH", help="A torch.nn.Sequential; default: which keeps most.")
-@click.option("--gpu", metavar="NAME", help="Whose rates the times are by; of `ullage gpus`.")
+@click.option(
+    "--chain",
+    metavar="PATH",
+    help="Path of a torch.nn.Sequential; default: the one that keeps most.",
+)
+@click.option(
+    "--gpu", metavar="NAME", help="GPU whose rates predict the times (see `ullage gpus`)."
+)
 @click.option("--plot", type=FILE, metavar="FILE", help="Draw it: .svg, .png or .pdf.")
 @flags.search_steps
 @flags.python
 @flags.plan_output
 @flags.as_json
 @flags.force
-@click.option("--quiet", is_flag=True, help="Print one line alone, and no progress.")
-def segments_command(
-    program: tuple[str, ...],
-    *,
-    plot: Path | None,
-    output: Path | None,
-    as_json: bool,
-    force: bool,
-    quiet: bool,
-    **options: Any,  # noqa: ANN401 - handed to compare_segments as they are named there
-) -> int:
-    """Compare uniform, square-root and optimal segments of a model's chain of modules, each
-    checkpointed as one: memory against operations that are done again, as seen on the phantom.
+@click.option("--quiet", is_flag=True, help="Print only one line, without progress.")
+@flags.as_record(SegmentsOptions)
+def segments_command(options: SegmentsOptions) -> int:
+    """Compare uniform, square-root and optimal checkpointing segments of a chain of modules:
+    memory against recomputation, measured on a simulated GPU.
 
     \b
     ullage segments -o plan.json -- train.py
     ullage run --gpu rtx-4090 --plan plan.json -- train.py
 
-    Exits with 0, or with 3 if the program failed for a reason of its own.
+    Exits with 0, or with 3 if the program itself failed.
     """
-    shown = Output(is_json=as_json, is_quiet=quiet, path=None, force=force)
-    check_files(("--output", output), ("--plot", plot), force=force)
+    target = Output(is_json=options.as_json, is_quiet=options.quiet, path=None, force=options.force)
+    plot = options.plot
+    check_files(("--output", options.output), ("--plot", plot), force=options.force)
     if plot is not None:
-        from ullage.report.plot import check_plot
+        from ullage.report.page.plot import check_plot
 
         check_plot(plot)
     from ullage.api.segments import compare_segments
-    from ullage.report.segments import print_segments, segments_line
+    from ullage.report.text.segments import print_segments, segments_line
 
-    with shown.progress() as on_progress:
-        found = compare_segments(
-            program, on_progress=on_progress, on_failure=show_failure, **options
+    with target.progress() as on_progress:
+        comparison = compare_segments(
+            options.program,
+            options.chain,
+            gpu=options.gpu,
+            steps=options.steps,
+            python=options.python,
+            on_progress=on_progress,
+            on_failure=show_failure,
         )
-    files = save_plan(found.plan, output, force=force)
-    if plot is not None and found.report.cuts:
-        from ullage.report.plot import plot_segments
+    files = save_plan(comparison.plan, options.output, force=options.force)
+    if plot is not None and comparison.report.cuts:
+        from ullage.report.page.plot import plot_segments
 
-        plot_segments(found.report, plot)
+        plot_segments(comparison.report, plot)
         files.append(plot)
     is_written = write_result(
-        shown,
-        lambda: found.document,
-        lambda: shown.show(found.report, segments_line, print_segments),
+        target,
+        lambda: comparison.document,
+        lambda: target.show(comparison.report, segments_line, print_segments),
         files,
     )
-    return found.exit_code if is_written else UNWRITABLE
+    return comparison.exit_code if is_written else UNWRITABLE

@@ -31,7 +31,7 @@ def show_what_if(
     no setting that may be used has memory for it all.
     """
     from ullage.api.what_if import what_if
-    from ullage.report.whatif import print_what_if, what_if_line
+    from ullage.report.text.what_if import print_what_if, what_if_line
 
     result = what_if(file, gpu=gpu, memory=memory, python=python)
 

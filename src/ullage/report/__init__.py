@@ -1,1 +1,1 @@
-"""What a person or a program is shown; renders, computes nothing."""
+"""What a person or a program is shown: text, document and page; renders, computes nothing."""

@@ -20,12 +20,12 @@ _PLANS = {
 
 def semantics_of(actions: Sequence[Action]) -> Semantics:
     """The most that any of them changes."""
-    found = [
+    kinds = [
         TECHNIQUES[action.technique].semantics
         for action in actions
         if TECHNIQUES[action.technique].place is not Place.RANKS
     ]
-    return max(found, key=_ORDER.index, default=Semantics.SAME)
+    return max(kinds, key=_ORDER.index, default=Semantics.SAME)
 
 
 def name_kind(actions: Sequence[Action]) -> str:
@@ -43,10 +43,10 @@ def say_changes(actions: Sequence[Action]) -> str:
         f"other rounding: {rounding}" if rounding else "",
         f"another order of sums: {', '.join(reordered)}" if reordered else "",
     ]
-    said = "; ".join(part for part in parts if part)
+    text = "; ".join(part for part in parts if part)
     if training or rounding:
-        return f"What it changes: {said}"
-    return f"It computes the same, in {said}" if said else "It computes the same"
+        return f"What it changes: {text}"
+    return f"It computes the same, in {text}" if text else "It computes the same"
 
 
 def _names(actions: Sequence[Action], kind: Semantics) -> str:

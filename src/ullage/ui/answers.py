@@ -22,8 +22,8 @@ from ullage.gpus import Gpu, find_gpu
 from ullage.models.builtin import find_model
 from ullage.models.config import Config
 from ullage.models.find import Found
-from ullage.report.estimate import estimate_document
-from ullage.report.serving import serving_document
+from ullage.report.document.estimate import estimate_document
+from ullage.report.document.serving import serving_document
 from ullage.ui.shape import read_shape, reshape
 
 __all__ = [

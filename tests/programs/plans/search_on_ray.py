@@ -14,7 +14,7 @@ from ullage.phantom.device import choose_device
 from ullage.plan import menu
 from ullage.plan.runner import make_runner
 from ullage.plan.search import Search
-from ullage.report.fit import fit_document
+from ullage.report.document.fit import fit_document
 from ullage.runs.job import make_job, make_options
 from ullage.runs.ray_trials import RayTrials
 from ullage.runs.trials import Trials

@@ -13,8 +13,8 @@ from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
-from ullage.report.document import run_document
-from ullage.report.text import render_run
+from ullage.report.document.run import run_document
+from ullage.report.text.run import render_run
 from ullage.trace.model import AtOnce, Record
 
 Make = Callable[..., Record]

@@ -11,7 +11,7 @@ from ullage.explain.moments.evaluations import find_evaluations, find_rounds_of_
 from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
 from ullage.gpus.catalog import Gpu
-from ullage.report.text import render_run
+from ullage.report.text.run import render_run
 from ullage.trace.marks import parse_mark
 from ullage.trace.model import Mark, Record
 

@@ -23,9 +23,10 @@ from ullage.gate.config import load_configuration
 from ullage.gate.figures import Measured
 from ullage.gate.lock import Entry, Key, Peaks
 from ullage.gate.verdicts import Judged, State
-from ullage.report.check import CheckView, render_check
-from ullage.report.check_ci import github_annotations, github_summary, junit_report
-from ullage.report.text import render_run, verdict_line
+from ullage.report.document.check_ci import github_annotations, github_summary, junit_report
+from ullage.report.text.check import render_check
+from ullage.report.text.run import render_run, verdict_line
+from ullage.report.views import CheckView
 from ullage.trace.reader import parse_record
 
 EVIL = "\x1b]0;t\x07\x1b[2J\n::error file=a::b\r\t\x9b31m\u202e\u2028\x85\udcff[red]m[/x]</script>"

@@ -15,7 +15,7 @@ from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
-from ullage.report.text import render_run
+from ullage.report.text.run import render_run
 from ullage.trace.model import Category, Record
 
 Make = Callable[..., Record]

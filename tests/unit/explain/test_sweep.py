@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ullage.explain.compare.sweep import Line, SweepReport
 from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import Gpu
-from ullage.report.sweep import render_sweep
+from ullage.report.text.sweep import render_sweep
 
 SweepOf = Callable[..., SweepReport]
 OOM = {"kind": "exception", "exception": "torch.OutOfMemoryError", "message": "CUDA out of memory.",
@@ -130,4 +130,4 @@ def test_the_forecast_goes_no_farther_than_twice_what_was_run(sweep_of: SweepOf)
     line = only_line(sweep_of({"batch": ("1", "2", "4")}, lambda batch: int(10 + batch)))
     assert (line.forecast, line.is_forecast_capped) == (8, True)
     text = render_sweep(sweep_of({"batch": ("1", "2", "4")}, lambda batch: int(10 + batch)))
-    assert text.startswith("largest that fits: batch=4 of those tried; by the line, not run, 8 or ")
+    assert text.startswith("largest that fits: batch=4 (run); the linear fit predicts 8 or ")

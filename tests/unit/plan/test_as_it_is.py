@@ -15,8 +15,9 @@ from ullage.gpus.catalog import find_gpu
 from ullage.phantom.launch import plan_variables
 from ullage.plan.as_it_is import fits_as_it_is
 from ullage.plan.costs.measure import RunRequest
-from ullage.report.fit import fit_document, render_fit
-from ullage.report.fit_page import render_fit_page
+from ullage.report.document.fit import fit_document
+from ullage.report.page.fit import render_fit_page
+from ullage.report.text.fit import render_fit
 from ullage.techniques.applying.outcome import read_outcome
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan

@@ -9,7 +9,7 @@ from typing import Any
 from ullage.explain.program import Program
 from ullage.explain.run import explain_run
 from ullage.gpus.catalog import Gpu
-from ullage.report.document import run_document
+from ullage.report.document.run import run_document
 from ullage.trace.model import Record
 
 Make = Callable[..., Record]

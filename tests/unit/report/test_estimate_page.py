@@ -7,10 +7,11 @@ import re
 
 import pytest
 
-from ullage.api.estimate import Estimate, ServingAnswer, estimate_serving, estimate_training
+from ullage.api.estimate import Estimate, estimate_training
+from ullage.api.serving import ServingAnswer, estimate_serving
 from ullage.models.builtin import find_model
 from ullage.models.config import Config
-from ullage.report.estimate_graphics import Part, draw_course, draw_memory, ink_on
+from ullage.report.page.estimate_graphics import Part, draw_course, draw_memory, ink_on
 from ullage.units import GIB
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ullage.api.explain import Explanation, explain_file
 from ullage.explain.rules.registry import RULES
-from ullage.report.explain import explain_line, print_explain, render_rule
+from ullage.report.text.explain import explain_line, print_explain, render_rule
 from ullage.units import MIB
 
 HERE = Path(__file__).parent

@@ -22,9 +22,9 @@ from ullage.errors import SpecError
 from ullage.explain.moments.course import Course, StepSource
 from ullage.explain.moments.levels import find_levels
 from ullage.explain.moments.phases import Phase
-from ullage.report.export import check_format, write_csv, write_folded, write_pickle
-from ullage.report.html import SnapshotPage
-from ullage.report.trace_events import write_trace_events
+from ullage.report.document.export import check_format, write_csv, write_folded, write_pickle
+from ullage.report.document.trace_events import write_trace_events
+from ullage.report.page.html import SnapshotPage
 from ullage.trace.model import Category
 from ullage.trace.replay import replay
 from ullage.trace.snapshot import Action

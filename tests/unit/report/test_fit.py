@@ -13,8 +13,9 @@ from ullage.gpus.catalog import find_gpu
 from ullage.gpus.rates import Rates, Speed
 from ullage.plan.costs.blocks import Block
 from ullage.plan.findings import INTERRUPTED, Candidate, FitReport, Seen, name_plan
-from ullage.report.fit import fit_document, fit_line, render_fit
-from ullage.report.fit_page import draw_front, render_fit_page
+from ullage.report.document.fit import fit_document
+from ullage.report.page.fit import draw_front, render_fit_page
+from ullage.report.text.fit import fit_line, render_fit
 from ullage.techniques.replaying.outcome import Replayed
 from ullage.techniques.technique import Action
 from ullage.units import GIB
@@ -107,7 +108,7 @@ def test_a_plan_that_takes_more_than_another_is_not_called_the_least(report: Fit
     tight = replace(tight, seen=replace(tight.seen, num_retries=3))
     beside = replace(report, candidates=(*report.candidates[:2], tight))
     text = render_fit(beside, 160)
-    assert "the least memory" not in text and "without the allocator giving back" in text
+    assert "the least memory" not in text and "without a release of the allocator's cache" in text
 
 
 def test_what_no_other_beats_comes_first(report: FitReport) -> None:
@@ -136,7 +137,7 @@ def test_of_two_plans_of_one_name_that_is_marked_which_fits(report: FitReport) -
 
 def test_nothing_that_fits_is_said_first(report: FitReport) -> None:
     nothing = replace(report, best=None, exit_code=ExitCode.ANSWER_IS_NO)
-    assert render_fit(nothing).startswith("nothing that was tried fits 8.00 GiB of rtx-3070")
+    assert render_fit(nothing).startswith("no plan fits 8.00 GiB of rtx-3070")
     assert fit_document(nothing)["verdict"] == "does_not_fit"
 
 
@@ -206,7 +207,7 @@ def test_what_was_replayed_is_told_and_what_was_not(report: FitReport) -> None:
 
 def test_a_search_that_was_ended_says_so(report: FitReport) -> None:
     ended = replace(report, ended=INTERRUPTED, exit_code=ExitCode.INTERRUPTED)
-    assert "The search did not go on to its end: it was interrupted" in render_fit(ended)
+    assert "The search stopped early: it was interrupted" in render_fit(ended)
     assert fit_document(ended)["ended"] == "it was interrupted"
     nothing = replace(ended, best=None)
-    assert fit_line(nothing).startswith("nothing that was tried by the time that it was ")
+    assert fit_line(nothing).startswith("no plan found before it was ")

@@ -16,11 +16,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from ullage.report.html import _SCRIPTS, SnapshotPage, Told, render_comparison, render_snapshot
-from ullage.report.page_columns import Packing
-from ullage.report.page_groups import name_groups
-from ullage.report.page_payload import lay_out
-from ullage.report.terminal_html import to_html
+from ullage.report.page.columns import Packing
+from ullage.report.page.groups import name_groups
+from ullage.report.page.html import (
+    _SCRIPTS,
+    Answer,
+    SnapshotPage,
+    render_comparison,
+    render_snapshot,
+)
+from ullage.report.page.payload import lay_out
+from ullage.report.page.terminal_html import to_html
 from ullage.trace.replay import Lives, Replay
 from ullage.trace.segments import SegmentLives
 from ullage.trace.snapshot import (
@@ -144,12 +150,12 @@ def test_two_runs_are_two_payloads() -> None:
 def test_what_is_told_is_in_the_page() -> None:
     page = make_page(make_replay((MIB, 512, 0, 4)))
     document = {"schema": "ullage.run/1", "program": ["</script>", "<!--x", "é"]}
-    told = Told(
+    told = Answer(
         "fits <on> it",
         to_html(lambda console: console.print(Text("a < b", style="bold red"))),
         document,
     )
-    text = render_snapshot(page, told=told)
+    text = render_snapshot(page, answer=told)
     found = re.search(r'<script type="application/json" id="document">(.*?)</script>', text)
     assert found is not None and json.loads(found[1]) == document
     assert '<strong id="verdict">fits &lt;on&gt; it</strong>' in text

@@ -10,7 +10,8 @@ import pytest
 from ullage.gpus.catalog import find_gpu
 from ullage.plan.findings import Seen
 from ullage.plan.sizes.largest import Answer, LargestReport
-from ullage.report.largest import largest_document, largest_line, render_largest
+from ullage.report.document.largest import largest_document
+from ullage.report.text.largest import largest_line, render_largest
 from ullage.techniques.technique import Action
 from ullage.units import GIB
 
@@ -60,7 +61,7 @@ def test_the_report_says_what_a_sample_takes_and_why_no_more_fits(report: Larges
         "23 runs in 12.5 s, none on a GPU",
         "13.00 ms checkpoint 2 of 2 Layer; 21 does not: no room for 1.0 GiB",
         "10.00 ms as it is, the fastest for each batch; 11 does not",
-        "With batch 20 the allocator had to give back its cache",
+        "With batch 20 the allocator had to release its cache",
         "left out: flash_attention: no attention",
     ):
         assert said in text

@@ -14,9 +14,9 @@ from ullage.explain.rules.rule import Finding
 from ullage.explain.run import RunReport, explain_run
 from ullage.explain.trial import MakesItFit, Trial
 from ullage.gpus.catalog import Gpu
-from ullage.report.document import run_document
-from ullage.report.findings import finding_document
-from ullage.report.text import render_run
+from ullage.report.document.findings import finding_document
+from ullage.report.document.run import run_document
+from ullage.report.text.run import render_run
 from ullage.trace.model import Record
 
 

@@ -12,8 +12,9 @@ import pytest
 from ullage.errors import SpecError
 from ullage.explain.compare.sweep import SweepReport
 from ullage.gpus.catalog import Gpu
-from ullage.report.plot import check_plot, plot_sweep
-from ullage.report.sweep import render_sweep, sweep_document
+from ullage.report.document.sweep import sweep_document
+from ullage.report.page.plot import check_plot, plot_sweep
+from ullage.report.text.sweep import render_sweep
 
 SweepOf = Callable[..., SweepReport]
 HERE = Path(__file__).parent

@@ -13,7 +13,7 @@ from rich.console import Console
 from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
 from ullage.gpus.catalog import Gpu
-from ullage.report.text import print_run, render_run
+from ullage.report.text.run import print_run, render_brief, render_run
 from ullage.trace.model import Record
 
 Make = Callable[..., Record]
@@ -67,6 +67,15 @@ def reports(make_record: Make, program: Program, small_gpu: Gpu) -> dict[str, Ru
 def test_the_report_is_the_one_on_file(reports: dict[str, RunReport], name: str) -> None:
     text = render_run(reports[name])
     assert text == (HERE / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["fits", "out_of_memory", "unlimited"])
+def test_the_short_report_is_the_one_on_file(name: str, reports: dict[str, RunReport]) -> None:
+    assert render_brief(reports[name]) == (HERE / f"{name}.brief.txt").read_text(encoding="utf-8")
+
+
+def test_the_short_report_has_at_most_fourteen_lines(reports: dict[str, RunReport]) -> None:
+    assert len(render_brief(reports["fits"]).splitlines()) <= 14
 
 
 def test_no_line_is_wider_than_80_columns_but_an_address(reports: dict[str, RunReport]) -> None:

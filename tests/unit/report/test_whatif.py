@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ullage.report.whatif import render_what_if, what_if_document, what_if_line
+from ullage.report.document.what_if import what_if_document
+from ullage.report.text.what_if import render_what_if, what_if_line
 from ullage.units import GIB, MIB
 from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
 from ullage.whatif.packing import Packing
@@ -96,7 +97,7 @@ def test_rows_come_with_the_least_reserved_first_below_the_recorded_one() -> Non
     names = [line[:38].strip() for line in lines[begin + 2 : begin + 9]]
     assert names == [
         "no setting (as recorded)", "expandable_segments:True", "max_split_size_mb:128,",
-        "max_non_split_rounding_mb:128", "gives its cache back 2x",
+        "max_non_split_rounding_mb:128", "releases its cache 2x",
         "best packing found (largest first)", "lower bound: live at once",
     ]  # fmt: skip
     assert "+1.00 GiB" in lines[begin + 4]

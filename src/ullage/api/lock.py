@@ -1,0 +1,100 @@
+"""Writes the memory that scenarios need: what `ullage lock` and `ullage.lock` are.
+
+locked = ullage.lock(update=["train"])
+locked.exit_code
+print(locked.text())
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ullage.api.check import (
+    find_cases,
+    judge_result,
+    keep_snapshots,
+    load_from,
+    make_settings,
+    open_cache,
+)
+from ullage.gate.cases import run_cases
+from ullage.gate.config import Configuration
+from ullage.gate.lock import Lock, read_lock
+from ullage.gate.locking import LockReport, write_entries
+from ullage.gate.matching import is_of, select
+from ullage.gate.scenario import expand
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """A finished lock: what was run, and what became of the entries."""
+
+    report: LockReport
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line exits with: 0, 1 a case runs out of memory, 3 a program failed."""
+        return int(self.report.exit_code)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document, schema "ullage.lock/1"."""
+        from ullage.report.document.lock import lock_document
+
+        return lock_document(self.report)
+
+    def text(self, width: int = 80) -> str:
+        """The report for people, without colour."""
+        from ullage.report.text.lock import render_locked
+
+        return render_locked(self.report, width)
+
+
+def lock(
+    scenarios: Sequence[str] = (),
+    *,
+    update: Sequence[str] = (),
+    config: str | os.PathLike[str] | None = None,
+    python: str | os.PathLike[str] | None = None,
+    cached: bool = True,
+    on_progress: Callable[[str], None] | None = None,
+    on_failure: Callable[[str], None] | None = None,
+) -> Locked:
+    """Writes the memory that scenarios need into the lock file.
+
+    What is locked already stays as it is, unless `update` names it. Entries of scenarios that are
+    no longer in the configuration are removed.
+
+    Args:
+        scenarios: names as for `check`; none: all, or those of `update` alone.
+        update: names of the entries to update, even where they need more.
+        config, python, cached, on_progress, on_failure: as for `check`.
+
+    Raises:
+        SpecError, EnvironmentProblem: as `check` does.
+    """
+    configuration = load_from(config)
+    cases = find_cases(configuration, (*scenarios, *update))
+    renewed = set(select([case.name for case in cases], update)) if update else set()
+    store = open_cache(configuration)
+    before = read_lock(configuration.lock_path)  # what is wrong with it is told before the runs
+    settings = make_settings(store if cached else None, python, on_progress, on_failure)
+    with run_cases(cases, settings) as results:
+        judged = tuple(judge_result(result, before) for result in results)
+        keep_snapshots(judged, store)
+    removed = _gone(before, configuration) if not scenarios and not update else ()
+    return Locked(write_entries(configuration.lock_path, judged, renewed, removed))
+
+
+def _gone(lock: Lock, configuration: Configuration) -> tuple[str, ...]:
+    """The entries that no case of any scenario stands for."""
+    names = [
+        case.name for scenario in configuration.scenarios.values() for case in expand(scenario)
+    ]
+    return tuple(entry for entry in lock.scenarios if not any(is_of(entry, name) for name in names))

@@ -1,0 +1,121 @@
+"""Serving from a configuration: what `ullage estimate --serve` and `ullage.estimate_serving` are.
+
+answer = ullage.estimate_serving("llama-3.1-8b", gpu="l40s", context=32768, users=4)
+answer.fits, answer.estimate.concurrency
+print(answer.text())
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from ullage.models.config import Config
+from ullage.models.find import Found, find_config
+
+if TYPE_CHECKING:
+    from ullage.estimate.serving.gpu_ranking import ServingRow
+    from ullage.estimate.serving.serving_plan import ServingEstimate
+    from ullage.gpus.gpu import Gpu
+
+
+class ServingFields(TypedDict, total=False):
+    """The fields of a `ServingPlan` by name, without its GPU; None is the field's default."""
+
+    context: int | None
+    users: int | None
+    tensor_parallel: int | None
+    engine: str | None
+    engine_version: str | None
+    weights: str | None
+    kv: str | None
+    block_size: int | None
+    utilization: float | None
+    kv_bytes: int | None
+    has_prefix_caching: bool | None
+    max_batched_tokens: int | None
+    max_seqs: int | None
+    has_graphs: bool | None
+    is_async: bool | None
+    speculated: int | None
+    draft_bytes: int | None
+    lora_slots: int | None
+    lora_rank: int | None
+    lora_bytes: int | None
+    encoded: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServingAnswer:
+    """What serving a model needs, from the configuration alone.
+
+    Attributes:
+        estimate: all that was found.
+        source: where the model's configuration is from; "" where it is the user's own file.
+        gpus: the catalogue, those on which the users fit first; empty where it was not asked.
+    """
+
+    estimate: ServingEstimate
+    source: str
+    gpus: tuple[ServingRow, ...] = ()
+
+    @property
+    def fits(self) -> bool | None:
+        """True: even where all takes the most; False: not even at the least; None: between, or no
+        GPU.
+        """
+        verdict = self.estimate.verdict
+        return (
+            None if verdict is None else {"fits": True, "may fit": None}.get(verdict.value, False)
+        )
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document, schema "ullage.estimate/1"."""
+        from ullage.report.document.serving import serving_document
+
+        return serving_document(self.estimate, self.source, self.gpus)
+
+    @property
+    def html(self) -> str:
+        """One self-contained page; the document is in it."""
+        from ullage.report.page.estimate import render_serving_page
+
+        return render_serving_page(self.estimate, self.source, self.gpus)
+
+    def text(self, width: int = 80) -> str:
+        """The report, as the terminal shows it."""
+        from ullage.report.text.serving import render_serving
+
+        return render_serving(self.estimate, self.source, width, self.gpus)
+
+
+def estimate_serving(
+    model: str | Config,
+    *,
+    gpu: str | Gpu | None = None,
+    which_gpu: bool = False,
+    **plan: Unpack[ServingFields],
+) -> ServingAnswer:
+    """What serving a model needs, and how many users it holds; no torch, some milliseconds.
+
+    Args:
+        model: as for `estimate_training`.
+        gpu: of the catalogue; None: only what a request keeps.
+        which_gpu: rank the whole catalogue as well.
+        plan: the fields of `ullage.estimate.serving.serving_plan.ServingPlan`.
+
+    Raises:
+        SpecError: the model or GPU is not known, or the plan is not possible.
+    """
+    from ullage.estimate.serving.gpu_ranking import rank_for_serving
+    from ullage.estimate.serving.serving import ServingPlan
+    from ullage.estimate.serving.serving import estimate_serving as estimate
+    from ullage.gpus.catalog import find_gpu, load_catalog
+
+    source = Found(model, "") if isinstance(model, Config) else find_config(model)
+    device = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    values: dict[str, Any] = {name: value for name, value in plan.items() if value is not None}
+    serving_plan = ServingPlan(gpu=device, **values)
+    ranked = rank_for_serving(source.config, serving_plan, load_catalog()) if which_gpu else ()
+    return ServingAnswer(estimate(source.config, serving_plan), source.source, ranked)

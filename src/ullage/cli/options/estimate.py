@@ -1,0 +1,134 @@
+"""What `ullage estimate` was given, one field for each of its parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ullage.cli.output import Output
+from ullage.errors import SpecError
+from ullage.estimate.training.layout import Layout
+
+if TYPE_CHECKING:
+    from ullage.api.estimate import RecipeFields
+    from ullage.api.serving import ServingFields
+
+# What is of use to one side alone; --tensor is of use to both.
+_TRAINING = (
+    "batch", "length", "image", "precision", "optimizer", "attention", "accumulation", "largest",
+    "knobs",
+)  # fmt: skip
+_SERVING = (
+    "engine", "context", "users", "weights", "kv", "utilization", "block_size", "lora_slots",
+    "lora_rank",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateOptions:
+    """The parameters of `ullage estimate`, named as there."""
+
+    model: str | None
+    gpu: str | None
+    batch: int | None
+    length: int | None
+    image: int | None
+    precision: str | None
+    optimizer: str | None
+    checkpointing: str | None
+    attention: str | None
+    accumulation: int | None
+    data: int | None
+    sharding: str | None
+    tensor: int | None
+    sequence_parallel: bool
+    context_parallel: int | None
+    expert_parallel: int | None
+    pipeline: int | None
+    micro_batches: int | None
+    offload: bool
+    nvme: bool
+    serve: bool
+    engine: str | None
+    context: int | None
+    users: int | None
+    weights: str | None
+    kv: str | None
+    utilization: float | None
+    block_size: int | None
+    lora_slots: int | None
+    lora_rank: int | None
+    which_gpu: bool
+    largest: str | None
+    knobs: bool
+    list_models: bool
+    output: Path | None
+    html: Path | None
+    as_json: bool
+    force: bool
+    quiet: bool
+
+    @property
+    def target(self) -> Output:
+        """Where the result goes."""
+        return Output(is_json=self.as_json, is_quiet=self.quiet, path=self.output, force=self.force)
+
+    @property
+    def layout(self) -> Layout:
+        """How several GPUs share the training; what is not given is as for one."""
+        fields: dict[str, Any] = {
+            "data": self.data, "sharding": self.sharding, "tensor": self.tensor,
+            "pipeline": self.pipeline, "sequence": self.sequence_parallel or None,
+            "context": self.context_parallel, "expert": self.expert_parallel,
+            "micro_batches": self.micro_batches, "offload": self.offload or None,
+            "nvme": self.nvme or None,
+        }  # fmt: skip
+        return Layout(**{name: value for name, value in fields.items() if value is not None})
+
+    @property
+    def recipe(self) -> RecipeFields:
+        """The training, as `ullage.estimate_training` names it."""
+        return {
+            "batch": self.batch,
+            "length": self.length,
+            "image": self.image,
+            "precision": self.precision,
+            "optimizer": self.optimizer,
+            "checkpointing": _parse_checkpointing(self.checkpointing),
+            "attention": self.attention,
+            "accumulation": self.accumulation,
+            "layout": self.layout,
+        }
+
+    @property
+    def serving_plan(self) -> ServingFields:
+        """The server, as `ullage.estimate_serving` names it."""
+        return {
+            "engine": self.engine,
+            "context": self.context,
+            "users": self.users,
+            "weights": self.weights,
+            "kv": self.kv,
+            "utilization": self.utilization,
+            "block_size": self.block_size,
+            "lora_slots": self.lora_slots,
+            "lora_rank": self.lora_rank,
+            "tensor_parallel": self.tensor,
+        }
+
+
+def check_side(options: EstimateOptions) -> None:
+    """Refuses options of the other side, training or serving, which would have no effect."""
+    for name in _TRAINING if options.serve else _SERVING:
+        if getattr(options, name) not in (None, False):
+            flag = f"--{name.replace('_', '-')}"
+            raise SpecError(
+                f"{flag} belongs to training; leave it out, or leave out --serve" if options.serve
+                else f"{flag} belongs to serving; add --serve, or leave it out"
+            )  # fmt: skip
+
+
+def _parse_checkpointing(text: str | None) -> str | int | None:
+    """A kind of checkpointing, or the number of blocks between two."""
+    return int(text) if text is not None and text.isdecimal() else text

@@ -1,0 +1,62 @@
+"""What `ullage fit` was given, one field for each of its parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ullage.cli.output import Output
+from ullage.runs.job import ProgramOptions
+
+
+@dataclass(frozen=True, slots=True)
+class FitOptions:
+    """The parameters of `ullage fit`, named as there."""
+
+    program: tuple[str, ...]
+    gpu: str | None
+    memory: str | None
+    capability: str | None
+    budget: str | None
+    allow: str
+    objective: str
+    smallest_gpu: bool
+    max_batch: bool
+    largest: str | None
+    multiple_of: int | None
+    gpus: int
+    minutes: float | None
+    rates: str | None
+    ray: str | None
+    alloc_conf: str | None
+    steps: int | None
+    python: str | None
+    dummy_weights: bool
+    assume: tuple[str, ...]
+    output: Path | None
+    html: Path | None
+    as_json: bool
+    force: bool
+    quiet: bool
+
+    @property
+    def target(self) -> Output:
+        """How the result is shown; --output takes the plan, not the document."""
+        return Output(is_json=self.as_json, is_quiet=self.quiet, path=None, force=self.force)
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds after which no more plans are tried."""
+        from ullage.plan.budget import LIMIT_S
+
+        return LIMIT_S if self.minutes is None else 60 * self.minutes
+
+    @property
+    def of_program(self) -> ProgramOptions:
+        """The options that decide how the program runs, as `ullage.fit` names them."""
+        return {
+            "alloc_conf": self.alloc_conf,
+            "steps": self.steps,
+            "dummy_weights": self.dummy_weights,
+            "assume": self.assume,
+        }

@@ -1,0 +1,124 @@
+"""Options and arguments that several verbs have, each said once.
+
+@click.command("lock")
+@flags.python
+@flags.force
+def lock_command(*, python: str | None, force: bool) -> int: ...
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import click
+
+from ullage.cli.output import FILE
+
+_Options = TypeVar("_Options")
+
+# What is run.
+program = click.argument(
+    "program", nargs=-1, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGUMENTS]"
+)
+python = click.option(
+    "--python", metavar="PATH", help="Python interpreter of the program's environment."
+)
+alloc_conf = click.option(
+    "--alloc-conf", metavar="TEXT", help="Set PYTORCH_ALLOC_CONF for the program."
+)
+search_steps = click.option(
+    "--steps", type=int, metavar="N", help="Training steps of each run; default: 3."
+)
+dummy_weights = click.option("--dummy-weights", is_flag=True, help="Generate missing weight files.")
+assume = click.option(
+    "--assume",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Assumption about unknown values: nonzero=all|half|none|FRACTION, "
+    "experts=worst|balanced, values=plausible|zeros.",
+)
+
+# On what.
+memory = click.option(
+    "--memory", metavar="SIZE", help="Total memory of the GPU, for example 24GiB."
+)
+capability = click.option(
+    "--capability", metavar="M.N", help="Compute capability of the GPU, for example 8.9."
+)
+
+# Scenarios of ullage.toml.
+scenarios = click.argument("scenarios", nargs=-1, metavar="[SCENARIO]...")
+config = click.option(
+    "--config",
+    type=FILE,
+    metavar="FILE",
+    help="Configuration; default: ullage.toml in this directory or above.",
+)
+no_cache = click.option(
+    "--no-cache", is_flag=True, help="Run every scenario, even if its result is cached."
+)
+
+# What is written.
+plan_output = click.option(
+    "-o",
+    "--output",
+    type=FILE,
+    metavar="FILE",
+    help="Write the plan to this file, for example plan.json.",
+)
+document_output = click.option(
+    "-o", "--output", type=FILE, metavar="FILE", help="Also write the document (JSON)."
+)
+plot = click.option(
+    "--plot", type=FILE, metavar="FILE", help="Draw the result: .svg, .png or .pdf."
+)
+html = click.option("--html", type=FILE, metavar="FILE", help="Also write an HTML page.")
+as_json = click.option(
+    "--json", "as_json", is_flag=True, help="Print the JSON document instead of the report."
+)
+full = click.option("--full", is_flag=True, help="Print the full report instead of the short one.")
+force = click.option("--force", is_flag=True, help="Overwrite existing files.")
+quiet = click.option("--quiet", is_flag=True, help="Print only the first line.")
+quiet_run = click.option("--quiet", is_flag=True, help="Print only the verdict, without progress.")
+
+
+def as_record(
+    record: Callable[..., _Options],
+) -> Callable[[Callable[[_Options], int]], Callable[..., int]]:
+    """Lets a command take one record: a frozen dataclass with a field for each of its parameters.
+
+    @click.command("run")
+    @flags.force
+    @flags.as_record(RunOptions)
+    def run_command(options: RunOptions) -> int: ...
+    """
+
+    def wrap(command: Callable[[_Options], int]) -> Callable[..., int]:
+        @functools.wraps(command)
+        def call(**values: object) -> int:
+            return command(record(**values))
+
+        return call
+
+    return wrap
+
+
+def in_sections(sections: Mapping[str, Sequence[str]]) -> type[click.Command]:
+    """A kind of command whose --help has its options in sections.
+
+    Args:
+        sections: names of parameters by the title of their section; the rest comes last.
+    """
+
+    class Sectioned(click.Command):
+        def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+            params = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+            rows = {param.name: param.get_help_record(ctx) for param in params}
+            parts = {title: [rows.pop(name) for name in names] for title, names in sections.items()}
+            for title, records in {**parts, "Other": [*rows.values()]}.items():
+                with formatter.section(title):
+                    formatter.write_dl([row for row in records if row is not None])
+
+    return Sectioned

@@ -1,0 +1,32 @@
+"""`ullage estimate --serve`: what serving a model needs."""
+
+from __future__ import annotations
+
+from ullage.cli.options.estimate import EstimateOptions
+from ullage.cli.output import UNWRITABLE, write_result
+
+
+def show_serving(options: EstimateOptions, model: str) -> int:
+    """Estimates a server's memory and shows it; returns what to exit with."""
+    from ullage.api.serving import estimate_serving
+    from ullage.files import write_text
+    from ullage.report.text.serving import print_serving, serving_line
+
+    answer = estimate_serving(
+        model, gpu=options.gpu, which_gpu=options.which_gpu, **options.serving_plan
+    )
+    html, target = options.html, options.target
+    pages = [] if html is None else [write_text(answer.html, html, force=options.force)]
+    is_written = write_result(
+        target,
+        lambda: answer.document,
+        lambda: target.show(
+            answer.estimate,
+            serving_line,
+            lambda estimate, console: print_serving(estimate, answer.source, console, answer.gpus),
+        ),
+        pages,
+    )
+    if not is_written:
+        return UNWRITABLE
+    return 1 if answer.fits is False else 0

@@ -1,0 +1,103 @@
+"""The document of a check, schema "ullage.check/1".
+
+json.dumps(check_document(view), indent=2)
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ullage.gate.compare import Changed, Comparison
+from ullage.gate.lock import Entry
+from ullage.gate.reasons import name_place
+from ullage.gate.verdicts import Judged, exit_code_of
+from ullage.report.document.fields import Document
+
+if TYPE_CHECKING:
+    from ullage.report.views import CheckView
+
+CHECK_SCHEMA = "ullage.check/1"
+
+
+def check_document(view: CheckView) -> Document:
+    """The document of a check; sizes are bytes."""
+    return {
+        "schema": CHECK_SCHEMA,
+        "configuration": view.path.name,
+        "exit_code": int(exit_code_of(view.judged)),
+        "scenarios": [case_document(view, judged) for judged in view.judged],
+    }
+
+
+def case_document(view: CheckView, judged: Judged) -> Document:
+    """What a document says of one case."""
+    return {
+        "name": judged.name,
+        "scenario": judged.scenario.name,
+        "line": judged.scenario.line,
+        "state": judged.state.value,
+        "reason": judged.reason,
+        "takes_less": judged.is_less,
+        "is_cached": judged.is_kept,
+        "wall_s": round(judged.wall_s, 3),
+        "warnings": list(judged.warnings),
+        "output": judged.output,
+        "missing": list(judged.missing),
+        "devices": [_device(view, judged, comparison) for comparison in judged.comparisons],
+    }
+
+
+def _device(view: CheckView, judged: Judged, comparison: Comparison) -> Document:
+    changes, lines = comparison.changes, judged.measured[comparison.name].lines
+    return {
+        "name": comparison.name,
+        "found": entry_document(comparison.entry),
+        "locked": None if comparison.locked is None else entry_document(comparison.locked),
+        "judgements": [
+            {
+                "rule": judgement.rule.value,
+                "level": judgement.name,
+                "found_bytes": judgement.found_bytes,
+                "limit_bytes": judgement.limit_bytes,
+                "is_kept": judgement.is_kept,
+            }
+            for judgement in comparison.judgements
+        ],
+        "by_category": [_changed(row) for row in changes.categories],
+        "by_module": [_changed(row) for row in changes.modules],
+        "by_place": [_changed(row) | {"where": name_place(row, lines)} for row in changes.places],
+        "differs": [
+            {"name": name, "before": before, "after": after} for name, before, after in changes.keys
+        ],
+        "reasons": list(view.reasons(judged, comparison)) if _is_changed(comparison) else [],
+    }
+
+
+def _is_changed(comparison: Comparison) -> bool:
+    return not comparison.is_kept or comparison.is_less
+
+
+def entry_document(entry: Entry) -> Document:
+    """What a document says of an entry of the lock."""
+    return {
+        "key": asdict(entry.key),
+        "basis": entry.basis.value,
+        "assumed": list(entry.assumed),
+        "findings": list(entry.findings),
+        "peak_at": entry.moment,
+        **{f"peak_{name}": size for name, size in entry.peaks._asdict().items()},
+        "growth_bytes_per_step": entry.growth_bytes,
+        "categories": dict(entry.categories),
+        "modules": dict(entry.modules),
+        "places": dict(entry.places),
+    }
+
+
+def _changed(row: Changed) -> Document:
+    return {
+        "name": row.name,
+        "before_bytes": row.before_bytes,
+        "after_bytes": row.after_bytes,
+        "changed_bytes": row.changed_bytes,
+    }

@@ -1,0 +1,109 @@
+"""The document of a search for a plan, schema "ullage.fit/1".
+
+json.dumps(fit_document(report), indent=2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ullage.gpus.gpu import Gpu
+from ullage.plan.findings import Candidate, FitReport
+from ullage.plan.sizes.smallest import Smallest
+from ullage.report.semantics import semantics_of
+from ullage.techniques.technique import Action
+
+FIT_SCHEMA: Final = "ullage.fit/1"
+
+
+def fit_document(report: FitReport) -> dict[str, Any]:
+    """The document of a search; sizes are bytes, times seconds of a step by the model of costs."""
+    return {
+        "schema": FIT_SCHEMA,
+        "verdict": _verdict(report),
+        "program": list(report.program),
+        "torch": report.torch,
+        "gpu": report.gpu.slug,
+        "num_gpus": report.num_gpus,
+        "total_bytes": report.gpu.total_bytes,
+        "rates": _rates_document(report.gpu),
+        "budget_bytes": report.budget_bytes,
+        "exit_code": int(report.exit_code),
+        "failure": report.failure or None,
+        "warnings": list(report.warnings),
+        "plan": None if report.plan is None else report.plan.document,
+        "best": None if report.best is None else _candidate(report.best),
+        "as_it_is": _candidate(report.as_it_is),
+        "candidates": [_candidate(candidate) for candidate in report.candidates],
+        "front": [{"step_s": time, "peak_used_bytes": used} for time, used in report.front],
+        "bound_s": report.bound_s,
+        "gap_frac": report.gap,
+        "replayed": None if report.replayed is None else report.replayed.document,
+        "ended": report.ended or None,
+        "worst_rank": None if report.worst_rank is None else report.worst_rank._asdict(),
+        "blocks": [{"path": block.path, "class": block.kind} for block in report.blocks],
+        "left_out": dict(report.left_out),
+        "smallest_gpu": None if report.smallest is None else report.smallest.gpu,
+        "smallest": None if report.smallest is None else _smallest(report.smallest),
+        "num_runs": report.num_runs,
+        "wall_s": round(report.wall_s, 3),
+    }
+
+
+def _smallest(smallest: Smallest) -> dict[str, Any]:
+    return {
+        "gpu": smallest.gpu,
+        "name": smallest.name,
+        "peak_used_bytes": smallest.used_bytes,
+        "total_bytes": smallest.total_bytes,
+        "too_small": dict(smallest.too_small),
+    }
+
+
+def _rates_document(gpu: Gpu) -> dict[str, Any] | None:
+    rates = gpu.measured
+    return None if rates is None else {**rates.document, "source": rates.source}
+
+
+def _verdict(report: FitReport) -> str:
+    if report.failure:
+        return "failed"
+    if report.best is None:
+        return "does_not_fit"
+    return "fits" if report.best.is_as_it_is else "fits_under_plan"
+
+
+def describe_actions(actions: Sequence[Action]) -> list[dict[str, Any]]:
+    """The actions of a plan, in a document."""
+    return [
+        {
+            "technique": action.technique,
+            "modules": list(action.modules),
+            "settings": dict(action.settings),
+        }
+        for action in actions
+    ]
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    outcome = candidate.seen
+    return {
+        "name": candidate.name,
+        "actions": describe_actions(candidate.actions),
+        "semantics": semantics_of(candidate.actions).value,
+        "step_s": candidate.step_s,
+        "peak_allocated_bytes": candidate.peak_bytes,
+        "peak_used_bytes": candidate.used_bytes,
+        "why_not": candidate.why or None,
+        "configuration": candidate.configuration or None,
+        "seen": None
+        if outcome is None
+        else {
+            "fits": outcome.fits,
+            "peak_used_bytes": outcome.used_bytes,
+            "peak_allocated_bytes": outcome.allocated_bytes,
+            "num_alloc_retries": outcome.num_retries,
+            "host_bytes": outcome.host_bytes,
+        },
+    }

@@ -1,0 +1,70 @@
+"""The document of the catalogue of GPUs, schema "ullage.gpus/1".
+
+json.dumps(gpus_document(gpus, others), indent=2)
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from ullage.gpus import EstimateOnlyGpu, Gpu, sources_of
+from ullage.gpus.levels import memory_levels
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ullage.gpus import Source
+
+    Entry = Gpu | EstimateOnlyGpu
+
+SCHEMA: Final = "ullage.gpus/1"
+
+
+def gpus_document(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu]) -> dict[str, object]:
+    """The document `ullage.gpus/1`: each GPU with its figures, and for each figure its sources."""
+    entries: list[Entry] = [*gpus, *others]
+    sources = {source.id: source for entry in entries for source in list_sources(entry)}
+    return {
+        "schema": SCHEMA,
+        "gpus": [
+            {
+                **_plain(gpu),
+                "basis": {
+                    "total_bytes": name_basis(is_exact=gpu.is_total_exact),
+                    "context_bytes": name_basis(is_exact=False),
+                },
+                "memory_levels": [
+                    {"name": level.name, "bytes": level.num_bytes, "bytes_per_s": level.bytes_per_s}
+                    for level in memory_levels(gpu)
+                ],
+            }
+            for gpu in gpus
+        ],
+        "estimate_only": [_plain(other) for other in others],
+        "sources": {
+            key: {"title": s.title, "url": s.url, "opened": s.is_opened}
+            for key, s in sources.items()
+        },
+    }
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    """A record as JSON has it, with the sources of its figures."""
+    return {
+        **{name: value for name, value in asdict(entry).items() if name != "measured"},
+        "segment": entry.segment.value,
+        "sources": {k: [source.id for source in v] for k, v in sources_of(entry).items()},
+    }
+
+
+def list_sources(entry: Entry) -> list[Source]:
+    """Every source of a GPU once, in the order in which its figures need them."""
+    return list(
+        dict.fromkeys(source for sources in sources_of(entry).values() for source in sources)
+    )
+
+
+def name_basis(*, is_exact: bool) -> str:
+    """Whether a size was read to the byte."""
+    return "exact" if is_exact else "assumed"

@@ -1,0 +1,107 @@
+"""Memory over time in the trace event format, which ui.perfetto.dev and chrome://tracing open: what
+is reserved, live and asked for, what each category holds, steps and phases, what ran out.
+
+    with path.open("w", encoding="utf-8") as out:
+        write_trace_events(out, pages)
+
+Source: "Trace Event Format" of the Chromium project, the JSON object form: counters (C), complete
+events (X), instants (i) and metadata (M), times in microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO, TypeAlias
+
+import numpy as np
+
+from ullage.explain.moments.course import Course
+from ullage.explain.moments.levels import find_levels
+from ullage.explain.moments.phases import Phase
+from ullage.explain.moments.steps import PHASE_NAMES
+from ullage.report.page.payload import SnapshotPage
+from ullage.report.palette import CATEGORY_LOOKS
+from ullage.trace.model import Category
+from ullage.trace.snapshot import Action, Int64Array
+from ullage.units import format_bytes
+
+Event: TypeAlias = dict[str, Any]
+_STEPS, _PHASES = 1, 2  # threads, each a row
+
+
+def write_trace_events(out: TextIO, pages: Sequence[SnapshotPage]) -> None:
+    """Writes devices, each as a process. Where the file has no times, an event is 1 us."""
+    out.write('{"displayTimeUnit":"ms","traceEvents":[\n')
+    separator = ""
+    for page in pages:
+        for event in _events(page):
+            out.write(separator + json.dumps(event, separators=(",", ":")))
+            separator = ",\n"
+    out.write("\n]}\n")
+
+
+def _events(page: SnapshotPage) -> Iterator[Event]:
+    times = page.snapshot.events_of(page.device).time_us
+    times = times if times.any() else np.arange(page.replay.num_events)
+    # A value holds from its event on; the first is that of the moment before the trace.
+    moments = np.concatenate([times[:1], times]) if len(times) else np.zeros(1, np.int64)
+    yield _name("process_name", f"device {page.device} of {page.title}", pid=page.device)
+    if page.course is not None and len(times):
+        yield from _stretches(page.course, moments, page.device)
+    for name, level in _counters(page):
+        changes = np.flatnonzero(np.diff(level, prepend=-1))
+        for ts, value in zip(moments[changes].tolist(), level[changes].tolist(), strict=True):
+            yield {"name": name, "ph": "C", "ts": ts, "pid": page.device, "args": {"bytes": value}}
+    events = page.snapshot.events_of(page.device)
+    for number in np.flatnonzero(events.action == Action.OOM).tolist():
+        request = format_bytes(int(events.size_bytes[number]))
+        yield {"name": f"out of memory: no room for {request}", "ph": "i", "s": "p",
+               "ts": int(times[number]), "pid": page.device, "tid": _STEPS}  # fmt: skip
+
+
+def _name(kind: str, name: str, **where: int) -> Event:
+    return {"name": kind, "ph": "M", **where, "args": {"name": name}}
+
+
+def _stretches(course: Course, moments: Int64Array, device: int) -> Iterator[Event]:
+    """Steps, and the phases within them, from the event that begins one to that of the next."""
+    last = len(moments) - 1
+    if course.num_steps:
+        yield _name("thread_name", f"steps, {course.source.value}", pid=device, tid=_STEPS)
+    ends = course.step_ends.tolist()
+    for step, (begin, end) in enumerate(zip([0, *ends][:-1], ends, strict=True)):
+        yield _stretch(f"step {step}", moments, (begin, min(end, last)), device, _STEPS)
+    if not course.has_phases:
+        return
+    yield _name("thread_name", "phases", pid=device, tid=_PHASES)
+    begins = course.begin.tolist()
+    rows = zip(begins, [*begins, last][1:], course.phase.tolist(), strict=True)
+    for begin, end, code in rows:
+        name = PHASE_NAMES.get(Phase(code))
+        if name is not None:
+            yield _stretch(name, moments, (max(begin, 0), min(end, last)), device, _PHASES)
+
+
+def _stretch(
+    name: str, moments: Int64Array, between: tuple[int, int], device: int, row: int
+) -> Event:
+    begin, end = (int(moments[place]) for place in between)
+    return {"name": name, "ph": "X", "ts": begin, "dur": end - begin, "pid": device, "tid": row}
+
+
+def _counters(page: SnapshotPage) -> Iterator[tuple[str, Int64Array]]:
+    levels, blocks = find_levels(page.replay), page.replay.blocks
+    yield "reserved", levels.reserved_bytes
+    yield "live", levels.allocated_bytes
+    yield "requested", levels.requested_bytes
+    if page.category is None:
+        return
+    for code, category in enumerate(Category):
+        mine = page.category == code
+        if not mine.any():
+            continue
+        level = np.zeros(page.replay.num_events + 2, dtype=np.int64)
+        np.add.at(level, blocks.birth[mine] + 1, blocks.size_bytes[mine])
+        np.subtract.at(level, blocks.death[mine] + 1, blocks.size_bytes[mine])
+        yield f"live: {CATEGORY_LOOKS[category].label}", np.cumsum(level)[:-1]

@@ -1,0 +1,1 @@
+"""Pages for a browser and drawings, one file per verb."""

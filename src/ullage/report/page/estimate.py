@@ -1,0 +1,314 @@
+"""An estimate as one HTML file without script or network: the verdict, the bar, a step's course.
+
+render_estimate_page(answer)            the text of the file; the document is in it
+render_serving_page(found, source)      the same for a server
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any, Final, Protocol
+
+from ullage.estimate.serving.gpu_ranking import ServingRow
+from ullage.estimate.serving.serving_plan import ServingEstimate
+from ullage.estimate.training.answer import Answer, GpuRow, Knob, Largest
+from ullage.estimate.training.estimate import TrainingEstimate
+from ullage.report.document.estimate import estimate_document
+from ullage.report.document.serving import serving_document
+from ullage.report.page.estimate_graphics import Part, draw_course, draw_memory, swatch
+from ullage.report.palette import FREE_LOOK
+from ullage.report.text.estimate import estimate_line, host_line, look_of_term, recipe_line
+from ullage.report.text.serving import look_of_part, room_rows, serving_line
+from ullage.trace.category import Category
+from ullage.units import format_bytes
+from ullage.version import __version__
+
+__all__ = ["render_estimate_page", "render_serving_page"]
+
+_WORDS: Final = {"fits": "Fits", "may_fit": "May fit", "does_not_fit": "Does not fit"}
+_MOST_GPUS: Final = 24
+_HOW: Final = (
+    "Computed by ullage {version} from the model's configuration, on no GPU. Sizes are binary: "
+    "1 GiB is 1,073,741,824 bytes. Where a part has an interval, its likely size is drawn, and the "
+    "verdict goes by the upper end. The whole answer is in this file as JSON, in the element "
+    "<code>document</code>."
+)
+
+
+class _Term(Protocol):
+    """A part of the memory, of training or of a server."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def low_bytes(self) -> int: ...
+    @property
+    def high_bytes(self) -> int: ...
+    @property
+    def what(self) -> str: ...
+
+
+def render_estimate_page(answer: Answer) -> str:
+    """The page of what training needs."""
+    estimate = answer.estimate
+    parts = [Part(term.name, term.bytes, look_of_term(term).color) for term in estimate.terms]
+    document = estimate_document(answer)
+    bar = draw_memory(
+        parts,
+        gpu=estimate.gpu,
+        capacity_bytes=estimate.capacity_bytes,
+        interval=(estimate.low_bytes, estimate.high_bytes),
+    )
+    body = [
+        bar,
+        _legend(has_interval=True, has_limit=estimate.capacity_bytes is not None),
+        _terms(estimate.terms, parts, estimate.bytes, "in use"),
+        "<h2>Through one step</h2>",
+        '<p class="quiet">Allocated bytes, event by event, once the optimizer has its states.</p>',
+        draw_course(estimate.stretches, gpu=estimate.gpu, room_bytes=_room(estimate)),
+        _peaks(estimate),
+        _gpus(answer.gpus, estimate.gpu),
+        _largest(answer.largest),
+        _knobs(answer.knobs),
+        _list("What is taken for granted", estimate.assumptions),
+    ]
+    lead = estimate_line(answer)
+    facts = f"{estimate.num_parameters:,} parameters; {recipe_line(estimate)}"
+    return _page(estimate.model, document, lead=lead, facts=facts, body=body)
+
+
+def render_serving_page(
+    serving_estimate: ServingEstimate, source: str, gpus: Sequence[ServingRow] = ()
+) -> str:
+    """The page of what a server needs."""
+    terms = sorted(serving_estimate.terms, key=lambda term: look_of_part(term.name) is FREE_LOOK)
+    parts = [Part(term.name, max(0, term.bytes), look_of_part(term.name).color) for term in terms]
+    document = serving_document(serving_estimate, source, gpus)
+    gpu, capacity = serving_estimate.plan.gpu, serving_estimate.capacity_bytes
+    whole = sum(part.bytes for part in parts)
+    total = "the GPU" if whole == capacity else "needed" if capacity else "weights"
+    bar = draw_memory(parts, gpu=gpu.slug if gpu else None, capacity_bytes=capacity, interval=None)
+    groups = [
+        f"<dt>{group.num_layers} layers</dt><dd>{escape(group.name)}: "
+        f"{format_bytes(group.token_bytes)} a token, "
+        f"{format_bytes(group.request_bytes)} a request</dd>"
+        for group in serving_estimate.kv_groups
+    ]
+    body = [
+        bar,
+        _legend(has_interval=False, has_limit=capacity is not None),
+        _terms(terms, parts, whole, total),
+        _room_for_requests(serving_estimate),
+        f"<h2>What the layers keep</h2><dl>{''.join(groups)}</dl>",
+        _server_gpus(gpus, serving_estimate.plan.gpu.slug if serving_estimate.plan.gpu else None),
+        _list("To know", serving_estimate.remarks),
+        _list(
+            "Where each part comes from",
+            [f"{term.name}: {term.source}" for term in serving_estimate.terms],
+        ),
+    ]
+    plan = serving_estimate.plan
+    facts = (
+        f"{serving_estimate.num_parameters:,} parameters; {plan.engine}, weights {plan.weights}, "
+        f"KV cache {plan.precision}, {plan.tensor_parallel} GPU{'s' * (plan.tensor_parallel > 1)}"
+    )
+    return _page(
+        serving_estimate.model,
+        document,
+        lead=serving_line(serving_estimate),
+        facts=facts,
+        body=body,
+    )
+
+
+def _page(
+    model: str, document: Mapping[str, Any], *, lead: str, facts: str, body: Sequence[str]
+) -> str:
+    verdict = document["verdict"]
+    head, rest = _WORDS.get(verdict, "Needs"), lead
+    for word in ("fits", "may fit", "does not fit", "needs"):
+        if lead.startswith(word):
+            rest = lead.removeprefix(word).strip(" :")
+    if verdict is None and not lead.startswith("needs"):
+        head, rest = "A server", lead
+    # "<" is the one character that could end the element.
+    payload = json.dumps(document).replace("<", "\\u003c")
+    style = (files("ullage.report") / "assets" / "estimate.css").read_text(encoding="utf-8")
+    title = escape(f"{model}: {lead}")
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head>
+<body><header><p class="over">{escape(model)}</p>
+<h1 class="{verdict or "none"}">{head}</h1><p class="lead">{escape(rest)}</p>
+<p class="quiet">{escape(facts)}</p></header>
+<main>{"".join(body)}</main>
+<footer>{_HOW.format(version=__version__)}</footer>
+<script type="application/json" id="document">{payload}</script>
+</body></html>
+"""
+
+
+def _legend(*, has_interval: bool, has_limit: bool) -> str:
+    parts = []
+    if has_interval:
+        parts.append(
+            '<span><i class="hatched"></i>from the least to the most that is needed</span>'
+        )
+    if has_limit:
+        parts.append('<span><i class="full"></i>all that the GPU has</span>')
+    return f'<p class="legend">{"".join(parts)}</p>'
+
+
+def _table(heads: Sequence[str], rows: Iterable[str], *, kinds: Sequence[str]) -> str:
+    legend = "".join(
+        f'<th scope="col" class="{kind}">{head}</th>'
+        for head, kind in zip(heads, kinds, strict=True)
+    )
+    return (
+        f'<div class="scroll"><table><thead><tr>{legend}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _row(name: str, cells: Sequence[str], *, kinds: Sequence[str], kind: str = "") -> str:
+    """A row whose first cell, which is HTML, names it."""
+    rest = "".join(
+        f'<td class="{kind}">{cell}</td>' for cell, kind in zip(cells, kinds[1:], strict=True)
+    )
+    return f'<tr class="{kind}"><th scope="row">{name}</th>{rest}</tr>'
+
+
+def _terms(terms: Sequence[_Term], parts: Sequence[Part], whole: int, total: str) -> str:
+    kinds = ("", "number", "number", "what")
+    rows = []
+    for number, (term, part) in enumerate(zip(terms, parts, strict=True), 1):
+        interval = ""
+        low, high = max(0, term.low_bytes), max(0, term.high_bytes)
+        if low != high:
+            interval = f"{format_bytes(low)} to {format_bytes(high)}: "
+        share = f"{100 * part.bytes / whole:.1f} %"
+        cells = (format_bytes(part.bytes), share, escape(interval + term.what))
+        rows.append(_row(swatch(number, part.color) + escape(term.name), cells, kinds=kinds))
+    rows.append(_row(total, (format_bytes(whole), "100.0 %", ""), kinds=kinds, kind="total"))
+    return "<h2>What takes it</h2>" + _table(
+        ("part", "likely", "share", "what it is"), rows, kinds=kinds
+    )
+
+
+def _room(estimate: TrainingEstimate) -> int | None:
+    """What the GPU has for tensors."""
+    if estimate.capacity_bytes is None:
+        return None
+    around = (term.bytes for term in estimate.terms if term.category is Category.UNATTRIBUTED)
+    return estimate.capacity_bytes - sum(around)
+
+
+def _peaks(estimate: TrainingEstimate) -> str:
+    facts = [
+        f"<dt>{escape(name)}</dt><dd>{format_bytes(moment.allocated_bytes)} at most</dd>"
+        for name, moment in estimate.peaks.items()
+    ]
+    outside = f"<p>{escape(host_line(estimate.host))}</p>" if estimate.host.memory.high else ""
+    return f"<dl>{''.join(facts)}</dl>{outside}"
+
+
+def _gpus(rows: Sequence[GpuRow], here: str | None) -> str:
+    if not rows:
+        return ""
+    kinds = ("", "number", "number extra", "number", "number")
+    fitting = [row for row in rows if row.count]
+    chosen = fitting[:_MOST_GPUS] + [row for row in rows if row.gpu == here and not row.count]
+    cells = [
+        _row(
+            escape(row.gpu),
+            (
+                f"{row.count:,}" if row.count else "over 64", format_bytes(row.capacity_bytes),
+                format_bytes(row.high_bytes),
+                format_bytes(row.headroom_bytes) if row.count else "does not fit",
+            ),
+            kinds=kinds, kind="here" if row.gpu == here else "" if row.count else "not",
+        )
+        for row in chosen
+    ]  # fmt: skip
+    fewest = min((row.count for row in fitting if row.count), default=1)
+    least = sum(row.count == fewest for row in fitting)
+    others = len(fitting) - least
+    lead = (
+        f'<p class="quiet">It fits on {fewest} of {least} of the {len(rows)} GPUs of the catalogue'
+        f"{f', and sharded with ZeRO-3 on more of {others} others' if others else ''}.</p>"
+    )
+    heads = ("GPU", "how many", "memory", "needs at most", "left on each")
+    return f"<h2>Which GPU</h2>{lead}{_table(heads, cells, kinds=kinds)}"
+
+
+def _server_gpus(rows: Sequence[ServingRow], here: str | None) -> str:
+    if not rows:
+        return ""
+    kinds = ("", "number", "number", "number")
+    cells = [
+        _row(
+            escape(row.gpu),
+            (str(row.count), format_bytes(row.capacity_bytes), f"{row.users:,}"),
+            kinds=kinds,
+            kind="here" if row.gpu == here else "",
+        )
+        for row in [row for row in rows if row.count][:_MOST_GPUS]
+    ]
+    fitting = sum(row.count is not None for row in rows)
+    lead = f'<p class="quiet">The users fit on up to 8 of {fitting} of the {len(rows)} GPUs.</p>'
+    heads = ("GPU", "how many", "memory", "users, at least")
+    return f"<h2>Which GPU</h2>{lead}{_table(heads, cells, kinds=kinds)}"
+
+
+def _largest(largest: Largest | None) -> str:
+    if largest is None:
+        return ""
+    text = f"none: even 1 needs {format_bytes(largest.high_bytes)}"
+    if largest.value is not None:
+        text = f"<b>{largest.value:,}</b>, which needs {format_bytes(largest.high_bytes)}"
+    name = escape(f"{largest.knob} on {largest.gpu}")
+    return f"<h2>The largest that fits</h2><dl><dt>{name}</dt><dd>{text}</dd></dl>"
+
+
+def _knobs(knobs: Sequence[Knob]) -> str:
+    if not knobs:
+        return ""
+    kinds = ("", "number", "number", "number extra", "drawn")
+    most = max(knob.saved_bytes for knob in knobs)
+    rows = []
+    for knob in knobs:
+        percent = 100 * knob.more_compute
+        price = format_bytes(round(knob.saved_bytes / percent)) if percent >= 0.5 else "free"
+        bar = f'<span class="rate" style="width:{100 * knob.saved_bytes / most:.1f}%"></span>'
+        name = f'{escape(knob.name)}<span class="note">{escape(knob.remark)}</span>'
+        cells = (format_bytes(knob.saved_bytes), _signed(percent), price, bar)
+        rows.append(_row(name, cells, kinds=kinds))
+    heads = ("change", "saves", "compute", "for each %", "")
+    return "<h2>What would save memory</h2>" + _table(heads, rows, kinds=kinds)
+
+
+def _signed(percent: float) -> str:
+    return f"{percent:+.0f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def _room_for_requests(serving_estimate: ServingEstimate) -> str:
+    if not serving_estimate.users:
+        return ""
+    kinds = ("", "number", "number", "number")
+    rows = [
+        _row(escape(name), [format(value, how) for value in values], kinds=kinds)
+        for name, values, how in room_rows(serving_estimate)
+    ]
+    heads = ("", "at least", "likely", "at most")
+    return "<h2>Room for requests</h2>" + _table(heads, rows, kinds=kinds)
+
+
+def _list(title: str, lines: Sequence[str]) -> str:
+    if not lines:
+        return ""
+    return f"<h2>{title}</h2><ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"

@@ -1,0 +1,233 @@
+"""The pictures of an estimate's page, as HTML that needs no script: text keeps its size on a narrow
+screen, as only the shapes are stretched.
+
+draw_memory(parts, capacity_bytes=..., ...)     a bar of the GPU's memory, with an axis
+draw_course(stretches, room_bytes=...)          what is allocated through one step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import groupby
+from math import ceil, log2
+from typing import Final, NamedTuple
+
+from ullage.estimate.training.timeline import Stretch
+from ullage.units import format_bytes
+
+__all__ = ["Part", "draw_course", "draw_memory", "ink_on", "swatch"]
+
+_NAMED_SHARE: Final = 0.13
+_MARKED_SHARE: Final = 0.022
+"""Of the bar's width, from which on a part has room for its name, and for its number."""
+_NARROW_BAND: Final = 0.2
+_HEIGHT: Final = 1000
+_WIDTH: Final = 1000
+_DARKEST_FOR_BLACK: Final = 0.179
+"""The luminance at which black and white have the same contrast (WCAG 2.1)."""
+
+
+class Part(NamedTuple):
+    """A part of a bar."""
+
+    name: str
+    bytes: int
+    color: str
+
+
+def draw_memory(
+    parts: Sequence[Part], *, gpu: str | None, capacity_bytes: int | None,
+    interval: tuple[int, int] | None,
+) -> str:  # fmt: skip
+    """The parts side by side, to scale, above an axis.
+
+    Args:
+        parts: in the order of their numbers.
+        gpu: its name.
+        capacity_bytes: what it has; None: there is no GPU.
+        interval: the least and the most that is needed, hatched; None: not shown.
+    """
+    used = sum(part.bytes for part in parts)
+    top = max(used, capacity_bytes or 0, interval[1] if interval else 0, 1)
+    label = ", ".join(f"{part.name} {format_bytes(part.bytes)}" for part in parts)
+    hatched = ""
+    if interval:
+        low, high = interval
+        hatched = (
+            f'<span class="interval" style="{_place(low, top)};width:{_share(high - low, top)}" '
+            f'title="{format_bytes(low)} to {format_bytes(high)}"></span>'
+        )
+    limit = ""
+    if capacity_bytes is not None:
+        limit = f'<span class="limit" style="{_place(capacity_bytes, top)}"></span>'
+    return (
+        f'<div class="bar" role="img" aria-label="{escape(label)}">'
+        f"{''.join(_segments(parts, top))}{hatched}{limit}</div>"
+        f'<div class="axis" aria-hidden="true">{_axis(top, gpu, capacity_bytes)}</div>'
+    )
+
+
+def swatch(number: int, color: str) -> str:
+    """The number of a part on its colour."""
+    style = f"background:{color};color:{ink_on(color)}"
+    return f'<span class="swatch" style="{style}" aria-hidden="true">{number}</span>'
+
+
+def ink_on(color: str) -> str:
+    """Black or white, whichever can be read on a colour, "#rrggbb".
+
+    Source: WCAG 2.1, relative luminance.
+    """
+    shares = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in shares)
+    light = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "#000" if light > _DARKEST_FOR_BLACK else "#fff"
+
+
+def _segments(parts: Sequence[Part], top: int) -> Iterator[str]:
+    at = 0
+    for number, part in enumerate(parts, 1):
+        if part.bytes <= 0:
+            continue
+        share = part.bytes / top
+        text = ""
+        if share > _MARKED_SHARE:
+            name = f'<span class="name"> {escape(part.name)}</span>'
+            text = f"{number}{name if share > _NAMED_SHARE else ''}"
+        style = (
+            f"{_place(at, top)};width:{_share(part.bytes, top)};"
+            f"background:{part.color};color:{ink_on(part.color)}"
+        )
+        label = escape(f"{part.name}: {format_bytes(part.bytes)}")
+        yield f'<span class="part" style="{style}" title="{label}">{text}</span>'
+        at += part.bytes
+
+
+def _axis(top: int, gpu: str | None, capacity_bytes: int | None) -> str:
+    """Ticks, but where the name of the GPU needs the room."""
+    marks = []
+    if capacity_bytes is not None:
+        is_last = capacity_bytes > 0.7 * top
+        label = escape(f"{gpu} {format_bytes(capacity_bytes)}")
+        side = "last" if is_last else "middle"
+        marks.append(f'<b class="{side}" style="{_place(capacity_bytes, top)}">{label}</b>')
+    for tick in _ticks(top, 5):
+        is_taken = capacity_bytes is not None and abs(tick - capacity_bytes) < 0.25 * top
+        if tick and not is_taken:
+            marks.append(f'<span style="{_place(tick, top)}">{_tick_text(tick)}</span>')
+    return "".join(marks)
+
+
+def _ticks(top: int, count: int) -> range:
+    """Round numbers of bytes from 0 on, about so many."""
+    step = 2 ** max(0, ceil(log2(top / count)))
+    return range(0, top + 1, step)
+
+
+def _tick_text(size: int) -> str:
+    return format_bytes(size).replace(".0 ", " ")
+
+
+def _share(size: int, top: int) -> str:
+    return f"{100 * size / top:.3f}%"
+
+
+def _place(size: int, top: int) -> str:
+    return f"left:{_share(size, top)}"
+
+
+class _Pass(NamedTuple):
+    """One time that a stretch is passed through: events along the axis, and bytes."""
+
+    phase: str
+    begin: int
+    peak_at: int
+    end: int
+    start_bytes: int
+    peak_bytes: int
+    end_bytes: int
+
+
+def draw_course(stretches: Sequence[Stretch], *, gpu: str | None, room_bytes: int | None) -> str:
+    """The allocated bytes through one step, event by event.
+
+    Args:
+        stretches: of an estimate; its building is left out.
+        gpu: its name.
+        room_bytes: what it has for tensors; drawn where the curve comes near it.
+    """
+    passes = list(_unroll(stretches))
+    if not passes:
+        return ""
+    last, peak = passes[-1].end, max(passes, key=lambda stretch: stretch.peak_bytes)
+    top = ceil(1.2 * peak.peak_bytes)
+    points = [
+        point
+        for stage in passes
+        for point in (
+            (stage.begin, stage.start_bytes),
+            (stage.peak_at, stage.peak_bytes),
+            (stage.end, stage.end_bytes),
+        )
+    ]  # fmt: skip
+    line = " ".join(f"{_WIDTH * x / last:.2f},{_HEIGHT * (1 - y / top):.2f}" for x, y in points)
+    ticks = [tick for tick in _ticks(top, 5) if tick < 0.93 * top]  # above are the bands' names
+    grid = "".join(_level(tick, top, "grid", "") for tick in ticks)
+    limit = ""
+    if room_bytes is not None and 0 < room_bytes < top:
+        limit = _level(room_bytes, top, "full", f"{gpu} is full")
+    scale = "".join(
+        f'<span style="bottom:{_share(tick, top)}">{_tick_text(tick)}</span>' for tick in ticks
+    )
+    side = "before" if peak.peak_at > 0.6 * last else "after"
+    dot = (
+        f'<span class="dot {side}" style="{_place(peak.peak_at, last)};'
+        f'bottom:{_share(peak.peak_bytes, top)}"><b>{format_bytes(peak.peak_bytes)}</b></span>'
+    )
+    label = f"allocated memory through a step, at most {format_bytes(peak.peak_bytes)}"
+    return (
+        f'<div class="course" role="img" aria-label="{label}"><div class="scale">{scale}</div>'
+        f'<div class="plot">{_bands(passes)}{grid}'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none">'
+        f'<polygon points="0,{_HEIGHT} {line} {_WIDTH},{_HEIGHT}"/>'
+        f'<polyline points="{line}"/></svg>'
+        f"{limit}{dot}</div></div>"
+    )
+
+
+def _unroll(stretches: Sequence[Stretch]) -> Iterator[_Pass]:
+    at = 0
+    for stretch in stretches:
+        if stretch.phase == "build":
+            continue
+        length = max(1, stretch.end - stretch.begin)
+        for time in range(stretch.repeats):
+            start = stretch.start_bytes + time * stretch.delta_bytes
+            peak_at = at + min(length, max(0, stretch.high_position - stretch.begin))
+            peak, after = start + stretch.high_bytes, start + stretch.delta_bytes
+            yield _Pass(stretch.phase, at, peak_at, at + length, start, peak, after)
+            at += length
+
+
+def _bands(passes: Sequence[_Pass]) -> str:
+    """A ground for each phase, and its name."""
+    bands = []
+    names = set()  # each once: micro-batches have many
+    last = passes[-1].end
+    for number, (phase, group) in enumerate(groupby(passes, key=lambda stretch: stretch.phase)):
+        members = list(group)
+        begin, end = members[0].begin, members[-1].end
+        width = end - begin
+        kind = "band" + (" odd" if number % 2 else "")
+        if width < _NARROW_BAND * last and (begin == 0 or end == last):
+            kind += " narrow" + (" first" if begin == 0 else "")
+        style = f"{_place(begin, last)};width:{_share(width, last)}"
+        name = "" if phase in names else f"<b>{phase}</b>"
+        names.add(phase)
+        bands.append(f'<span class="{kind}" style="{style}">{name}</span>')
+    return "".join(bands)
+
+
+def _level(size: int, top: int, kind: str, text: str) -> str:
+    return f'<span class="level {kind}" style="bottom:{_share(size, top)}">{escape(text)}</span>'

@@ -1,0 +1,90 @@
+"""An explained snapshot as one HTML file.
+
+render_page(view)          the text of the file
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ullage.errors import SnapshotError
+from ullage.explain.rules.rule import Finding as Found
+from ullage.explain.snapshot import DeviceSnapshot
+from ullage.report.document.explain import explain_document
+from ullage.report.module_names import name_module
+from ullage.report.page.html import Answer, Finding, SnapshotPage, render_snapshot
+from ullage.report.page.terminal_html import to_html
+from ullage.report.text.explain import explain_line, print_explain, trial_line
+from ullage.report.text.explain_parts import describe_file
+from ullage.report.views import ExplainView
+from ullage.units import format_bytes
+
+_NOTHING = "the file tells of no device memory; there is nothing to draw"
+
+
+def render_page(view: ExplainView) -> str:
+    """The page of all devices; the one with the highest peak is shown first.
+
+    Raises:
+        SnapshotError: the file tells of no device memory.
+    """
+    pages = make_pages(view)
+    answer = Answer(
+        explain_line(view),
+        to_html(lambda console: print_explain(view, console)),
+        explain_document(view),
+    )
+    return render_snapshot(*pages, title=Path(view.path).name, answer=answer)
+
+
+def make_pages(view: ExplainView) -> list[SnapshotPage]:
+    """What a page knows of each device, the highest peak first.
+
+    Raises:
+        SnapshotError: the file tells of no device memory.
+    """
+    devices = sorted(view.report.devices, key=lambda device: -device.peak_allocated_bytes)
+    if not devices:
+        raise SnapshotError(f"{view.path!r}: {_NOTHING}")
+    return [make_page(view, device) for device in devices]
+
+
+def _finding_text(finding: Found) -> str:
+    """The evidence, the change, and whether it makes the program fit."""
+    parts = ["\n".join(finding.evidence), f"do: {finding.change}"]
+    if finding.trial is not None:
+        parts.append(trial_line(finding.trial))
+    return "\n\n".join(parts)
+
+
+def make_page(view: ExplainView, device: DeviceSnapshot) -> SnapshotPage:
+    """What a page knows of one device."""
+    report = view.report
+    findings = tuple(
+        Finding(
+            code=finding.rule.code, title=finding.what, bytes=finding.gain_bytes,
+            text=_finding_text(finding),
+        )
+        for finding in view.findings
+        if finding.device == device.index
+    )  # fmt: skip
+    name = Path(view.path).name
+    modules = device.owners.modules
+    return SnapshotPage(
+        title=name if len(report.devices) == 1 else f"{name}, device {device.index}",
+        snapshot=report.snapshot,
+        replay=device.replay,
+        device=device.index,
+        category=device.owners.category,
+        is_guess=not device.owners.is_known,
+        module=None if modules is None else modules.index + 1,  # the first name is of no module
+        module_names=() if modules is None else ("", *map(name_module, modules.names)),
+        course=device.course,
+        findings=findings,
+        summary=(
+            ("verdict", explain_line(view)),
+            ("allocated", format_bytes(device.peak_allocated_bytes, 2)),
+            ("reserved", format_bytes(device.peak_reserved_bytes, 2)),
+        ),
+        notes=(*describe_file(report), *filter(None, (report.record_remark,))),
+    )

@@ -1,0 +1,90 @@
+"""A search as one HTML file without script or network: the plans, and time against memory.
+
+render_fit_page(report)         the text of the file; the document is in it
+"""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from importlib.resources import files
+from typing import Final
+
+from ullage.plan.findings import FitReport
+from ullage.report.document.fit import fit_document
+from ullage.report.page.terminal_html import to_html
+from ullage.report.text.fit import fit_line, print_fit
+from ullage.units import GIB, format_bytes
+from ullage.version import __version__
+
+_WIDTH, _HEIGHT, _MARGIN = 720, 320, 56
+_WORDS: Final = {
+    "fits": "Fits as it is",
+    "fits_under_plan": "Fits under a plan",
+    "does_not_fit": "Does not fit",
+    "failed": "The program failed",
+}
+
+
+def render_fit_page(report: FitReport) -> str:
+    """The page of a search."""
+    document = fit_document(report)
+    # "<" is the one character that could end the element.
+    payload = json.dumps(document).replace("<", "\\u003c")
+    style = (files("ullage.report") / "assets" / "estimate.css").read_text(encoding="utf-8")
+    kind = "does_not_fit" if report.best is None else "fits"
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{escape(fit_line(report))}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head>
+<body><header><p class="over">{escape(" ".join(report.program))}</p>
+<h1 class="{kind}">{_WORDS[document["verdict"]]}</h1>
+<p class="lead">{escape(fit_line(report))}</p></header>
+<main><h2>Time against memory</h2>
+<p class="quiet">Each point is a plan that no other beats on both, by the profile and the model of
+costs; the large one is the fastest that was seen to fit, the dashed line the budget.</p>
+{draw_front(report)}
+<h2>Plans</h2><pre>{to_html(lambda console: print_fit(report, console))}</pre></main>
+<footer>ullage {__version__}. The whole answer is in this file as JSON, in the element
+<code>document</code>.</footer>
+<script type="application/json" id="document">{payload}</script>
+</body></html>
+"""
+
+
+def draw_front(report: FitReport) -> str:
+    """The front as SVG: milliseconds of a step across, what is used of the device upward."""
+    if not report.front:
+        return ""
+    points = [(1e3 * time, used / GIB) for time, used in report.front]
+    low, high = points[0][0], points[-1][0]
+    top = max([report.budget_bytes / GIB, *(used for _, used in points)])
+    best = report.best
+
+    def at(time: float, used: float) -> tuple[float, float]:
+        x = _MARGIN + (time - low) / ((high - low) or 1.0) * (_WIDTH - 2 * _MARGIN)
+        return x, _HEIGHT - _MARGIN - used / top * (_HEIGHT - 2 * _MARGIN)
+
+    def dot(time: float, used: float, radius: float, name: str) -> str:
+        x, y = at(time, used)
+        title = escape(f"{name}{time:.1f} ms, {used:.2f} GiB")
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}"><title>{title}</title></circle>'
+
+    dots = [dot(time, used, 2.5, "") for time, used in points]
+    if best is not None:
+        dots.append(dot(1e3 * best.step_s, best.used_bytes / GIB, 7, f"{best.name}: "))
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in points))
+    right, bottom, limit = (
+        _WIDTH - _MARGIN,
+        _HEIGHT - _MARGIN,
+        at(low, report.budget_bytes / GIB)[1],
+    )
+    label = "Milliseconds of a step against what is used of the device"
+    return f"""<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}"
+ fill="currentColor" stroke="currentColor" font-size="12">
+<path d="M{_MARGIN} {_MARGIN}V{bottom}H{right}" fill="none"/>
+<path d="M{_MARGIN} {limit:.1f}H{right}" fill="none" stroke-dasharray="6 4"/>
+<polyline points="{path}" fill="none" opacity="0.4"/>{"".join(dots)}
+<g stroke="none"><text x="{_MARGIN}" y="{bottom + 20}">{low:.1f} ms</text>
+<text x="{right}" y="{bottom + 20}" text-anchor="end">{high:.1f} ms a step</text>
+<text x="{_MARGIN}" y="{_MARGIN - 10}">{format_bytes(int(top * GIB))} of the device</text></g>
+</svg>"""

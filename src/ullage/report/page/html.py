@@ -1,0 +1,90 @@
+"""Memory snapshots as one HTML file that needs nothing else: no network, no other file.
+
+Path("report.html").write_text(render_snapshot(page), encoding="utf-8")
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from ullage.report.page.payload import Finding, SnapshotPage, pack_page
+
+__all__ = ["Answer", "Finding", "SnapshotPage", "render_comparison", "render_snapshot"]
+
+# In the order in which they need each other.
+_SCRIPTS = (
+    "format.js", "unpack.js", "run.js", "levels.js", "draw_gl.js", "draw_pixels.js", "map.js",
+    "timeline.js", "panel.js", "treemap.js", "segments.js", "search.js", "details.js", "page.js",
+    "open.js",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the terminal says, said by the page too.
+
+    Attributes:
+        verdict: the first line.
+        report: all of it, as HTML (see `terminal_html`).
+        document: what --json prints; it is in the page's element `document`.
+    """
+
+    verdict: str
+    report: str
+    document: Mapping[str, Any]
+
+
+def render_snapshot(*pages: SnapshotPage, title: str = "", answer: Answer | None = None) -> str:
+    """The page of one or more devices, of which one is looked at at a time.
+
+    Args:
+        pages: the device that is shown first comes first.
+        title: of the whole; by default the first page's.
+        answer: the report that it goes with.
+    """
+    return _render(pages, title or pages[0].title, answer, how="devices")
+
+
+def render_comparison(
+    before: SnapshotPage, after: SnapshotPage, *, answer: Answer | None = None
+) -> str:
+    """The page of two runs, one above the other on the same axes."""
+    pages = (before, after)
+    return _render(pages, " and ".join(page.title for page in pages), answer, how="comparison")
+
+
+def _render(pages: tuple[SnapshotPage, ...], title: str, answer: Answer | None, *, how: str) -> str:
+    payloads = [
+        f'<script type="application/octet-stream" class="run">{pack_page(page)}</script>'
+        for page in pages
+    ]
+    if answer is not None:
+        # "<" is the one character that could end the element.
+        document = json.dumps(answer.document, separators=(",", ":")).replace("<", "\\u003c")
+        payloads.append(f'<script type="application/json" id="document">{document}</script>')
+    scripts = "\n".join(_asset(name) for name in _SCRIPTS)
+    # From the end to the beginning, so that no mark is looked for in what was put in before.
+    parts = {
+        "/*script*/": f'"use strict";\n{scripts}',
+        "<!--runs-->": "\n".join(payloads),
+        "<!--report-->": "" if answer is None else f"<pre>{answer.report}</pre>",
+        "<!--verdict-->": "" if answer is None else escape(answer.verdict),
+        "<!--heading-->": escape(title),
+        "<!--how-->": how,
+        "/*style*/": _asset("style.css"),
+        "<!--title-->": escape(title),
+    }
+    text = _asset("page.html")
+    for mark, part in parts.items():
+        before, _, after = text.partition(mark)
+        text = before + part + after
+    return text
+
+
+def _asset(name: str) -> str:
+    return (files("ullage.report") / "assets" / name).read_text(encoding="utf-8")

@@ -1,0 +1,58 @@
+"""A run as one HTML file: the snapshot of each of its processes, and what the terminal says.
+
+render_run_page(report)          the text of the file
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ullage.errors import SnapshotError
+from ullage.explain.remedies import derive_trials
+from ullage.explain.rules.registry import find_findings
+from ullage.explain.run import Process, RunReport
+from ullage.explain.snapshot import explain_snapshot
+from ullage.report.document.run import run_document
+from ullage.report.page.explain import make_pages
+from ullage.report.page.html import Answer, SnapshotPage, render_snapshot
+from ullage.report.page.terminal_html import to_html
+from ullage.report.text.run import print_run, verdict_line
+from ullage.report.views import ExplainView
+from ullage.trace.snapshot_reader import read_snapshot
+
+
+def render_run_page(report: RunReport) -> str:
+    """The page of a run: the devices of all processes whose snapshots were kept.
+
+    Raises:
+        SnapshotError: none was kept, or one cannot be read or tells of no device memory.
+    """
+    processes = [process for process in report.processes if process.snapshot is not None]
+    if not processes:
+        raise SnapshotError(
+            "no snapshot of the run was kept: the program used no GPU, or no file was named for it"
+        )
+    pages = [
+        page for process in processes for page in _make_pages(process, is_only=len(processes) == 1)
+    ]
+    answer = Answer(
+        verdict_line(report),
+        to_html(lambda console: print_run(report, console)),
+        run_document(report),
+    )
+    program = report.program.argv
+    title = " ".join((Path(program[0]).name, *program[1:])) if program else "run"
+    return render_snapshot(*pages, title=title, answer=answer)
+
+
+def _make_pages(process: Process, *, is_only: bool) -> list[SnapshotPage]:
+    """The devices of a process, which are called by its rank where there are others."""
+    snapshot = explain_snapshot(read_snapshot(Path(str(process.snapshot))))
+    findings = process.findings or derive_trials(snapshot, find_findings(snapshot))
+    pages = make_pages(ExplainView(str(process.snapshot), snapshot, findings))
+    record = process.record
+    if is_only:
+        return pages
+    which = f"process {record.pid}" if record.rank is None else f"rank {record.rank}"
+    return [replace(page, title=f"{which}, device {page.device}") for page in pages]

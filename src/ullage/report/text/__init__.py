@@ -1,0 +1,1 @@
+"""Reports for people: text on a terminal, one file per verb."""

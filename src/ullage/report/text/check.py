@@ -1,0 +1,247 @@
+"""A check of scenarios, for people.
+
+render_check(view, width=80)          a text
+print_check(view, Console())          the same on a terminal
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ullage.explain.compare.changes import signed
+from ullage.gate.compare import HEADROOM, Changed, Comparison, Judgement, Rule
+from ullage.gate.figures import OUTSIDE
+from ullage.gate.reasons import name_place
+from ullage.gate.verdicts import Judged, State, exit_code_of
+from ullage.report.module_names import name_module
+from ullage.report.palette import CATEGORY_LOOKS
+from ullage.report.terminal import make_grid, print_parts, render
+from ullage.report.views import CheckView
+from ullage.units import format_bytes
+
+_MAX_ROWS = 6
+_STYLES = {
+    State.PASSED: "green",
+    State.UNLOCKED: "yellow",
+    State.EXCEEDED: "bold red",
+    State.OUT_OF_MEMORY: "bold red",
+    State.FAILED: "bold yellow",
+}
+
+
+def render_check(view: CheckView, width: int = 80) -> str:
+    """The check as a text without colour, `width` columns wide."""
+    return render(lambda console: print_check(view, console), width)
+
+
+def print_check(view: CheckView, console: Console) -> None:
+    """Prints the check."""
+    print_parts(_parts(view, console.width), console)
+
+
+def check_line(view: CheckView) -> str:
+    """The result, in one line."""
+    counts = Counter(judged.state for judged in view.judged)
+    total = len(view.judged)
+    many = f"{total} scenario{'s' * (total != 1)}"
+    for state in (State.FAILED, State.OUT_OF_MEMORY, State.EXCEEDED):
+        if counts[state]:
+            return f"{state.value}: {counts[state]} of {many}"
+    return f"passed: {many}"
+
+
+def state_text(judged: Judged) -> str:
+    """The state of a case in a word or two."""
+    return f"{judged.state.value}, takes less" if judged.is_less else judged.state.value
+
+
+def case_line(judged: Judged) -> str:
+    """Why a case did not pass, in one line; empty where it passed."""
+    if judged.reason:
+        return judged.reason
+    broken = [describe(judgement) for comparison in judged.comparisons
+              for judgement in comparison.broken]  # fmt: skip
+    return "; ".join(broken)
+
+
+def describe(judgement: Judgement) -> str:
+    """A level that is not within its limit."""
+    taken, limit = (format_bytes(size, 2) for size in (judgement.found_bytes,
+                                                       judgement.limit_bytes))  # fmt: skip
+    which = "the budget" if judgement.rule is Rule.BUDGET else "the lock"
+    if judgement.name == HEADROOM:
+        return f"{taken} left, and {which} asks for {limit}"
+    over = format_bytes(judgement.found_bytes - judgement.limit_bytes, 2)
+    return f"{judgement.name} {taken}, {over} more than {which} allows"
+
+
+def update_command(judged: Judged) -> str:
+    """The command that takes what a case takes now for the lock."""
+    return f"ullage lock --update {judged.name}"
+
+
+def _parts(view: CheckView, width: int) -> Iterator[RenderableType]:
+    code = exit_code_of(view.judged)
+    yield Text(check_line(view), style="bold red" if code else "bold green")
+    yield _table(view.judged)
+    yield from _moments(view.judged)
+    for judged in view.judged:
+        if judged.state in {State.PASSED, State.UNLOCKED}:
+            continue
+        yield from _case_parts(view, judged, width)
+    yield from _remarks(view.judged, width)
+
+
+def _table(judged: Sequence[Judged]) -> Table:
+    table = make_grid("left", "right", "right", "right", "right", "left")
+    table.columns[0].overflow = "fold"
+    table.add_row("  scenario", "allocated", "change", "reserved", "device", "", style="dim")
+    for case in judged:
+        state = Text(state_text(case), style=_STYLES[case.state])
+        for comparison in case.comparisons:
+            peaks, locked = comparison.entry.peaks, comparison.locked
+            changed = ""
+            if locked is not None:
+                by = peaks.allocated_bytes - locked.peaks.allocated_bytes
+                changed = signed(by) if by else "none"
+            levels = (peaks.reserved_bytes, peaks.used_bytes)
+            table.add_row(
+                f"  {comparison.name}", format_bytes(peaks.allocated_bytes, 2), changed,
+                *(format_bytes(level, 2) for level in levels), state,
+            )  # fmt: skip
+        if not case.comparisons:
+            table.add_row(f"  {case.name}", "", "", "", "", state)
+    return table
+
+
+def _moments(judged: Sequence[Judged]) -> Iterator[Text]:
+    """Which requests ran when the most was allocated."""
+    texts = [
+        Text(f"  {comparison.name}: the most at {comparison.entry.moment}", style="dim")
+        for case in judged
+        if case.scenario.replay is not None
+        for comparison in case.comparisons
+        if comparison.entry.moment
+    ]
+    if texts:
+        yield Text()
+    yield from texts
+
+
+def _case_parts(view: CheckView, judged: Judged, width: int) -> Iterator[RenderableType]:
+    """What is wrong with a case, what changed, and why."""
+    if judged.reason:
+        yield _wrapped(f"{judged.name}: {judged.reason}", width, style="bold")
+        for line in judged.output.splitlines():
+            yield Text(f"  {line}", style="dim", no_wrap=True, overflow="fold")
+    for comparison in judged.comparisons:
+        if comparison.is_kept and judged.state is not State.OUT_OF_MEMORY:
+            continue
+        if not judged.reason:
+            yield _wrapped(comparison.name, width, style="bold")
+        for judgement in comparison.broken:
+            yield Text("\n".join(_wrap(describe(judgement), width)))
+        yield from _change_parts(view, judged, comparison, width)
+
+
+def _change_parts(
+    view: CheckView, judged: Judged, comparison: Comparison, width: int
+) -> Iterator[RenderableType]:
+    changes, lines = comparison.changes, judged.measured[comparison.name].lines
+    if changes.categories:
+        moment = comparison.entry.moment
+        at = f" ({moment})" if moment else ""
+        yield Text(f"\n  At the peak{at}, since it was locked")
+        table = make_grid("left", "right", "right", "right")
+        table.columns[0].overflow = "fold"
+        table.add_row("    ", "before", "now", "change", style="dim")
+        for title, rows in (
+            ("category", [(label_category(row.name), row) for row in changes.categories]),
+            ("module", [(label_module(row.name), row) for row in changes.modules]),
+            ("place", [(name_place(row, lines), row) for row in changes.places]),
+        ):
+            if rows:
+                table.add_row(f"    by {title}", style="dim")
+            for name, row in rows[:_MAX_ROWS]:
+                table.add_row(f"      {name}", *_sizes(row), style=_style(row.changed_bytes))
+        yield table
+    reasons = view.reasons(judged, comparison)
+    if reasons:
+        yield Text("\n  Why")
+    for reason in reasons:
+        yield Text("\n".join(_wrap(reason, width, "    ")))
+
+
+def _sizes(row: Changed) -> tuple[str, ...]:
+    sizes = (format_bytes(size, 2) for size in (row.before_bytes, row.after_bytes))
+    return (*sizes, signed(row.changed_bytes))
+
+
+def _remarks(judged: Sequence[Judged], width: int) -> Iterator[RenderableType]:
+    """What to do about cases that are not locked, that take more or less, or hold for another
+    torch: a remark, and a command where there is one.
+    """
+    remarks = [*_advice(judged)]
+    num_kept = sum(case.is_kept for case in judged)
+    if num_kept:
+        many = f"{num_kept} of {len(judged)}"
+        remarks.append((f"{many} not run: nothing that they depend on has changed", ""))
+    if remarks:
+        yield Text()
+    for text, command in remarks:
+        yield Text("\n".join(_wrap(text, width)))
+        if command:
+            yield Text(f"    {command}", no_wrap=True, overflow="ignore")
+
+
+def _advice(judged: Sequence[Judged]) -> Iterator[tuple[str, str]]:
+    new = [case.name for case in judged if case.state is State.UNLOCKED]
+    if new:
+        yield "judged by the budget alone; to lock what they take:", f"ullage lock {' '.join(new)}"
+    for case in judged:
+        rules = {broken.rule for two in case.comparisons for broken in two.broken}
+        keys = {key for two in case.comparisons for key in two.changes.keys}
+        if case.state is State.EXCEEDED and Rule.LOCK in rules:
+            yield f"to accept what {case.name} takes:", update_command(case)
+        elif case.is_less:
+            yield f"{case.name} takes less than it may; to keep it so:", update_command(case)
+        elif case.state is State.PASSED and keys:
+            changes = ", ".join(f"{name} {before or 'none'}" for name, before, _ in sorted(keys))
+            text = (
+                f"{case.name} was locked with {changes}, and takes no more now; to lock it again:"
+            )
+            yield text, update_command(case)
+        for name in case.missing:
+            yield f"{name} is locked and not there any more; to remove it:", "ullage lock"
+
+
+def label_category(name: str) -> str:
+    """A category for people."""
+    known = {category.value: look.label for category, look in CATEGORY_LOOKS.items()}
+    return known.get(name, name)
+
+
+def label_module(name: str) -> str:
+    """A module for people."""
+    return name_module(None if name == OUTSIDE else name)
+
+
+def _wrap(text: str, width: int, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=f"{indent}  ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _wrapped(text: str, width: int, style: str) -> Text:
+    return Text("\n" + "\n".join(_wrap(text, width, "")), style=style)
+
+
+def _style(changed_bytes: int) -> str:
+    return "red" if changed_bytes > 0 else "green"

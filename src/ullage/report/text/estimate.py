@@ -1,0 +1,255 @@
+"""The answer of `ullage estimate` about training, for people.
+
+print_estimate(answer, Console())     on a terminal
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Final
+
+from rich.console import Console, JustifyMethod, RenderableType
+from rich.text import Text
+
+from ullage.estimate.term import OwnedTerm
+from ullage.estimate.training.answer import Answer, GpuRow, Knob, Largest
+from ullage.estimate.training.estimate import TrainingEstimate
+from ullage.estimate.training.infinity import HostMemory
+from ullage.estimate.training.layout import Layout
+from ullage.report.document.estimate import name_verdict
+from ullage.report.palette import CACHE_LOOK, CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
+from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.trace.category import Category
+from ullage.units import format_bytes
+
+__all__ = [
+    "estimate_line",
+    "host_line",
+    "look_of_term",
+    "print_estimate",
+    "recipe_line",
+    "render_estimate",
+]
+
+_LOOK_OF_TERM: Final = {
+    "context": CONTEXT_LOOK,
+    "block rounding": CACHE_LOOK,
+    "cached blocks": CACHE_LOOK,
+}
+_RIGHT: Final[JustifyMethod] = "right"
+_MOST_GPUS: Final = 24
+_MOST_ALIKE: Final = 8
+_BAR_WIDTH: Final = 20
+
+
+def estimate_line(answer: Answer) -> str:
+    """The result, in one line."""
+    return _headline(answer.estimate).plain
+
+
+def render_estimate(answer: Answer, width: int = 80) -> str:
+    """The answer as a text without colour, `width` columns wide."""
+    return render(lambda console: print_estimate(answer, console), width)
+
+
+def print_estimate(answer: Answer, console: Console) -> None:
+    """Prints the answer."""
+    print_parts(_parts(answer, bar_mark(console)), console)
+
+
+def _headline(estimate: TrainingEstimate) -> Text:
+    between = f"{format_bytes(estimate.low_bytes)} to {format_bytes(estimate.high_bytes)}"
+    verdict = name_verdict(estimate)
+    if verdict is None and estimate.is_floor:
+        at_least = format_bytes(estimate.low_bytes)
+        return Text.assemble(
+            (f"needs at least {at_least}", "bold"),
+            "; activations come on top, and take a config.json to be known",
+        )
+    if estimate.capacity_bytes is None or verdict is None:
+        return Text.assemble((f"needs {between}", "bold"), " of a GPU")
+    if verdict == "fits":
+        left = format_bytes(estimate.capacity_bytes - estimate.high_bytes)
+        return Text.assemble(
+            ("fits", "bold green"), f" on {estimate.gpu}, {left} left; needs {between}"
+        )
+    if verdict == "may_fit":
+        return Text.assemble(
+            ("may fit", "bold yellow"),
+            f" on {estimate.gpu}: needs {between} of {format_bytes(estimate.capacity_bytes)}",
+        )
+    short = format_bytes(estimate.low_bytes - estimate.capacity_bytes)
+    return Text.assemble(
+        ("does not fit", "bold red"), f" on {estimate.gpu}: {short} short; needs {between}"
+    )
+
+
+def _parts(answer: Answer, bar: str) -> Iterator[RenderableType]:
+    estimate = answer.estimate
+    yield _headline(estimate)
+    yield Text(f"  {_model_line(answer)}", style="dim")
+    yield Text(f"  {recipe_line(estimate)}", style="dim")
+    where = (
+        f" ({estimate.peak.phase}{f', {estimate.peak.section}' if estimate.peak.section else ''})"
+    )
+    yield Text(f"\nMemory at the peak{where}", style="bold")
+    yield _terms_table(estimate, bar)
+    yield Text("\nPeak of each phase (allocated)", style="bold")
+    yield _phases_table(estimate)
+    if estimate.host.memory.high:
+        yield Text(f"\n{host_line(estimate.host)}")
+    if answer.gpus:
+        yield Text("\nWhich GPU", style="bold")
+        yield _gpus_table(answer.gpus)
+    if answer.largest is not None:
+        yield Text(f"\n{_largest_line(answer.largest)}")
+    if answer.knobs:
+        yield Text("\nWhat would change it", style="bold")
+        yield _knobs_table(answer.knobs)
+    yield Text("\nAssumed", style="bold")
+    for line in estimate.assumptions:
+        yield Text(f"  {line}")
+
+
+def host_line(host: HostMemory) -> str:
+    """What it needs outside of the GPU."""
+    low, likely, high = host.memory
+    line = f"Host memory of each rank: {format_bytes(likely)}"
+    line += f" ({format_bytes(low)} to {format_bytes(high)})" if low < high else ""
+    return line + (f"; on NVMe {format_bytes(host.disk_bytes)}" if host.disk_bytes else "")
+
+
+def _model_line(answer: Answer) -> str:
+    estimate = answer.estimate
+    source = f", as {answer.source} has it" if answer.source else ""
+    is_all = estimate.num_trainable == estimate.num_parameters
+    trained = "" if is_all else f", {estimate.num_trainable:,} of them trained"
+    is_divided = estimate.num_rank_parameters != estimate.num_parameters
+    share = f", {estimate.num_rank_parameters:,} of them on this GPU" if is_divided else ""
+    return f"{estimate.model}: {estimate.num_parameters:,} parameters{trained}{share}{source}"
+
+
+def recipe_line(estimate: TrainingEstimate) -> str:
+    """How it is trained, in one line."""
+    recipe = estimate.recipe
+    words = [f"batch {recipe.batch}"]
+    words += [f"length {recipe.length}"] if recipe.length is not None else []
+    words += [f"image {recipe.image}"] if recipe.image is not None else []
+    words += [recipe.precision, recipe.optimizer, f"attention {recipe.attention}"]
+    words += [f"checkpointing {recipe.checkpointing}"]
+    words += [f"accumulation {recipe.accumulation}"] if recipe.accumulation > 1 else []
+    words += _layout_words(recipe.layout)
+    return ", ".join(words)
+
+
+def _layout_words(layout: Layout) -> list[str]:
+    """How the job is spread, and which rank this is about."""
+    if layout.num_gpus == 1:
+        return []
+    words = [f"{layout.num_gpus} GPUs"]
+    words += [f"data {layout.data}"] if layout.data > 1 else []
+    words += [f"context {layout.context}"] if layout.context > 1 else []
+    words += [layout.sharding] if layout.num_replicas > 1 else []
+    words += [f"expert {layout.expert}"] if layout.expert > 1 else []
+    words += [f"tensor {layout.tensor}"] if layout.tensor > 1 else []
+    words += ["sequence parallel"] if layout.sequence else []
+    if layout.pipeline > 1:
+        words += [
+            f"pipeline {layout.pipeline} ({layout.schedule}, {layout.micro_batches} micro-batches)",
+            f"stage {layout.stage}, which needs most",
+        ]
+    words += ["shards in host memory"] if layout.offload and not layout.nvme else []
+    words += ["shards on NVMe"] if layout.nvme else []
+    return words
+
+
+def _terms_table(estimate: TrainingEstimate, bar: str) -> RenderableType:
+    table = make_grid("left", "right", "left", "left")
+    scale = max([term.bytes for term in estimate.terms] + [max(estimate.headroom_bytes or 0, 0)])
+    for term in estimate.terms:
+        if not term.high_bytes:
+            continue
+        margin = ""
+        if (term.low_bytes, term.high_bytes) != (term.bytes, term.bytes):
+            margin = f"{format_bytes(term.low_bytes)} to {format_bytes(term.high_bytes)}"
+        picture = draw_bar(look_of_term(term), term.bytes, scale, bar, _BAR_WIDTH)
+        table.add_row(
+            f"  {term.name}", format_bytes(term.bytes), picture, Text(margin, style="dim")
+        )
+    if estimate.capacity_bytes is not None:
+        free = estimate.capacity_bytes - estimate.bytes
+        if free > 0:
+            picture = draw_bar(FREE_LOOK, free, scale, bar, _BAR_WIDTH)
+            table.add_row("  free", format_bytes(free), picture, "")
+        table.add_row("  total", format_bytes(estimate.capacity_bytes), "", "")
+    return table
+
+
+def look_of_term(term: OwnedTerm) -> Look:
+    """The label and colour of a term."""
+    if term.category is Category.UNATTRIBUTED:
+        return _LOOK_OF_TERM.get(term.name, CONTEXT_LOOK)
+    return CATEGORY_LOOKS[term.category]
+
+
+def _phases_table(estimate: TrainingEstimate) -> RenderableType:
+    table = make_grid(*(_RIGHT for _ in estimate.peaks))
+    table.add_row(*(f"  {name}" for name in estimate.peaks), style="dim")
+    table.add_row(*(f"  {format_bytes(m.allocated_bytes)}" for m in estimate.peaks.values()))
+    return table
+
+
+def _gpus_table(rows: tuple[GpuRow, ...]) -> RenderableType:
+    table = make_grid("left", "right", "right", "right", "right", "right")
+    table.add_row("  GPU", "how many", "memory", "needs", "left", "of it", style="dim")
+    for row in _some(rows):
+        left = format_bytes(row.headroom_bytes) if row.count else "does not fit"
+        share = f"{100 * row.high_bytes / row.capacity_bytes:.0f} %"
+        table.add_row(
+            f"  {row.gpu}",
+            str(row.count or "over 64"),
+            format_bytes(row.capacity_bytes),
+            format_bytes(row.high_bytes),
+            left,
+            share,
+        )
+    if len(rows) > _MOST_GPUS:
+        table.add_row(f"  ({len(rows) - len(_some(rows))} more)", "", "", "", "", "")
+    return table
+
+
+def _some(rows: tuple[GpuRow, ...]) -> tuple[GpuRow, ...]:
+    """As many as a screen takes, some of each number."""
+    if len(rows) <= _MOST_GPUS:
+        return rows
+    gpu_rows: list[GpuRow] = []
+    for _, group in groupby(rows, key=lambda row: row.count):
+        gpu_rows += list(group)[:_MOST_ALIKE]
+    return tuple(gpu_rows[:_MOST_GPUS])
+
+
+def _largest_line(largest: Largest) -> str:
+    if largest.value is None:
+        return f"No {largest.knob} fits on {largest.gpu}: even 1 needs {_size(largest.high_bytes)}"
+    return (
+        f"Largest {largest.knob} that fits on {largest.gpu}: {largest.value:,}, "
+        f"which needs {_size(largest.high_bytes)}"
+    )
+
+
+def _size(size: int | None) -> str:
+    return "nothing" if size is None else format_bytes(size)
+
+
+def _knobs_table(knobs: tuple[Knob, ...]) -> RenderableType:
+    table = make_grid("left", "right", "right", "left")
+    table.add_row("", "saves", "more compute", "", style="dim")
+    for knob in knobs:
+        table.add_row(
+            f"  {knob.name}",
+            format_bytes(knob.saved_bytes),
+            f"{100 * knob.more_compute:.0f} %",
+            Text(knob.remark, style="dim"),
+        )
+    return table

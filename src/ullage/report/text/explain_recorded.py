@@ -1,0 +1,86 @@
+"""Parts of the report of a snapshot that only a run recorded by ullage has: dead weight, copies of
+each step, what a token costs.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from ullage.explain.owners.dead_weight import DeadWeight
+from ullage.explain.rules.case import MIN_BYTES, Case, category_of
+from ullage.explain.tokens import TokenGrowth
+from ullage.explain.transfers import Transfers
+from ullage.report.palette import CATEGORY_LOOKS
+from ullage.report.terminal import make_grid
+from ullage.units import format_bytes
+
+_MAX_DEAD = 6
+_TOKENS = (8_192, 131_072)
+
+
+def recorded_parts(case: Case, width: int) -> Iterator[RenderableType]:
+    """What was dead at the peak, what each step copies, what a token costs; nothing where nothing
+    of it is worth telling.
+    """
+    recorded = case.device.recorded
+    if recorded is None:
+        return
+    dead = recorded.dead
+    if dead is not None and case.is_worth(dead.size_bytes):
+        yield from _dead_parts(case, dead, width)
+    if recorded.transfers:
+        yield Text("\nCopies of each step after the first", style="bold")
+        for transfer in recorded.transfers:
+            yield Text(f"  {_transfer_text(transfer)}")
+    if recorded.tokens is not None:
+        yield Text("\nCache of a generating model", style="bold")
+        for line in _token_lines(recorded.tokens):
+            yield Text(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="  "))
+
+
+def _dead_parts(case: Case, dead: DeadWeight, width: int) -> Iterator[RenderableType]:
+    yield Text("\nDead at the peak: used for the last time before it", style="bold")
+    table = make_grid("right", "left", "left", "left")
+    table.columns[3].ratio = 1
+    table.add_row("  bytes", "owner", "last used", "where", style="dim")
+    blocks = dead.blocks[case.size_bytes[dead.blocks] >= MIN_BYTES]
+    for block in blocks[:_MAX_DEAD].tolist():
+        used = case.device.course.describe(int(dead.last_use[block]) - 1)
+        table.add_row(
+            f"  {format_bytes(int(case.size_bytes[block]))}",
+            CATEGORY_LOOKS[category_of(case, block)].label,
+            used or "before the steps",
+            Text(case.site(block), overflow="ellipsis", no_wrap=True),
+        )
+    rest = blocks[_MAX_DEAD:]
+    if len(rest):
+        size = format_bytes(int(case.size_bytes[rest].sum()))
+        table.add_row(f"  {size}", "", "", f"{len(rest):,} more blocks")
+    table.width = width
+    yield table
+
+
+def _transfer_text(transfers: Transfers) -> str:
+    where = "to the device" if transfers.is_to_device else "to the host"
+    memory = "pinned" if transfers.is_pinned else "pageable"
+    wait = ", waited for" if transfers.is_waited_for else ""
+    stream = ", on a stream of its own" if transfers.is_beside else ""
+    count = transfers.num_copies / transfers.num_steps
+    copies = f"{count:.3g} cop{'y' if count == 1 else 'ies'}"
+    return f"{format_bytes(transfers.step_bytes)} {where} in {copies}, {memory}{wait}{stream}"
+
+
+def _token_lines(tokens: TokenGrowth) -> Iterator[str]:
+    yield (
+        f"{format_bytes(tokens.token_bytes)} a token, all sequences together; "
+        f"{format_bytes(tokens.cache_bytes)} with {tokens.num_tokens:,} tokens at the end"
+    )
+    ahead = [count for count in _TOKENS if count > tokens.num_tokens]
+    if ahead:
+        yield "at this rate " + ", ".join(
+            f"{format_bytes(tokens.bytes_at(count))} with {count:,}" for count in ahead
+        )

@@ -1,0 +1,28 @@
+"""A table of modules: what they held at a moment, equal layers as one row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from ullage.explain.owners.modules import ModuleShare, merge_numbered
+from ullage.report.module_names import name_module
+from ullage.report.terminal import make_grid
+from ullage.units import format_bytes
+
+_MAX_ROWS = 8
+
+
+def module_table(shares: Sequence[ModuleShare]) -> Table:
+    """The largest first; of what is left over, the sum."""
+    merged = merge_numbered(shares)
+    table = make_grid("left", "right", "right")
+    for share in merged[:_MAX_ROWS]:
+        count = f"x {share.num_modules}" if share.num_modules > 1 else ""
+        table.add_row(f"  {name_module(share.path)}", format_bytes(share.size_bytes, 2), count)
+    rest = merged[_MAX_ROWS:]
+    if rest:
+        size = sum(share.size_bytes for share in rest)
+        table.add_row(f"  ({len(rest)} more)", format_bytes(size, 2))
+    return table

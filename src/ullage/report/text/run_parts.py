@@ -1,0 +1,143 @@
+"""Parts of the whole report of a run: peaks, steps, host memory, and what the answer rests on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ullage.explain.basis import Assumption
+from ullage.explain.device import DeviceReport
+from ullage.explain.host import HostMemory
+from ullage.explain.moments.steps import EvaluationPeak, StepPeak
+from ullage.explain.run import RunReport
+from ullage.report.terminal import make_grid
+from ullage.units import format_bytes
+
+_MAX_ROWS = 8
+_PHASES = ("forward", "backward", "optimizer")
+_PLACE_WIDTH = 24
+
+
+def peak_table(device: DeviceReport) -> Table:
+    """The highest bytes requested, allocated, reserved, and of the whole device."""
+    totals = device.totals
+    table = make_grid("left", "right", "right", "right")
+    sizes = (totals.peak_requested_bytes, totals.peak_allocated_bytes, totals.peak_reserved_bytes)
+    table.add_row("  requested", "allocated", "reserved", "whole device", style="dim")
+    cells = [format_bytes(size, 2) for size in (*sizes, device.peak_used_bytes)]
+    table.add_row(f"  {cells[0]}", *cells[1:])
+    return table
+
+
+def step_table(steps: Sequence[StepPeak], evaluations: Sequence[EvaluationPeak]) -> Table:
+    """Peaks of steps and their phases; equal steps in a row are one line, and of many lines the
+    middle is left out. All evaluations are one line.
+    """
+    groups = _equal_steps(steps)
+    rows = (
+        groups
+        if len(groups) <= _MAX_ROWS
+        else [*groups[: _MAX_ROWS // 2], *groups[-_MAX_ROWS // 2 :]]
+    )
+    table = make_grid("left", "right", "right", "right", "right", "right")
+    table.add_row("  step", "peak", *_PHASES, "reserved", style="dim")
+    for number, group in enumerate(rows):
+        if len(rows) < len(groups) and number == _MAX_ROWS // 2:
+            table.add_row(f"  ({len(groups) - len(rows)} more)")
+        first, last = group[0], group[-1]
+        name = f"{first.index}" if first is last else f"{first.index}-{last.index}"
+        phases = (first.phases.get(phase) for phase in _PHASES)
+        table.add_row(
+            f"  {name}" if first.is_complete else f"  {name} (unfinished)",
+            format_bytes(first.peak.allocated_bytes, 2),
+            *("" if phase is None else format_bytes(phase.allocated_bytes, 2) for phase in phases),
+            format_bytes(first.peak.reserved_bytes, 2),
+        )
+    if evaluations:
+        name = "evaluation" if len(evaluations) == 1 else f"evaluation x {len(evaluations)}"
+        peaks = [evaluation.peak for evaluation in evaluations]
+        allocated = format_bytes(max(peak.allocated_bytes for peak in peaks), 2)
+        reserved = format_bytes(max(peak.reserved_bytes for peak in peaks), 2)
+        table.add_row(f"  {name}", allocated, allocated, "", "", reserved)
+    return table
+
+
+def _equal_steps(steps: Sequence[StepPeak]) -> list[list[StepPeak]]:
+    """Steps in a row that would be shown alike."""
+    return [list(group) for _, group in itertools.groupby(steps, key=_shown_of_step)]
+
+
+def _shown_of_step(step: StepPeak) -> tuple[object, ...]:
+    phases = {name: peak.allocated_bytes for name, peak in step.phases.items()}
+    return step.is_complete, step.peak, sorted(phases.items())
+
+
+def host_table(host: HostMemory) -> Table:
+    """One line; what would be different with the GPU only where it is."""
+    columns = [("peak here", format_bytes(host.peak_bytes, 2))]
+    if host.needed_bytes > host.peak_bytes:
+        columns.append(("with a GPU at least", format_bytes(host.needed_bytes, 2)))
+    if host.pinned_peak_bytes:
+        columns.append(("pinned", format_bytes(host.pinned_peak_bytes, 2)))
+    table = make_grid("right", "right", "right")
+    names, sizes = zip(*columns, strict=True)
+    table.add_row(f"  {names[0]}", *names[1:], style="dim")
+    table.add_row(f"  {sizes[0]}", *sizes[1:])
+    return table
+
+
+def basis_parts(report: RunReport) -> Iterator[RenderableType]:
+    """How far the answer is exact, and a table of what it assumes."""
+    allocator, device = report.allocator_basis, report.device_basis
+    yield Text(
+        f"\nBasis: allocator {allocator.kind.value}, whole device {device.kind.value}", style="bold"
+    )
+    assumptions = list_assumptions(report)
+    if assumptions:
+        yield _assumption_table(assumptions)
+
+
+def list_assumptions(report: RunReport) -> list[Assumption]:
+    """What the answer assumes, the largest first."""
+    assumptions = (*report.allocator_basis.assumptions, *report.device_basis.assumptions)
+    return sorted(assumptions, key=lambda assumption: -assumption.size_bytes)
+
+
+def _assumption_table(assumptions: Sequence[Assumption]) -> Table:
+    table = make_grid("left", "left", "left", "right", "right")
+    table.columns[0].width = 0  # the margin, which wrapped lines keep too
+    table.columns[1].ratio, table.columns[2].max_width = 1, _PLACE_WIDTH
+    table.columns[3].no_wrap = table.columns[4].no_wrap = True
+    table.add_row("", "assumed", "where", "times", "bytes", style="dim")
+    groups = _assumption_groups(assumptions)
+    for group in groups[:_MAX_ROWS]:
+        where = group[0].where if len(group) == 1 else f"{len(group)} places"
+        count = sum(assumption.count for assumption in group)
+        table.add_row("", group[0].what, where, f"{count:,}", assumed_bytes(group))
+    if len(groups) > _MAX_ROWS:
+        table.add_row("", f"and {len(groups) - _MAX_ROWS} more, all of them in --json")
+    return table
+
+
+def _assumption_groups(assumptions: Sequence[Assumption]) -> list[list[Assumption]]:
+    """The assumptions of each row; in a long list, equal ones at many places share a row."""
+    if len(assumptions) <= _MAX_ROWS:
+        return [[assumption] for assumption in assumptions]
+    groups: dict[str, list[Assumption]] = {}
+    for assumption in assumptions:
+        groups.setdefault(assumption.what, []).append(assumption)
+    return list(groups.values())
+
+
+def assumed_bytes(group: Sequence[Assumption]) -> str:
+    """The ends of an assumed size; of values the bytes that were read."""
+    first = group[0]
+    if first.low_bytes is not None and first.high_bytes is not None:
+        low, high = format_bytes(first.low_bytes), format_bytes(first.high_bytes)
+        return f"{low.removesuffix(high[high.index(' ') :])} to {high}"
+    size_bytes = sum(assumption.size_bytes for assumption in group)
+    return format_bytes(size_bytes) if size_bytes else ""

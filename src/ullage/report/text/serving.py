@@ -1,0 +1,171 @@
+"""The answer of `ullage estimate --serve`, for people.
+
+print_serving(estimate, source, Console())    on a terminal
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from ullage.estimate.serving.gpu_ranking import ServingRow
+from ullage.estimate.serving.serving_plan import ServingEstimate, Verdict
+from ullage.estimate.term import Term
+from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
+from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.trace.category import Category
+from ullage.units import format_bytes
+
+__all__ = [
+    "look_of_part",
+    "print_serving",
+    "render_serving",
+    "room_rows",
+    "serving_line",
+]
+
+_BAR_WIDTH: Final = 20
+_MOST_GPUS: Final = 16
+_LOOKS: Final = {
+    "weights": CATEGORY_LOOKS[Category.PARAMETER],
+    "adapters and drafts": CATEGORY_LOOKS[Category.BUFFER],
+    "activations": CATEGORY_LOOKS[Category.ACTIVATION],
+    "working memory": CATEGORY_LOOKS[Category.TEMPORARY],
+    "CUDA graphs": CATEGORY_LOOKS[Category.WORKSPACE],
+    "context and libraries": CONTEXT_LOOK,
+    "left free": FREE_LOOK,
+    "KV cache": CATEGORY_LOOKS[Category.KV_CACHE],
+}
+_STYLES: Final = {
+    Verdict.FITS: "bold green",
+    Verdict.MAY_FIT: "bold yellow",
+    Verdict.DOES_NOT_FIT: "bold red",
+}
+
+
+def serving_line(serving_estimate: ServingEstimate) -> str:
+    """The result, in one line."""
+    return _headline(serving_estimate).plain
+
+
+def render_serving(
+    serving_estimate: ServingEstimate, source: str, width: int = 80, gpus: Sequence[ServingRow] = ()
+) -> str:
+    """The answer as a text without colour, `width` columns wide."""
+    return render(lambda console: print_serving(serving_estimate, source, console, gpus), width)
+
+
+def print_serving(
+    serving_estimate: ServingEstimate,
+    source: str,
+    console: Console,
+    gpus: Sequence[ServingRow] = (),
+) -> None:
+    """Prints the answer."""
+    print_parts(_parts(serving_estimate, source, bar_mark(console)), console)
+    if gpus:
+        print_parts([Text("\nWhich GPU", style="bold"), _gpus_table(gpus)], console)
+
+
+def _headline(serving_estimate: ServingEstimate) -> Text:
+    if serving_estimate.verdict is None or serving_estimate.plan.gpu is None:
+        each = format_bytes(serving_estimate.request_bytes)
+        return Text(
+            f"each request of {serving_estimate.plan.context:,} tokens keeps {each}", style="bold"
+        )
+    style = _STYLES[serving_estimate.verdict]
+    return Text.assemble(
+        (serving_estimate.verdict.value, style),
+        f" on {serving_estimate.plan.gpu.slug}: {serving_estimate.reason}",
+    )
+
+
+def _parts(serving_estimate: ServingEstimate, source: str, bar: str) -> Iterator[RenderableType]:
+    plan = serving_estimate.plan
+    origin = f", as {source} has it" if source else ""
+    yield _headline(serving_estimate)
+    yield Text(
+        f"  {serving_estimate.model}: {serving_estimate.num_parameters:,} parameters{origin}",
+        style="dim",
+    )
+    ranks = f", tensor parallel {plan.tensor_parallel}" if plan.tensor_parallel > 1 else ""
+    yield Text(f"  {plan.engine}, weights {plan.weights}, KV {plan.precision}{ranks}", style="dim")
+    yield Text(
+        "\nMemory of a GPU" if serving_estimate.capacity_bytes else "\nWeights", style="bold"
+    )
+    yield _terms_table(serving_estimate.terms, bar)
+    yield Text("\nWhat the layers keep", style="bold")
+    yield _groups_table(serving_estimate)
+    if serving_estimate.users:
+        yield Text("\nRoom for requests", style="bold")
+        yield _room_table(serving_estimate)
+    for remark in serving_estimate.remarks:
+        yield Text(f"\n{remark}", style="dim")
+
+
+def _terms_table(terms: Sequence[Term], bar: str) -> RenderableType:
+    table = make_grid("left", "right", "left", "left")
+    scale = max(term.bytes for term in terms)
+    for term in terms:
+        margin = ""
+        if (term.low_bytes, term.high_bytes) != (term.bytes, term.bytes):
+            margin = f"{format_bytes(term.low_bytes)} to {format_bytes(term.high_bytes)}"
+        picture = draw_bar(look_of_part(term.name), term.bytes, scale, bar, _BAR_WIDTH)
+        table.add_row(
+            f"  {term.name}", format_bytes(term.bytes), picture, Text(margin, style="dim")
+        )
+    return table
+
+
+def look_of_part(name: str) -> Look:
+    """The label and colour of a part of a server's memory."""
+    return _LOOKS.get(name, Look(name, "#999999"))
+
+
+def _groups_table(serving_estimate: ServingEstimate) -> RenderableType:
+    table = make_grid("left", "right", "right", "right")
+    table.add_row("", "layers", "a token", f"{serving_estimate.plan.context:,} tokens", style="dim")
+    for group in serving_estimate.kv_groups:
+        table.add_row(
+            f"  {group.name}",
+            str(group.num_layers),
+            format_bytes(group.token_bytes),
+            format_bytes(group.request_bytes),
+        )
+    return table
+
+
+def room_rows(serving_estimate: ServingEstimate) -> list[tuple[str, Sequence[float], str]]:
+    """What there is room for: a name, three values (low, likely, high), and how to format them."""
+    return [
+        (f"blocks of {serving_estimate.block_size} tokens", serving_estimate.num_blocks, ",d"),
+        ("tokens, as the engine counts", serving_estimate.tokens, ",d"),
+        ("requests at once", serving_estimate.concurrency, ",.2f"),
+        ("longest context of one user", serving_estimate.longest, ",d"),
+    ]
+
+
+def _gpus_table(rows: Sequence[ServingRow]) -> RenderableType:
+    """Those on which the users fit."""
+    table = make_grid("left", "right", "right", "right")
+    table.add_row("  GPU", "how many", "memory", "users, at least", style="dim")
+    fitting = [row for row in rows if row.count]
+    for row in fitting[:_MOST_GPUS]:
+        size = format_bytes(row.capacity_bytes)
+        table.add_row(f"  {row.gpu}", str(row.count), size, f"{row.users:,}")
+    rest = len(fitting) - _MOST_GPUS
+    if rest > 0:
+        table.add_row(f"  ({rest} more)", "", "", "")
+    table.add_row(f"  ({len(rows) - len(fitting)} on which they do not fit)", "", "", "")
+    return table
+
+
+def _room_table(serving_estimate: ServingEstimate) -> RenderableType:
+    table = make_grid("left", "right", "right", "right")
+    table.add_row("", "at least", "likely", "at most", style="dim")
+    for name, values, how in room_rows(serving_estimate):
+        table.add_row(f"  {name}", *(format(value, how) for value in values))
+    return table

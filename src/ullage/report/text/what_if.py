@@ -1,0 +1,201 @@
+"""A snapshot's requests under other settings, for people.
+
+render_what_if(report, width=80)      a text
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ullage.report.document.what_if import list_families
+from ullage.report.terminal import make_grid, print_parts, render
+from ullage.units import format_bytes
+from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
+from ullage.whatif.settings import MEANINGS, Family, Setting
+
+
+def render_what_if(report: WhatIfReport, width: int = 80) -> str:
+    """The replays as a text without colour, `width` columns wide."""
+    return render(lambda console: print_what_if(report, console), width)
+
+
+def print_what_if(report: WhatIfReport, console: Console) -> None:
+    """Prints the replays."""
+    print_parts(_parts(report, console.width), console)
+
+
+def what_if_line(report: WhatIfReport) -> str:
+    """The result, in one line."""
+    best, before = report.recommended, report.baseline.outcome
+    if report.contradictions:
+        return "nothing is recommended: the snapshot contradicts itself"
+    if report.is_too_small:
+        return (
+            f"no setting can help on {report.gpu}: {format_bytes(report.lower_bound_bytes, 2)} are "
+            f"live at once, and there are {format_bytes(report.free_bytes or 0, 2)}"
+        )
+    if best is None or best.outcome is None:
+        return "no setting that was tried is worth a change"
+    reserved = format_bytes(best.outcome.peak_reserved_bytes, 2)
+    if before is None:
+        return f"{_shown(best.setting)} reserves {reserved}"
+    if not before.fits:
+        return f"{_shown(best.setting)} has memory for it all ({reserved} reserved)"
+    saved = format_bytes(before.peak_reserved_bytes - best.outcome.peak_reserved_bytes, 2)
+    return f"{_shown(best.setting)} reserves {saved} less ({reserved})"
+
+
+def _parts(report: WhatIfReport, width: int) -> Iterator[RenderableType]:
+    yield Text(what_if_line(report), style="bold green" if report.recommended else "bold")
+    yield Text(_wrap(_how(report), width))
+    yield Text(_wrap(_check_text(report.check), width), style="" if report.check.is_exact
+               else "yellow")  # fmt: skip
+    yield Text("\nReserved at the peak", style="bold")
+    yield _settings_table(report)
+    if report.on_gpus:
+        yield Text("\nGPUs on which the settings decide", style="bold")
+        yield _gpus_table(report.on_gpus)
+    for remark in _remarks(report):
+        yield Text(_wrap(remark, width), style="yellow")
+    for contradiction in report.contradictions[:1]:
+        yield Text(_wrap(f"the snapshot contradicts itself: {contradiction}", width), style="red")
+    for note in report.notes:
+        yield Text(_wrap(f"note: {note}", width))
+    best = report.recommended
+    if best is not None:
+        yield Text("\nTo use it", style="bold")
+        yield Text(_wrap(_change(best.setting), width))
+    yield Text("\nWhat the settings do", style="bold")
+    for family in list_families(report):
+        yield Text(_wrap(f"{family.value}: {MEANINGS[family]}", width), style="dim")
+
+
+def _how(report: WhatIfReport) -> str:
+    where = "a GPU that never runs out"
+    if report.free_bytes is not None:
+        free = format_bytes(report.free_bytes, 2)
+        where = f"{report.gpu} ({free} beside the driver's context)"
+    return (
+        f"{report.num_requests:,} allocations of device {report.device}, made again by the "
+        f"allocator of torch {report.torch} on {where}"
+    )
+
+
+def _check_text(check: Check) -> str:
+    replayed = format_bytes(check.replayed_reserved_bytes, 2)
+    if check.is_exact:
+        return (
+            f"Check: under the recorded settings {replayed} reserved at the peak and "
+            f"{check.num_replayed_segments} segments at the end, to the byte what was recorded"
+        )
+    recorded = format_bytes(check.recorded_reserved_bytes, 2)
+    return (
+        f"Check: under the recorded settings {replayed} reserved at the peak, recorded {recorded}; "
+        f"{check.num_replayed_segments} segments at the end, recorded "
+        f"{check.num_recorded_segments}. Why they may differ: {'; '.join(check.reasons)}"
+    )
+
+
+def _settings_table(report: WhatIfReport) -> Table:
+    table = make_grid("left", "right", "right", "right")
+    for column in table.columns:
+        column.no_wrap = True
+    table.add_row("  setting", "reserved", "change", "unused", style="dim")
+    before = report.baseline.outcome
+    known = [tried for tried in report.tried[1:] if tried.outcome]
+    known.sort(key=lambda tried: tried.outcome.peak_reserved_bytes if tried.outcome else 0)
+    for tried in (report.baseline, *known):
+        outcome = tried.outcome
+        if outcome is None:
+            table.add_row(f"  {_shown(tried.setting)}: {tried.refusal}")
+            continue
+        changed = outcome.peak_reserved_bytes - (before or outcome).peak_reserved_bytes
+        table.add_row(
+            _name_cell(tried, outcome),
+            format_bytes(outcome.peak_reserved_bytes, 2),
+            "" if tried is report.baseline else f"{'+' * (changed > 0)}{format_bytes(changed, 2)}",
+            f"{100 * outcome.unused_frac:.1f} %",
+            style="bold green" if tried is report.recommended else "",
+        )
+    for label, size in (
+        (f"best packing found ({report.packing.method})", report.packing.size_bytes),
+        ("lower bound: live at once", report.lower_bound_bytes),
+    ):
+        table.add_row(f"  {label}", format_bytes(size, 2), "", "", style="dim")
+    return table
+
+
+def _name_cell(tried: Tried, outcome: Outcome) -> Text:
+    """The setting, a line for each of its parts, and what to know of it below."""
+    text = Text("  " + _shown(tried.setting).replace(",", ",\n    "))
+    if tried.setting.family is Family.RECORDED:
+        text.append(" (as recorded)")
+    if not outcome.fits:
+        text.append(f"\n    {_failure(outcome)}", style="red")
+    if outcome.num_retries:
+        text.append(f"\n    releases its cache {outcome.num_retries}x", style="yellow")
+    if tried.conflicts:
+        text.append("\n    not for this program", style="yellow")
+    return text
+
+
+def _remarks(report: WhatIfReport) -> Iterator[str]:
+    """Which settings are not for this program, or not for this torch, and why."""
+    reasons: dict[str, list[str]] = {}
+    for tried in report.tried:
+        for reason in tried.conflicts:
+            reasons.setdefault(f"not for this program: {reason}", []).append(_shown(tried.setting))
+        if tried.outcome is None and tried is not report.baseline:
+            reasons.setdefault(f"refused by torch {report.torch}: {tried.refusal}", []).append(
+                _shown(tried.setting)
+            )
+    for reason, names in reasons.items():
+        yield f"{', '.join(names)}: {reason}"
+
+
+def _failure(outcome: Outcome) -> str:
+    if outcome.failed_event is None:
+        return f"no memory for {outcome.num_failed_again} that failed when recorded"
+    if outcome.failed_event == -1:
+        return "no memory before the first event"
+    return f"no memory at event {outcome.failed_event:,}"
+
+
+def _gpus_table(on_gpus: tuple[OnGpu, ...]) -> Table:
+    table = make_grid("left", "right", "left", "left")
+    for on_gpu in on_gpus:
+        outcome = on_gpu.tried.outcome
+        answer = on_gpu.tried.refusal
+        if outcome is not None:
+            answer = "fits" if outcome.fits else _failure(outcome)
+        style = "green" if outcome is not None and outcome.fits else "red"
+        table.add_row(
+            f"  {on_gpu.gpu}", format_bytes(on_gpu.total_bytes, 2), _shown(on_gpu.tried.setting),
+            Text(answer, style=style),
+        )  # fmt: skip
+    return table
+
+
+def _shown(setting: Setting) -> str:
+    text = setting.text or "no setting"
+    return text if setting.fraction is None else f"{text}, process fraction {setting.fraction:g}"
+
+
+def _change(setting: Setting) -> str:
+    """What to do to run under a setting."""
+    if not setting.text:
+        return "leave PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF unset"
+    text = f"PYTORCH_ALLOC_CONF={setting.text} (torch 2.9 and earlier: PYTORCH_CUDA_ALLOC_CONF)"
+    if setting.fraction is None:
+        return text
+    call = f"torch.cuda.set_per_process_memory_fraction({setting.fraction:g})"
+    return f"{text}, and call {call} before the first allocation"
+
+
+def _wrap(text: str, width: int) -> str:
+    return "\n".join(textwrap.wrap(text, width - 2, initial_indent="  ", subsequent_indent="    "))
