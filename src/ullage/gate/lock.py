@@ -227,7 +227,7 @@ def _entry_table(entry: Entry) -> Table:
     for name in _SIZES:
         sizes: Mapping[str, int] = getattr(entry, name)
         if sizes:
-            table[name] = {siz: sizes[siz] for siz in sorted(sizes)}
+            table[name] = dict(sorted(sizes.items()))
     return table
 
 

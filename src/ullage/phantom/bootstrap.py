@@ -20,6 +20,7 @@ from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.native.libraries import LIBRARY_DIR
+from ullage.protocol.variables import PARENT, PLAN_NOTES, RUN_DIR
 from ullage.record.session.frameworks import note_framework
 from ullage.record.session.import_hooks import Load, around_import
 from ullage.record.session.tracebacks import clean_tracebacks
@@ -61,13 +62,14 @@ def stubs_for_libraries() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Has the kernel end this process when the one that ULLAGE_PARENT names ends, even if killed.
+    """Has the kernel end this process when the one named by the variable PARENT ends, even if
+    killed.
 
-    Only the process that `ullage run` started is told: it takes the variable out.
+    Only the process that `ullage run` started gets the variable, and takes it out.
     """
-    named = os.environ.pop("ULLAGE_PARENT", "")
-    if named.isdecimal():
-        end_with(int(named))
+    parent = os.environ.pop(PARENT, "")
+    if parent.isdecimal():
+        end_with(int(parent))
 
 
 def end_with(parent: int) -> None:
@@ -91,8 +93,8 @@ def start(wait: Callable[[Any], Asked] | None = None) -> None:
     if any(_COMPILE_WORKER in word for word in sys.orig_argv):
         return  # it asks what the device is, and takes nothing of it
     environment = dict(os.environ)
-    if "ULLAGE_RUN_DIR" in environment:
-        note_framework(Path(environment["ULLAGE_RUN_DIR"]))
+    if RUN_DIR in environment:
+        note_framework(Path(environment[RUN_DIR]))
 
     def load_and_watch(torch: ModuleType, load: Load) -> None:
         changed = _changed_variables(environment)
@@ -112,7 +114,7 @@ def install_plan(
     session: Session | None = None,
 ) -> None:
     """Has the plan of the run applied, where it has one."""
-    if "ULLAGE_PLAN_NOTES" in environment or wait is not None:
+    if PLAN_NOTES in environment or wait is not None:
         from ullage.techniques.applying.script import install_from
 
         install_from(environment, torch, wait, None if session is None else session.step_aside)

@@ -2,7 +2,7 @@
 capability.
 
 device = choose_device(gpu="rtx-4090")
-environment["ULLAGE_DEVICE"] = device.environment_text()
+environment[DEVICE] = device.environment_text()
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PhantomDevice:
         return _with_total(self.gpu, named, self.budget_bytes)
 
     def environment_text(self) -> str:
-        """What the native library reads in ULLAGE_DEVICE."""
+        """What the native library reads in the variable DEVICE."""
         gpu = self.gpu
         fields = {
             "name": gpu.name.replace(";", ","),

@@ -38,6 +38,8 @@ from ullage.phantom.program import UserProgram
 from ullage.phantom.rank import Rank
 from ullage.phantom.signals import handling, held_back, is_in_foreground
 from ullage.phantom.torch_build import TorchBuild
+from ullage.protocol.run import LoneRank, PlanVariables, RunVariables
+from ullage.protocol.variables import RUN_DIR
 from ullage.record.values.assume import WORST_CASE, Assumed
 
 if TYPE_CHECKING:
@@ -144,18 +146,11 @@ def make_environment(
     put_before(environment, "LD_LIBRARY_PATH", str(LIBRARY_DIR))
     put_before(environment, "PYTHONPATH", str(SITE_DIR))
     put_before(environment, "PATH", str(nvidia_smi.install(run_dir, sys.executable)))
-    environment |= {
-        "ULLAGE_PHANTOM": "1",
-        "ULLAGE_RUN_DIR": str(run_dir),
-        "ULLAGE_PARENT": str(os.getpid()),
-        "ULLAGE_DEVICE": device.environment_text(),
-        "ULLAGE_NUM_DEVICES": str(options.num_devices or (rank.local_world_size if rank else 1)),
-        "ULLAGE_LIBRARIES": build.libraries_text(),
-        "ULLAGE_SNAPSHOT": str(int(options.has_snapshot)),
-        "ULLAGE_PROGRESS": str(run_dir / PROGRESS_FILE),
-    }
     environment |= compiler_variables(run_dir, environment)
-    for name, value in _optional_variables(run_dir, options).items():
+    variables = _run_variables(run_dir, device, build, options).to_environment() | plan_variables(
+        run_dir, options.plan, describes=options.describes, replays=options.replays
+    )
+    for name, value in variables.items():
         environment.pop(name, None)  # not inherited from a run around this one
         if value is not None:
             environment[name] = value
@@ -167,42 +162,48 @@ def make_environment(
     return environment
 
 
-def _optional_variables(run_dir: Path, options: RunOptions) -> dict[str, str | None]:
-    """What a run asks of a process beside the device; None: a variable that is not to be there."""
-    rank = options.rank
-    return {
-        "ULLAGE_STEPS": None if options.steps is None else str(options.steps),
-        "ULLAGE_REAL_INIT": "1" if options.has_real_init else None,
-        "ULLAGE_DUMMY_WEIGHTS": "1" if options.has_dummy_weights else None,
-        "ULLAGE_VALUES": None if options.has_values else "0",
-        "ULLAGE_ASSUME": None if options.assumed == WORST_CASE else options.assumed.text(),
-        "ULLAGE_RANK": f"{rank.number}/{rank.world_size}" if rank else None,
-        "ULLAGE_MAIL": str(options.mail or run_dir) if rank else None,
-        "ULLAGE_INPUTS": None if options.inputs is None else str(options.inputs),
-        "ULLAGE_WORK": "1" if options.has_work else None,
-        "ULLAGE_REPLAY": "1" if options.replays else None,
-        **plan_variables(run_dir, options.plan, describes=options.describes),
-    }
+def _run_variables(
+    run_dir: Path, device: PhantomDevice, build: TorchBuild, options: RunOptions
+) -> RunVariables:
+    rank, is_worst_case = options.rank, options.assumed == WORST_CASE
+    return RunVariables(
+        run_dir=run_dir,
+        device=device.environment_text(),
+        libraries=build.libraries_text(),
+        num_devices=options.num_devices or (rank.local_world_size if rank else 1),
+        parent=os.getpid(),
+        progress=run_dir / PROGRESS_FILE,
+        max_steps=options.steps,
+        has_snapshot=options.has_snapshot,
+        has_work=options.has_work,
+        has_real_init=options.has_real_init,
+        has_dummy_weights=options.has_dummy_weights,
+        has_values=options.has_values,
+        assumptions=() if is_worst_case else tuple(options.assumed.text().split(",")),
+        lone_rank=LoneRank(rank.number, rank.world_size, options.mail or run_dir) if rank else None,
+        inputs=options.inputs,
+    )
 
 
 def plan_variables(
-    run_dir: Path, plan: Plan | None, *, describes: bool = False
+    run_dir: Path, plan: Plan | None, *, describes: bool = False, replays: bool = False
 ) -> dict[str, str | None]:
-    """What has a plan applied in a process: variables of the environment, and a file in `run_dir`.
+    """Writes the plan to a file in `run_dir`; the variables that have a process apply it.
 
-    None: a variable that is not to be there.
+    None: a variable that the process must not inherit.
     """
     if plan is not None and not plan.actions:
         plan = None  # the program as it is
     if plan is not None:
         run_dir.mkdir(exist_ok=True)
         (run_dir / PLAN_FILE).write_text(plan.text(), encoding="utf-8")
-    return {
-        "ULLAGE_PLAN": None if plan is None else str(run_dir / PLAN_FILE),
-        "ULLAGE_DESCRIBE": "1" if describes else None,
-        "ULLAGE_PLAN_NOTES": str(run_dir) if plan is not None or describes else None,
-        **({} if plan is None else plan.variables),
-    }
+    variables = PlanVariables(
+        plan=None if plan is None else run_dir / PLAN_FILE,
+        notes=run_dir if plan is not None or describes else None,
+        describes=describes,
+        replays=replays,
+    ).to_environment()
+    return {**variables, **({} if plan is None else plan.variables)}
 
 
 class Child:
@@ -322,8 +323,8 @@ def start(
 
     Args:
         program: what to run.
-        environment: from `make_environment`; with no ULLAGE_RUN_DIR in it, the processes that the
-            program leaves running are left alone.
+        environment: from `make_environment`; without RUN_DIR in it, the processes that the program
+            leaves running are left alone.
         stdout_to_stderr: whether the program's own output goes to stderr, which leaves stdout to a
             document.
         output: a file that all the program prints goes to; it then has no stdin either.
@@ -333,7 +334,7 @@ def start(
     """
     command = [program.python, *program.arguments]
     sys.stdout.flush()
-    run_dir = environment.get("ULLAGE_RUN_DIR")
+    run_dir = environment.get(RUN_DIR)
     child = Child(None if run_dir is None else Path(run_dir))
     with handling(child.forward):  # from before there is a process: no signal finds it unattended
         try:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from ullage.protocol.variables import RUN_DIR
+
 # What ends by itself when the program does, such as multiprocessing's resource tracker, may.
 _PATIENCE_S = 0.5
 # For a record to be written after SIGTERM; then they are killed.
@@ -48,7 +50,7 @@ def end_strays(run_dir: Path) -> tuple[tuple[int, str], ...]:
 
 def _find(run_dir: Path) -> Iterator[int]:
     """The processes with this run's directory in the environment that they were started with."""
-    tag = b"ULLAGE_RUN_DIR=" + os.fsencode(run_dir)
+    tag = os.fsencode(f"{RUN_DIR}={run_dir}")
     for entry in os.scandir("/proc"):
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ullage.phantom.bootstrap import end_with, start
 from ullage.phantom.fork import Orders, take_on
+from ullage.protocol.variables import PREFORK, device_property
 from ullage.record.session.import_hooks import on_import
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_
 
 def start_held() -> None:
     """Has the program stop at its first call, and this process wait there."""
-    orders = socket.socket(fileno=int(os.environ.pop("ULLAGE_HELD")))
+    orders = socket.socket(fileno=int(os.environ.pop(PREFORK)))
     orders.set_inheritable(False)
     files = _open_files()
 
@@ -79,7 +80,7 @@ def _become_a_run(session: Session, orders: socket.socket) -> Asked:
     signal.signal(signal.SIGINT, interrupt)
     end_with(held)
     take_on(order)
-    library.never_runs_out("unlimited=1" in os.environ.get("ULLAGE_DEVICE", "").split(";"))
+    library.never_runs_out(device_property(os.environ, "unlimited") == "1")
     session.go_on_as(Settings.from_environment(os.environ))
     return Asked.from_environment(os.environ)
 

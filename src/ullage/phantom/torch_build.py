@@ -5,7 +5,7 @@ imports, so that is compared before anything is started: `find_torch` reads torc
 (about 10 ms, see elf.py), `check_torch` sets them against what the phantom exports.
 
     build = check_torch(find_torch(python), LIBRARY_DIR)
-    environment["ULLAGE_LIBRARIES"] = build.libraries_text()
+    environment[LIBRARIES] = build.libraries_text()
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class TorchBuild:
     imports: frozenset[str]
 
     def libraries_text(self) -> str:
-        """The versions of NVIDIA's libraries, as ULLAGE_LIBRARIES has them."""
+        """The versions of NVIDIA's libraries, as the variable LIBRARIES has them."""
         return ";".join(f"{name}={version}" for name, version in _library_versions(self).items())
 
     def preloaded(self, library_dir: Path) -> tuple[Path, ...]:

@@ -29,6 +29,7 @@ from ullage.errors import EnvironmentProblem
 from ullage.phantom.launch import Ended
 from ullage.phantom.prefork import ONE_THREAD
 from ullage.phantom.program import UserProgram
+from ullage.protocol.variables import PREFORK, WARM
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,4 +196,4 @@ def start_warm(
 
 
 def _orders_from(number: int, *, is_held: bool) -> dict[str, str]:
-    return {"ULLAGE_HELD": str(number), **ONE_THREAD} if is_held else {"ULLAGE_WARM": str(number)}
+    return {PREFORK: str(number), **ONE_THREAD} if is_held else {WARM: str(number)}

@@ -34,6 +34,7 @@ from typing import Any, NoReturn
 import pytest
 
 from ullage.phantom.bootstrap import end_with, stubs_for_libraries
+from ullage.protocol.variables import RUN_DIR
 from ullage.record.owners import source_location
 from ullage.record.session.session import Session
 from ullage.record.session.settings import Settings
@@ -74,7 +75,7 @@ def serve(number: int) -> NoReturn:
     session = Session(torch, Settings.from_environment(os.environ))
     session.install()
     config = _prepare(setup)
-    directory = Path(os.environ["ULLAGE_RUN_DIR"])
+    directory = Path(os.environ[RUN_DIR])
     look: Callable[[], Owned] = functools.partial(find_owned, session, directory)
     config.stash[LOOK] = look
     config.pluginmanager.register(_Server(orders, torch, config), "ullage-server")

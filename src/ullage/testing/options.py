@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ullage.errors import SpecError
+from ullage.protocol.variables import PHANTOM
 from ullage.testing.limits import Limits, find_slug
 
 if TYPE_CHECKING:
@@ -52,13 +53,13 @@ class Options:
     @property
     def runs_here(self) -> bool:
         """Whether tests run in this process: on its GPU, or on the phantom that it is on."""
-        if os.environ.get("ULLAGE_PHANTOM") == "1":
+        if os.environ.get(PHANTOM) == "1":
             return True
         return self.gpu is None and any(path.exists() for path in _REAL_GPUS)
 
     def gpu_of(self, limits: Limits) -> str:
         """The GPU that a test runs on."""
-        if self.runs_here and os.environ.get("ULLAGE_PHANTOM") != "1":
+        if self.runs_here and os.environ.get(PHANTOM) != "1":
             return MEASURED
         return limits.gpu or self.gpu or DEFAULT_GPU
 
