@@ -42,9 +42,9 @@ class Amount:
         Raises:
             SpecError: it is neither.
         """
-        found = _PERCENT.fullmatch(text.strip()) if isinstance(text, str) else None
-        if found:
-            return cls(share=Fraction(found["number"]) / 100)
+        match = _PERCENT.fullmatch(text.strip()) if isinstance(text, str) else None
+        if match:
+            return cls(share=Fraction(match["number"]) / 100)
         try:
             return cls(parse_bytes(text))
         except SpecError as error:

@@ -37,10 +37,8 @@ _KEPT_BYTES = 512 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What a run that went through came to: of each of its devices what it took, and what it warned
-    of.
-    """
+class CaseFigures:
+    """The result of a run that ended normally: the figures of each device, and the warnings."""
 
     measured: Mapping[str, Measured]
     warnings: tuple[str, ...]
@@ -48,32 +46,34 @@ class Kept:
 
 
 class Cache:
-    """A directory of what was found before; a disk that takes nothing leaves it empty."""
+    """A directory of earlier results; it stays empty where the disk cannot be written to."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def find(self, key: str) -> Kept | None:
-        """What was kept under a digest when every file that it depends on was what it is now."""
+    def find(self, key: str) -> CaseFigures | None:
+        """The result stored under a key, if no file that it depends on has changed since."""
         for path in self._directory.glob(f"{key}-*.json"):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError,
                                      SpecError):  # fmt: skip
                 document = json.loads(path.read_text(encoding="utf-8"))
                 if document["version"] == _VERSION and is_unchanged(document["inputs"]):
-                    kept = _parse(document)
+                    result = _parse(document)
                     _touch(path)
-                    return kept
+                    return result
         return None
 
-    def keep(self, key: str, kept: Kept, inputs: Mapping[str, str]) -> None:
-        """Keeps what a run came to, which read these files."""
+    def keep(self, key: str, result: CaseFigures, inputs: Mapping[str, str]) -> None:
+        """Stores the result of a run, with the digests of the files that it read."""
         document = {
             "version": _VERSION,
             "inputs": dict(inputs),
-            "lock": render_lock(Lock({name: one.entry for name, one in kept.measured.items()})),
-            "lines": {name: one.lines for name, one in kept.measured.items()},
-            "warnings": kept.warnings,
-            "wall_s": kept.wall_s,
+            "lock": render_lock(
+                Lock({name: figures.entry for name, figures in result.measured.items()})
+            ),
+            "lines": {name: figures.lines for name, figures in result.measured.items()},
+            "warnings": result.warnings,
+            "wall_s": result.wall_s,
         }
         with contextlib.suppress(OSError):
             self._make()
@@ -125,9 +125,9 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
-def _parse(document: Mapping[str, Any]) -> Kept:
+def _parse(document: Mapping[str, Any]) -> CaseFigures:
     entries = parse_lock(document["lock"]).scenarios
-    return Kept(
+    return CaseFigures(
         measured={
             name: Measured(
                 entry,

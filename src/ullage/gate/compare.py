@@ -137,8 +137,8 @@ def compare(
         Changes() if locked is None else find_changes(locked, entry),
         is_less=locked is not None
         and allowed is not None
-        and any(_levels(locked.peaks)[one] - level > getattr(allowed, f"{one}_bytes")
-                for one, level in _levels(entry.peaks).items()),
+        and any(_levels(locked.peaks)[level_name] - level > getattr(allowed, f"{level_name}_bytes")
+                for level_name, level in _levels(entry.peaks).items()),
     )  # fmt: skip
 
 

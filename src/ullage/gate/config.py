@@ -64,17 +64,17 @@ class Configuration:
         return self.path.with_name(LOCK_NAME)
 
 
-def load_configuration(start: Path, named: Path | None = None) -> Configuration:
+def load_configuration(start: Path, path: Path | None = None) -> Configuration:
     """The configuration of a directory, or of the nearest one above that has one.
 
     Args:
         start: where the search begins.
-        named: a file to read instead.
+        path: a file to read instead.
 
     Raises:
         SpecError: there is none, or something in it is wrong.
     """
-    source, table = _read(named) if named is not None else _find(start.absolute())
+    source, table = _read(path) if path is not None else _find(start.absolute())
     top = Section(source, (), table)
     scenarios = {
         name: _parse_scenario(name, top_table, source)
@@ -257,7 +257,7 @@ def _options(section: Section) -> dict[str, Any]:
 
 def _matrix(section: Section) -> dict[str, tuple[str, ...]]:
     inner = section.inner("matrix")
-    found: dict[str, tuple[str, ...]] = {}
+    choices: dict[str, tuple[str, ...]] = {}
     for name in list(inner.names):
         values = inner.words(name)
         if not isinstance(values, list) or not values:
@@ -265,8 +265,8 @@ def _matrix(section: Section) -> dict[str, tuple[str, ...]]:
         twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:
             raise inner.error(name, f"has {twice!r} twice; give each value once")
-        found[name] = tuple(values)
-    return found
+        choices[name] = tuple(values)
+    return choices
 
 
 def _limits(section: Section) -> dict[str, Any]:
@@ -306,9 +306,9 @@ def _checked(scenario: Scenario, section: Section) -> Scenario:
         if scenario.gpus:
             raise section.error(GPU, "and matrix.gpu are both there; keep one of them")
         scenario = replace(scenario, gpus=matrix.pop(GPU), matrix=matrix)
-    asked = scenario.replay
+    replay = scenario.replay
     texts = (*scenario.command, *scenario.env.values(),
-             *((asked.file, asked.users) if asked is not None else ()))  # fmt: skip
+             *((replay.file, replay.users) if replay is not None else ()))  # fmt: skip
     used = {name for text in texts for name in variables_in(text)}
     for name in matrix:
         if name not in used:
@@ -326,15 +326,15 @@ def _checked(scenario: Scenario, section: Section) -> Scenario:
 
 def _choose_device(scenario: Scenario, gpu: str | None, section: Section) -> PhantomDevice:
     """The device of a case; what is wrong with it is told at its key."""
-    told: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for key, value in (
         (GPU, gpu),
         ("memory", scenario.memory),
         ("capability", scenario.capability),
     ):
-        told[key] = value
+        options[key] = value
         try:
-            device = choose_device(**told)
+            device = choose_device(**options)
         except SpecError as error:
             raise section.error(key, f": {error}") from None
     return device

@@ -76,8 +76,11 @@ def _requests(case: Case) -> Iterator[tuple[str, str]]:
     if case.replay is not None:
         path = case.scenario.directory / case.replay.file
         requests = read_requests(path, case.replay.limit)
-        for one in {path, *(one for request in requests for one in audio_of(request, path.parent))}:
-            yield str(one), digest_file(str(one))
+        for file in {
+            path,
+            *(file for request in requests for file in audio_of(request, path.parent)),
+        }:
+            yield str(file), digest_file(str(file))
 
 
 def _lasting(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:

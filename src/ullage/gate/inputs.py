@@ -45,15 +45,19 @@ class Inputs:
 
 def read_inputs(notes: Path) -> Inputs | None:
     """What the processes of a run noted; None where they noted nothing, as without Python."""
-    found: dict[str, set[str]] = {READ: set(), WRITE: set(), LIST: set(), IMPORT: set()}
+    paths_by_kind: dict[str, set[str]] = {READ: set(), WRITE: set(), LIST: set(), IMPORT: set()}
     paths = list(notes.iterdir())
     for path in paths:
         for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
             kind, name = json.loads(line)
-            found[kind].add(_source(name) if kind == READ else name)
+            paths_by_kind[kind].add(_source(name) if kind == READ else name)
     if not paths:
         return None
-    return Inputs(frozenset(found[READ]), frozenset(found[LIST]), frozenset(found[IMPORT]))
+    return Inputs(
+        frozenset(paths_by_kind[READ]),
+        frozenset(paths_by_kind[LIST]),
+        frozenset(paths_by_kind[IMPORT]),
+    )
 
 
 def _source(path: str) -> str:

@@ -153,7 +153,10 @@ def parse_lock(text: str, name: str = LOCK_NAME) -> Lock:
     tables = {kind: _table(document.pop(kind, {}), name, kind) for kind in (_SCENARIO, _TEST)}
     _refuse_rest(document, name, "the file")
     scenarios, tests = (
-        {one: _parse_entry(table, name, f"{kind} {one!r}") for one, table in entries.items()}
+        {
+            entry_name: _parse_entry(table, name, f"{kind} {entry_name!r}")
+            for entry_name, table in entries.items()
+        }
         for kind, entries in tables.items()
     )
     return Lock(scenarios, tests)
@@ -246,8 +249,8 @@ def _parse_entry(table: Any, name: str, which: str) -> Entry:  # noqa: ANN401 - 
     def take(key: str, kind: type, default: object = None) -> Any:  # noqa: ANN401 - parsed TOML
         value = rest.pop(key, default)
         if not isinstance(value, kind) or isinstance(value, bool):
-            found = "is missing" if value is None else f"is {show_value(value)}"
-            raise SpecError(f"{name}: {key} of {which} {found}; {_REMEDY}")
+            problem = "is missing" if value is None else f"is {show_value(value)}"
+            raise SpecError(f"{name}: {key} of {which} {problem}; {_REMEDY}")
         return value
 
     def take_size(key: str) -> int:
@@ -258,17 +261,19 @@ def _parse_entry(table: Any, name: str, which: str) -> Entry:  # noqa: ANN401 - 
     basis = take("basis", str)
     if basis not in {kind.value for kind in BasisKind}:
         raise SpecError(f"{name}: basis of {which} is {basis!r}; {_REMEDY}")
-    lists = {one: take(one, list, []) for one in ("assumed", "findings")}
+    lists = {list_name: take(list_name, list, []) for list_name in ("assumed", "findings")}
     peaks = Peaks(*(take_size(f"peak_{field}") for field in Peaks._fields))
     moment = take("peak_at", str, "")
     growth = take("growth_bytes_per_step", int, 0) if "growth_bytes_per_step" in rest else None
-    sizes = {one: take(one, dict, {}) for one in _SIZES}
+    sizes = {table_name: take(table_name, dict, {}) for table_name in _SIZES}
     _refuse_rest(rest, name, which)
     _check_members(lists, str, name, which)
-    _check_members({one: list(table.values()) for one, table in sizes.items()}, int, name, which)
-    for one, table_of in sizes.items():
+    _check_members(
+        {table_name: list(table.values()) for table_name, table in sizes.items()}, int, name, which
+    )
+    for table_name, table_of in sizes.items():
         for owner, size in table_of.items():
-            _size(size, name, f"{one}.{owner} of {which}")
+            _size(size, name, f"{table_name}.{owner} of {which}")
     return Entry(
         key, peaks, BasisKind(basis), tuple(lists["assumed"]), moment, growth,
         findings=tuple(lists["findings"]), **sizes,

@@ -129,17 +129,19 @@ def expand(scenario: Scenario) -> tuple[Case, ...]:
         variables[GPU] = scenario.gpus
     cases = []
     for values in itertools.product(*variables.values()):
-        told = dict(zip(variables, values, strict=True))
-        varied = ",".join(f"{name}={value}" for name, value in told.items())
+        values_by_name = dict(zip(variables, values, strict=True))
+        varied = ",".join(f"{name}={value}" for name, value in values_by_name.items())
         only = scenario.gpus[0] if scenario.gpus else None
         cases.append(
             Case(
                 name=f"{scenario.name}/{varied}" if varied else scenario.name,
                 scenario=scenario,
-                gpu=told.get(GPU, only),
-                command=tuple(fill_in(word, told) for word in scenario.command),
-                env={name: fill_in(text, told) for name, text in scenario.env.items()},
-                replay=None if scenario.replay is None else scenario.replay.filled_in(told),
+                gpu=values_by_name.get(GPU, only),
+                command=tuple(fill_in(word, values_by_name) for word in scenario.command),
+                env={name: fill_in(text, values_by_name) for name, text in scenario.env.items()},
+                replay=None
+                if scenario.replay is None
+                else scenario.replay.filled_in(values_by_name),
             )
         )
     return tuple(cases)

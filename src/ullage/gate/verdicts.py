@@ -109,17 +109,17 @@ def judge(
         total_bytes: of a device; None where it never runs out.
         warnings, output, wall_s: of the run.
     """
-    named = {entry_name(name, which): one for which, one in measured.items()}
+    figures = {entry_name(name, which): figure for which, figure in measured.items()}
     comparisons = tuple(
         compare(
             entry,
-            one.entry,
+            figure.entry,
             locked.get(entry),
             budget=scenario.budget,
             tolerance=scenario.tolerance,
             total_bytes=total_bytes,
         )
-        for entry, one in named.items()
+        for entry, figure in figures.items()
     )
     state, reason = _find_state(report, comparisons)
     return Judged(
@@ -128,8 +128,8 @@ def judge(
         state,
         reason,
         comparisons,
-        named,
-        missing=tuple(one for one in locked if is_of(one, name) and one not in named),
+        figures,
+        missing=tuple(entry for entry in locked if is_of(entry, name) and entry not in figures),
         warnings=warnings,
         output=output,
         wall_s=wall_s,
@@ -146,7 +146,7 @@ def entry_name(case: str, which: str) -> str:
 
 def exit_code_of(judged: Sequence[Judged]) -> ExitCode:
     """What a check exits with: a program that failed is graver than a budget that was broken."""
-    codes = {one.state.exit_code for one in judged}
+    codes = {case.state.exit_code for case in judged}
     for code in (ExitCode.PROGRAM_FAILED, ExitCode.ANSWER_IS_NO):
         if code in codes:
             return code

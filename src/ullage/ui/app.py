@@ -58,8 +58,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Desk:
-    """What the handlers work with."""
+class _Handlers:
+    """Answers the requests of the page, with what they work on."""
 
     snapshots: Snapshots
     check: Check
@@ -84,12 +84,12 @@ class _Desk:
         if "serve" in query:
             if self.vllm_python is None:
                 raise SpecError(HOW_TO_INSTALL)
-            asked: object = [make_task(*read_serving(query))]
+            order: object = [make_task(*read_serving(query))]
             command = [self.vllm_python, str(PROGRAM)]
         else:
             command = [sys.executable, "-m", "ullage.ui.check_child"]
-            asked = {**read_loop(query), "python": self.python}
-        await self.check.start(command, asked, scratch=self.scratch)
+            order = {**read_loop(query), "python": self.python}
+        await self.check.start(command, order, scratch=self.scratch)
         return JSONResponse(self.check.state)
 
     async def show_check(self, request: Request) -> Response:
@@ -114,8 +114,8 @@ class _Desk:
         numbers = read_object(query, "the query").get("files")
         if not isinstance(numbers, list) or not all(isinstance(number, str) for number in numbers):
             raise BadQuery("files: expected the numbers of one or two files")
-        made = await run_in_threadpool(self.snapshots.make_page, numbers)
-        return JSONResponse({"page": f"/pages/{made.id}"})
+        page = await run_in_threadpool(self.snapshots.make_page, numbers)
+        return JSONResponse({"page": f"/pages/{page.id}"})
 
     async def show_page(self, request: Request) -> Response:
         """A page that was made."""
@@ -138,7 +138,7 @@ def make_app(
         python: the interpreter in which checks run; None is the one that runs this.
         vllm_python: the interpreter that has vLLM; None: there is none.
     """
-    desk = _Desk(Snapshots(scratch), Check(), scratch, python, vllm_python)
+    handlers = _Handlers(Snapshots(scratch), Check(), scratch, python, vllm_python)
     catalogue = json.dumps(describe(python, vllm_python)).encode()
 
     async def show_catalogue(request: Request) -> Response:
@@ -149,20 +149,20 @@ def make_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         del app
         yield
-        await desk.check.cancel()
+        await handlers.check.cancel()
 
     app = Starlette(
         routes=[
             *(_route(path, _make_sender(*asset)) for path, asset in _load_assets().items()),
             _route("/catalogue", show_catalogue),
-            _route("/estimate", desk.estimate, "POST"),
-            _route("/advice", desk.advise, "POST"),
-            _route("/check", desk.show_check),
-            _route("/check", desk.start_check, "POST"),
-            _route("/check/cancel", desk.cancel_check, "POST"),
-            _route("/snapshots", desk.add_snapshot, "POST"),
-            _route("/pages", desk.make_page, "POST"),
-            _route("/pages/{id:str}", desk.show_page),
+            _route("/estimate", handlers.estimate, "POST"),
+            _route("/advice", handlers.advise, "POST"),
+            _route("/check", handlers.show_check),
+            _route("/check", handlers.start_check, "POST"),
+            _route("/check/cancel", handlers.cancel_check, "POST"),
+            _route("/snapshots", handlers.add_snapshot, "POST"),
+            _route("/pages", handlers.make_page, "POST"),
+            _route("/pages/{id:str}", handlers.show_page),
         ],
         exception_handlers={UllageError: _tell, HTTPException: _tell_http, Exception: _tell_bug},
         lifespan=lifespan,
@@ -179,10 +179,11 @@ def _route(path: str, handler: Handler, method: str = "GET") -> Route:
 def _load_assets() -> dict[str, tuple[bytes, str]]:
     """Each path, and what is there: the page's own files, and how reports write numbers."""
     own = files("ullage.ui") / "assets"
-    found = [one for one in own.iterdir() if Path(one.name).suffix in _TYPES]
-    found.append(files("ullage.report") / "assets" / "format.js")
+    assets = [file for file in own.iterdir() if Path(file.name).suffix in _TYPES]
+    assets.append(files("ullage.report") / "assets" / "format.js")
     loaded = {
-        f"/assets/{one.name}": (one.read_bytes(), _TYPES[Path(one.name).suffix]) for one in found
+        f"/assets/{file.name}": (file.read_bytes(), _TYPES[Path(file.name).suffix])
+        for file in assets
     }
     loaded["/"] = loaded.pop("/assets/page.html")
     return loaded

@@ -30,10 +30,10 @@ HOW_TO_INSTALL: Final = (
 )
 
 
-def find_python(named: str | None) -> str | None:
+def find_python(python: str | None) -> str | None:
     """The interpreter that has vLLM: the one that was named, or else this one; None: neither."""
-    if named is not None:
-        return named
+    if python is not None:
+        return python
     return sys.executable if importlib.util.find_spec("vllm") is not None else None
 
 

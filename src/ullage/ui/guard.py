@@ -107,12 +107,12 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     Raises:
         TooLarge: it has more bytes; the rest is not read.
     """
-    found = bytearray()
+    body = bytearray()
     async for chunk in request.stream():
-        found += chunk
-        if len(found) > limit_bytes:
+        body += chunk
+        if len(body) > limit_bytes:
             raise TooLarge(f"the request has more than {limit_bytes} bytes")
-    return bytes(found)
+    return bytes(body)
 
 
 def _read_cookies(headers: Headers) -> Mapping[str, str]:
@@ -123,9 +123,9 @@ def _read_cookies(headers: Headers) -> Mapping[str, str]:
     return {name: morsel.value for name, morsel in parsed.items()}
 
 
-def _are_equal(found: str, expected: str) -> bool:
+def _are_equal(text: str, expected: str) -> bool:
     """Takes as long wherever they differ."""
-    return hmac.compare_digest(found.encode(), expected.encode())
+    return hmac.compare_digest(text.encode(), expected.encode())
 
 
 def _say(status: int, text: str) -> Response:

@@ -138,8 +138,8 @@ def _num_units(fields: Mapping[str, Any]) -> int:
 
 def _inside(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Where the numbers of the language model are."""
-    found = fields.get(_INSIDE)
-    return found if isinstance(found, Mapping) else fields
+    inner = fields.get(_INSIDE)
+    return inner if isinstance(inner, Mapping) else fields
 
 
 def _is_count(value: object) -> TypeGuard[int]:
