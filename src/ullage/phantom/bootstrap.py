@@ -47,10 +47,10 @@ def stubs_for_libraries() -> Iterator[None]:
     original: Any = ctypes.CDLL
     stubs = LIBRARY_DIR
 
-    def load(name: str | None, *arguments: Any, **named: Any) -> ctypes.CDLL:
+    def load(name: str | None, *arguments: Any, **keywords: Any) -> ctypes.CDLL:
         stub = stubs / os.path.basename(name) if name else None  # noqa: PTH119
         c_d_l_l: ctypes.CDLL = original(
-            str(stub) if stub and stub.exists() else name, *arguments, **named
+            str(stub) if stub and stub.exists() else name, *arguments, **keywords
         )
         return c_d_l_l
 
@@ -101,8 +101,10 @@ def start(wait: Callable[[Any], Asked] | None = None) -> None:
         with stubs_for_libraries():
             load(torch)
         session = watch(torch, changed, environment)
-        held = None if wait is None or session is None else functools.partial(wait, session)
-        install_plan(torch, environment, held, session)
+        wait_for_order = (
+            None if wait is None or session is None else functools.partial(wait, session)
+        )
+        install_plan(torch, environment, wait_for_order, session)
 
     around_import("torch", load_and_watch)
 
@@ -180,8 +182,8 @@ def _watch_parts(session: Any) -> None:
         error = lost.exc_value
         if error is not None:
             clean_tracebacks(error)
-            shown = (lost.exc_type, error, error.__traceback__, lost.thread)
-            lost = threading.ExceptHookArgs(shown)
+            arguments = (lost.exc_type, error, error.__traceback__, lost.thread)
+            lost = threading.ExceptHookArgs(arguments)
         show_of_thread(lost)
 
     def note_callback(lost: sys.UnraisableHookArgs) -> None:

@@ -33,10 +33,10 @@ from ullage.native.libraries import LIBRARY_DIR, PHANTOM
 from ullage.phantom import nvidia_smi
 from ullage.phantom.caches import compiler_variables
 from ullage.phantom.device import PhantomDevice
-from ullage.phantom.orphan_processes import end_strays
+from ullage.phantom.orphan_processes import end_orphans
 from ullage.phantom.program import UserProgram
 from ullage.phantom.rank import Rank
-from ullage.phantom.signals import handling, held_back, is_in_foreground
+from ullage.phantom.signals import delayed_signals, handling, is_in_foreground
 from ullage.phantom.torch_build import TorchBuild
 from ullage.protocol.run import LoneRank, PlanVariables, RunVariables
 from ullage.protocol.variables import RUN_DIR
@@ -239,7 +239,7 @@ class Child:
             wall_s=time.monotonic() - self._started_s,
             was_interrupted=bool(self._signals),
             timed_out_after_s=self._timed_out_after_s,
-            left_running=end_strays(self._run_dir) if self._run_dir is not None else (),
+            left_running=end_orphans(self._run_dir) if self._run_dir is not None else (),
         )
 
     def forward(self, number: int, frame: FrameType | None) -> None:
@@ -308,7 +308,7 @@ class Child:
             self._process.kill()
             self._process.wait()
             if self._run_dir is not None:
-                end_strays(self._run_dir)
+                end_orphans(self._run_dir)
 
 
 @contextmanager
@@ -376,11 +376,11 @@ def run_directory() -> Iterator[Path]:
     try:
         yield Path(directory)
     finally:
-        with held_back():
+        with delayed_signals():
             shutil.rmtree(directory, ignore_errors=True)
 
 
 def put_before(environment: dict[str, str], name: str, value: str) -> None:
     """Sets a list variable, in front of what it held."""
-    held = environment.get(name)
-    environment[name] = f"{value}:{held}" if held else value
+    value_before = environment.get(name)
+    environment[name] = f"{value}:{value_before}" if value_before else value

@@ -102,8 +102,8 @@ class TorchBuild:
         """The stubs to load before anything else, so that torch's own copies of those libraries are
         not.
         """
-        wanted = sorted(self.sonames | set(ALWAYS_PRELOADED))
-        return tuple(path for path in (library_dir / soname for soname in wanted) if path.exists())
+        sonames = sorted(self.sonames | set(ALWAYS_PRELOADED))
+        return tuple(path for path in (library_dir / soname for soname in sonames) if path.exists())
 
 
 def find_torch(python: str) -> TorchBuild:
@@ -276,7 +276,7 @@ def _read_pins(directory: Path, version: str) -> dict[str, str]:
         if (path / "METADATA").exists():
             text = (path / "METADATA").read_text(encoding="utf-8", errors="replace")
             # Older metadata puts versions into parentheses: nvidia-nccl-cu12 (==2.21.5).
-            return {found["name"]: found["version"] for found in _PIN.finditer(text)}
+            return {pin["name"]: pin["version"] for pin in _PIN.finditer(text)}
     return {}
 
 

@@ -26,10 +26,10 @@ from types import FrameType
 from ullage.errors import EnvironmentProblem
 from ullage.explain.run import RunReport
 from ullage.phantom.launch import Child, Ended, make_environment, run_directory, start
-from ullage.phantom.orphan_processes import end_strays
-from ullage.phantom.peer_ranks import Companions
+from ullage.phantom.orphan_processes import end_orphans
+from ullage.phantom.peer_ranks import PeerRanks
 from ullage.phantom.warm import WarmChild, WarmProcess, start_warm
-from ullage.runs.job import Job, job_companions
+from ullage.runs.job import Job, job_peer_ranks
 from ullage.runs.one import explain_job
 
 # A run needs as much host memory as the first one did; this much of what is free is given to them.
@@ -70,7 +70,7 @@ class ParallelRuns:
         self._on_failure = on_failure or (lambda _text: None)
         self._running = Running()
         self._warm: WarmProcess | None = None
-        self._companions: Companions | None = None
+        self._peer_ranks: PeerRanks | None = None
         self._warm_environment: dict[str, str] = {}
 
     def run_all(self) -> None:
@@ -79,9 +79,9 @@ class ParallelRuns:
             stack.enter_context(_terminated_as_interrupted())
             directory = stack.enter_context(run_directory())
             # Last of all, when the warm process has ended too: what its forks have left.
-            stack.callback(end_strays, directory)
+            stack.callback(end_orphans, directory)
             mail = self._jobs[0].options.mail or directory
-            self._companions = stack.enter_context(job_companions(self._jobs[0], mail))
+            self._peer_ranks = stack.enter_context(job_peer_ranks(self._jobs[0], mail))
             try:
                 # Two runs are over before a warm process is of use.
                 if len(self._jobs) > 2 and not self.fresh_because:
@@ -125,13 +125,13 @@ class ParallelRuns:
             try:
                 while pending:
                     done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                    for one in done:
-                        one.result()
+                    for future in done:
+                        future.result()
                     ended = sum(result is not None for result in self.results)
                     self._on_progress(f"{ended} of {len(self._jobs)} runs")
             except BaseException:
-                for one in pending:
-                    one.cancel()
+                for future in pending:
+                    future.cancel()
                 self._running.stop()
                 raise
 
@@ -140,7 +140,7 @@ class ParallelRuns:
         job = self._jobs[number]
         run_dir.mkdir()
         output = run_dir / OUTPUT
-        self._note_rank(job, Companions.note_start)
+        self._note_rank(job, PeerRanks.note_start)
         ended = None
         if number > 0 and self._warm is not None and not self.fresh_because:
             ended = self._fork(self._warm, job, run_dir)
@@ -148,7 +148,7 @@ class ParallelRuns:
             environment = make_environment(run_dir, job.device, job.build, job.options)
             with start(job.program, environment, output=output) as child:
                 ended = self._running.wait(child, job.options.timeout_s)
-        self._note_rank(job, Companions.note_end)
+        self._note_rank(job, PeerRanks.note_end)
         if self.was_interrupted:
             return
         result = explain_job(job, run_dir, ended[0], ended[1], self._snapshots[number])
@@ -158,10 +158,10 @@ class ParallelRuns:
         self.results[number] = result
         shutil.rmtree(run_dir, ignore_errors=True)
 
-    def _note_rank(self, job: Job, note: Callable[[Companions, int], None]) -> None:
+    def _note_rank(self, job: Job, note: Callable[[PeerRanks, int], None]) -> None:
         """Tells those that wait for a rank that it has started or ended."""
-        if self._companions is not None and job.options.rank is not None:
-            note(self._companions, job.options.rank.number)
+        if self._peer_ranks is not None and job.options.rank is not None:
+            note(self._peer_ranks, job.options.rank.number)
 
     def _fork(self, warm: WarmProcess, job: Job, run_dir: Path) -> tuple[int, Ended] | None:
         """A run forked from the warm process; None where that process is gone."""
@@ -219,7 +219,7 @@ class Running:
         """
         child = warm.fork(_arguments(job), changes, run_dir / OUTPUT)
         pid, ended = self.wait(child, job.options.timeout_s)
-        return pid, replace(ended, left_running=end_strays(run_dir))
+        return pid, replace(ended, left_running=end_orphans(run_dir))
 
 
 def _are_alike(jobs: Sequence[Job]) -> bool:

@@ -102,22 +102,22 @@ def read_options(config: pytest.Config) -> Options:
     """
     gpu = config.getoption("gpu_memory_gpu") or config.getini("gpu_memory_gpu") or None
     is_updating = config.getoption("gpu_memory_update")
-    is_held = config.getoption("gpu_memory_fail_on_increase")
+    is_preforked = config.getoption("gpu_memory_fail_on_increase")
     path = config.rootpath / LOCK_NAME
     try:
         if gpu is not None:
             gpu = find_slug(gpu)
-        if is_updating and is_held:
+        if is_updating and is_preforked:
             raise SpecError(
                 "--gpu-memory-update writes what --gpu-memory-fail-on-increase compares with; "
                 "give one of them"
             )
         tests: Mapping[str, Entry] = {}
-        if is_updating or is_held:
+        if is_updating or is_preforked:
             from ullage.gate.lock import read_lock
 
             locked = read_lock(path).tests  # a damaged one is no reason to run every test first
-            tests = locked if is_held else {}
+            tests = locked if is_preforked else {}
     except SpecError as error:
         raise pytest.UsageError(str(error)) from None
     return Options(gpu, config.getoption("gpu_memory"), is_updating, path, tests)

@@ -47,9 +47,9 @@ if os.environ.get("ULLAGE_PHANTOM") == "1" and os.environ.get("ULLAGE_RECORD", "
 
         become_a_run()
     elif "ULLAGE_PREFORK" in os.environ:
-        from ullage.phantom.prefork import start_held
+        from ullage.phantom.prefork import start_preforked
 
-        start_held()
+        start_preforked()
     else:
         from ullage.phantom.bootstrap import start
 
