@@ -103,7 +103,7 @@ class _Prepared:
 
 @contextmanager
 def run_cases(cases: Sequence[Case], settings: Settings) -> Iterator[list[CaseResult]]:
-    """The results of cases, in their order; while this lasts, their snapshots are there.
+    """The results of cases, in their order; the snapshots exist until the context ends.
 
     Raises:
         SpecError: a program is not there, or an option is not possible.
@@ -130,7 +130,7 @@ def run_cases(cases: Sequence[Case], settings: Settings) -> Iterator[list[CaseRe
 
 
 def _prepare(case: Case, directory: Path, settings: Settings) -> _Prepared:
-    """Checks all that can be known to be wrong; says of which scenario it is."""
+    """Checks a case before anything runs; errors name its scenario."""
     scenario = case.scenario
     python = settings.python or scenario.python
     numbers = scenario.ranks if isinstance(scenario.ranks, tuple) else (0,)
@@ -173,7 +173,7 @@ def _prepare(case: Case, directory: Path, settings: Settings) -> _Prepared:
 
 
 def _words(case: Case) -> tuple[str, ...]:
-    """What is run: the command, or what calls the function."""
+    """The command that is run, or the one that calls the function."""
     replay = case.replay
     if replay is None or replay.function is None:
         return case.command
@@ -221,7 +221,7 @@ def _run_all(
 
 
 def _run_server(prepared: _Prepared, settings: Settings) -> tuple[RunReport, str]:
-    """Starts the server on a port of its own, and sends it the requests."""
+    """Starts the server on a free port, and sends it the requests."""
     case, replay = prepared.case, prepared.case.replay
     if replay is None or replay.url is None:
         raise ValueError(f"{case.name} is no server")
@@ -277,7 +277,7 @@ def _run_ranks(prepared: _Prepared, settings: Settings) -> tuple[RunReport, str]
 def _conclude(
     prepared: _Prepared, report: RunReport, output: str, began_ns: int, settings: Settings
 ) -> CaseResult:
-    """What a run took; what can be relied on is kept."""
+    """The result of a run; a reliable one is stored in the cache."""
     measured = measure(
         report,
         [_explain(process.snapshot) for process in report.processes],
@@ -305,7 +305,7 @@ def _explain(snapshot: str | None) -> SnapshotReport | None:
 
 
 def _key(prepared: _Prepared, rank: int | None) -> Key:
-    """What the figures of a run hold for."""
+    """The conditions under which the figures of a run were measured."""
     job, case = prepared.job, prepared.case
     environment = os.environ | dict(case.env)
     settings = (environment.get(name) for name in _ALLOCATOR_VARIABLES)

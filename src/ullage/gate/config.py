@@ -60,7 +60,7 @@ class Configuration:
 
     @property
     def lock_path(self) -> Path:
-        """Where the lock is: beside it."""
+        """The lock file: next to the configuration."""
         return self.path.with_name(LOCK_NAME)
 
 
@@ -105,7 +105,7 @@ def _find(start: Path) -> tuple[Source, Mapping[str, Any]]:
 
 
 def _has_table(project: Path) -> bool:
-    """Whether a pyproject.toml has a table of ours; one that cannot be read, and may, has."""
+    """Whether a pyproject.toml has our table; True where it cannot be parsed and might have it."""
     try:
         content = project.read_bytes()
     except OSError:
@@ -144,7 +144,7 @@ def _read(path: Path) -> tuple[Source, Mapping[str, Any]]:
 
 
 def _explain_syntax(message: str) -> str:
-    """What tomllib found; a table that is there twice is a scenario that is."""
+    """Explains the error of tomllib; a repeated table is a repeated scenario."""
     twice = re.search(r"Cannot declare \((?:.*?, )?'scenario', '([^']+)'\) twice", message)
     if twice is None:
         return message
@@ -298,7 +298,7 @@ def _amount(section: Section, key: str) -> Amount | None:
 
 
 def _checked(scenario: Scenario, section: Section) -> Scenario:
-    """The scenario itself, if it has what it needs and nothing in it contradicts the rest."""
+    """The scenario, checked for missing and contradictory settings."""
     if not scenario.command and scenario.replay is None:
         raise section.error("command", 'is missing; write what to run: command = "train.py"')
     matrix = dict(scenario.matrix)
@@ -325,7 +325,7 @@ def _checked(scenario: Scenario, section: Section) -> Scenario:
 
 
 def _choose_device(scenario: Scenario, gpu: str | None, section: Section) -> PhantomDevice:
-    """The device of a case; what is wrong with it is told at its key."""
+    """The device of a case; an error names the key that causes it."""
     options: dict[str, Any] = {}
     for key, value in (
         (GPU, gpu),
@@ -341,7 +341,7 @@ def _choose_device(scenario: Scenario, gpu: str | None, section: Section) -> Pha
 
 
 def _check_budget(budget: Budget, device: PhantomDevice, section: Section) -> None:
-    """Refuses what no run could break, or none could keep."""
+    """Refuses budgets that every run meets, or that none can."""
     if budget.headroom is not None and device.is_unlimited:
         raise section.error(
             "budget", 'asks for headroom on no GPU; name one, such as: gpu = "h100-80gb"'

@@ -1,4 +1,4 @@
-"""What a run took, as an entry of the lock: peaks, growth, and who held what at the peak.
+"""The figures of a run as entries of the lock: peaks, growth, and the owners at the peak.
 
 measured = measure(run.report, snapshots, key_of)
 measured["rank=3"].entry.peaks.allocated_bytes
@@ -33,7 +33,7 @@ MIN_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one device took.
+    """The figures of one device.
 
     Attributes:
         entry: as the lock has it.
@@ -52,7 +52,7 @@ def measure(
     key_of: Callable[[int | None], Key],
     project: str = "",
 ) -> dict[str, Measured]:
-    """What each device took, by what tells it from the others; "" where it is the only one.
+    """The figures of each device, by rank and index; "" where it is the only one.
 
     Args:
         report: of a run that went through.
@@ -88,7 +88,7 @@ def _pairs(report: RunReport) -> Iterator[tuple[Process, DeviceReport]]:
 
 
 def _name(device: DeviceReport, pairs: Sequence[tuple[Process, DeviceReport]]) -> str:
-    """Rank and device, as far as they differ."""
+    """Rank and device index, where they differ."""
     parts = []
     if len({other.rank for _, other in pairs}) > 1:
         parts.append(f"rank={device.rank}")
@@ -137,7 +137,7 @@ def _measure(
 
 
 def _assumed(basis: Basis) -> tuple[str, ...]:
-    """What was assumed, without the sizes that follow it and that a lock has no use for."""
+    """The assumptions, without their sizes, which a lock does not need."""
     texts = (
         assumption.what.partition(";")[0]
         for assumption in basis.assumptions
@@ -153,7 +153,7 @@ def _seen(snapshot: SnapshotReport, index: int) -> DeviceSnapshot | None:
 def _places(
     device_snapshot: DeviceSnapshot | None, project: str
 ) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-    """What each function allocated of what is live at the peak, and at which lines."""
+    """The bytes live at the peak by allocating function, with the lines."""
     sizes: dict[str, int] = {}
     lines: dict[str, dict[int, None]] = {}
     for share in (
@@ -169,7 +169,7 @@ def _places(
 
 
 def _growth(device_snapshot: DeviceSnapshot) -> int | None:
-    """By how much more is held after each step; None where the steps are too few, or not known.
+    """The growth of live bytes per step; None where the steps are too few or unknown.
 
     What is held after a step follows the size of its batch, so the least of the first half of the
     steps is compared with the least of the second half. What one step in many adds counts in part.

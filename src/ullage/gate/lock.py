@@ -1,4 +1,4 @@
-"""The lock file: what each scenario, and each marked test, took when it was locked.
+"""The lock file: the memory of each scenario, and of each marked test, when it was locked.
 
     lock = read_lock(Path("ullage.lock"))
     lock.scenarios["train"].peaks.allocated_bytes
@@ -38,7 +38,7 @@ _SCENARIO, _TEST = "scenario", "test"
 
 
 class Peaks(NamedTuple):
-    """The highest of four levels on one device, in bytes; each holds the one before."""
+    """The peaks of four levels on one device, in bytes; each includes the one before."""
 
     requested_bytes: int
     allocated_bytes: int
@@ -48,7 +48,7 @@ class Peaks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What the figures of an entry hold for; a text that does not apply is empty.
+    """The conditions under which an entry was measured; a text that does not apply is empty.
 
     Attributes:
         command: as it is written in the configuration, variables filled in.
@@ -69,7 +69,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one device took.
+    """The figures of one device.
 
     Attributes:
         key: what that holds for.
@@ -104,11 +104,11 @@ class Lock:
     tests: Mapping[str, Entry] = field(default_factory=dict)
 
     def with_scenarios(self, entries: Mapping[str, Entry | None]) -> Lock:
-        """The same with these entries of scenarios changed; None takes one out."""
+        """The lock with these entries of scenarios changed; None removes one."""
         return replace(self, scenarios=_changed(self.scenarios, entries))
 
     def with_tests(self, entries: Mapping[str, Entry | None]) -> Lock:
-        """The same with these entries of tests changed; None takes one out."""
+        """The lock with these entries of tests changed; None removes one."""
         return replace(self, tests=_changed(self.tests, entries))
 
 
@@ -173,13 +173,13 @@ def render_lock(lock: Lock) -> str:
 
 
 def _order(name: str) -> list[str]:
-    """By which names are sorted: batch=8 before batch=16."""
+    """The sort key of a name: batch=8 before batch=16."""
     parts = re.split(r"([0-9]+)", name)
     return [part.zfill(_DIGITS) if part.isdecimal() else part for part in parts]
 
 
 def change_lock(path: Path, change: Callable[[Lock], Lock]) -> Lock:
-    """Reads a lock file, changes it and writes it, while nobody else does; returns what it is now.
+    """Reads a lock file, changes it and writes it, under a file lock; returns the new lock.
 
     The file appears whole or stays what it was; a change that changes nothing leaves it alone.
 
@@ -202,7 +202,7 @@ def change_lock(path: Path, change: Callable[[Lock], Lock]) -> Lock:
 
 @contextmanager
 def _held(directory: Path) -> Iterator[None]:
-    """While this lasts, no other process changes a lock file there."""
+    """Holds a file lock: no other process changes the lock file there."""
     number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(number, fcntl.LOCK_EX)
@@ -215,7 +215,7 @@ _REMEDY = "restore it from git, or remove it and run `ullage lock`"
 
 
 def _entry_table(entry: Entry) -> Table:
-    """An entry as it is written: what is empty is left out."""
+    """An entry as it is written, without its empty fields."""
     key = {name: text for name, text in _texts(entry.key).items() if text}
     table: dict[str, Plain | Table] = {**key, "basis": entry.basis.value}
     if entry.assumed:
@@ -281,7 +281,7 @@ def _parse_entry(table: Any, name: str, which: str) -> Entry:  # noqa: ANN401 - 
 
 
 def _size(value: int, name: str, which: str) -> int:
-    """A number of bytes that something can take."""
+    """Checks that a value is a possible number of bytes."""
     if value < 0:
         raise SpecError(f"{name}: {which} is {value} bytes; expected 0 or more; {_REMEDY}")
     return value

@@ -1,4 +1,4 @@
-"""Writes what cases took into the lock file, and says what became of the entries.
+"""Writes the figures of cases into the lock file, and reports which entries changed.
 
 report = write_entries(path, judged, renewed={"train"}, obsolete=())
 report.written, report.left
@@ -17,7 +17,7 @@ from ullage.gate.verdicts import Judged, exit_code_of
 
 @dataclass(frozen=True, slots=True)
 class LockReport:
-    """What became of the entries of a lock file.
+    """The changes to the entries of a lock file.
 
     Attributes:
         path: of the file.
@@ -35,7 +35,7 @@ class LockReport:
 
     @property
     def refused(self) -> tuple[Judged, ...]:
-        """The cases that did not go through, and whose entries stay as they were."""
+        """The cases that did not end normally, and whose entries are unchanged."""
         return tuple(case for case in self.judged if not case.state.is_lockable)
 
     @property
@@ -47,7 +47,7 @@ class LockReport:
 def write_entries(
     path: Path, judged: Sequence[Judged], renewed: Collection[str], obsolete: Sequence[str]
 ) -> LockReport:
-    """Writes an entry for each device of each case that went through.
+    """Writes an entry for each device of each case that ended normally.
 
     Args:
         path: of the lock file.
@@ -61,7 +61,7 @@ def write_entries(
     before: list[Lock] = []
 
     def change(lock: Lock) -> Lock:
-        """Of the lock as it is now, which another may have changed since it was read."""
+        """Changes the lock as it is now: another process may have changed it since it was read."""
         before.append(lock)
         return lock.with_scenarios(dict.fromkeys(obsolete) | dict(_entries(lock, judged, renewed)))
 
@@ -81,7 +81,7 @@ def write_entries(
 def _entries(
     lock: Lock, judged: Sequence[Judged], renewed: Collection[str]
 ) -> Iterator[tuple[str, Entry | None]]:
-    """What is to be changed; None removes an entry."""
+    """The changes; None removes an entry."""
     for case in judged:
         if not case.state.is_lockable:
             continue

@@ -1,4 +1,4 @@
-"""Which cases a name on the command line means.
+"""Which cases a name on the command line selects.
 
 select(["train/batch=8", "train/batch=16", "eval"], ["train"])      # both of train
 """
@@ -14,11 +14,10 @@ from ullage.errors import SpecError
 
 
 def select(names: Sequence[str], selectors: Sequence[str]) -> tuple[str, ...]:
-    """The names that are meant, in their order: those of a scenario, of one of its cases, or of a
-    pattern with * or ?.
+    """The selected names, in order. A selector is a scenario, a case, or a pattern with * or ?.
 
     Raises:
-        SpecError: one of them means nothing.
+        SpecError: a selector matches no name.
     """
     patterns = [re.compile(translate(_without_sets(selector))) for selector in selectors]
     for selector, pattern in zip(selectors, patterns, strict=True):
@@ -35,7 +34,7 @@ def select(names: Sequence[str], selectors: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_of(name: str, case: str) -> bool:
-    """Whether the entry of a lock is of a case, or of a scenario, of that name."""
+    """Whether a lock entry belongs to the case or scenario of that name."""
     return name == case or name.startswith((f"{case}/", f"{case},"))
 
 
@@ -44,5 +43,5 @@ def _is_meant(name: str, selector: str, pattern: re.Pattern[str]) -> bool:
 
 
 def _without_sets(text: str) -> str:
-    """A bracket in a name stands for itself."""
+    """A bracket in a name is literal."""
     return text.replace("[", "[[]")

@@ -1,10 +1,11 @@
-"""Why a scenario takes more than it did: the likely causes, the most telling first.
+"""Why a scenario needs more memory than before: the likely causes, the most important first.
 
     find_reasons(comparison, measured, diff)
     ["torch 2.14.0 to 2.15.0: the lock holds for another", "+1.31 GiB: activations at model.py:70"]
 
-Where the run that was locked is at hand, `ullage diff` of both says why. Elsewhere the lock alone
-speaks: what it holds for, what is found now and was not, and the function that allocated more.
+Where the snapshot of the locked run is available, `ullage diff` of both runs gives the causes.
+Elsewhere they come from the lock alone: changed versions, new findings, and the function that
+allocated more.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def _fields(inner: Section) -> dict[str, Any]:
 
 
 def check_contradictions(section: Section, table: dict[str, Any], replay: Replay) -> None:
-    """Refuses what a scenario with requests cannot have beside them."""
+    """Refuses settings that a scenario with requests cannot have."""
     for key in ("steps", "world_size"):
         if key in table:
             raise section.error(
@@ -100,7 +100,7 @@ def check_contradictions(section: Section, table: dict[str, Any], replay: Replay
 
 
 def check_replay(case: Case, section: Section) -> None:
-    """Reads the requests of a case, and refuses what cannot be sent, or not there."""
+    """Reads the requests of a case, and refuses those that cannot be sent."""
     inner, replay = section.inner(REQUESTS), case.replay
     if replay is None:
         return
@@ -149,7 +149,7 @@ def _check_server(
 
 
 def _check_function(text: str, directory: Path, inner: Section) -> None:
-    """Refuses a function whose file is not there, or that its file does not define."""
+    """Refuses a function whose file is missing or does not define it."""
     match = _FUNCTION.fullmatch(text)
     if match is None:
         example = 'expected a file or module and a function, such as "serve.py:handle"'

@@ -103,16 +103,16 @@ class Section:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The keys that were not taken yet."""
+        """The remaining keys."""
         return tuple(self._rest)
 
     def items(self) -> dict[str, Any]:
-        """All that was not taken yet, taken."""
+        """Takes all remaining keys."""
         rest, self._rest = self._rest, {}
         return rest
 
     def refuse_rest(self) -> None:
-        """Raises SpecError where a key is left that nobody knows."""
+        """Raises SpecError where an unknown key is left."""
         for key in self._rest:
             close = get_close_matches(key, self._known, n=1)
             meant = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(self._known)}"

@@ -1,9 +1,9 @@
 """Starts a program on the phantom, and waits for it.
 
-The library is preloaded into a child process, in front of NVIDIA's own, and a directory with a
-sitecustomize.py is put on its module path: that is all the program ever sees of ullage. This module
-needs nothing but the standard library, so that the child starts at once and whatever else the
-parent needs is imported while it runs.
+The phantom library is preloaded into a child process, in front of NVIDIA's libraries, and a
+directory with a sitecustomize.py is put on its module path. The program meets nothing else of
+ullage. This module imports only the standard library, so that the child starts at once; the parent
+imports the rest while the child runs.
 
     with start(program, environment, stdout_to_stderr=False) as child:
         ...                     # import, prepare
@@ -55,27 +55,27 @@ _MAX_SIGNALS = 3
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to run a program, beside on which device.
+    """How to run a program, apart from the device.
 
     Attributes:
         alloc_conf: what PYTORCH_ALLOC_CONF is set to; None leaves it as the environment has it.
-        steps: stop after so many steps; None runs the program to its end.
-        has_snapshot: whether a snapshot is to be written.
-        has_real_init: whether weights that are initialised on the CPU really are.
-        has_dummy_weights: whether weight files that are not there are made up.
-        has_values: whether small values are computed beside the phantom.
-        assumed: what is assumed of values that are not known.
-        rank: the rank of a distributed job that the program plays without its peers, if any.
-        mail: the directory that ranks share which are played together.
+        steps: the number of steps after which it stops; None: it runs to its end.
+        has_snapshot: whether a snapshot is written.
+        has_real_init: whether weights on the CPU are really initialised.
+        has_dummy_weights: whether missing weight files get dummy content.
+        has_values: whether small values are computed on the CPU.
+        assumed: what is assumed of unknown values.
+        rank: the rank of a distributed job that is played without its peers, if any.
+        mail: the directory shared by the ranks that are played together.
         num_devices: how many devices there are, all alike; None is one, or those of the rank's
             node.
-        variables: of the environment, beside those that are there.
+        variables: environment variables, in addition to the parent's.
         inputs: a directory in which each process notes the files that it reads; None notes none.
-        plan: what is applied to the model that the program trains; None: nothing.
-        describes: whether that model is described, so that a plan can be made for it.
-        has_work: whether the work of a step is recorded; what is allocated is a little different.
-        replays: whether the plan is replayed with real numbers on the CPU in place of the training.
-        timeout_s: how long the program may run before it is ended; None: as long as it takes.
+        plan: the plan that is applied to the model; None: none.
+        describes: whether the model is described, so that a plan can be made for it.
+        has_work: whether the work of a step is recorded, which changes allocations a little.
+        replays: whether the plan is replayed on the CPU in place of the training.
+        timeout_s: how long the program may run before it is ended; None: without limit.
     """
 
     alloc_conf: str | None = None
@@ -114,7 +114,7 @@ class Ended:
 
 
 def check_platform() -> None:
-    """Raises EnvironmentProblem where the phantom cannot work at all."""
+    """Raises EnvironmentProblem where the phantom cannot work."""
     system = platform.system()
     if system != "Linux":
         raise EnvironmentProblem(
@@ -218,7 +218,7 @@ class Child:
         self._timed_out_after_s: float | None = None
 
     def start(self, process: subprocess.Popen[bytes]) -> None:
-        """The process is there: it gets the signals that came before it."""
+        """Takes the started process, and sends it the signals that came before."""
         self.pid, self._process = process.pid, process
         for number in self._signals:
             process.send_signal(number)
@@ -243,7 +243,7 @@ class Child:
         )
 
     def forward(self, number: int, frame: FrameType | None) -> None:
-        """A signal handler: the child gets the signal, and decides."""
+        """A signal handler that forwards the signal to the child."""
         del frame
         self._signals.append(number)
         if self._process is None:
@@ -270,8 +270,8 @@ class Child:
         return True
 
     def end(self, patience_s: float, is_busy: Callable[[], bool]) -> bool:
-        """Asks the process to end, and kills it where it does not and has nothing to finish; False:
-        it had ended already.
+        """Terminates the process, and kills it where it goes on and is not busy; False: it had
+        already ended.
         """
         if self._process is None or not self.is_running:
             return False
@@ -284,7 +284,7 @@ class Child:
 
     @contextmanager
     def limited(self, timeout_s: float | None) -> Iterator[None]:
-        """While this lasts, the child is ended where it runs longer than that; None: it may."""
+        """Ends the child after a time, until the context ends; None: without limit."""
         if timeout_s is None:
             yield
             return
@@ -319,7 +319,7 @@ def start(
     stdout_to_stderr: bool = False,
     output: Path | None = None,
 ) -> Iterator[Child]:
-    """Starts a program; while the context lasts, signals that end a process go to it.
+    """Starts a program; until the context ends, signals that end a process are forwarded to it.
 
     Args:
         program: what to run.
@@ -361,7 +361,7 @@ def start(
 
 @contextmanager
 def run_directory() -> Iterator[Path]:
-    """A directory for what a run leaves, which is gone afterwards.
+    """A directory for the files of a run, which is removed afterwards.
 
     Raises:
         EnvironmentProblem: no temporary directory can be made.
@@ -381,6 +381,6 @@ def run_directory() -> Iterator[Path]:
 
 
 def put_before(environment: dict[str, str], name: str, value: str) -> None:
-    """Sets a list variable, in front of what it held."""
+    """Puts a value in front of a list variable."""
     value_before = environment.get(name)
     environment[name] = f"{value}:{value_before}" if value_before else value

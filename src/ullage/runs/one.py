@@ -146,7 +146,7 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
 
 
 def _watch(path: Path, on_progress: Callable[[str], None] | None) -> Callable[[], None] | None:
-    """What to call now and then to hear of finished steps."""
+    """The function that reports finished steps, to be called about ten times a second."""
     if on_progress is None:
         return None
     num_bytes = 0

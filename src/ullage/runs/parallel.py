@@ -1,9 +1,9 @@
-"""Runs several jobs, as many at once as the machine has room for, most of them forked from a warm
-process.
+"""Runs several jobs in parallel, as many as memory and processors allow, most of them forked from a
+warm process.
 
-The first is an ordinary run. While it lasts, the warm process imports torch; the others are forked
-from it. A program that sets environment variables before it imports torch could make torch another
-in that process: all its runs are started afresh.
+The first is an ordinary run. Meanwhile the warm process imports torch, and the other runs are
+forked from it. A program that sets environment variables before it imports torch could change how
+torch behaves: all its runs are started afresh.
 
     runs = ParallelRuns(jobs, on_progress=print, on_failure=print)
     runs.run_all()
@@ -32,7 +32,7 @@ from ullage.phantom.warm import WarmChild, WarmProcess, start_warm
 from ullage.runs.job import Job, job_peer_ranks
 from ullage.runs.one import explain_job
 
-# A run needs as much host memory as the first one did; this much of what is free is given to them.
+# Each run is assumed to need the host memory of the first; runs may use this share of what is free.
 _HOST_SHARE = 0.8
 _TAIL_BYTES = 4000
 # In the directory of a run: what its program wrote.
@@ -40,13 +40,13 @@ OUTPUT = "output"
 
 
 class ParallelRuns:
-    """Several jobs: which are done, which go on, and how they are started.
+    """Several jobs: which are done, which are running, and how they are started.
 
     Args:
         jobs: what to run.
         on_progress: called with a line, such as "3 of 8 runs", as runs end.
         on_failure: called with the last output of a program that failed.
-        snapshots: for each job where its snapshot goes, if anywhere; nothing of that name is there.
+        snapshots: for each job the file for its snapshot, if any, which must not exist.
 
     Attributes:
         results: of each job; None where it was interrupted.
@@ -78,7 +78,7 @@ class ParallelRuns:
         with ExitStack() as stack:
             stack.enter_context(_terminated_as_interrupted())
             directory = stack.enter_context(run_directory())
-            # Last of all, when the warm process has ended too: what its forks have left.
+            # Last of all, after the warm process has ended: the processes that its forks have left.
             stack.callback(end_orphans, directory)
             mail = self._jobs[0].options.mail or directory
             self._peer_ranks = stack.enter_context(job_peer_ranks(self._jobs[0], mail))
@@ -103,7 +103,7 @@ class ParallelRuns:
         self._warm = stack.enter_context(start_warm(job.program, self._warm_environment))
 
     def _learn_from_first(self) -> None:
-        """Whether its program leaves torch's import to be what it is in a warm process."""
+        """Notes whether the program changes variables before it imports torch."""
         first = self.results[0]
         processes = first.processes if first is not None else ()
         changed = sorted({name for p in processes for name in p.record.changed_variables})
@@ -159,12 +159,12 @@ class ParallelRuns:
         shutil.rmtree(run_dir, ignore_errors=True)
 
     def _note_rank(self, job: Job, note: Callable[[PeerRanks, int], None]) -> None:
-        """Tells those that wait for a rank that it has started or ended."""
+        """Tells the peer ranks that a rank has started or ended."""
         if self._peer_ranks is not None and job.options.rank is not None:
             note(self._peer_ranks, job.options.rank.number)
 
     def _fork(self, warm: WarmProcess, job: Job, run_dir: Path) -> tuple[int, Ended] | None:
-        """A run forked from the warm process; None where that process is gone."""
+        """A run forked from the warm process; None where that process has ended."""
         environment = make_environment(run_dir, job.device, job.build, job.options)
         changes = dict(environment.items() - self._warm_environment.items())
         try:
@@ -175,7 +175,7 @@ class ParallelRuns:
 
 
 class Running:
-    """The runs that are going on in any thread: what stops them stops those too that come later.
+    """The running jobs of all threads; stopping them also stops those that start later.
 
     Attributes:
         is_stopped: whether they were.

@@ -1,9 +1,9 @@
-"""Runs a program again and again in slightly other ways, a few at a time, as a search wants them.
+"""Runs variants of a program, a few at a time, as a search asks for them.
 
-Unlike a sweep, it is not known beforehand what will be run. A run is a copy of another process
-where that is the same: of one that has gone as far as the first call of the model (prefork.py)
-where the runs differ in their plan alone; of one that has imported torch. Else it is started
-afresh, as is what failed in a copy.
+Unlike in a sweep, the runs are not known beforehand. Where possible a run is forked from another
+process: from one that waits at the first call of the model (prefork.py) where the runs differ only
+in their plan; else from one that has imported torch. Other runs are started afresh, and so is a
+run whose fork failed.
 
     with Trials(job) as trials:
         as_it_is, planned = trials.run([job, job_with_a_plan])
@@ -36,7 +36,7 @@ _REFUSED = f"{PlanError.__module__}.{PlanError.__qualname__}"
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A process that runs are copies of, and what it was started with."""
+    """A process that runs are forked from, and its environment."""
 
     warm: WarmProcess
     environment: dict[str, str]
@@ -44,16 +44,16 @@ class _Source:
 
 
 class Trials:
-    """The runs of one program; a context, after which nothing of it runs any more.
+    """The runs of one program; when the context ends, none of its processes is left.
 
     Args:
         job: the program as it is.
         on_progress: called with a line as runs end.
-        ahead: variables that plans will set, each lot in a process of its own, started at once.
+        ahead: sets of variables that plans will use; a process to fork from is started for each.
 
     Attributes:
         num_runs: how many have ended.
-        num_copied: of these, copies of the program at the first call of its model.
+        num_copied: how many of these were forked at the first call of the model.
         outputs: the last lines of each run that failed, by the run's number.
     """
 
@@ -103,7 +103,7 @@ class Trials:
                 raise
 
     def _prepare_copies(self) -> None:
-        """Starts what later runs are copies of; a second call starts nothing."""
+        """Starts the processes that later runs are forked from; a second call starts nothing."""
         job = self._job
         ahead, self._ahead = ({}, *self._ahead) if not self._is_prepared else (), ()
         self._is_prepared = True
@@ -121,7 +121,7 @@ class Trials:
         return result
 
     def _once(self, job: Job, *, is_fresh: bool) -> tuple[RunReport, str]:
-        """A run, and the last that its program wrote."""
+        """A run, and the last lines of its program's output."""
         for source in () if is_fresh else self._sources_of(job):
             with self._place() as run_dir:
                 ended = self._copy(source, job, run_dir)
@@ -148,7 +148,7 @@ class Trials:
         shutil.rmtree(directory, ignore_errors=True)
 
     def _sources_of(self, job: Job) -> Iterator[_Source]:
-        """What a run can be a copy of, each started where it is not there yet."""
+        """The processes that a run can be forked from, each started on first use."""
         is_searched = job.device.is_unlimited or job.device.gpu == self._job.device.gpu
         if is_searched and _can_be_preforked(job, self._job):
             yield self._source(job, is_preforked=True)
@@ -176,7 +176,7 @@ class Trials:
         return _Source(warm, environment, is_preforked)
 
     def _copy(self, source: _Source, job: Job, run_dir: Path) -> tuple[int, Ended] | None:
-        """A run that is a copy; None where there is no copy to be had."""
+        """A forked run; None where the process to fork from has ended."""
         environment = make_environment(run_dir, job.device, job.build, job.options)
         changes = dict(environment.items() - source.environment.items())
         try:

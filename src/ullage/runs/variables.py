@@ -1,4 +1,4 @@
-"""Variables in a program's words: "{batch}" stands for what is varied."""
+"""Variables in the words of a program: "{batch}" is a placeholder for the values of batch."""
 
 from __future__ import annotations
 
