@@ -58,7 +58,7 @@ _LEFT_TO_PARENT: dict[str, Any] = {
 
 
 def serve(number: int) -> NoReturn:
-    """Lives until there are no more orders.
+    """Serves orders until there are no more.
 
     number: the file descriptor of the socket.
     """
@@ -123,7 +123,7 @@ class _Orders:
 
 
 class _Server:
-    """In pytest's place where it would run the tests one after another."""
+    """Takes the place of pytest's loop over the tests."""
 
     def __init__(self, orders: _Orders, torch: ModuleType, config: pytest.Config) -> None:
         self._orders = orders
@@ -141,7 +141,7 @@ class _Server:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> NoReturn:
-        """Obeys until there are no more orders."""
+        """Carries out orders until there are no more."""
         items = {item.nodeid: item for item in session.items}
         self._prepare_to_fork()
         can_fork = self._can_fork()

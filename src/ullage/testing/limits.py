@@ -1,4 +1,4 @@
-"""What `@pytest.mark.gpu_memory(...)` asks for.
+"""The limits of `@pytest.mark.gpu_memory(...)`.
 
 limits = parse_limits(("1.5 GiB",), {"growth": "0 B/iter", "gpu": "a10g"})
 limits.peak_bytes, limits.growth_bytes, limits.gpu
@@ -19,7 +19,7 @@ _PER_ITERATION = "/iter"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a test may take of a GPU; None is not limited.
+    """The GPU memory that a test may use; None: no limit.
 
     Attributes:
         peak_bytes: the most that may be allocated at once.
@@ -43,7 +43,7 @@ class Limits:
 
 
 def parse_limits(arguments: Sequence[object], keywords: Mapping[str, object]) -> Limits:
-    """The limits that a mark was given.
+    """The limits that a mark states.
 
     Raises:
         SpecError: an argument is not known, is given twice, or is not a size or a GPU.

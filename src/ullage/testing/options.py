@@ -1,4 +1,4 @@
-"""What pytest was asked for: its options, and the ini values behind them."""
+"""The plugin's options: of the command line, and the ini values behind them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REAL_GPUS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What pytest was asked for.
+    """The options of a pytest session.
 
     Attributes:
         gpu: the GPU to play for tests that name none; None measures on the GPU that is here, and

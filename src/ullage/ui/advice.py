@@ -1,4 +1,4 @@
-"""What else could be, in a process of its own: the page's answers stay quick meanwhile.
+"""Advice on other choices, computed in a process of its own, so that the page stays responsive.
 
     answered = await ask({"about": "gpus", "query": {...}})     # what the page's controls say
 
@@ -44,7 +44,7 @@ _LATER: Final = 10  # niceness: the sliders' answers go first
 
 
 async def ask(question: object) -> bytes:
-    """What `advise` gives, as JSON.
+    """The answer of `advise`, as JSON.
 
     Raises:
         BadQuery: it is not a question that the page has.
@@ -70,7 +70,7 @@ async def ask(question: object) -> bytes:
 
 
 def advise(document: object) -> dict[str, Any]:
-    """What is asked about a query of the controls: {"rows": [...]}.
+    """The answer to a question about a query of the controls: {"rows": [...]}.
 
     Raises:
         BadQuery: it is not a question that the page has.
@@ -81,7 +81,7 @@ def advise(document: object) -> dict[str, Any]:
 
 
 def _read_question(document: object) -> tuple[_Answer, dict[str, Any]]:
-    """What answers it, and the query that it is about."""
+    """The function that answers the question, and the query that it is about."""
     question = read_object(document, "the question")
     query = read_object(question.get("query"), "the query")
     answers = _OF_A_SERVER if "serve" in query else _OF_TRAINING

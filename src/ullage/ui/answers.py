@@ -1,4 +1,4 @@
-"""What the page asks, answered: a query of its controls in, an estimate out.
+"""Answers the queries of the page's controls with estimates.
 
 answer({"model": "llama-3.1-8b", "gpu": "h100-80gb", "recipe": {"batch": 4}})        # training
 answer({"model": "llama-3.1-8b", "gpu": "h100-80gb", "serve": {"context": 8192}})    # serving
@@ -54,11 +54,11 @@ _NAMES: Final[Mapping[type, str]] = {
 
 
 class BadQuery(SpecError):
-    """A query that the page does not make: a field that there is not, or of another type."""
+    """A query that the page cannot make: with an unknown field, or one of a wrong type."""
 
 
 def answer(query: object) -> dict[str, Any]:
-    """The estimate that a query asks for.
+    """The estimate for a query.
 
     Raises:
         BadQuery: the query is not one.
@@ -87,7 +87,7 @@ def read_gpu(fields: Mapping[str, Any]) -> Gpu:
 
 
 def read_serving(fields: Mapping[str, Any]) -> tuple[Config, ServingEstimate]:
-    """The model of a query, and what serving it as the query says comes to.
+    """The model of a query, and the estimate of serving it.
 
     Raises:
         BadQuery: a field is not one of a plan, or of another type.

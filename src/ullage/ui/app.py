@@ -1,4 +1,4 @@
-"""The page's server: its files, by name, and what it asks.
+"""The page's application: its files, and the answers to its requests.
 
     GET  /                       the page, and /assets/NAME
     GET  /enter/TOKEN            the first visit, which sets the cookie (guard.py)
@@ -75,11 +75,11 @@ class _Handlers:
         return Response(body, media_type="application/json", headers=timing)
 
     async def advise(self, request: Request) -> Response:
-        """Says what else could be."""
+        """Answers with advice on other choices."""
         return Response(await ask(await _read_json(request)), media_type="application/json")
 
     async def start_check(self, request: Request) -> Response:
-        """Asks a real engine: vLLM for a server, else PyTorch on the phantom."""
+        """Starts a check by a real engine: vLLM for a server, else PyTorch on the phantom."""
         query = read_object(await _read_json(request), "the query")
         if "serve" in query:
             if self.vllm_python is None:
@@ -93,7 +93,7 @@ class _Handlers:
         return JSONResponse(self.check.state)
 
     async def show_check(self, request: Request) -> Response:
-        """How the check is doing."""
+        """The state of the check."""
         del request
         return JSONResponse(self.check.state)
 
@@ -104,7 +104,7 @@ class _Handlers:
         return JSONResponse(self.check.state)
 
     async def add_snapshot(self, request: Request) -> Response:
-        """Takes in a file."""
+        """Stores an uploaded file."""
         name = request.query_params.get("name", "snapshot.pickle")
         return JSONResponse({"id": await self.snapshots.add(name, request.stream())})
 
@@ -198,7 +198,7 @@ def _make_sender(content: bytes, kind: str) -> Handler:
 
 
 def _answer(query: object) -> tuple[bytes, float]:
-    """The answer as JSON, and the processor's seconds that it took."""
+    """The answer as JSON, and its processor time in seconds."""
     began_s = time.thread_time()
     body = json.dumps(answer(query)).encode()
     return body, time.thread_time() - began_s
@@ -225,7 +225,7 @@ async def _tell_http(request: Request, error: Exception) -> Response:
 
 
 async def _tell_bug(request: Request, error: Exception) -> Response:
-    """Its traceback is on the terminal; the answer does not pass the guard, so it has its headers
+    """The traceback is on the terminal. The answer does not pass the guard, so it has its headers
     from here.
     """
     del request

@@ -1,4 +1,4 @@
-"""What the page knows before it asks: GPUs, models, what can be chosen, names and colours."""
+"""The page's initial data: GPUs, models, the choices of its controls, names and colours."""
 
 from __future__ import annotations
 

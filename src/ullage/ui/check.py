@@ -1,4 +1,4 @@
-"""The check that the page has asked for, of the phantom or of vLLM: at most one, in the background.
+"""The check that the page requests, by the phantom or by vLLM: at most one, in the background.
 
 The process that runs it reads what is asked from stdin as JSON, and writes JSON objects to stdout,
 one a line: {"progress": "..."}, and at the end {"document": ...} or {"error": "..."}.
@@ -29,7 +29,7 @@ TIME_LIMIT_S: Final = 600.0
 
 
 class Check:
-    """One check at a time, and what came of the last.
+    """One check at a time, and the result of the last.
 
     Attributes:
         progress: the last line that the run said of itself; None before the first step.
@@ -45,12 +45,12 @@ class Check:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the check is running."""
         return self._follower is not None and not self._follower.done()
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the page is told."""
+        """The state, as the page reads it."""
         return {
             "running": self.is_running,
             "progress": self.progress,
@@ -66,7 +66,7 @@ class Check:
         scratch: Path | None = None,
         time_limit_s: float = TIME_LIMIT_S,
     ) -> None:
-        """Starts it.
+        """Starts a check.
 
         Args:
             command: of the process, which gets a session of its own.
@@ -91,7 +91,7 @@ class Check:
         self._follower = asyncio.create_task(self._run(process, order, time_limit_s))
 
     async def cancel(self) -> None:
-        """Ends it, and waits for the end."""
+        """Ends the check, and waits for its end."""
         follower = self._follower
         if follower is None or follower.done():
             return
@@ -141,7 +141,7 @@ class Check:
 
 
 async def _wait(process: Process) -> None:
-    """Waits for its end alone; its own `wait` also waits until nobody holds its pipes."""
+    """Waits for the end of the process; its own `wait` also waits until its pipes are closed."""
     while process.returncode is None:
         await asyncio.sleep(_POLL_S)
 
@@ -152,7 +152,7 @@ def _kill_group(process: Process) -> None:
 
 
 async def _end(process: Process) -> None:
-    """Asks it to end, kills it where it does not, and kills what it may have left in its group."""
+    """Terminates the process, kills it where it goes on, and kills the rest of its group."""
     with suppress(ProcessLookupError):
         process.terminate()
     with suppress(TimeoutError):
@@ -162,7 +162,7 @@ async def _end(process: Process) -> None:
 
 
 async def _listen(stream: asyncio.StreamReader, last_lines: deque[str]) -> None:
-    """Keeps the last lines of what a program prints, however long they are."""
+    """Keeps the last lines of a program's output, however long they are."""
     rest = ""
     while chunk := await stream.read(2**16):
         *lines, rest = (rest + chunk.decode(errors="replace")).split("\n")

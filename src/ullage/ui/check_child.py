@@ -24,7 +24,7 @@ PROGRAM = program_path("published_training")
 
 
 def main() -> None:
-    """Runs what stdin asks for."""
+    """Runs the check that is ordered on stdin."""
     signal.signal(signal.SIGTERM, _stop)
     out = sys.stdout
     order = json.load(sys.stdin)

@@ -33,7 +33,7 @@ class Page:
 
 
 class Snapshots:
-    """The files that wait for their page, and the pages, the oldest first."""
+    """The uploaded files that have no page yet, and the pages, the oldest first."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -41,7 +41,7 @@ class Snapshots:
         self._pages: dict[str, Page] = {}
 
     async def add(self, name: str, chunks: AsyncIterator[bytes]) -> str:
-        """Takes a file in; returns its number.
+        """Stores an uploaded file; returns its number.
 
         Raises:
             TooLarge: it has more than LARGEST_BYTES; nothing of it is kept.
@@ -70,7 +70,7 @@ class Snapshots:
         return number
 
     def make_page(self, numbers: Sequence[str]) -> Page:
-        """The page of one file, or of two compared; the files are gone afterwards.
+        """Makes the page of one file, or of two compared; removes the files.
 
         Raises:
             SpecError: they are not one or two files that wait.
@@ -95,13 +95,13 @@ class Snapshots:
         return page
 
     def find_page(self, number: str) -> Path | None:
-        """Where a page is."""
+        """The file of a page."""
         page = self._pages.get(number)
         return page.path if page else None
 
 
 def _plain_name(name: str) -> str:
-    """The last part of a name, which is what the page is called by."""
+    """The last part of a name, which is the title of the page."""
     base_name = PurePosixPath(name.replace("\\", "/").replace("\0", "")).name[-120:]
     return "snapshot" if base_name in {"", ".", ".."} else base_name
 
