@@ -3,9 +3,9 @@
 #   make demo      a real training script on a GPU that is not there
 #   make test      every check and test
 #   make check     lint, types, spelling
-#   make nightly   the slow tests too, on five versions of PyTorch, the popular stacks and the programs of the wild; writes docs/torch-versions.md,
-#                  examples.md, distributed-ranks.md, check-results.md, stacks.md, attribution.md, folklore.md
-#                  estimate-accuracy.md and results/wild.md there
+#   make nightly   the slow tests too, on five versions of PyTorch, the popular stacks and published programs;
+#                  writes docs/results/torch-versions.md, and examples.md, distributed-ranks.md, check-results.md,
+#                  stacks.md, attribution.md, folklore.md, estimate-accuracy.md and wild.md beside it
 #   make fuzz      the readers of snapshots against a million inputs and more each; needs clang
 #   make wheel     wheels for x86-64 and aarch64 Linux
 

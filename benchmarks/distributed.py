@@ -1,4 +1,4 @@
-"""Run the jobs of tests/programs/distributed/jobs.toml, and write docs/distributed-ranks.md.
+"""Run tests/programs/distributed/jobs.toml, and write docs/results/distributed-ranks.md.
 
     python -m benchmarks.distributed --python env/bin/python
 
@@ -21,7 +21,7 @@ from benchmarks.provenance import made_by
 from ullage.units import format_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "distributed-ranks.md"
+PAGE = ROOT / "docs" / "results" / "distributed-ranks.md"
 PROGRAMS = ROOT / "tests" / "programs" / "distributed"
 FIGURES = ("peak_requested_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "num_allocs")
 
@@ -86,10 +86,10 @@ def render(results: list[Result]) -> str:
 {made_by("benchmarks.distributed", torch=torch)}
 
 Each program of `tests/programs/distributed` follows
-one of PyTorch's tutorials and takes three steps; each rank is played alone. *Peak* is what
+one of PyTorch's tutorials and takes three steps; each rank is run alone. *Peak* is what
 PyTorch's allocator gave out at most; ranks that are named together have the same four figures
 (requested, allocated, reserved, number of allocations), and ranks that are not have others.
-*Seconds* are those of all these ranks, and of those that had to be played beside them.
+*Seconds* are those of all these ranks, and of those that had to be run beside them.
 
 | program | ranks | peak of rank | seconds | |
 |---|--:|---|--:|---|

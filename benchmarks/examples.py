@@ -1,4 +1,4 @@
-"""Run every example on several GPUs and versions of torch, and write docs/examples.md.
+"""Run every example on several GPUs and versions of torch, and write docs/results/examples.md.
 
 python -m benchmarks.examples --python env-2.15/bin/python --python env-2.11/bin/python
 """
@@ -20,7 +20,7 @@ from benchmarks.provenance import made_by
 from ullage.units import format_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "examples.md"
+PAGE = ROOT / "docs" / "results" / "examples.md"
 EXAMPLES = (
     "gpt2/train.py",
     "llama_trainer/train.py",
@@ -111,7 +111,7 @@ def render(results_by_torch: dict[str, list[Result]]) -> str:
         for torch, results in results_by_torch.items()
     )
     versions = " and ".join(results_by_torch)
-    return f"""# The examples on GPUs that are not there
+    return f"""# The examples on simulated GPUs
 
 {made_by("benchmarks.examples", torch=versions)}
 

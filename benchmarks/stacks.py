@@ -1,4 +1,4 @@
-"""Run the popular stacks of tests/programs/stacks, and write docs/stacks.md.
+"""Run the popular stacks of tests/programs/stacks, and write docs/results/stacks.md.
 
     python -m benchmarks.stacks                             # environments in .envs/, all stacks
     python -m benchmarks.stacks --python env/bin/python     # environments that are there already
@@ -25,7 +25,7 @@ from ullage.phantom.environment import EnvironmentSpec, make_environment
 from ullage.units import format_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "stacks.md"
+PAGE = ROOT / "docs" / "results" / "stacks.md"
 STACKS = ROOT / "tests" / "programs" / "stacks"
 HERE = Path(__file__).parent
 ENVIRONMENTS = {
@@ -200,7 +200,7 @@ def render(results: list[Row], missing: list[str]) -> str:
     rows = "\n".join(result.text for result in results)
     left_out = f"\n\nNot installed: {', '.join(missing)}." if missing else ""
     versions = " and ".join(sorted({row.text.split(" | ")[2] for row in results} - {"-"}))
-    return f"""# Popular stacks on a GPU that is not there
+    return f"""# Popular stacks on a simulated GPU
 
 {made_by("benchmarks.stacks", torch=versions)}
 

@@ -1,4 +1,4 @@
-"""Try every supported version of torch, and write docs/torch-versions.md.
+"""Try every supported version of torch, and write docs/results/torch-versions.md.
 
     python -m benchmarks.versions                           # all VERSIONS, environments in .envs/
     python -m benchmarks.versions --torch 2.6.0             # these alone
@@ -24,7 +24,7 @@ from ullage.phantom.environment import EnvironmentSpec, make_environment
 from ullage.phantom.torch_build import TorchBuild, find_torch
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "torch-versions.md"
+PAGE = ROOT / "docs" / "results" / "torch-versions.md"
 REQUIREMENTS = ROOT / "examples" / "requirements.txt"
 NEWEST = "newest"
 VERSIONS = ("2.6.0", "2.8.0", "2.9.1", "2.11.0", NEWEST)

@@ -98,8 +98,9 @@ FLAGS = {
         "--checkpointing", "--attention", "--accumulation", "--data", "--sharding", "--tensor",
         "--sequence-parallel", "--context-parallel", "--expert-parallel", "--pipeline",
         "--micro-batches", "--offload", "--nvme", "--serve", "--engine", "--context", "--users",
-        "--weights", "--kv", "--utilization", "--block-size", "--which-gpu", "--largest", "--knobs",
-        "--models", "-o", "--output", "--html", "--json", "--force", "--quiet",
+        "--weights", "--kv", "--utilization", "--block-size", "--lora-slots", "--lora-rank",
+        "--which-gpu", "--largest", "--knobs", "--models",
+        "-o", "--output", "--html", "--json", "--force", "--quiet",
     },
     "scrub": {"file", "-o", "--output", "--word", "--key", "--force"},
     "gpus": {"name", "--json"},
@@ -237,6 +238,49 @@ def test_who_uses_a_variable_is_named_by_it(path: Path) -> None:
     for variable in VARIABLES:
         if variable.name in used:
             assert label(path) in {*variable.writers, *variable.readers}, variable.name
+
+
+# Python starts these in a process of their own, by their path or with -m.
+STARTED = ("phantom/bootstrap.py", "phantom/site/", "programs/")
+ENTRANCES = ("__init__.py", "api/", "cli/", "ui/", "testing/", "pytest_plugin.py", *STARTED)
+# What stands in a text and is a module's name: `python -m`, or a table of modules to import when
+# one is asked for.
+MODULE_NAME = re.compile(r"(?:-m )?(ullage(?:\.\w+)+)(?::\w+)?|((?:\w+\.)*\w+):\w+")
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every file of ullage by the name that imports it."""
+    names = {}
+    for path in FILES:
+        parts = ("ullage", *path.relative_to(SOURCE).with_suffix("").parts)
+        names[".".join(parts).removesuffix(".__init__")] = path
+    return names
+
+
+def modules_of_texts(path: Path) -> Iterator[str]:
+    """Modules that a file names in a text: in full, or below its own package as "module:Class"."""
+    package = ".".join(("ullage", *path.relative_to(SOURCE).parent.parts))
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            match = MODULE_NAME.fullmatch(node.value)
+            if match is not None:
+                yield match[1] or f"{package}.{match[2]}"
+
+
+def test_every_module_is_reached_from_an_entrance() -> None:
+    waiting = {name for name, path in modules().items() if label(path).startswith(ENTRANCES)}
+    reached: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        reached.add(name)
+        path = modules()[name]
+        parents = {name.rpartition(".")[0]} - {""}
+        names = {*imports(parse(path)), *modules_of_texts(path)}
+        # `from a import b` is a.b, and b may be a name in the module a.
+        names |= {each.rpartition(".")[0] for each in names}
+        waiting |= ((names | parents) & modules().keys()) - reached
+    assert sorted(modules().keys() - reached) == []
 
 
 def loaded_by(code: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Record every workload on the phantom and write docs/accuracy.md.
+"""Record every workload on the phantom and write docs/results/accuracy.md.
 
     python -m benchmarks.accuracy.phantom --python env/bin/python --gpu h200 --out DIR [NAME ...]
 
@@ -23,7 +23,7 @@ from benchmarks.accuracy.workload_names import ALLOC_CONF, NAMES
 from benchmarks.provenance import made_by
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "accuracy.md"
+PAGE = HERE.parents[1] / "docs" / "results" / "accuracy.md"
 MIB = 2**20
 RESERVED_BOUND = 0.01
 # The line of a traceback that names the exception

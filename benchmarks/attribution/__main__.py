@@ -1,4 +1,4 @@
-"""Judge attribution on the reference programs, and write docs/attribution.md.
+"""Judge attribution on the reference programs, and write docs/results/attribution.md.
 
 python -m benchmarks.attribution --python env-2.15/bin/python
 
@@ -19,7 +19,7 @@ from benchmarks.attribution.programs import GPU, PROGRAMS, Program, missing_pack
 from benchmarks.provenance import made_by, torch_version
 from ullage.units import format_bytes
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "attribution.md"
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "results" / "attribution.md"
 _SHOWN_FRAC = 0.001
 
 
@@ -75,7 +75,7 @@ def render(results: Sequence[Result]) -> str:
     """The page."""
     columns = (
         "program", "what it is", "peak", "category", "module", "not known", "what was wrong",
-        "dealt anew",
+        "shuffled",
     )  # fmt: skip
     rows = "\n".join(result.row() for result in results)
     versions = ", ".join(sorted({result.torch for result in results}))
@@ -84,20 +84,20 @@ def render(results: Sequence[Result]) -> str:
 {made_by("benchmarks.attribution", torch=versions)}
 
 The phantom is one of {GPU}.
-Each program of `tests/programs/attribution` knows the owners of its storages itself
-(`truth.py` there says how) and writes them down; the judge compares them with what ullage says of
-the blocks that are live at the peak.
+Each program of `tests/programs/attribution` records the owners of its storages itself
+(`truth.py` there says how). The benchmark compares them with ullage's owners of the blocks that are
+live at the peak.
 
-An *activation* is what autograd saved for backward, also while it recomputed; what a forward pass
-returned; and without gradients what a later operation read. What belongs to a parameter is its
-module's; all else the module's whose call was the innermost when it was allocated, in backward the
-module's in whose call the graph's node was made.
+An *activation* is a tensor that autograd saved for backward, also during recomputation, or that a
+forward pass returned, or, without gradients, that a later operation read. The memory of a parameter
+belongs to the parameter's module. Other memory belongs to the innermost module whose call was
+running when it was allocated; in backward, to the module whose call made the node of the graph.
 
-*category* and *module* are the shares of the peak's bytes with the right owner, *not known* the
-share of which the program does not know it, which counts as wrong. What an operation allocates and
-frees again without returning it is its scratch memory: there *temporary* and *workspace* are both
-taken for right. *dealt anew* is what the same answers reach when the true owners are dealt out to
-the blocks at random: a judge that cannot say no would not show a difference.
+*category* and *module* are the fractions of the peak's bytes with the right owner. *not known* is
+the fraction whose owner the program does not know; it counts as wrong. For scratch memory, which an
+operation allocates and frees without returning it, both *temporary* and *workspace* count as right.
+*shuffled* is the score of the same answers when the true owners are assigned to the blocks at
+random. It shows that the benchmark can find errors.
 
 | {" | ".join(columns)} |
 |---|---|--:|--:|--:|--:|---|--:|

@@ -1,4 +1,4 @@
-"""Keeps README.md and docs/*.md true: runs what they tell people to type, and compares.
+"""Keeps README.md and the pages of docs true: runs their commands, and compares the output.
 
     python -m benchmarks.documents --check                  # exits with 1 on a difference
     python -m benchmarks.documents --write README.md        # rewrite what a page prints

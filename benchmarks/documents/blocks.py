@@ -117,7 +117,7 @@ class Page:
 
     @property
     def name(self) -> str:
-        """Such as docs/fit.md."""
+        """Such as docs/guide/fit.md."""
         return self.path.relative_to(ROOT).as_posix()
 
 
@@ -142,7 +142,7 @@ def parse_blocks(page: str, text: str) -> tuple[Block, ...]:
 
 
 def all_pages() -> tuple[Page, ...]:
-    """README.md, docs and the READMEs below."""
-    paths = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+    """README.md, CONTRIBUTING.md, docs and the READMEs below."""
+    paths = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]
     paths += [*ROOT.glob("examples/**/*.md"), *ROOT.glob("benchmarks/**/*.md")]
     return tuple(read_page(path) for path in sorted(paths))

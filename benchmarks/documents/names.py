@@ -1,7 +1,7 @@
 """What pages name has to exist: links and their anchors, files, options, verbs, modules.
 
 for problem in find_problems(page):
-    print(problem)                  # docs/fit.md: no file `tests/phantom/test_x.py`
+    print(problem)                  # docs/guide/fit.md: no file `tests/phantom/test_x.py`
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ullage.cli.main import VERBS, cli
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
 _LINK = re.compile(r"\[(?:[^\]\[]|\[[^\]]*\])*\]\(([^()\s]+(?:\([^()\s]*\))?)\)")
+_PICTURE = re.compile(r'\b(?:src|srcset)="([^"]+)"')
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _FILE = re.compile(r"(?:[\w*.-]+/)*[\w*-]+\.(?:py|c|h|md|toml|json|jsonl|txt|svg)")
 _FOLDER = re.compile(r"(?:tests|benchmarks|examples|docs|src)/[\w*/.-]+")
@@ -78,7 +79,8 @@ def anchors(text: str) -> set[str]:
 
 
 def _dead_links(page: Page, text: str) -> Iterator[str]:
-    for target in _LINK.findall(_CODE.sub("", text)):
+    prose = _CODE.sub("", text)
+    for target in [*_LINK.findall(prose), *_PICTURE.findall(prose)]:
         if "://" in target:
             url = urlsplit(target)
             if url.scheme not in ("http", "https") or "." not in url.netloc:

@@ -9,23 +9,22 @@ from __future__ import annotations
 SHARED = ("examples", "tests/programs", "benchmarks/plans/programs")
 
 _SNAPSHOT = "ullage run --quiet --python thin/bin/python --snapshot snapshot.pickle"
+_SNAPSHOTS = f"""
+{_SNAPSHOT} -- examples/gpt2/train.py
+cp snapshot.pickle before.pickle
+cp snapshot.pickle after.pickle
+"""
 
 PREPARE = {
-    ("README.md", ""): f"""
-        cp examples/gpt2/train.py train.py
-        mkdir --parents runs/7
-        cp tests/programs/documents/config.json runs/7/config.json
-        {_SNAPSHOT} -- examples/gpt2/train.py
-        cp snapshot.pickle before.pickle
-        cp snapshot.pickle after.pickle
-        """,
-    ("README.md", "gate"): "cp examples/gpt2/train.py train.py",
-    ("docs/pytest.md", ""): "cp tests/programs/documents/model.py .",
-    ("docs/pytest.md", "ci"): "cp tests/programs/documents/model.py .",
-    ("docs/fit-gpus.md", ""): "cp tests/programs/plans/wide.py .",
-    ("docs/check.md", ""): "cp tests/programs/documents/encoder.py train.py",
-    ("docs/check.md", "serving"): "cp examples/serving/* .",
-    ("docs/check.md", "small"): """
+    ("README.md", ""): f"{_SNAPSHOT} -- examples/gpt2/train.py",
+    ("docs/guide/explain.md", ""): _SNAPSHOTS,
+    ("docs/guide/python.md", ""): f"cp examples/gpt2/train.py train.py\n{_SNAPSHOTS}",
+    ("docs/guide/pytest.md", ""): "cp tests/programs/documents/model.py .",
+    ("docs/guide/pytest.md", "ci"): "cp tests/programs/documents/model.py .",
+    ("docs/guide/fit-gpus.md", ""): "cp tests/programs/plans/wide.py .",
+    ("docs/guide/check.md", ""): "cp tests/programs/documents/encoder.py train.py",
+    ("docs/guide/check.md", "serving"): "cp examples/serving/* .",
+    ("docs/guide/check.md", "small"): """
         cp examples/serving/* .
         printf '%s\n' '[scenario.serving]' 'gpu = "rtx-4070"' 'matrix = { users = [8] }' \
           'budget = { headroom = "5%" }' '[scenario.serving.requests]' 'file = "requests.jsonl"' \

@@ -1,1 +1,1 @@
-"""What people say about GPU memory, held against what the phantom shows: docs/folklore.md."""
+"""What people say about GPU memory, compared with the phantom: docs/results/folklore.md."""

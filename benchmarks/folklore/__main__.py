@@ -1,4 +1,4 @@
-"""Run every program of benchmarks/folklore, and rewrite the figures of docs/folklore.md.
+"""Run every program of benchmarks/folklore, and rewrite the figures of docs/results/folklore.md.
 
     python -m benchmarks.folklore --python env/bin/python [--only resnet50 ...]
 
@@ -16,7 +16,7 @@ from benchmarks.folklore.measure import run
 from benchmarks.folklore.section import Play, Played, Section
 from benchmarks.provenance import made_by
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "folklore.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "folklore.md"
 
 
 def render(section: Section, runs: dict[str, Played]) -> str:

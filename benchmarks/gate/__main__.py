@@ -1,4 +1,4 @@
-"""Plant regressions, try harmless changes and repeat, and write docs/check-results.md.
+"""Plant regressions, try harmless changes and repeat, and write docs/results/check-results.md.
 
 python -m benchmarks.gate --python env-2.15/bin/python --repetitions 500
 """
@@ -19,7 +19,7 @@ from ullage.explain.compare.changes import signed
 from ullage.phantom.torch_build import find_torch
 from ullage.units import format_bytes
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "check-results.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "check-results.md"
 _MIN_NAMED = 18
 
 

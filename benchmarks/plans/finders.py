@@ -1,5 +1,5 @@
 """Compare `ullage.find_largest` with the batch finders of accelerate and Lightning, and write
-docs/batch-finders.md.
+docs/results/batch-finders.md.
 
     python -m benchmarks.plans.finders --python ENVIRONMENT/bin/python
 
@@ -29,7 +29,7 @@ from ullage.runs.trials import Trials
 from ullage.units import format_bytes
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "batch-finders.md"
+PAGE = ROOT / "docs" / "results" / "batch-finders.md"
 KEPT = Path(__file__).with_name("finders.json")
 PROGRAM = "benchmarks/plans/programs/batch.py"
 MODELS = ("gpt2", "resnet50", "vit_base_patch16_224")

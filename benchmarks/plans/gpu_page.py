@@ -1,4 +1,4 @@
-"""docs/plans-gpu.md, from what benchmarks/plans/gpu.py has measured on a GPU."""
+"""docs/results/plans-gpu.md, from what benchmarks/plans/gpu.py has measured on a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ullage.units import format_bytes
 
-PAGE = Path(__file__).parents[2] / "docs" / "plans-gpu.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "plans-gpu.md"
 # The first steps allocate, pin memory and choose kernels.
 WARM_UP = 5
 GOAL = 0.9

@@ -1,4 +1,4 @@
-"""docs/fit-results.md, from the results that there are."""
+"""docs/results/fit-results.md, from the results that there are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.plans.results import Answer, Result
 from benchmarks.plans.workloads import WORKLOADS
 from ullage.units import format_bytes
 
-PAGE = Path(__file__).parents[2] / "docs" / "fit-results.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "fit-results.md"
 SHARES = (0.85, 0.7, 0.55, 0.45)
 WELL_USED = 0.95
 # Of the step: a mixture that is faster by less is not held against a plan that leaves memory over.
@@ -70,8 +70,8 @@ def _lines(found: Sequence[Result]) -> Iterator[str]:
     yield f"""# Plans that were found
 
 Made by `python -m benchmarks.plans --brute` on {dates} with torch {torches} and ullage {ullages},
-on {machines}, beside other work: how long searches took is told as it was. Each result stays until
-its program is searched again: they may be of several revisions.
+on {machines}, with other work on the machine, which made searches longer. Each result stays
+until its program is searched again, so results may be of several revisions.
 
 `ullage fit` on {len(found)} programs with random weights (benchmarks/plans/programs, plain loops),
 at budgets of {shares} of what each takes as it is. Memory is that of the phantom; times of steps

@@ -1,5 +1,5 @@
 """Recomputation under torch's `activation_memory_budget`, and under plans that take no more memory;
-writes docs/activation-budget.md.
+writes docs/results/activation-budget.md.
 
     python -m benchmarks.plans.partitioner --python ENVIRONMENT/bin/python [--whole] [MODEL ...]
 
@@ -40,12 +40,13 @@ from ullage.plan.solver.problem import Problem, make_problem
 from ullage.plan.solver.solve import solve
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 from ullage.trace.work import Operation
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "activation-budget.md"
+PAGE = ROOT / "docs" / "results" / "activation-budget.md"
 PROGRAM = Path(__file__).with_name("programs") / "budgeted.py"
 BUDGETS = {"blocks": (0.8, 0.5, 0.3, 0.1, 0.0), "whole": (0.3, 0.1)}
 Choice = tuple[int, ...]

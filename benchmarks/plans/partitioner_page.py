@@ -1,4 +1,4 @@
-"""The page of benchmarks/plans/partitioner.py: docs/activation-budget.md."""
+"""The page of benchmarks/plans/partitioner.py: docs/results/activation-budget.md."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TERA = 1e12
 _ABOUT = f"""# Recomputation under torch's activation_memory_budget
 
 `torch._functorch.config.activation_memory_budget` has the compiler compute some activations
-again in backward. It is a share of what would be kept, not a peak. Here it is held against plans
+again in backward. It is a share of what would be kept, not a peak. Here it is compared with plans
 that take no more memory than it was seen to, on the same model with each of its blocks compiled.
 A plan checkpoints blocks, each with a set of its products kept (`selective_checkpoint`, `saves`)
 or none (`checkpoint`), or leaves them as they are, and does nothing else. The solver of

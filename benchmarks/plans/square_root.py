@@ -1,5 +1,5 @@
 """Uniform, square-root and optimal segments of a chain side by side, on the phantom; writes
-docs/square-root.md.
+docs/results/square-root.md.
 
     python -m benchmarks.plans.square_root --python ENVIRONMENT/bin/python
 """
@@ -24,11 +24,11 @@ from ullage.estimate.training.checkpointing import (
 )
 from ullage.phantom.torch_build import find_torch
 from ullage.report.plot import plot_segments
-from ullage.techniques.checkpoint_segments import even_lengths
+from ullage.techniques.means.tiling import even_lengths
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "square-root.md"
-PLOT = ROOT / "docs" / "segments.svg"
+PAGE = ROOT / "docs" / "results" / "square-root.md"
+PLOT = ROOT / "docs" / "results" / "segments.svg"
 PROGRAM = Path(__file__).with_name("chain.py")
 IMAGES = Path(__file__).with_name("programs") / "images.py"
 MODEL = ("resnet152", "32")

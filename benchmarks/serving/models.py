@@ -1,7 +1,7 @@
 """Small models of every kind that the engine is asked about: shapes chosen so that padding shows.
 
 SEEN: looked at while the rules were being written. BLIND: other shapes, of which the prediction
-was written down before the engine was first started with them; see docs/serving.md.
+was written down before the engine was first started with them; see docs/results/serving.md.
 """
 
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Measure how soon `ullage estimate` answers, and write docs/speed-estimate.md.
+"""Measure how soon `ullage estimate` answers, and write docs/results/speed-estimate.md.
 
 python -m benchmarks.speed.estimate
 """
@@ -20,7 +20,7 @@ from ullage.estimate.training.recipe import Recipe
 from ullage.gpus.catalog import find_gpu
 from ullage.models.builtin import find_model
 
-PAGE = Path(__file__).parents[2] / "docs" / "speed-estimate.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "speed-estimate.md"
 GPU = "h100-80gb"
 WORKERS = 2
 REPEATS = 7

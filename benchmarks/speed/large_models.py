@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed.large_models --python thin/bin/python
 
-writes docs/large-models.md. Each run is done once: what takes long is measured, not compared.
+writes docs/results/large-models.md. Each run is done once: times are measured, not compared.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ parameters, on one phantom GPU of 1 TiB. Each run was done once.
 |---|---|---|---|---|
 {rows}
 
-Host memory is the peak of the program's process. Pages that nobody touches take none, so what is
+Host memory is the peak of the program's process. Untouched pages take none, so what is
 built, converted, copied, loaded, pinned or moved unread costs address space alone. A single tensor
 larger than all of the machine's memory is refused by Linux itself, unless
 `vm.overcommit_memory` is 1.
@@ -79,7 +79,7 @@ def main() -> None:
         made_by=made_by("benchmarks.speed.large_models", torch=version.document["torch"]),
         rows="\n".join(rows),
     )
-    (ROOT / "docs" / "large-models.md").write_text(page, encoding="utf-8")
+    (ROOT / "docs" / "results" / "large-models.md").write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

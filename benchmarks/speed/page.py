@@ -1,5 +1,5 @@
 """Measure the page of a snapshot of a million events in a headless Chromium that has no GPU, and
-write docs/speed-page.md.
+write docs/results/speed-page.md.
 
     python -m benchmarks.speed.page [--events 1000000] [--browser /usr/bin/chromium]
 
@@ -27,7 +27,7 @@ from ullage.report.html import SnapshotPage, render_snapshot
 from ullage.trace.replay import replay
 from ullage.trace.snapshot_reader import read_snapshot
 
-RESULTS = Path(__file__).parents[2] / "docs" / "speed-page.md"
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "speed-page.md"
 WATCH = Path(__file__).with_name("page_watch.js").read_text(encoding="utf-8")
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -195,7 +195,7 @@ def describe(num_bytes: int, openings: Sequence[Opening], motions: Sequence[Moti
 
 
 def write_results(path: Path, snapshot: str, rows: Sequence[str], num_times: int) -> None:
-    """Writes docs/speed-page.md."""
+    """Writes docs/results/speed-page.md."""
     load = f"The machine's load, other programs included, was {os.getloadavg()[0]:.1f}."
     text = f"""# Speed of the page
 

@@ -1,5 +1,5 @@
 """Measure how long the layer-scale solve takes, and how good it is proved to be; writes
-docs/speed-plans.md.
+docs/results/speed-plans.md.
 
     python -m benchmarks.speed.plans
 
@@ -18,7 +18,7 @@ from benchmarks.provenance import made_by
 from ullage.plan.solver.problem import Problem
 from ullage.plan.solver.solve import solve
 
-PAGE = Path(__file__).parents[2] / "docs" / "speed-plans.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "speed-plans.md"
 LAYERS, TREATMENTS, MIB = 256, 8, 2**20
 LAYER_S, LAYER_MIB = 2.7e-3, 230.0
 KINDS = ("equal", "four kinds", "all unlike")

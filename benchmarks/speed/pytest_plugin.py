@@ -1,5 +1,5 @@
 """Measure what a test marked with gpu_memory costs beside the test itself, and write
-docs/speed-pytest.md.
+docs/results/speed-pytest.md.
 
     env/bin/python -m benchmarks.speed.pytest_plugin [--tests 1000]
 
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.provenance import made_by
 
-RESULTS = Path(__file__).parents[2] / "docs" / "speed-pytest.md"
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "speed-pytest.md"
 GOAL_MS = 50
 SUITE = """
 import pytest
@@ -108,7 +108,7 @@ def page(
     bare: tuple[float, float],
     unrelated: tuple[Spent, Spent],
 ) -> str:
-    """The text of docs/speed-pytest.md."""
+    """The text of docs/results/speed-pytest.md."""
     import pytest
     import torch
 
@@ -120,7 +120,7 @@ def page(
 
 With pytest {pytest.__version__}, and a load of {load:.0f} at the end. A test makes a layer, runs it forward and backward; {count} of them, each in a process that is
 forked for it, beside the same ones in one process on the phantom (`ullage run -- -m pytest`). The start of both is taken
-off. Processor time is of all processes together, and hardly hangs on what else the machine does.
+off. Processor time is of all processes together, and hardly depends on what else the machine does.
 
 | a test, in milliseconds | processor | wall |
 |---|---:|---:|

@@ -1,4 +1,4 @@
-"""Measure how fast ullage is, as ratios within one run, and write docs/speed.md.
+"""Measure how fast ullage is, as ratios within one run, and write docs/results/speed.md.
 
     python -m benchmarks.speed.run --python env/bin/python [--repeats 5]
 
@@ -33,7 +33,7 @@ from ullage.phantom.torch_build import check_torch, find_torch
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-PAGE = ROOT / "docs" / "speed.md"
+PAGE = ROOT / "docs" / "results" / "speed.md"
 GPT2 = str(ROOT / "examples" / "gpt2" / "train.py")
 GIB = 2**30
 STEPS = 3

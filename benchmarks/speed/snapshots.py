@@ -1,4 +1,4 @@
-"""Measure how fast snapshots are read, and in how much memory, and write docs/speed-snapshots.md.
+"""Measure time and memory of reading snapshots, and write docs/results/speed-snapshots.md.
 
     python -m benchmarks.speed.snapshots --python env/bin/python [--repeats 3]
 
@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.provenance import made_by
 from benchmarks.speed.generate import generate_snapshot
 
-PAGE = Path(__file__).parents[2] / "docs" / "speed-snapshots.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "speed-snapshots.md"
 MIB = 2**20
 SMALL, LARGE = 1_000_000, 4_600_000
 # What is done before the clock runs, and under it; `path` and `other` are files.

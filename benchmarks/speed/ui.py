@@ -1,5 +1,5 @@
 """Measure how soon the page of `ullage ui` answers a slider, in a headless Chromium without a GPU,
-and write docs/speed-ui.md.
+and write docs/results/speed-ui.md.
 
     python -m benchmarks.speed.ui [--moves 200] [--browser /usr/bin/chromium]
 
@@ -22,7 +22,7 @@ from playwright.sync_api import Page, sync_playwright
 from benchmarks.provenance import made_by
 from benchmarks.speed.page import FLAGS, percentile
 
-RESULTS = Path(__file__).parents[2] / "docs" / "speed-ui.md"
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "speed-ui.md"
 MAIN = "from ullage.cli.main import main; main()"
 GOAL_MS = 50
 # What is called, the state that the page is opened with, and the slider that is moved.
@@ -117,7 +117,7 @@ def describe(values: Sequence[float]) -> str:
 
 
 def write_results(path: Path, found: Sequence[Moves], count: int) -> None:
-    """Writes docs/speed-ui.md."""
+    """Writes docs/results/speed-ui.md."""
     rows = [
         f"| {one.name} | {describe(one.processor)} | {describe(one.server)} "
         f"| {describe(one.script)} | {describe(one.whole)} |"

@@ -1,4 +1,4 @@
-"""Write docs/techniques.md: what techniques there are, and what those of other rounding deviate by.
+"""Write docs/reference/techniques.md: all techniques, and how far those of other rounding deviate.
 
     python -m benchmarks.techniques --python env/bin/python
 
@@ -18,7 +18,7 @@ from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Semantics, Technique
 from ullage.units import format_bytes
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "techniques.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "techniques.md"
 DEVIATION = Path(__file__).with_name("deviation.py")
 PROGRAMS = Path(__file__).with_name("programs")
 MEANINGS = {
@@ -29,8 +29,8 @@ MEANINGS = {
 
 INTRODUCTION = """# Techniques
 
-What a plan can apply to a training job so that it takes less memory. [plans.md](plans.md) says
-how plans are applied, checked and undone.
+The techniques that a plan can apply to a training job to reduce its memory.
+[plans.md](../guide/plans.md) says how plans are applied, checked and undone.
 """
 
 ROUNDING = """## What other rounding does
@@ -40,9 +40,9 @@ AdamW for {steps} steps over four batches, each with and without the technique, 
 weights and random numbers. *first loss* and *logits* are of the first step: the relative
 deviation of the loss, and the largest deviation of any logit by the standard deviation of all.
 *last loss* is the mean over the last four steps, without and with the technique. States of an
-optimizer do not touch the first step. bitsandbytes and torchao leave states of fewer than 4,096
-elements in float32: those of the small ResNet are not in fewer bits, and nothing is shown by it.
-*skipped* are the steps that autocast_float16 left out because a gradient was not finite.
+optimizer do not affect the first step. bitsandbytes and torchao keep states of fewer than 4,096
+elements in float32, so the small ResNet has no states in fewer bits, and its rows show nothing.
+*skipped* are the steps that autocast_float16 skipped because a gradient was not finite.
 """
 
 
@@ -69,16 +69,17 @@ def describe(technique: Technique) -> str:
 
 PRECONDITIONS = """## What must hold of a program
 
-A technique is what it says of itself only where its precondition holds. What is not established
-on the program at hand is refused, when the plan is applied or while the program runs, with a
-sentence; `ullage fit` runs each technique on the program and leaves out what was refused. Nothing
-here is taken from values: weights that are zero prove nothing, and the phantom has none.
+A technique has its stated effect only if its precondition holds. If the precondition cannot be
+established for a program, the technique is refused with a message, when the plan is applied or
+while the program runs. `ullage fit` runs each technique on the program and leaves out those that
+are refused. No check depends on values: weights that are zero prove nothing, and the phantom has
+none.
 """
 BOUNDS = """
-What is not seen: state that a module keeps outside itself, such as a global variable; parameters
-and gradients that are changed past PyTorch's counts (`.data`); gradients of parameters that are
-tensors of a class of their own (DTensor), where they are read. Each technique of the same
-mathematics was tried on 14 kinds of models: [plan-matrix.md](results/plan-matrix.md).
+Not detected: state that a module keeps outside itself, such as a global variable; parameters and
+gradients that are changed without PyTorch's version counters (`.data`); reads of gradients of
+parameters that are a tensor subclass (DTensor). Each technique of the same mathematics was tried on
+14 kinds of models: [plan-matrix.md](../results/plan-matrix.md).
 """
 
 
@@ -114,21 +115,21 @@ def row(case: dict[str, Any]) -> str:
 
 LEFT_OUT = """## What is left out, and why
 
-**float8** (torchao.float8) is for speed. It keeps for backward what the layers are given as it was,
-and has the float8 forms beside it:
+**float8** (torchao.float8) is for speed. It saves the inputs of the layers for backward in their
+original precision, and the float8 copies in addition:
 """
 BUFFERS = """
-**The largest buffers made first**, so that what comes later is cut from them, is what a caching
-allocator has no need of where segments can grow (`allocator expandable_segments`):
+**Allocating the largest buffers first**, so that later blocks are cut from them, is not needed
+where segments can grow (`allocator expandable_segments`):
 """
 OTHERS = """
-**NVMe** for states or activations: torch offers none but cuFile's (`torch.cuda.gds`), which needs
-a driver and file systems for it; DeepSpeed's asynchronous handle is compiled on the machine where
-it runs, with libaio's headers. Neither was tried, and what was not tried is not offered. What
-would be left, pageable memory mapped to a file, is copied synchronously. DeepSpeed's own NVMe
-tier is a matter of its configuration file.
+**NVMe** for states or activations: torch only offers cuFile (`torch.cuda.gds`), which needs a
+driver and suitable file systems. DeepSpeed's asynchronous handle is compiled on the machine where
+it runs, with libaio's headers. Neither was tried, and ullage offers no untried technique. The
+remaining way, pageable memory mapped to a file, is copied synchronously. DeepSpeed's own NVMe tier
+is a setting of its configuration file.
 
-**In-place activations** were tried: no training's peak became less on the phantom.
+**In-place activations** were tried: they lowered no training's peak on the phantom.
 """
 
 

@@ -1,4 +1,4 @@
-"""The commands that the documents tell people to type, and the workflows of docs/check.md."""
+"""The commands that the documents tell people to type, and the workflows of docs/guide/check.md."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_every_command_in_the_documents_can_be_typed(
 
 
 def workflows() -> dict[str, str]:
-    """The workflows of docs/check.md."""
-    text = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    """The workflows of docs/guide/check.md."""
+    text = (ROOT / "docs" / "guide" / "check.md").read_text(encoding="utf-8")
     return dict(zip(("github", "gitlab", "pre-commit"), blocks(text, "yaml"), strict=True))
 
 
@@ -92,7 +92,7 @@ def test_a_workflow_keeps_and_uses_what_it_makes(name: str) -> None:
 
 def test_pre_commit_installs_the_hook_that_the_documents_name() -> None:
     hook = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
-    text = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "guide" / "check.md").read_text(encoding="utf-8")
     (name,) = re.findall(r"^- id: (\S+)$", hook, re.MULTILINE)
     assert f"Its hook is `{name}`" in text
     assert next(commands(hook)) == ["ullage", "check"]

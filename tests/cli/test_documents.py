@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from benchmarks import rules
 from benchmarks.accuracy.estimate.__main__ import PAGE as ESTIMATES
 from benchmarks.accuracy.estimate.__main__ import read_vectors
 from benchmarks.accuracy.estimate.page import write_page
@@ -34,42 +35,13 @@ from ullage.phantom.torch_build import find_torch
 PAGES = {page.name: page for page in all_pages()}
 BLOCKS = {block.name: block for page in PAGES.values() for block in page.blocks}
 TORCH = "2.15.0"  # whose figures the pages have
-KINDS = {"console", "python", "json", "toml", "yaml", ""}
+KINDS = {"console", "text", "python", "json", "toml", "yaml", ""}
 MADE_BY = re.compile(
-    r"^Made by `(?:python -m benchmarks[\w.]*|make \w+)(?: --\w+)*` on "
+    r"^Made by `(?:python -m benchmarks[\w.]*|python tests/[\w./]+|make \w+)(?: [\w./-]+)*` on "
     r"\d{4}-\d\d-\d\d(?:; \d{4}-\d\d-\d\d)* with (?:torch|ullage) \d",
     re.MULTILINE,
 )
-WRITTEN = re.compile(r"(?:Made|[Ww]ritten) by `(?:python -m|make) ")
-# Pages that are known to hold what a benchmark measured; others are found by their words.
-RESULTS = (
-    "accuracy",
-    "accuracy-torch-2.11",
-    "activation-budget",
-    "attribution",
-    "batch-finders",
-    "check-results",
-    "distributed-ranks",
-    "estimate-accuracy",
-    "examples",
-    "fit-results",
-    "folklore",
-    "fuzzing",
-    "large-models",
-    "nightly",
-    "serving",
-    "speed",
-    "speed-estimate",
-    "speed-page",
-    "speed-plans",
-    "speed-pytest",
-    "speed-snapshots",
-    "speed-ui",
-    "square-root",
-    "stacks",
-    "techniques",
-    "torch-versions",
-)
+WRITTEN = re.compile(r"(?:Made|[Ww]ritten) by `(?:python -m |python tests/|make )")
 
 
 def make_page(text: str) -> Page:
@@ -123,7 +95,7 @@ def test_a_page_shows_what_its_long_commands_print(name: str, newest_python: Pat
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 def test_a_block_is_run_or_says_why_not(block: Block) -> None:
     assert block.kind in KINDS
-    if block.is_written or block.kind in ("json", "toml", "yaml") or block.file:
+    if block.is_written or block.kind in ("json", "toml", "yaml", "text") or block.file:
         return
     if not block.is_run:
         assert block.why_not, "a comment before the block is to say why it is not run"
@@ -147,7 +119,8 @@ def test_what_a_page_names_is_there(name: str) -> None:
 
 def test_what_is_not_there_is_found() -> None:
     page = make_page(
-        "# One\n[a](#one) [b](#two) [c](none.md) [d](../README.md#how-it-works) [e](https://x)\n"
+        "# One\n[a](#one) [b](#two) [c](none.md) [d](../README.md#accuracy) [e](https://x)\n"
+        '<source srcset="../README.md"><img src="none.png">\n'
         "`ullage run --gpu l4 --nothing -- train.py --any` `--batch-size` `--nothing-either`\n"
         "`tests/phantom/test_none.py` `python -m benchmarks.none` `ullage.run` `ullage.walk`\n"
         "`benchmarks/documents/*.py` `ullage guess` `record/nothing.py` `record/values/values.py`\n"
@@ -157,6 +130,7 @@ def test_what_is_not_there_is_found() -> None:
         "the link #two leads to no heading",
         "the link none.md leads to no file",
         "the link https://x is no address",
+        "the link none.png leads to no file",
         "there is no option --nothing in `ullage run --gpu l4 --nothing -- train.py --any`",
         "there is no option --nothing-either in `--nothing-either`",
         "there is no `tests/phantom/test_none.py`",
@@ -179,11 +153,30 @@ def test_commands_that_the_code_names_can_be_typed(folder: str) -> None:
     assert not problems
 
 
-def test_the_table_of_options_in_the_readme_is_complete() -> None:
-    _, _, table = PAGES["README.md"].text.partition("## Options of `ullage run`")
+def test_the_table_of_options_of_run_is_complete() -> None:
+    _, _, table = PAGES["docs/guide/run.md"].text.partition("## Options")
     rows = [row for row in table.partition("\n## ")[0].splitlines() if row.startswith("| `-")]
     named = {option for row in rows for option in re.findall(r"--[a-z][a-z-]+", row.split("|")[1])}
     assert named == {name for name in options_of("run") if name.startswith("--")} - {"--help"}
+
+
+def test_the_index_names_every_page() -> None:
+    index = PAGES["docs/README.md"].text
+    pages = {name for name in PAGES if name.startswith("docs/")} - {"docs/README.md"}
+    assert not [name for name in pages if f"({name.removeprefix('docs/')})" not in index]
+
+
+def test_the_page_of_rules_has_the_rules_of_today() -> None:
+    page = PAGES["docs/reference/rules.md"].text
+    assert page == rules.render(page), "python -m benchmarks.rules"
+
+
+def test_the_page_of_the_run_document_names_its_fields() -> None:
+    page = PAGES["docs/reference/run-document.md"].text
+    golden = ROOT / "tests" / "golden" / "commands" / "run-gpt2.json"
+    document = json.loads(golden.read_text(encoding="utf-8"))["document"]
+    names = {*document, *document["devices"][0]}
+    assert not [name for name in names if f"`{name}`" not in page]
 
 
 def test_a_page_of_results_says_what_made_it_when_and_with_what() -> None:
@@ -191,8 +184,8 @@ def test_a_page_of_results_says_what_made_it_when_and_with_what() -> None:
     assert not [name for name, text in made.items() if not MADE_BY.search(text)]
     assert MADE_BY.match(made_by("benchmarks.speed.run", torch="2.15.0+cu132"))
     assert MADE_BY.match(made_by("benchmarks.speed.ui"))
-    lost = {f"docs/{name}.md" for name in RESULTS} - set(made)
-    assert not lost, "pages that a benchmark writes"
+    results = {name for name in PAGES if name.startswith("docs/results/")}
+    assert set(made) == results | {"docs/reference/techniques.md"}, "the pages of a benchmark"
 
 
 def test_the_accuracy_of_estimates_is_that_of_today() -> None:
@@ -280,8 +273,8 @@ def test_a_page_that_fails_keeps_what_it_shows() -> None:
 
 def test_counts_in_the_pages_are_those_of_the_catalogues() -> None:
     for name, pattern, count in (
-        ("README.md", r"`ullage gpus` lists (\d+)", len(load_catalog())),
-        ("README.md", r"one of (\d+) models that are built in", len(load_models())),
-        ("docs/serving.md", r"(\d+) values of `model_type`", len(MODEL_TYPES)),
+        ("README.md", r"lists the (\d+) GPUs of the catalogue", len(load_catalog())),
+        ("docs/guide/estimate.md", r"one of (\d+) built-in\s+models", len(load_models())),
+        ("docs/results/serving.md", r"(\d+) values of `model_type`", len(MODEL_TYPES)),
     ):
         assert re.findall(pattern, PAGES[name].text) == [str(count)]

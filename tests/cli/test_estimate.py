@@ -46,6 +46,14 @@ def test_serving(capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(term["bytes"] for term in document["terms"]) == document["capacity_bytes"]
 
 
+def test_lora_slots_are_a_part_of_the_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("llama-3.1-8b", "--serve", "--gpu", "l40s", "--lora-slots", "2", "--json")
+    document = json.loads(call(capsys, *arguments)[1])
+    (term,) = [term for term in document["terms"] if term["name"] == "adapters and drafts"]
+    assert term["bytes"] == document["plan"]["lora_bytes"] == 2 * 80 * 2**20
+    assert (document["plan"]["lora_slots"], document["plan"]["lora_rank"]) == (2, 16)
+
+
 def test_a_server_is_ranked_and_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     code, out, _ = call(

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 
 Place = Any

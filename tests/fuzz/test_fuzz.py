@@ -1,4 +1,4 @@
-"""Some seconds of fuzzing at every change; `make fuzz` does it for longer (docs/fuzzing.md)."""
+"""Some seconds of fuzzing at every change; `make fuzz` takes longer (docs/results/fuzzing.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The count of recomputation behind docs/activation-budget.md, on a chain where it is known.
+"""The count of recomputation of docs/results/activation-budget.md, on a chain with a known one.
 
 Forward has two products a block, backward four. What backward needs of a block is its input and
 what its tanh gave.
@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 
 pytestmark = pytest.mark.phantom

@@ -1,4 +1,4 @@
-"""Values that no kernel computed: one world, however a program reads them (docs/values.md)."""
+"""Values that no kernel computed agree, however a program reads them (docs/reference/values.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Which calls of scaled_dot_product_attention no fused kernel takes: what UL123 says, asked of
-torch itself. The table of docs/remedies.md.
+torch itself. The table of docs/guide/remedies.md.
 """
 
 from __future__ import annotations

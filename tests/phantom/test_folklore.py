@@ -1,4 +1,4 @@
-"""What docs/folklore.md says of each claim holds in the figures of its runs."""
+"""What docs/results/folklore.md says of each claim holds in the figures of its runs."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ from ullage.plan.launchers.launched import find_launched, fit_launched
 from ullage.plan.launchers.shardings import SHARDINGS, Engine, OnHost, Sharding, splitting_sequences
 from ullage.runs.job import Job, make_job, make_options
 from ullage.runs.trials import Trials
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 
 pytestmark = pytest.mark.phantom

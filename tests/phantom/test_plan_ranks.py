@@ -20,7 +20,8 @@ from ullage.plan import menu
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
 from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 
 pytestmark = pytest.mark.phantom

@@ -19,7 +19,8 @@ from ullage.report.document import run_document
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
 from ullage.runs.parallel import ParallelRuns
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 
 pytestmark = pytest.mark.phantom

@@ -178,7 +178,7 @@ REFUSED: Mapping[str, tuple[str, dict[str, Any]]] = {
         "modules": ["features"], "settings": {"lengths": "5,5"}},
     ),
     "segments of what is no chain": (
-        "is a Block and no", {"technique": "checkpoint_segments", "modules": ["blocks.0"]},
+        "is a Block, not a", {"technique": "checkpoint_segments", "modules": ["blocks.0"]},
     ),
     "part of a part": (
         "is a part of",

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 
 pytestmark = pytest.mark.phantom

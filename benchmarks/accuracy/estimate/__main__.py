@@ -1,4 +1,4 @@
-"""Holds `ullage estimate` of training against the phantom, and writes docs/estimate-accuracy.md.
+"""Compares `ullage estimate` with the phantom, and writes docs/results/estimate-accuracy.md.
 
     python -m benchmarks.accuracy.estimate --python ENV/bin/python [--only WORD] [--family decoders]
 
@@ -23,7 +23,7 @@ from benchmarks.accuracy.estimate.page import write_page
 
 ROOT = FOLDER.parents[2]
 VECTORS = ROOT / "tests/unit/estimate/phantom_vectors.json"
-PAGE = ROOT / "docs/estimate-accuracy.md"
+PAGE = ROOT / "docs/results/estimate-accuracy.md"
 TIMEOUT_S = 900
 
 

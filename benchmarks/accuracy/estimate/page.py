@@ -1,4 +1,4 @@
-"""docs/estimate-accuracy.md."""
+"""docs/results/estimate-accuracy.md."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from benchmarks.provenance import made_by
 GIB = 2**30
 HEAD = """# How accurate `ullage estimate` is of training
 
-Each row is a training loop that ran on the phantom, which plays the real PyTorch and transformers,
-and the estimate of the same configuration, which plays neither.
+Each row is a training loop that ran on the phantom, which runs the real PyTorch and transformers,
+and the estimate of the same configuration, which runs neither.
 
 {made_by}
 

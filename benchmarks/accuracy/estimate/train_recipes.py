@@ -97,7 +97,7 @@ def make_model(path: str, recipe: dict[str, Any]) -> nn.Module:
 
 
 def wrap(layers: nn.ModuleList, every: int, **options: Any) -> None:
-    """Checkpoints each so many-th layer."""
+    """Checkpoints every Nth layer."""
     for layer in layers[every - 1 :: every]:
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, **options)
 

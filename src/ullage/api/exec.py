@@ -14,7 +14,8 @@ from ullage.phantom.launch import SITE_DIR, plan_variables, put_before, run_dire
 from ullage.phantom.program import resolve_program
 from ullage.phantom.torch_build import find_version
 from ullage.techniques.applying.outcome import Outcome, read_outcome
-from ullage.techniques.plan import Plan, public_version
+from ullage.techniques.made_for import public_version
+from ullage.techniques.plan import Plan
 
 
 def execute(program: Sequence[str], plan: Plan, python: str | None = None) -> tuple[int, Outcome]:

@@ -28,7 +28,8 @@ from ullage.plan.fit import Smallest, find_plan
 from ullage.plan.over_ranks import Goal
 from ullage.plan.runner import make_search_job, make_trials
 from ullage.runs.job import ProgramOptions
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Semantics
 
 if TYPE_CHECKING:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from ullage.api.estimate import Estimate, ServingAnswer
 
 _COUNT = click.IntRange(min=1)
-_SERVING = ("engine", "context", "users", "weights", "kv", "utilization", "block_size")
+_SERVING = (
+    "engine", "context", "users", "weights", "kv", "utilization", "block_size",
+    "lora_slots", "lora_rank",
+)  # fmt: skip
 _BOTH = ("gpu", "which_gpu")
 
 
@@ -36,6 +39,7 @@ _BOTH = ("gpu", "which_gpu")
             ),
             "Serving": (
                 "serve", "engine", "context", "users", "weights", "kv", "utilization", "block_size",
+                "lora_slots", "lora_rank",
             ),
             "What is written": ("output", "html", "as_json", "force", "quiet"),
         }
@@ -71,6 +75,8 @@ _BOTH = ("gpu", "which_gpu")
 )
 @click.option("--utilization", type=float, metavar="SHARE", help="Of the GPU, for the engine.")
 @click.option("--block-size", type=_COUNT, metavar="N", help="Tokens of a block of the cache.")
+@click.option("--lora-slots", type=_COUNT, metavar="N", help="LoRA adapters on the GPU at once.")
+@click.option("--lora-rank", type=_COUNT, metavar="N", help="Largest rank of one; default: 16.")
 @click.option("--which-gpu", is_flag=True, help="Also rank all GPUs.")
 @click.option("--largest", type=click.Choice(("batch", "length", "image")), help="That fits.")
 @click.option("--knobs", is_flag=True, help="Also say what would save most.")

@@ -1,8 +1,8 @@
 """The results that every account of GPU memory quotes, as functions that say what they leave out.
 
 Closed forms alone: no model is read, no torch is needed, and nothing here knows the allocator (its
-rounding, its cache) or what libraries take; docs/folklore.md holds them against runs. Of chains of
-layers: checkpointing.py.
+rounding, its cache) or what libraries take; docs/results/folklore.md compares them with runs. For
+chains of layers see checkpointing.py.
 
     >>> mixed_precision_states(7_000_000_000).total_bytes
     112000000000
@@ -191,14 +191,14 @@ def in_flight_micro_batches(
     if num_chunks > 1 and schedule is not Schedule.INTERLEAVED:
         raise SpecError(f"num_chunks={num_chunks} is for Schedule.INTERLEAVED, not {schedule}")
     after = pp_size - stage - 1
-    held = {
+    shares = {
         Schedule.GPIPE: float(num_micro_batches),
         Schedule.ONE_F_ONE_B: after + 1,
         Schedule.INTERLEAVED: (2 * after + (num_chunks - 1) * pp_size + 1) / num_chunks,
         Schedule.ZERO_BUBBLE_H1: pp_size,
         Schedule.ZERO_BUBBLE_H2: 2 * pp_size - 1,
     }
-    return min(held[schedule], num_micro_batches)
+    return min(shares[schedule], num_micro_batches)
 
 
 def ring_attention_bytes(tokens: int, hidden_size: int, cp_size: int, item_bytes: int = 2) -> int:

@@ -18,11 +18,11 @@ from ullage.models.encoders import ENCODERS
 from ullage.models.hybrids import HYBRIDS
 from ullage.models.latents import LATENT_TYPES, read_latent
 from ullage.models.layers import Layer, Model
-from ullage.models.older_decoders import ELDERS
+from ullage.models.older_decoders import OLDER_DECODERS
 
 __all__ = ["MODEL_TYPES", "read_layers", "read_model"]
 
-# Models of several parts: what text_config is where it does not say itself.
+# Models of several parts: the model_type of a text_config that does not state its own.
 _WRAPPED: Final = {
     "gemma3": "gemma3_text",
     "llama4": "llama4_text",
@@ -33,14 +33,14 @@ _WRAPPED: Final = {
     "kimi_k25": "kimi_k2",
 }
 
-MODEL_TYPES: Final = tuple(sorted({*STYLES, *ELDERS, *ENCODERS, *HYBRIDS, *LATENT_TYPES}))
-"""Every model_type that can be read, the parts named text_config aside."""
+MODEL_TYPES: Final = tuple(sorted({*STYLES, *OLDER_DECODERS, *ENCODERS, *HYBRIDS, *LATENT_TYPES}))
+"""Every model_type that can be read, without those of models of several parts."""
 
 
 def read_model(config: Config) -> Model:
     """What a model keeps and weighs.
 
-    Of a model of several parts, the text's; the others' weights are named in `uncounted`.
+    Of a model of several parts, only the text part is read; `uncounted` names the others.
 
     Raises:
         SpecError: the model_type is not known, a field is missing, or fields contradict each other.
@@ -50,7 +50,7 @@ def read_model(config: Config) -> Model:
         text = config.part("text_config")
         inner = text.text("model_type", default=_WRAPPED.get(model_type))
         if inner is None:
-            raise text.wrong("model_type", "it is not there; add what the text part is")
+            raise text.wrong("model_type", "it is missing; add the model_type of the text part")
         others = sorted(
             name for name in config.fields if name.endswith("_config") and name != "text_config"
         )
@@ -71,7 +71,7 @@ def _read(config: Config, model_type: str) -> Model:
         return read_decoder(config, model_type)
     if model_type in LATENT_TYPES:
         return read_latent(config, model_type)
-    for table in (ELDERS, ENCODERS, HYBRIDS):
+    for table in (OLDER_DECODERS, ENCODERS, HYBRIDS):
         if model_type in table:
             return table[model_type](config)
     near = get_close_matches(model_type, MODEL_TYPES, n=3)

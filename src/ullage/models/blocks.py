@@ -14,25 +14,25 @@ from ullage.models.config import Config
 from ullage.models.layers import Part, Weight
 
 __all__ = [
-    "Given",
+    "Flag",
     "Mlp",
     "Shape",
     "attention",
     "dense",
-    "given",
     "heads_of",
     "linear",
     "mlp",
     "norm",
+    "read_flag",
     "vocabulary",
 ]
 
-Given = bool | tuple[str, bool]
-"""Fixed by the architecture, or a field and what transformers takes where it is not there."""
+Flag = bool | tuple[str, bool]
+"""Fixed by the architecture, or a field and transformers' default for it."""
 
 
-def given(config: Config, flag: Given) -> bool:
-    """Whether the configuration has it so."""
+def read_flag(config: Config, flag: Flag) -> bool:
+    """Whether the flag is on for this configuration."""
     return flag if isinstance(flag, bool) else bool(config.flag(flag[0], default=flag[1]))
 
 
@@ -51,7 +51,7 @@ class Mlp:
     """Sizes of a layer's MLP or experts.
 
     Attributes:
-        width: of the dense MLP, or of each expert; 0: there is none.
+        width: width of the dense MLP, or of each expert; 0: there is none.
         experts: how many; 0: it is dense.
         shared: width of the MLP that runs beside the experts.
         has_shared_gate: a vector weighs it.

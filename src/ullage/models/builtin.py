@@ -26,7 +26,7 @@ class BuiltIn:
     """A published model.
 
     Attributes:
-        name: by which it is called, such as "llama-3.1-8b".
+        name: the model's name here, such as "llama-3.1-8b".
         source: the repository of the Hugging Face hub, or the page, that has the configuration.
         parameters: how many its publisher states, to the unit; None where it states none.
         config: its configuration.

@@ -4,8 +4,8 @@
     config.number("hidden_size", "n_embd")      # 4096; an error names the field that is not there
     config.number("head_dim", default=None)
 
-A value that is not there is never invented: it is asked for by name. A default may be given where
-the library's own configuration class has the same, because config.json leaves such values out.
+A missing value is never invented: the error asks for the field by name. A default may be given
+where the library's own configuration class has it, because config.json leaves such values out.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Config:
     """The fields of a configuration, with names for the errors.
 
     Attributes:
-        name: by which the user knows it: a path, or the name of a built-in model.
+        name: the user's name for it: a path, or the name of a built-in model.
         fields: as the file has them.
-        inside: of a part, the field that holds it, such as "text_config".
+        inside: the field that holds a part, such as "text_config"; "" for the whole.
     """
 
     name: str
@@ -57,10 +57,10 @@ class Config:
 
     def part(self, name: str) -> Config:
         """A configuration within this one, such as text_config."""
-        found = self.fields.get(name)
-        if not isinstance(found, Mapping):
-            raise SpecError(f"{self._where(name)}: found {found!r}, expected an object")
-        return Config(self.name, found, f"{self.inside}{name}.")
+        part = self.fields.get(name)
+        if not isinstance(part, Mapping):
+            raise SpecError(f"{self._where(name)}: found {part!r}, expected an object")
+        return Config(self.name, part, f"{self.inside}{name}.")
 
     def number(self, *names: str, default: Any = ASK, least: int = 0) -> Any:  # noqa: ANN401
         """A whole number, by its name or another name for the same."""
@@ -90,10 +90,10 @@ class Config:
         return value
 
     def text(self, *names: str, default: Any = ASK) -> Any:  # noqa: ANN401
-        """A word."""
+        """A string."""
         value = self._find(names, default)
         if value is not default and not isinstance(value, str):
-            raise SpecError(f"{self._where(names[0])}: found {value!r}, expected a text")
+            raise SpecError(f"{self._where(names[0])}: found {value!r}, expected a string")
         return value
 
     def row(self, *names: str, default: Any = ASK) -> Any:  # noqa: ANN401
@@ -106,7 +106,7 @@ class Config:
         return tuple(value)
 
     def wrong(self, name: str, why: str) -> SpecError:
-        """The error that a field's value does not go with another's."""
+        """The error for a field whose value does not fit another field's."""
         return SpecError(f"{self._where(name)}: {why}")
 
     def _find(self, names: tuple[str, ...], default: Any) -> Any:  # noqa: ANN401
@@ -116,8 +116,8 @@ class Config:
         if default is ASK:
             others = "".join(f", also called {name!r}" for name in names[1:])
             raise SpecError(
-                f"{self._where(names[0])}: it is not there{others}; add it, as its value "
-                f"cannot be known from the rest"
+                f"{self._where(names[0])}: it is missing{others}; add it: no other field gives "
+                f"its value"
             )
         return default
 
@@ -129,7 +129,7 @@ def read_config(path: str | Path) -> Config:
     """Reads a config.json, or the one in a folder.
 
     Raises:
-        SpecError: it is not there, not JSON, or not an object.
+        SpecError: the file is missing, not JSON, or not an object.
     """
     file = Path(path)
     if file.is_dir():
@@ -137,11 +137,11 @@ def read_config(path: str | Path) -> Config:
     try:
         if file.stat().st_size > _LARGEST_BYTES:
             raise SpecError(f"{file}: found over 16 MiB, expected a configuration")
-        found = json.loads(file.read_text(encoding="utf-8"))
+        fields = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise SpecError(f"{file}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{file}: found something that is not JSON ({error})") from None
-    if not isinstance(found, Mapping):
-        raise SpecError(f"{file}: found {type(found).__name__}, expected an object")
-    return Config(str(path), found)
+    if not isinstance(fields, Mapping):
+        raise SpecError(f"{file}: found {type(fields).__name__}, expected an object")
+    return Config(str(path), fields)

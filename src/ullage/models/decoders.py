@@ -1,5 +1,8 @@
 """Decoders that are Llama with differences: one row of a table for each.
 
+Serving counts their weights from this table, and the architectures of estimate/training are built
+from it: defaults, biases and the kind of attention of each layer are stated here alone.
+
 Source: the configuration and modeling files of transformers 5.19 to 5.23. A default is here only
 where the configuration class of transformers has the same.
 """
@@ -11,20 +14,23 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ullage.models.blocks import (
-    Given,
+    Flag,
     Mlp,
     Shape,
     attention,
-    given,
     heads_of,
     mlp,
     norm,
+    read_flag,
     vocabulary,
 )
 from ullage.models.config import Config
 from ullage.models.layers import Attention, Layer, Model, Part, Weight, merge
 
-__all__ = ["STYLES", "Style", "layer_kinds", "read_decoder"]
+__all__ = [
+    "CHUNKED", "FULL", "SLIDING", "STYLES", "Style", "attention_shape", "find_style",
+    "layer_kinds", "read_decoder", "with_defaults",
+]  # fmt: skip
 
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
@@ -65,7 +71,7 @@ def _llama4_experts(config: Config, index: int) -> Mlp:
     width = config.number("intermediate_size")
     if index not in config.row("moe_layers", default=usual):
         return Mlp(config.number("intermediate_size_mlp"))
-    return Mlp(width, config.number("num_local_experts"), width)
+    return Mlp(width, config.number("num_local_experts", default=16), width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +82,28 @@ class Style:
         head_dim: transformers' default; None: hidden / heads.
         kv_heads: the same; None: as many as heads.
         is_tied: the output head is the embedding.
-        qkv_bias: of the query, key and value projections.
-        out_bias: of the output projection.
-        mlp_bias: of the MLP.
+        qkv_bias: query, key and value projections have a bias.
+        out_bias: the output projection has a bias.
+        mlp_bias: the MLP has a bias.
         is_gated: the MLP has three matrices, not two.
         norms: normalisations of each layer.
-        norm_bias: they are LayerNorms with a bias.
-        qk_norm: of queries and keys: "head" (one for all heads), "each" (one for each head) or
-            "width" (over all heads together).
-        qk_norm_flag: there only if this is so.
-        window: the default of sliding_window; 0: the architecture has none.
-        switch: a flag without which the window is not used.
-        pattern: without layer_types, every so-manieth layer sees everything; 0: none does.
-        sizes: of a layer's MLP.
+        norm_bias: the norms are LayerNorms with a bias.
+        qk_norm: norms of queries and keys: "head" (one for all heads), "each" (one for each head),
+            "width" (over all heads together) or "" (none).
+        qk_norm_flag: the field that turns these norms on; "": they are always on.
+        window: the default of sliding_window; None: there is no default.
+        switch: the field that turns the window on; "": it is always on.
+        pattern: N where every Nth layer uses full attention, unless layer_types says otherwise;
+            0: no layer does.
+        sizes: widths of a layer's MLP or experts.
     """
 
     head_dim: int | None = None
     kv_heads: int | None = None
     is_tied: bool = False
-    qkv_bias: Given = False
-    out_bias: Given = False
-    mlp_bias: Given = False
+    qkv_bias: Flag = False
+    out_bias: Flag = False
+    mlp_bias: Flag = False
     is_gated: bool = True
     norms: int = 2
     norm_bias: bool = False
@@ -190,16 +197,36 @@ STYLES: Final = {
     ),
 }  # fmt: skip
 
+# Decoders with a reader of their own (latents.py, hybrids.py), whose attention and MLP are Llama's.
+_OTHER: Final = Style(qkv_bias=_BIAS, out_bias=_BIAS, mlp_bias=("mlp_bias", False))
+_OTHERS: Final = {"nemotron_h": replace(_OTHER, head_dim=128, kv_heads=8)}
+
+
+def find_style(model_type: str) -> Style:
+    """How a decoder differs from Llama."""
+    return STYLES.get(model_type) or _OTHERS.get(model_type, _OTHER)
+
+
+def attention_shape(config: Config, model_type: str) -> Shape:
+    """Heads and their width; fields that are not there have the defaults of transformers."""
+    style = find_style(model_type)
+    return heads_of(config, head_dim=style.head_dim, kv_heads=style.kv_heads)
+
 
 # Published configurations leave these out.
 _LEFT_OUT: Final = {"gemma3_text": {"num_attention_heads": 8, "vocab_size": 262_208}}
 
 
+def with_defaults(config: Config, model_type: str) -> Config:
+    """The configuration with the fields that published ones leave to transformers' defaults."""
+    return replace(config, fields={**_LEFT_OUT.get(model_type, {}), **config.fields})
+
+
 def read_decoder(config: Config, model_type: str) -> Model:
     """What a decoder of the table keeps and weighs."""
-    config = replace(config, fields={**_LEFT_OUT.get(model_type, {}), **config.fields})
+    config = with_defaults(config, model_type)
     style = STYLES[model_type]
-    shape = heads_of(config, head_dim=style.head_dim, kv_heads=style.kv_heads)
+    shape = attention_shape(config, model_type)
     kinds = layer_kinds(config, model_type)
     sizes = [style.sizes(config, index) for index in range(len(kinds))]
     window = _window(config, style) if SLIDING in kinds else None
@@ -240,20 +267,22 @@ def _widest(shape: Shape, sizes: list[Mlp]) -> int:
 def _block(config: Config, model_type: str, shape: Shape, sizes: Mlp) -> Iterator[Weight]:
     style = STYLES[model_type]
     yield from attention(
-        shape, qkv_bias=given(config, style.qkv_bias), out_bias=given(config, style.out_bias)
+        shape,
+        qkv_bias=read_flag(config, style.qkv_bias),
+        out_bias=read_flag(config, style.out_bias),
     )
     yield from _qk_norms(config, style, shape)
     if model_type == "gpt_oss":  # each head has a place to attend to that is no token
         yield Weight(Part.ATTENTION, shape.heads, most_shards=shape.heads)
     yield from mlp(
-        shape.hidden, sizes, is_gated=style.is_gated, has_bias=given(config, style.mlp_bias),
+        shape.hidden, sizes, is_gated=style.is_gated, has_bias=read_flag(config, style.mlp_bias),
         has_router_bias=model_type == "gpt_oss",
     )  # fmt: skip
     yield norm(shape.hidden, has_bias=style.norm_bias, count=style.norms)
 
 
 def _qk_norms(config: Config, style: Style, shape: Shape) -> Iterator[Weight]:
-    if not style.qk_norm or not given(
+    if not style.qk_norm or not read_flag(
         config, (style.qk_norm_flag, False) if style.qk_norm_flag else True
     ):
         return
@@ -268,7 +297,7 @@ def _window(config: Config, style: Style) -> int:
     window: int = config.number("sliding_window", default=style.window, least=1)
     if window is None:
         raise config.wrong(
-            "sliding_window", "it is not there, and layer_types has sliding layers; add it"
+            "sliding_window", "it is missing, and layer_types has sliding layers; add it"
         )
     if config.flag("use_bidirectional_attention", default=False):
         window = window // 2 + 1

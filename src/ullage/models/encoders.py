@@ -130,9 +130,9 @@ def _bert(config: Config) -> Model:
         weights += [*_attend(shape, has_key_bias=True), norm(hidden, has_bias=True)]
         weights += dense(hidden, width, is_gated=False, has_bias=True)
     weights += [linear(Part.HEAD, hidden, hidden, None), Weight(Part.HEAD, hidden, most_shards=1)]
-    kept = (Encoder(shape.heads, shape.head_dim),) * layers
+    stack = (Encoder(shape.heads, shape.head_dim),) * layers
     widest = max(3 * hidden, width)
-    return Model(config.model_type, hidden, vocab, widest, kept, merge(weights), context=context)
+    return Model(config.model_type, hidden, vocab, widest, stack, merge(weights), context=context)
 
 
 ENCODERS: Final[dict[str, Callable[[Config], Model]]] = {

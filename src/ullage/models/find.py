@@ -1,4 +1,4 @@
-"""A model by whatever the user has: a file, a folder, a name that is built in, a repository.
+"""Finds a model by what the user gives: a file, a folder, a built-in name or a repository.
 
 find_config("llama-3.1-8b"), find_config("runs/7/config.json"), find_config("org/name")
 find_config("7B")       # a number of parameters, and nothing more
@@ -29,7 +29,7 @@ _LARGEST_BYTES: Final = 16 * 2**20
 
 
 class Found(NamedTuple):
-    """A configuration, and where it is from; "" for a file of the user's."""
+    """A configuration and its source; "" for a file of the user's."""
 
     config: Config
     source: str
@@ -38,12 +38,12 @@ class Found(NamedTuple):
 def find_config(model: str) -> Found:
     """The configuration of a model.
 
-    Looked for as a file or folder, among the built-in models, in the local cache of the Hugging
-    Face hub, and, for a name such as "org/name", on the hub itself (HF_ENDPOINT, HF_TOKEN and
-    HF_HUB_OFFLINE are heeded).
+    Searches files and folders, the built-in models, the local cache of the Hugging Face hub and,
+    for a name such as "org/name", the hub itself (respects HF_ENDPOINT, HF_TOKEN and
+    HF_HUB_OFFLINE).
 
     Raises:
-        SpecError: it is nowhere, or what is there cannot be read.
+        SpecError: there is no such model, or its configuration cannot be read.
     """
     if Path(model).exists():
         return Found(read_config(model), "")
@@ -53,10 +53,12 @@ def find_config(model: str) -> Found:
         return Found(Config(model, {"model_type": COUNTED, "num_parameters": number}), "")
     known = load_models()
     is_repository = _REPOSITORY.fullmatch(model) is not None
-    if is_repository and model.lower() not in {one.source.lower() for one in known.values()}:
+    if is_repository and model.lower() not in {
+        built_in.source.lower() for built_in in known.values()
+    }:
         return _from_hub(model)
-    found = find_model(model)
-    return Found(found.config, found.source)
+    match = find_model(model)
+    return Found(match.config, match.source)
 
 
 def _from_hub(repository: str) -> Found:
@@ -93,12 +95,12 @@ def _refused(repository: str, code: int) -> str:
 
 def _parse(repository: str, text: bytes) -> Mapping[str, object]:
     try:
-        found = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, Mapping):
+        fields = None
+    if not isinstance(fields, Mapping):
         raise SpecError(f"model: {repository!r}: its {FILE_NAME} is no JSON object")
-    return found
+    return fields
 
 
 def _cached(repository: str) -> Path | None:

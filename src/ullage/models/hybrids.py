@@ -40,11 +40,13 @@ _HYBRID_NAMES: Final = (
 def _mamba2_weights(layer: Recurrent, hidden: int, *, has_norm: bool = True) -> Iterator[Weight]:
     """A Mamba 2 mixer, with the bias of its convolution and none of its projections."""
     grouped = layer.groups * layer.group_channels
-    seen = layer.channels + grouped
+    conv_channels = layer.channels + grouped
     part = Part.RECURRENT
-    yield linear(part, layer.channels + seen + layer.heads, hidden, layer.heads)
+    yield linear(part, layer.channels + conv_channels + layer.heads, hidden, layer.heads)
     yield linear(part, hidden, layer.channels, layer.heads)
-    yield Weight(part, seen, layer.steps + 2, most_shards=layer.heads)  # the kernel, its bias
+    yield Weight(
+        part, conv_channels, layer.steps + 2, most_shards=layer.heads
+    )  # the kernel, its bias
     yield Weight(part, layer.heads, count=3, most_shards=layer.heads)
     if has_norm:
         yield Weight(part, layer.channels, most_shards=layer.heads)
@@ -105,8 +107,8 @@ def _mamba(config: Config) -> Model:
         config.number("state_size", default=16),
         config.number("conv_kernel", default=4) - 1,
     )
-    asked = config.fields.get("time_step_rank", "auto")
-    rank = -(-hidden // 16) if asked == "auto" else config.number("time_step_rank")
+    rank_field = config.fields.get("time_step_rank", "auto")
+    rank = -(-hidden // 16) if rank_field == "auto" else config.number("time_step_rank")
     weights = [*vocabulary(config, hidden, is_tied=True), norm(hidden)]
     for _ in range(layers):
         weights += [*_mamba1_weights(layer, hidden, rank), norm(hidden)]
@@ -231,10 +233,10 @@ def _nemotron_sizes(config: Config, kind: str) -> Mlp:
 
 
 def _in_32_bits(config: Config, state: Recurrent) -> Recurrent:
-    wanted = config.text("mamba_ssm_cache_dtype", default="float32")
+    dtype = config.text("mamba_ssm_cache_dtype", default="float32")
     return Recurrent(
         state.kind, state.channels, state.steps, state.group_channels, state.groups,
-        state.heads, state.rows, state.columns, is_state_fp32=wanted == "float32",
+        state.heads, state.rows, state.columns, is_state_fp32=dtype == "float32",
     )  # fmt: skip
 
 
@@ -246,8 +248,8 @@ def _jamba(config: Config) -> Model:
         config.number("mamba_d_state", default=16),
         config.number("mamba_d_conv", default=4) - 1,
     )
-    asked = config.fields.get("mamba_dt_rank", "auto")
-    rank = -(-shape.hidden // 16) if asked == "auto" else config.number("mamba_dt_rank")
+    rank_field = config.fields.get("mamba_dt_rank", "auto")
+    rank = -(-shape.hidden // 16) if rank_field == "auto" else config.number("mamba_dt_rank")
     attention_every = config.number("attn_layer_period", default=8, least=1)
     attention_first = config.number("attn_layer_offset", default=4)
     experts_every = config.number("expert_layer_period", default=2, least=1)

@@ -1,4 +1,4 @@
-"""What a model is made of, as far as serving it is concerned: what its layers keep, and weights.
+"""What a model is made of, for serving: the caches of its layers, and its weights.
 
 A layer keeps something for each token that it has read (keys and values, or a latent), or
 something of a fixed size for each request (a recurrent state, the keys of an encoded input), or
@@ -33,8 +33,8 @@ class Attention:
     """Keys and values of earlier tokens.
 
     Attributes:
-        heads: of the queries.
-        kv_heads: of keys and values.
+        heads: query heads.
+        kv_heads: key and value heads.
         head_dim: elements of a key; a value has as many.
         window: tokens that are seen, the newest included; None: all.
         chunk: tokens are cut into chunks of this many, and only the current one is seen.
@@ -52,7 +52,7 @@ class Latent:
     """One compressed vector for each earlier token, from which all heads' keys and values follow.
 
     Attributes:
-        heads: of the queries.
+        heads: query heads.
         width: elements: the rank and the part of the key that carries the position.
     """
 
@@ -66,14 +66,14 @@ class Recurrent:
 
     Attributes:
         kind: "mamba", "mamba2", "delta" (gated delta net) or "conv" (short convolution).
-        channels: that the convolution sees, without those of the groups.
-        group_channels: of one group (2 x state size); shared by the group's heads.
+        channels: channels of the convolution, without those of the groups.
+        group_channels: channels of one group (2 x state size); the group's heads share them.
         groups: how many.
-        steps: of each channel that are kept: the kernel less one.
-        heads: of the state; 0: it has only the convolution's.
-        rows: elements of a head's state one way.
-        columns: and the other.
-        is_state_fp32: the engine is told by the configuration to keep the state in 32 bits.
+        steps: inputs of each channel that the state keeps: the kernel's width less one.
+        heads: heads of the state; 0: there is only the convolution's state.
+        rows: rows of a head's state.
+        columns: columns of a head's state.
+        is_state_fp32: the configuration asks the engine to keep the state in 32 bits.
     """
 
     kind: str
@@ -92,9 +92,9 @@ class Cross:
     """Keys and values of an encoded input, made once for each request.
 
     Attributes:
-        heads: of queries, keys and values.
+        heads: query, key and value heads.
         head_dim: elements of a key.
-        positions: that the encoder gives at most; None: as many as the input has tokens.
+        positions: positions of the encoder's output, at most; None: one for each input token.
     """
 
     heads: int
@@ -159,13 +159,13 @@ class Model:
     Attributes:
         model_type: as transformers calls it.
         hidden: elements of a token's vector.
-        vocab: tokens that there are.
-        widest: the most elements that a layer makes of a token: of its MLP, or of q, k and v.
-        layers: what is kept, in order.
+        vocab: size of the vocabulary.
+        widest: the most elements that a layer computes for a token: in its MLP, or as q, k and v.
+        layers: what each layer keeps, in order.
         weights: each shape once.
-        uncounted: parts of the configuration of which the weights are not counted.
-        top_experts: of which a token's vector is multiplied; 0: there are no experts.
-        context: tokens that it was made for; None: nobody says.
+        uncounted: parts of the configuration whose weights are not counted.
+        top_experts: experts that multiply a token's vector; 0: there are no experts.
+        context: tokens that it was trained for; None: unknown.
     """
 
     model_type: str
@@ -219,16 +219,18 @@ _SHOWN: Final = 8
 
 
 def _divisors(number: int) -> str:
-    found = [n for n in range(1, number + 1) if number % n == 0]
-    return ", ".join(map(str, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
+    divisors = [n for n in range(1, number + 1) if number % n == 0]
+    return ", ".join(map(str, divisors[:_SHOWN])) + (", ..." if len(divisors) > _SHOWN else "")
 
 
 def merge(weights: Iterable[Weight]) -> tuple[Weight, ...]:
     """The same weights, each shape once."""
     counts: dict[Weight, int] = {}
     for weight in weights:
-        one = weight if weight.count == 1 else replace(weight, count=1)
-        counts[one] = counts.get(one, 0) + weight.count
+        single = weight if weight.count == 1 else replace(weight, count=1)
+        counts[single] = counts.get(single, 0) + weight.count
     return tuple(
-        one if count == 1 else replace(one, count=count) for one, count in counts.items() if count
+        single if count == 1 else replace(single, count=count)
+        for single, count in counts.items()
+        if count
     )

@@ -12,7 +12,7 @@ from ullage.models.blocks import Shape, attention, dense, norm, vocabulary
 from ullage.models.config import Config
 from ullage.models.layers import Attention, Model, Part, Weight, merge
 
-__all__ = ["ELDERS"]
+__all__ = ["OLDER_DECODERS"]
 
 
 def _model(
@@ -112,7 +112,7 @@ def _falcon(config: Config) -> Model:
     return _model("falcon", shape, config, weights, layers=layers, widest=width, context=context)
 
 
-ELDERS: Final[dict[str, Callable[[Config], Model]]] = {
+OLDER_DECODERS: Final[dict[str, Callable[[Config], Model]]] = {
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,
     "opt": _opt,

@@ -27,7 +27,7 @@ from ullage.record.session.tracebacks import clean_tracebacks
 
 if TYPE_CHECKING:
     from ullage.record.session.session import Session
-    from ullage.techniques.applying.script import Asked
+    from ullage.techniques.applying.script import PlanRequest
 
 _PR_SET_PDEATHSIG = 1
 _COMPILE_WORKER = f"torch{os.sep}_inductor{os.sep}compile_worker{os.sep}"
@@ -84,7 +84,7 @@ def end_with(parent: int) -> None:
         return
 
 
-def start(wait: Callable[[Any], Asked] | None = None) -> None:
+def start(wait: Callable[[Any], PlanRequest] | None = None) -> None:
     """Arranges for torch to be watched in this process, when and if it is imported.
 
     wait: called with what watches it at the first call of what the program trains; what it gives
@@ -112,7 +112,7 @@ def start(wait: Callable[[Any], Asked] | None = None) -> None:
 def install_plan(
     torch: ModuleType,
     environment: Mapping[str, str] = os.environ,
-    wait: Callable[[], Asked] | None = None,
+    wait: Callable[[], PlanRequest] | None = None,
     session: Session | None = None,
 ) -> None:
     """Has the plan of the run applied, where it has one."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from ullage.record.session.session import Session
-    from ullage.techniques.applying.script import Asked
+    from ullage.techniques.applying.script import PlanRequest
 
 _OF_WORKERS = frozenset(
     ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
@@ -52,7 +52,7 @@ def start_preforked() -> None:
     orders.set_inheritable(False)
     files = _open_files()
 
-    def wait(session: Session) -> Asked:
+    def wait(session: Session) -> PlanRequest:
         if not _is_alone() or _open_files() != files:
             _give_up()
         request = _become_a_run(session, orders)
@@ -66,11 +66,11 @@ def start_preforked() -> None:
     start(wait)
 
 
-def _become_a_run(session: Session, orders: socket.socket) -> Asked:
+def _become_a_run(session: Session, orders: socket.socket) -> PlanRequest:
     """Waits for orders; returns once in the process of each."""
     from ullage.record.session import library
     from ullage.record.session.settings import Settings
-    from ullage.techniques.applying.script import Asked
+    from ullage.techniques.applying.script import PlanRequest
 
     _flush()
     # Ctrl-C at the terminal is meant for the runs; this process ends when its orders do.
@@ -82,7 +82,7 @@ def _become_a_run(session: Session, orders: socket.socket) -> Asked:
     take_on(order)
     library.never_runs_out(device_property(os.environ, "unlimited") == "1")
     session.go_on_as(Settings.from_environment(os.environ))
-    return Asked.from_environment(os.environ)
+    return PlanRequest.from_environment(os.environ)
 
 
 def _find_fork() -> ctypes._NamedFuncPointer:

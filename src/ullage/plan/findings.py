@@ -12,7 +12,8 @@ from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.blocks import Block
 from ullage.plan.sizes.smallest import Smallest
-from ullage.techniques.plan import Foreseen, MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.plan import Foreseen, Plan
 from ullage.techniques.replaying.outcome import Replayed
 from ullage.techniques.technique import Action, Value
 

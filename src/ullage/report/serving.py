@@ -50,14 +50,17 @@ _STYLES: Final = {
 }
 
 
+_LORA_FIELDS: Final = ("lora_slots", "lora_rank")  # stated where there are slots
+
+
 def serving_document(
     serving_estimate: ServingEstimate, source: str, gpus: Sequence[ServingRow] = ()
 ) -> dict[str, Any]:
     """The document of an answer; sizes are bytes, three numbers are low, likely and high."""
+    serving_plan = serving_estimate.plan
+    unstated = ("gpu",) if serving_plan.lora_slots else ("gpu", *_LORA_FIELDS)
     plan = {
-        name: getattr(serving_estimate.plan, name)
-        for name in serving_estimate.plan.__slots__
-        if name != "gpu"
+        name: getattr(serving_plan, name) for name in serving_plan.__slots__ if name not in unstated
     }
     return {
         "schema": ESTIMATE_SCHEMA,

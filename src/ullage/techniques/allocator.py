@@ -1,4 +1,4 @@
-"""Settings of PyTorch's allocator: how it rounds, splits and gives back what it holds."""
+"""Settings of PyTorch's allocator: how it rounds, splits and releases memory."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ def _refuse_conflicts(chosen: dict[str, bool | int | float | str]) -> None:
     split = chosen.get("max_split_size_mb")
     power = chosen.get("roundup_power2_divisions", 1)
     threshold = chosen.get("garbage_collection_threshold", 0.5)
-    said = None
+    reason = None
     if not chosen:
-        said = f"sets nothing; set one of: {', '.join(ALLOCATOR.settings)}"
+        reason = f"sets nothing; set one of: {', '.join(ALLOCATOR.settings)}"
     elif isinstance(split, int) and split <= _LEAST_SPLIT_MIB:
-        said = f"max_split_size_mb is {split}; torch takes more than {_LEAST_SPLIT_MIB}"
+        reason = f"max_split_size_mb is {split}; torch requires more than {_LEAST_SPLIT_MIB}"
     elif isinstance(power, int) and power & (power - 1):
-        said = f"roundup_power2_divisions is {power}; torch takes powers of two"
+        reason = f"roundup_power2_divisions is {power}; torch requires a power of two"
     elif isinstance(threshold, float) and threshold >= 1:
-        said = f"garbage_collection_threshold is {threshold}; torch takes fractions below 1"
+        reason = f"garbage_collection_threshold is {threshold}; torch requires a fraction below 1"
     elif "expandable_segments" in chosen and split is not None:
-        said = "expandable segments are never split for good, so that max_split_size_mb has no part"
+        reason = "max_split_size_mb has no effect on expandable segments; choose one of the two"
     elif "expandable_segments" in chosen and "garbage_collection_threshold" in chosen:
-        said = "the collection of garbage leaves expandable segments alone; choose one of the two"
-    if said is not None:
-        raise PlanError(f"'allocator': {said}")
+        reason = "garbage collection does not affect expandable segments; choose one of the two"
+    if reason is not None:
+        raise PlanError(f"'allocator': {reason}")
 
 
 ALLOCATOR = Technique(
     name="allocator",
-    does="sets how PyTorch's allocator rounds, splits and gives back memory",
-    precondition="none: values do not depend on where they lie",
-    proof="nothing to prove",
+    does="configures how PyTorch's allocator rounds, splits and releases memory",
+    precondition="none: results do not depend on memory addresses",
+    proof="not needed",
     semantics=Semantics.SAME,
     place=Place.PROGRAM,
     reference="https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf",
@@ -53,19 +53,21 @@ ALLOCATOR = Technique(
     settings={
         "expandable_segments": Setting(
             default=False,
-            what="let segments grow; not where tensors are handed to other processes by CUDA IPC",
+            what="let segments grow; not for programs that share tensors through CUDA IPC",
         ),
         "max_split_size_mb": Setting(
-            default=0, what="MiB; larger blocks are never split; 0: any is", least=0
+            default=0,
+            what="MiB; larger blocks are never split; 0: all blocks may be split",
+            least=0,
         ),
         "roundup_power2_divisions": Setting(
             default=0,
-            what="round requests up to so many steps between powers of two; 0: not",
+            what="steps between two powers of two to which requests are rounded up; 0: off",
             least=0,
         ),
         "garbage_collection_threshold": Setting(
             default=0.0,
-            what="fraction of the memory from which on unused blocks are given back; 0: never",
+            what="fraction of the memory above which unused blocks are released; 0: never",
             least=0,
         ),
     },

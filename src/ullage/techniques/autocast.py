@@ -1,15 +1,15 @@
-"""The model in bfloat16 where that is safe (torch's autocast), its parameters in float32.
+"""Computes in bfloat16 where that is safe (torch's autocast); parameters stay in float32.
 
-Matrix products and convolutions take and give bfloat16; norms, softmax and losses stay in float32,
-and so do the model's outputs, for what the program does with them. For float16 see
-autocast_float16.py.
+Matrix products and convolutions take and return bfloat16. Norms, softmax and losses stay in
+float32. The outputs of the model are converted to float32, because the program may compute with
+them. autocast_float16.py does the same with float16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
+from ullage.techniques.means.mixed_precision import compute_in
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
@@ -22,52 +22,11 @@ def _apply(target: Target, _: Action) -> None:
     compute_in(target, torch.bfloat16, AUTOCAST.refuse)
 
 
-def compute_in(target: Target, dtype: Any, refuse: Callable[[str], NoReturn]) -> None:
-    """Has a target's model compute in a type of 16 bits where that is safe.
-
-    Args:
-        refuse: raises a PlanError with a reason: parameters are in 16 bits already, or, when the
-            model is called, the program uses autocast itself.
-    """
-    import torch
-
-    model = target.model
-    if any(parameter.dtype in {torch.bfloat16, torch.float16} for parameter in model.parameters()):
-        refuse("parameters are in 16 bits already")
-
-    def run(forward: Any, *arguments: Any, **named: Any) -> Any:
-        device = next(model.parameters()).device.type
-        if torch.is_autocast_enabled(device):
-            refuse("it uses autocast itself")
-        with torch.autocast(device, dtype=dtype):
-            outputs = forward(*arguments, **named)
-        return widened(outputs)
-
-    target.wrap_forward("", run)
-
-
-def widened(outputs: Any) -> Any:
-    """Outputs with what is in 16 bits as float32; classes of tuples and mappings are kept."""
-    import torch
-
-    if isinstance(outputs, torch.Tensor):
-        return outputs.float() if outputs.dtype in {torch.bfloat16, torch.float16} else outputs
-    if isinstance(outputs, dict):
-        for name, output in outputs.items():
-            outputs[name] = widened(output)
-        return outputs
-    if isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
-        return type(outputs)(*(widened(output) for output in outputs))
-    if isinstance(outputs, tuple | list):
-        return type(outputs)(widened(output) for output in outputs)
-    return outputs
-
-
 AUTOCAST = Technique(
     name="autocast",
     does="computes in bfloat16 where that is safe (autocast), with parameters in float32",
-    precondition="parameters are float32, and the program uses no autocast",
-    proof="types of parameters, and autocast at each call, are looked at",
+    precondition="parameters are float32, and the program does not use autocast itself",
+    proof="parameter dtypes are checked once, and autocast at each call",
     semantics=Semantics.ROUNDING,
     place=Place.PROGRAM,
     reference="https://docs.pytorch.org/docs/stable/amp.html",

@@ -1,10 +1,10 @@
-"""Parameters in bfloat16, and their gradients with them; the optimizer steps in float32.
+"""Parameters and gradients in bfloat16; the optimizer steps in float32.
 
-Updates smaller than half a unit of bfloat16's last place (1/256) would be lost. They are kept
-either by rounding up or down at random, in proportion, or by a float32 copy of each parameter, the
-master, which the optimizer steps. The random numbers are of a generator of its own: those of the
-training are what they were. Only parameters of two dimensions or more are in bfloat16; the forward
-is run under autocast.
+Updates smaller than half a unit in the last place of bfloat16 (1/256) would be lost. They are
+preserved in one of two ways: by stochastic rounding, or by a float32 master copy of each parameter,
+which the optimizer steps. Stochastic rounding has a random generator of its own, so that the random
+numbers of the training do not change. Only parameters of two dimensions or more are in bfloat16.
+The forward runs under autocast.
 """
 
 from __future__ import annotations
@@ -13,8 +13,13 @@ import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ullage.techniques.autocast import widened
-from ullage.techniques.means.optimizer_parts import check_steps_in_parts, parts, step_some
+from ullage.techniques.means.mixed_precision import widened
+from ullage.techniques.means.optimizer_parts import (
+    check_steps_in_parts,
+    parameters_of,
+    parts,
+    step_some,
+)
 from ullage.techniques.means.own_step import OwnStep
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
 
 _NAME = "bf16_parameters"
 _LEAST_DIMS = 2
-# Of an int32: the half that bfloat16 has not.
+# The lower half of a float32, which bfloat16 does not have.
 _LOST = 2**16
 
 
@@ -36,20 +41,19 @@ def _apply(target: Target, action: Action) -> None:
     for optimizer in target.optimizers:
         check_steps_in_parts(optimizer, _NAME)
     if not target.optimizers:
-        BF16_PARAMETERS.refuse("it has no optimizer that could keep its small updates")
-    optimizers = {
-        one
+        BF16_PARAMETERS.refuse("it has no optimizer that could preserve small updates")
+    parameters = {
+        parameter
         for optimizer in target.optimizers
-        for group in optimizer.param_groups
-        for one in group["params"]
-        if one.dtype == torch.float32 and one.dim() >= _LEAST_DIMS
+        for parameter in parameters_of(optimizer)
+        if parameter.dtype == torch.float32 and parameter.dim() >= _LEAST_DIMS
     }
-    if not optimizers:
-        BF16_PARAMETERS.refuse("no parameter of two dimensions is trained in float32")
-    _refuse_distributed(optimizers)
-    masters = _narrow(optimizers, target.changes, has_masters=has_masters)
+    if not parameters:
+        BF16_PARAMETERS.refuse("no float32 parameter of two dimensions or more is trained")
+    _refuse_distributed(parameters)
+    masters = _narrow(parameters, target.changes, has_masters=has_masters)
     for optimizer in target.optimizers:
-        step = _Bf16Step(optimizer, optimizers, masters, part_bytes)
+        step = _Bf16Step(optimizer, parameters, masters, part_bytes)
         OwnStep(optimizer, step).apply(target.changes)
         target.changes.hook(optimizer.register_load_state_dict_post_hook(step.widen_states))
     target.wrap_forward("", functools.partial(_run, target.model))
@@ -61,24 +65,22 @@ def _refuse_distributed(parameters: Iterable[Any]) -> None:
     distributed = torch.distributed
     is_one = not (distributed.is_available() and distributed.is_initialized())
     if any(hasattr(parameter, "device_mesh") for parameter in parameters) or not is_one:
-        BF16_PARAMETERS.refuse(
-            "several ranks train it; FSDP2's MixedPrecisionPolicy does this for them"
-        )
+        BF16_PARAMETERS.refuse("several ranks train it; use FSDP2's MixedPrecisionPolicy")
 
 
-def _narrow(held: Iterable[Any], changes: Changes, *, has_masters: bool) -> dict[Any, Any]:
-    """Rounds parameters, and returns their masters, if any."""
+def _narrow(parameters: Iterable[Any], changes: Changes, *, has_masters: bool) -> dict[Any, Any]:
+    """Rounds parameters, and returns their float32 master copies, if there are any."""
     import torch
 
     masters: dict[Any, Any] = {}
-    for one in held:
-        whole = one.data
-        changes.on_undo(_turn, one, torch.float32, masters)
+    for parameter in parameters:
+        whole = parameter.data
+        changes.on_undo(_turn, parameter, torch.float32, masters)
         if has_masters:
-            masters[one] = _Master(whole)
-        _turn(one, torch.bfloat16, {})
+            masters[parameter] = _Master(whole)
+        _turn(parameter, torch.bfloat16, {})
         if has_masters:
-            masters[one].version = one._version
+            masters[parameter].version = parameter._version
     return masters
 
 
@@ -91,7 +93,7 @@ def _turn(parameter: Any, dtype: Any, masters: dict[Any, Any]) -> None:
 
 
 class _Master:
-    """A parameter in float32, and which version of the rounded one is its."""
+    """A parameter in float32, and the version of the rounded parameter that it belongs to."""
 
     def __init__(self, values: Any) -> None:
         self.values = values.detach()
@@ -99,7 +101,7 @@ class _Master:
 
 
 class _Bf16Step:
-    """The step of an optimizer some of whose parameters are rounded."""
+    """The step of an optimizer that has some parameters in bfloat16."""
 
     def __init__(
         self, optimizer: Any, narrow: set[Any], masters: dict[Any, Any], part_bytes: int
@@ -114,21 +116,23 @@ class _Bf16Step:
         """Steps some parameters at a time, in float32."""
         state = self._optimizer.state
         for group, part in parts(self._optimizer, self._part_bytes):
-            wide = [self._wide(one) for one in part]
-            states = {one: state[parameter] for one, parameter in zip(wide, part, strict=True)}
+            wide = [self._wide(parameter) for parameter in part]
+            states = {
+                values: state[parameter] for values, parameter in zip(wide, part, strict=True)
+            }
             step_some(self._optimizer, group, wide, states)
-            for parameter, one in zip(part, wide, strict=True):
-                self._put_back(parameter, one)
+            for parameter, values in zip(part, wide, strict=True):
+                self._put_back(parameter, values)
 
     def widen_states(self, optimizer: Any) -> None:
-        """torch has given states that were loaded the type of their parameters."""
+        """Converts loaded states to float32: torch gives them the dtype of their parameters."""
         for parameter, of in optimizer.state.items():
-            for name, one in of.items():
-                if parameter in self._narrow and hasattr(one, "dtype") and one.dim():
-                    of[name] = one.float()
+            for name, state in of.items():
+                if parameter in self._narrow and hasattr(state, "dtype") and state.dim():
+                    of[name] = state.float()
 
     def _wide(self, parameter: Any) -> Any:
-        """A parameter with its gradient as the optimizer is to have them."""
+        """A parameter and its gradient in float32, for the optimizer."""
         if parameter not in self._narrow:
             return parameter
         master = self._masters.get(parameter)
@@ -156,7 +160,7 @@ class _Bf16Step:
             master.version = parameter._version
 
     def _round(self, values: Any) -> None:
-        """Rounds float32 to bfloat16 up or down, in place, by chance in proportion."""
+        """Rounds float32 stochastically to bfloat16, in place."""
         import torch
 
         device = values.device
@@ -167,22 +171,22 @@ class _Bf16Step:
         bits.add_(chance).bitwise_and_(-_LOST)
 
 
-def _run(model: Any, forward: Any, *arguments: Any, **named: Any) -> Any:
+def _run(model: Any, forward: Any, *arguments: Any, **keywords: Any) -> Any:
     import torch
 
     device = next(model.parameters()).device.type
     if torch.is_autocast_enabled(device):
-        return forward(*arguments, **named)
+        return forward(*arguments, **keywords)
     with torch.autocast(device, dtype=torch.bfloat16):
-        outputs = forward(*arguments, **named)
+        outputs = forward(*arguments, **keywords)
     return widened(outputs)
 
 
 BF16_PARAMETERS = Technique(
     name=_NAME,
     does="keeps parameters and gradients in bfloat16, with stochastic rounding or float32 masters",
-    precondition="the optimizer updates each parameter by itself; one process trains",
-    proof="it is one of torch.optim but LBFGS; ranks and sharded parameters are refused",
+    precondition="the optimizer updates each parameter independently, and one process trains",
+    proof="its class must be in torch.optim, and not LBFGS; ranks and shards are refused",
     semantics=Semantics.ROUNDING,
     place=Place.OPTIMIZER,
     reference="https://arxiv.org/abs/2010.06192",
@@ -190,11 +194,11 @@ BF16_PARAMETERS = Technique(
     settings={
         "keeps": Setting(
             default="stochastic_rounding",
-            what="how updates are kept that are smaller than bfloat16 can say",
+            what="how updates that are too small for bfloat16 are preserved",
             choices=("stochastic_rounding", "masters"),
         ),
         "part_mib": Setting(
-            default=64, what="MiB of parameters that are in float32 at once", least=1
+            default=64, what="MiB of parameters that exist in float32 at once", least=1
         ),
     },
     excludes=(

@@ -1,8 +1,8 @@
-"""States of an optimizer rounded to bfloat16 between steps; the step computes in float32.
+"""Optimizer states in bfloat16 between steps; the step computes in float32.
 
-Half the memory of the states. A moment that decays by less than half a unit of bfloat16's last
-place (1/256) in a step stays where it is: a second moment with beta2 = 0.999 follows growing
-gradients, and shrinking ones only from where they have fallen much.
+This halves the memory of the states. A moment that decays in a step by less than half a unit in the
+last place of bfloat16 (1/256) does not change. So a second moment with beta2 = 0.999 follows
+growing gradients, but follows shrinking gradients only after they have shrunk a lot.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import PlanError
+from ullage.techniques.means.optimizer_parts import parameters_of
 from ullage.techniques.means.stored_states import States, StoredStates, is_values
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
@@ -22,16 +23,17 @@ def _apply(target: Target, action: Action) -> None:
 
     part_bytes = int(BF16_STATES.value_of(action, "part_mib")) * 2**20
     for optimizer in target.optimizers:
-        param_groups = [one for group in optimizer.param_groups for one in group["params"]]
-        if not any(param_group.dtype == torch.float32 for param_group in param_groups):
-            raise PlanError("'bf16_states': no parameter is float32; its states are as small now")
+        if not any(parameter.dtype == torch.float32 for parameter in parameters_of(optimizer)):
+            raise PlanError(
+                "'bf16_states': no parameter is float32, so its states are already small"
+            )
     for optimizer in target.optimizers:
         store = _RoundedStore(torch.float32, torch.bfloat16)
         StoredStates(optimizer, store, part_bytes).apply("bf16_states", target.changes)
 
 
 class _RoundedStore:
-    """States of one type, kept in a smaller one beside their parameters."""
+    """States of one dtype, stored in a smaller dtype on the device of their parameters."""
 
     num_ahead = 0
 
@@ -40,7 +42,7 @@ class _RoundedStore:
         self._narrow = narrow
 
     def fetch(self, stored: States) -> States:
-        """The states in the wide type; of parameters in the narrow one they are as they were."""
+        """The states in the wide dtype; for parameters of the narrow dtype, unchanged."""
         return {
             parameter: {
                 name: self._converted(state, self._narrow, parameter.dtype)
@@ -50,23 +52,23 @@ class _RoundedStore:
         }
 
     def begin(self) -> None:
-        """What was fetched is there."""
+        """Nothing to wait for."""
 
     def keep(self, states: States, stored: States) -> None:
-        """Rounds the states into those that are stored."""
+        """Rounds the states and stores them."""
         for parameter, of in states.items():
             for name, state in of.items():
-                kept = stored[parameter].get(name)
-                if kept is not None and is_values(state) and kept.dtype == self._narrow:
-                    kept.copy_(state)
+                storage = stored[parameter].get(name)
+                if storage is not None and is_values(state) and storage.dtype == self._narrow:
+                    storage.copy_(state)
                 else:
                     stored[parameter][name] = self._converted(state, self._wide, self._narrow)
 
     def end(self) -> None:
-        """Nothing is left to do."""
+        """Nothing to do."""
 
     def settle(self) -> None:
-        """What is stored is there."""
+        """Nothing to wait for."""
 
     def _converted(self, state: Any, of: Any, to: Any) -> Any:
         return state.to(to) if is_values(state) and state.dtype == of else state
@@ -74,16 +76,16 @@ class _RoundedStore:
 
 BF16_STATES = Technique(
     name="bf16_states",
-    does="keeps the optimizer's states in bfloat16 between steps, and computes in float32",
-    precondition="the optimizer updates each parameter by itself",
-    proof="it is one of torch.optim but LBFGS",
+    does="stores optimizer states in bfloat16 between steps; the step computes in float32",
+    precondition="the optimizer updates each parameter independently",
+    proof="its class must be in torch.optim, and not LBFGS",
     semantics=Semantics.ROUNDING,
     place=Place.OPTIMIZER,
     reference="https://arxiv.org/abs/2412.19437",
     apply=_apply,
     settings={
         "part_mib": Setting(
-            default=64, what="MiB of parameters whose states are in float32 at once", least=1
+            default=64, what="MiB of parameters whose states exist in float32 at once", least=1
         )
     },
     excludes=("optimizer_in_backward", "optimizer_offload", "eight_bit_states"),

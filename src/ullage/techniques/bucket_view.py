@@ -1,7 +1,8 @@
-"""Gradients as views of the buckets in which DistributedDataParallel sums them over ranks.
+"""Gradients as views of the buckets in which DistributedDataParallel reduces them over ranks.
 
-Without it each gradient exists twice: by itself, and in its bucket. DDP can be told so only when it
-is made, which a script does before it trains; it is made so from the script's first line on.
+Otherwise each gradient exists twice: once in `parameter.grad`, and once in its bucket. DDP takes
+this option only in its constructor, which a script calls before it trains. So the constructor is
+replaced before the first line of the script.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ def _start(torch: ModuleType) -> None:
     make = kind.__init__
 
     @functools.wraps(make)
-    def make_with_views(parallel: Any, *arguments: Any, **named: Any) -> None:
-        make(parallel, *arguments, **{**named, _OPTION: True})
+    def make_with_views(parallel: Any, *arguments: Any, **keywords: Any) -> None:
+        make(parallel, *arguments, **{**keywords, _OPTION: True})
 
     kind.__init__ = make_with_views
 
@@ -36,16 +37,16 @@ def _apply(target: Target, _: Action) -> None:
         module for module in target.model.modules() if isinstance(module, DistributedDataParallel)
     ]
     if not modules:
-        BUCKET_VIEW.refuse("nothing in it is in DistributedDataParallel")
+        BUCKET_VIEW.refuse("no module of it is a DistributedDataParallel")
     if not all(module.gradient_as_bucket_view for module in modules):
-        BUCKET_VIEW.refuse(f"it was made without; give DistributedDataParallel {_OPTION}=True")
+        BUCKET_VIEW.refuse(f"DistributedDataParallel was created without {_OPTION}=True; pass it")
 
 
 BUCKET_VIEW = Technique(
     name="bucket_view",
-    does="has gradients be views of the buckets of a script's own DistributedDataParallel",
+    does="makes gradients views of the buckets of the program's own DistributedDataParallel",
     precondition="the program wraps its model in DistributedDataParallel",
-    proof="looked for in the model; torch refuses what detaches a gradient in place",
+    proof="the wrapper is searched in the model; torch refuses to detach such a gradient in place",
     semantics=Semantics.SAME,
     place=Place.PROGRAM,
     reference="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",

@@ -1,4 +1,4 @@
-"""Activation checkpointing of chosen modules: they keep their inputs, and run again in backward."""
+"""Activation checkpointing: chosen modules save only their inputs, and run again in backward."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ def _apply(target: Target, action: Action) -> None:
         target.wrap_forward(path, _run_checkpointed)
 
 
-def _run_checkpointed(forward: Any, *arguments: Any, **named: Any) -> Any:
-    """A forward whose activations are computed again when backward needs them."""
+def _run_checkpointed(forward: Any, *arguments: Any, **keywords: Any) -> Any:
+    """A forward whose activations are recomputed in backward."""
     import torch
     from torch.utils.checkpoint import checkpoint
 
     if not torch.is_grad_enabled():
-        return forward(*arguments, **named)
+        return forward(*arguments, **keywords)
     if torch.compiler.is_compiling():
-        # A compiled graph has its effects once: it computes again without them.
-        return checkpoint(forward, *arguments, use_reentrant=False, **named)
-    return checkpointed(Rerun(forward), arguments, named)
+        # A compiled graph recomputes without side effects.
+        return checkpoint(forward, *arguments, use_reentrant=False, **keywords)
+    return checkpointed(Rerun(forward), arguments, keywords)
 
 
 CHECKPOINT = Technique(
     name="checkpoint",
-    does="keeps only the inputs of modules, and runs them again in backward",
-    precondition="a second run of a module computes what the first did, and leaves nothing behind",
+    does="saves only the inputs of modules, and runs the modules again in backward",
+    precondition="the second run of a module computes the same as the first, without side effects",
     proof=(
-        "versions of inputs, parameters, buffers and tensors that it keeps are compared; "
-        "attributes and random numbers are put back for the second run"
+        "versions of inputs, parameters, buffers and attributes that are tensors are compared; "
+        "attributes and random number generators are restored for the second run"
     ),
     semantics=Semantics.SAME,
     place=Place.MODULES,

@@ -1,6 +1,6 @@
-"""Checkpointing of several modules as one: a chain of modules (`torch.nn.Sequential`) is cut into
-segments, which keep their inputs and run again in backward. torch's `checkpoint_sequential` does
-the same with even segments, of which it spares the last.
+"""Checkpoints several modules as one: a chain of modules (`torch.nn.Sequential`) is cut into
+segments, which save only their inputs and run again in backward. torch's `checkpoint_sequential`
+does the same with even segments, and does not checkpoint the last one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.errors import PlanError
 from ullage.techniques.means.rerun import Rerun, checkpointed
+from ullage.techniques.means.tiling import even_lengths
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ def _apply(target: Target, action: Action) -> None:
     for path in action.modules:
         chain = target.module(path)
         if type(chain).forward is not torch.nn.Sequential.forward:
-            _refuse(f"{path!r} is a {type(chain).__name__} and no torch.nn.Sequential, whose parts")
+            _refuse(f"{path!r} is a {type(chain).__name__}, not a torch.nn.Sequential")
         if "forward" in vars(chain):
-            _refuse(f"{path!r} has a forward of its own, set by another, and no parts")
+            _refuse(f"{path!r} has a forward that something else has replaced")
         lengths = read_lengths(
             str(CHECKPOINT_SEGMENTS.value_of(action, "lengths")), path, len(chain)
         )
@@ -38,7 +39,7 @@ def read_lengths(text: str, path: str, count: int) -> tuple[int, ...]:
     """The lengths of the segments of a chain of `count` modules, from "4,4,3".
 
     Raises:
-        PlanError: they are no lengths, or not of all of the chain.
+        PlanError: the text is not a list of lengths, or their sum is not `count`.
     """
     if not text:
         return even_lengths(count, round(math.sqrt(count)))
@@ -47,15 +48,9 @@ def read_lengths(text: str, path: str, count: int) -> tuple[int, ...]:
     if len(lengths) != len(words) or 0 in lengths or sum(lengths) != count:
         raise PlanError(
             f"checkpoint_segments.lengths is {text!r}; expected lengths whose sum is {count}, the "
-            f"number of modules in {path!r}, such as '{count // 2},{count - count // 2}'"
+            f"number of modules in {path!r}, for example '{count // 2},{count - count // 2}'"
         )
     return lengths
-
-
-def even_lengths(count: int, num_segments: int) -> tuple[int, ...]:
-    """The lengths of as many segments, as even as can be."""
-    cuts = [count * place // num_segments for place in range(num_segments + 1)]
-    return tuple(end - start for start, end in itertools.pairwise(cuts))
 
 
 def _run(lengths: tuple[int, ...], is_last_run_once: bool, forward: Any, value: Any) -> Any:  # noqa: FBT001 - bound once
@@ -64,7 +59,7 @@ def _run(lengths: tuple[int, ...], is_last_run_once: bool, forward: Any, value: 
     if not torch.is_grad_enabled():
         return forward(value)
     if torch.compiler.is_compiling():
-        _refuse("a compiled chain is one graph, whose parts")
+        _refuse("a compiled chain is one graph, which cannot be cut")
     chain = forward.__self__
     parts = iter(chain)
     for length in lengths[:-1] if is_last_run_once else lengths:
@@ -78,25 +73,24 @@ def _run(lengths: tuple[int, ...], is_last_run_once: bool, forward: Any, value: 
 
 
 def _refuse(what: str) -> NoReturn:
-    raise PlanError(f"'checkpoint_segments' does not go with this program: {what} it could cut")
+    raise PlanError(f"'checkpoint_segments' does not go with this program: {what}")
 
 
 CHECKPOINT_SEGMENTS = Technique(
     name="checkpoint_segments",
-    does="cuts a chain of modules into segments that keep their inputs and run again in backward",
-    precondition="the modules are torch.nn.Sequential with its own forward; else as for checkpoint",
-    proof="its class and forward are looked at; then as checkpoint",
+    does="cuts a chain of modules into checkpointed segments, which save only their inputs",
+    precondition="the chain is a torch.nn.Sequential with its own forward; also as for checkpoint",
+    proof="class and forward of the chain are checked; then as for checkpoint",
     semantics=Semantics.SAME,
     place=Place.MODULES,
     reference="https://docs.pytorch.org/docs/stable/checkpoint.html#torch.utils.checkpoint.checkpoint_sequential",
     apply=_apply,
     settings={
         "lengths": Setting(
-            default="", what="modules in each segment, such as 4,4,3; empty: about their root each"
+            default="",
+            what="modules in each segment, for example 4,4,3; empty: the square root of all",
         ),
-        "spares_last": Setting(
-            default=False, what="the last segment keeps everything, and does not run again"
-        ),
+        "spares_last": Setting(default=False, what="whether the last segment is not checkpointed"),
     },
     is_for_chains=True,
 )

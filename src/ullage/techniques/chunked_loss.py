@@ -1,9 +1,9 @@
-"""The cross-entropy of a model's head, some rows' logits at a time.
+"""The cross-entropy of a model's head, computed for some rows at a time.
 
-The head hands on what it is given, as logits that are not there yet (late_logits.py), and
-`torch.nn.functional.cross_entropy` of them, wherever the program takes it, is computed with its
-gradients for some rows after another (linear_loss.py). A program that does something else to its
-logits before the loss, such as capping them, is refused, as seen by what arrives there.
+The head returns logits that are not computed yet (late_logits.py). Wherever the program takes
+`torch.nn.functional.cross_entropy` of them, the loss and its gradients are computed for one block
+of rows after another (linear_loss.py). A program that does something else to its logits before the
+loss, such as capping them, is refused when that operation runs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ullage.record.owners.module_trees import paths
 from ullage.techniques.means.late_logits import Source, late_logits
 from ullage.techniques.means.linear_loss import linear_cross_entropy
+from ullage.techniques.means.model_head import find_head
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 def _apply(target: Target, action: Action) -> None:
     head = find_head(target.model)
     if head is None:
-        CHUNKED_LOSS.refuse("there is no Linear in it that could be its head")
+        CHUNKED_LOSS.refuse("it has no Linear that could be its head")
     if hasattr(head.weight, "device_mesh"):
-        CHUNKED_LOSS.refuse("its head is sharded, and whole only while it runs")
+        CHUNKED_LOSS.refuse("its head is sharded, and complete only while it runs")
     (path,) = [path for path, module in paths(target.model) if module is head]
     chunked = _ChunkedLoss(int(CHUNKED_LOSS.value_of(action, "num_rows")), path)
     target.wrap_forward(path, chunked.run)
@@ -32,25 +33,8 @@ def _apply(target: Target, action: Action) -> None:
         target.changes.hook(optimizer.register_step_pre_hook(chunked.check))
 
 
-def find_head(model: Any) -> Any:
-    """The layer that makes logits: what a model of transformers says, one as wide as a table of
-    embeddings, or the last Linear; None where there is none.
-    """
-    from torch import nn
-
-    named: Any = getattr(model, "get_output_embeddings", lambda: None)()
-    if named is not None:
-        return named if type(named) is nn.Linear else None
-    linears = [module for module in model.modules() if type(module) is nn.Linear]
-    sizes = {
-        module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)
-    }
-    wide = [linear for linear in linears if linear.out_features in sizes]
-    return (wide or linears or [None])[-1]
-
-
 class _ChunkedLoss:
-    """What stands in for the head while the model is trained."""
+    """Replaces the head while the model is trained."""
 
     def __init__(self, num_rows: int, path: str) -> None:
         self._num_rows = num_rows
@@ -64,7 +48,9 @@ class _ChunkedLoss:
         if not torch.is_grad_enabled():
             return forward(hidden)
         if torch.compiler.is_compiling():
-            CHUNKED_LOSS.refuse("its head is compiled; this is for heads that run eagerly")
+            CHUNKED_LOSS.refuse(
+                "its head is compiled; the technique needs a head that runs eagerly"
+            )
         head = forward.__self__
         device = hidden.device.type
         is_cast = torch.is_autocast_enabled(device)
@@ -74,9 +60,9 @@ class _ChunkedLoss:
         )
 
     def check(self, *_: Any) -> None:
-        """Raises PlanError where the optimizer steps, and no loss was taken."""
+        """Raises PlanError if the optimizer steps and no loss was taken."""
         if not self._is_taken:
-            self._refuse("no cross_entropy of it is taken")
+            self._refuse("the program does not take cross_entropy of it")
 
     def _take(
         self,
@@ -112,19 +98,21 @@ class _ChunkedLoss:
 
 CHUNKED_LOSS = Technique(
     name="chunked_loss",
-    does="takes the cross-entropy of a model's head from some rows' logits at a time",
+    does="computes the cross-entropy of a model's head for some rows of logits at a time",
     precondition=(
-        "the logits go into cross_entropy as they are, and nowhere else that has a gradient"
+        "the logits go unchanged into cross_entropy, and into nothing else that has a gradient"
     ),
     proof=(
-        "logits that are not there see every operation that they are given to; gradients of "
+        "every operation on the logits is intercepted, as they are not computed yet; gradients of "
         "gradients are refused"
     ),
     semantics=Semantics.SAME,
     place=Place.PROGRAM,
     reference="https://arxiv.org/abs/2410.10989",
     apply=_apply,
-    settings={"num_rows": Setting(default=1024, what="rows whose logits exist at once", least=1)},
+    settings={
+        "num_rows": Setting(default=1024, what="number of rows whose logits exist at once", least=1)
+    },
     variants=({"num_rows": 256},),
     reorders=True,
 )

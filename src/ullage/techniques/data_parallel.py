@@ -1,16 +1,21 @@
-"""Every rank has the whole model and its own batch; gradients are averaged while backward runs.
+"""Every rank has the whole model and its own batch; gradients are averaged during backward.
 
-torch's DistributedDataParallel does it, with gradients as views of its buckets. It wraps a stand-in
-for the model, whose forward is the model's own: the program goes on calling its model, which keeps
-its name and its keys.
+torch's DistributedDataParallel does the work, with gradients as views of its buckets. It wraps a
+module whose forward calls the forward of the model. The program continues to call its own model,
+whose name and state dict keys do not change.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.errors import PlanError
-from ullage.techniques.means.rank_groups import begin, draw_apart, join
+from ullage.techniques.means.rank_groups import (
+    begin,
+    check_is_eager,
+    check_is_whole,
+    draw_apart,
+    join,
+)
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
@@ -29,7 +34,7 @@ def _apply(target: Target, _: Action) -> None:
 
 
 def _averaging(model: Any) -> Any:
-    """What runs a forward of the model through DistributedDataParallel."""
+    """A function that runs the forward of the model through DistributedDataParallel."""
     from torch import is_grad_enabled, nn
 
     class Bare(nn.Module):  # type: ignore[misc]
@@ -39,45 +44,25 @@ def _averaging(model: Any) -> Any:
             super().__init__()
             self._orig_mod = model  # a name that paths leave out
 
-        def forward(self, forward: Any, *arguments: Any, **named: Any) -> Any:
-            return forward(*arguments, **named)
+        def forward(self, forward: Any, *arguments: Any, **keywords: Any) -> Any:
+            return forward(*arguments, **keywords)
 
-    # Compared with a view into a bucket, a gradient of its own is a second copy of all gradients.
+    # Without views into the buckets there would be a second copy of all gradients.
     parallel = nn.parallel.DistributedDataParallel(Bare(), gradient_as_bucket_view=True)
 
-    def run(forward: Any, *arguments: Any, **named: Any) -> Any:
+    def run(forward: Any, *arguments: Any, **keywords: Any) -> Any:
         if forward.__self__ is not model or not is_grad_enabled():  # a copy, an evaluation
-            return forward(*arguments, **named)
-        return parallel(forward, *arguments, **named)
+            return forward(*arguments, **keywords)
+        return parallel(forward, *arguments, **keywords)
 
     return run
 
 
-def check_is_whole(target: Target, technique: str) -> None:
-    """Raises PlanError where the program shares its model out itself."""
-    for module in target.model.modules():
-        names = {base.__name__ for base in type(module).__mro__}
-        if names & {"DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel"}:
-            kind = type(module).__name__
-            raise PlanError(f"{technique!r}: the program shares its training out itself ({kind})")
-    if any(hasattr(parameter, "device_mesh") for parameter in target.model.parameters()):
-        raise PlanError(f"{technique!r}: the program shares its parameters out itself (DTensor)")
-
-
-def check_is_eager(target: Target, technique: str) -> None:
-    """Raises PlanError where the program compiles its model as a whole."""
-    if any(type(module).__name__ == "OptimizedModule" for module in target.model.modules()):
-        raise PlanError(
-            f"{technique!r}: the program compiles the model as a whole, and what ranks send each "
-            "other would be in the graph; leave torch.compile out"
-        )
-
-
 DATA_PARALLEL = Technique(
     name=_NAME,
-    does="has every rank train on its own batch, and averages the gradients",
+    does="trains every rank on its own batch, and averages the gradients",
     precondition="the program trains in one process",
-    proof="wrappers and sharded parameters are refused",
+    proof="modules that are wrapped for several ranks and sharded parameters are refused",
     semantics=Semantics.TRAINING,
     place=Place.RANKS,
     reference="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",

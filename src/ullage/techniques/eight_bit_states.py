@@ -1,7 +1,7 @@
 """States of Adam or AdamW in eight bits, by bitsandbytes.
 
-The optimizer stays the object that it is, of another class, so that schedulers and whatever else
-holds it need not know. States of tensors with fewer than 4,096 elements stay in float32.
+The optimizer remains the same object with another class, so that schedulers and other objects that
+refer to it keep working. States of tensors with fewer than 4,096 elements stay in float32.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ def _apply(target: Target, _: Action) -> None:
 def _check(optimizer: Any, group: dict[str, Any]) -> None:
     set_keys = [key for key in _UNKNOWN if group.get(key)]
     if set_keys:
-        EIGHT_BIT_STATES.refuse(f"{set_keys[0]}=True, which bitsandbytes has not")
+        EIGHT_BIT_STATES.refuse(f"bitsandbytes does not support {set_keys[0]}=True")
     decoupled = group.get("decoupled_weight_decay", type(optimizer).__name__ == "AdamW")
     if group["weight_decay"] and not decoupled:
         EIGHT_BIT_STATES.refuse(
-            "weight decay of Adam is part of the gradient, in bitsandbytes that of AdamW"
+            "Adam adds weight decay to the gradient, and bitsandbytes applies it as AdamW does"
         )
     if hasattr(group["lr"], "device"):
-        EIGHT_BIT_STATES.refuse("the learning rate is a tensor; give a number")
+        EIGHT_BIT_STATES.refuse("the learning rate is a tensor; pass a number")
 
 
 def _turn(optimizer: Any, changes: Changes) -> None:
-    """Makes an optimizer one of bitsandbytes, with all that others have put on it."""
+    """Turns an optimizer into one of bitsandbytes, and keeps its hooks and attributes."""
     try:
         from bitsandbytes.optim import AdamW8bit
     except ImportError as error:
@@ -88,20 +88,20 @@ def _turn_back(optimizer: Any, kind: type[Any], added: list[str]) -> None:
             continue
         wide: dict[str, Any] = {"step": tensor(float(state["step"]))}
         for number, name in ((1, "exp_avg"), (2, "exp_avg_sq")):
-            kept = state[f"state{number}"]
+            values = state[f"state{number}"]
             if f"absmax{number}" in state:
                 absmax, code = state[f"absmax{number}"], state[f"qmap{number}"]
-                kept = dequantize_blockwise(kept, absmax=absmax, code=code, blocksize=_BLOCK)
-            wide[name] = kept.to(parameter.dtype)
+                values = dequantize_blockwise(values, absmax=absmax, code=code, blocksize=_BLOCK)
+            wide[name] = values.to(parameter.dtype)
         optimizer.state[parameter] = wide
 
 
 def _counted(optimizer: Any, step: Any) -> Any:
-    """A step for schedulers that have wrapped the one of the old class, to see whether it comes."""
+    """A step that records its calls, for schedulers that wrapped the step of the old class."""
 
-    def counted(*arguments: Any, **named: Any) -> Any:
+    def counted(*arguments: Any, **keywords: Any) -> Any:
         optimizer._opt_called = True
-        return step(optimizer, *arguments, **named)
+        return step(optimizer, *arguments, **keywords)
 
     counted._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     return counted
@@ -109,9 +109,9 @@ def _counted(optimizer: Any, step: Any) -> Any:
 
 EIGHT_BIT_STATES = Technique(
     name="eight_bit_states",
-    does="keeps the states of Adam or AdamW in eight bits, quantised in blocks (bitsandbytes)",
+    does="stores the states of Adam or AdamW in eight bits, quantised in blocks (bitsandbytes)",
     precondition="the optimizer is Adam or AdamW",
-    proof="by its class and settings",
+    proof="class and settings of the optimizer are checked",
     semantics=Semantics.ROUNDING,
     place=Place.OPTIMIZER,
     reference="https://huggingface.co/docs/bitsandbytes/optimizers",

@@ -1,12 +1,12 @@
-"""Attention by torch's fused kernels, where a model of transformers or timm writes it out.
+"""Attention by torch's fused kernels, for models of transformers or timm that compute it eagerly.
 
-Written out, the weights of attention (batch x heads x length x length) are kept for backward, often
-twice; the fused kernels never have them as a whole.
+Eager attention saves its weights (batch x heads x length x length) for backward, often twice. The
+fused kernels never store the whole matrix.
 
-transformers writes attention out in as many ways as it has models: with a cap on its scores, sinks,
-scales of its own. Whether a module's way is what the fused kernels compute is tried at its first
-call, with random numbers in float64 on the CPU, as many heads and as wide as it has them. Where
-weights of attention are dropped at random the kernels would drop others, and it is refused.
+Many models of transformers have an eager attention of their own: with capped scores, sinks, or
+other scales. Whether the fused kernels compute the same as a module is tested at the first call of
+the module, with random numbers in float64 on the CPU and with the module's number and width of
+heads. Dropout on attention weights is refused, because the kernels would drop other weights.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ullage.techniques.applying.target import Target
 
 _LENGTH = 5
-# transformers takes the softmax in float32, whatever it is given.
+# transformers computes the softmax in float32, whatever the dtype of its input.
 _TOLERANCE = 1e-5
-# Tensors that tell kernels for packed sequences what the mask says.
+# Tensors that repeat the mask, for kernels that handle packed sequences.
 _OF_PLACES = ("position_ids", "cache_position")
 
 
@@ -60,51 +60,53 @@ def _set_transformers(target: Target) -> int:
 
 
 def _watch(target: Target, configs: set[int]) -> None:
-    """Has each module compared at its first call whose configuration is one of these."""
+    """Compares each module with one of these configurations at its first call."""
     interfaces = getattr(
         sys.modules["transformers.modeling_utils"], "ALL_ATTENTION_FUNCTIONS", None
     )
     if interfaces is None:
-        FLASH_ATTENTION.refuse("this transformers has no functions of attention to compare")
+        FLASH_ATTENTION.refuse("this version of transformers has no attention functions to compare")
     fused = interfaces["sdpa"]
     compared: set[Any] = set()
 
     @functools.wraps(fused)
-    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **named: Any) -> Any:
+    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **keywords: Any) -> Any:
         if id(getattr(module, "config", None)) in configs:
-            if named.get("dropout"):
+            if keywords.get("dropout"):
                 _refuse_drops()
             if module not in compared:
-                _compare(fused, module, (query, key, value), mask, named)
+                _compare(fused, module, (query, key, value), mask, keywords)
                 compared.add(module)
-        return fused(module, query, key, value, mask, **named)
+        return fused(module, query, key, value, mask, **keywords)
 
-    def run(forward: Any, *arguments: Any, **named: Any) -> Any:
-        if named.get("output_attentions"):
+    def run(forward: Any, *arguments: Any, **keywords: Any) -> Any:
+        if keywords.get("output_attentions"):
             _refuse_weights()
-        return forward(*arguments, **named)
+        return forward(*arguments, **keywords)
 
     target.changes.set_item(interfaces, "sdpa", attend)
     target.wrap_forward("", run)
 
 
 def _compare(
-    fused: Any, module: Any, shapes: tuple[Any, ...], mask: Any, named: dict[str, Any]
+    fused: Any, module: Any, shapes: tuple[Any, ...], mask: Any, keywords: dict[str, Any]
 ) -> None:
-    """Raises PlanError where the fused kernels compute something else than a module does."""
+    """Raises PlanError if the fused kernels do not compute the same as a module."""
     import torch
 
     kind = type(module)
     written_out = getattr(sys.modules[kind.__module__], "eager_attention_forward", None)
     strange = [
         name
-        for name, one in named.items()
-        if isinstance(one, torch.Tensor) and name not in _OF_PLACES
+        for name, argument in keywords.items()
+        if isinstance(argument, torch.Tensor) and name not in _OF_PLACES
     ]
     if written_out is None or strange or torch.compiler.is_compiling():
-        FLASH_ATTENTION.refuse(f"what a {kind.__name__} computes cannot be compared here")
+        FLASH_ATTENTION.refuse(
+            f"the attention of {kind.__name__} cannot be compared with the fused kernels"
+        )
     numbers = torch.Generator().manual_seed(0)
-    given = [
+    inputs = [
         torch.randn(
             2, shape.shape[1], _LENGTH, shape.shape[3], dtype=torch.float64, generator=numbers
         )
@@ -112,12 +114,16 @@ def _compare(
     ]
     later = torch.full((_LENGTH, _LENGTH), torch.finfo(torch.float64).min, dtype=torch.float64)
     is_causal = mask is not None or getattr(module, "is_causal", True)
-    seen = later.triu(1)[None, None] if is_causal else None
-    settings = {name: one for name, one in named.items() if not isinstance(one, torch.Tensor)}
+    causal_mask = later.triu(1)[None, None] if is_causal else None
+    settings = {
+        name: argument
+        for name, argument in keywords.items()
+        if not isinstance(argument, torch.Tensor)
+    }
     try:
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            ours = fused(module, *given, None if mask is None else seen, **settings)[0]
-            theirs = written_out(module, *given, seen, **settings)[0]
+            ours = fused(module, *inputs, None if mask is None else causal_mask, **settings)[0]
+            theirs = written_out(module, *inputs, causal_mask, **settings)[0]
         is_same = bool((ours - theirs).abs().max() <= _TOLERANCE)
     except (RuntimeError, ValueError, TypeError):
         is_same = False
@@ -126,20 +132,22 @@ def _compare(
 
 
 def _refuse_drops() -> None:
-    FLASH_ATTENTION.refuse("it drops weights of attention, and the kernels would drop others")
+    FLASH_ATTENTION.refuse(
+        "it has dropout on attention weights, and the kernels would drop other weights"
+    )
 
 
 def _refuse_weights() -> None:
-    FLASH_ATTENTION.refuse("the model is to return the weights of attention (output_attentions)")
+    FLASH_ATTENTION.refuse("the model returns attention weights (output_attentions)")
 
 
 FLASH_ATTENTION = Technique(
     name="flash_attention",
-    does="computes attention by fused kernels (SDPA), which never hold its weights as a whole",
-    precondition="attention is a softmax of scaled products, with a mask and nothing else",
+    does="computes attention with fused kernels (SDPA), which never store all attention weights",
+    precondition="attention is a softmax of scaled dot products with a mask, and nothing else",
     proof=(
-        "each module's own way is compared with the kernels on random numbers in float64; "
-        "dropped or returned weights are refused"
+        "each module's eager attention is compared with the kernels on random numbers in float64; "
+        "dropout on weights, and returned weights, are refused"
     ),
     semantics=Semantics.SAME,
     place=Place.PROGRAM,

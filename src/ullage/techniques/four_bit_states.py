@@ -1,9 +1,9 @@
-"""States of Adam or AdamW in four bits between steps, in torchao's form; the step is in float32.
+"""States of Adam or AdamW in four bits between steps, in torchao's format; the step computes in
+float32.
 
-Blocks of 128 values share a scale. torchao's own optimizers of this kind compile their step; here
-the optimizer that the program has made steps, some parameters at a time, and the states are
-quantised some elements at a time. States of fewer than 4,096 elements, or not of whole blocks, stay
-as they are.
+Blocks of 128 values share a scale. torchao's own four-bit optimizers compile their step. Here the
+program's own optimizer steps some parameters at a time, and the states are quantised some elements
+at a time. States with fewer than 4,096 elements, or not a multiple of the block, are not quantised.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ullage.techniques.means.optimizer_parts import parameters_of
 from ullage.techniques.means.stored_states import States, StoredStates
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
     from ullage.techniques.applying.target import Target
 
-# As torchao/optim/adam.py has them.
+# The constants of torchao/optim/adam.py.
 _BLOCK = 128
 _LEAST_ELEMENTS = 4096
 _SIGNED = {"exp_avg": True, "exp_avg_sq": False, "max_exp_avg_sq": False}
@@ -34,48 +35,48 @@ def _apply(target: Target, action: Action) -> None:
             FOUR_BIT_STATES.refuse(
                 f"the optimizer is {type(optimizer).__name__}; expected Adam or AdamW"
             )
-        held = (one for group in optimizer.param_groups for one in group["params"])
-        if any(hasattr(one, "device_mesh") for one in held):
+        if any(hasattr(parameter, "device_mesh") for parameter in parameters_of(optimizer)):
             FOUR_BIT_STATES.refuse("its parameters are sharded")
     for optimizer in target.optimizers:
         StoredStates(optimizer, _Store(), part_bytes).apply("four_bit_states", target.changes)
 
 
 class _Store:
-    """States in four bits, beside their parameters."""
+    """States in four bits, on the device of their parameters."""
 
     num_ahead = 0
 
     def fetch(self, stored: States) -> States:
-        """The states with their values."""
+        """The dequantised states."""
         return {
             parameter: {name: _widened(state) for name, state in of.items()}
             for parameter, of in stored.items()
         }
 
     def begin(self) -> None:
-        """What was fetched is there."""
+        """Nothing to wait for."""
 
     def keep(self, states: States, stored: States) -> None:
-        """Quantises the states into those that are stored."""
+        """Quantises the states and stores them."""
         for parameter, of in states.items():
             for name, state in of.items():
-                if name in _SIGNED and _is_kept(state):
-                    kept = stored[parameter].get(name)
-                    kept = kept if hasattr(kept, "codes") else _empty_like(state, name)
-                    _quantise(state, kept)
-                    stored[parameter][name] = kept
+                if name in _SIGNED and _is_quantised(state):
+                    quantised = stored[parameter].get(name)
+                    if not hasattr(quantised, "codes"):
+                        quantised = _empty_like(state, name)
+                    _quantise(state, quantised)
+                    stored[parameter][name] = quantised
                 else:
                     stored[parameter][name] = state
 
     def end(self) -> None:
-        """Nothing is left to do."""
+        """Nothing to do."""
 
     def settle(self) -> None:
-        """What is stored is there."""
+        """Nothing to wait for."""
 
 
-def _is_kept(state: Any) -> bool:
+def _is_quantised(state: Any) -> bool:
     whole = state.numel() >= _LEAST_ELEMENTS and state.numel() % _BLOCK == 0
     return whole and state.is_contiguous() and not hasattr(state, "codes")
 
@@ -86,27 +87,27 @@ def _empty_like(state: Any, name: str) -> Any:
     return OptimState4bit.zeros(state.shape, _SIGNED[name], _BLOCK, state.device, dtype=state.dtype)
 
 
-def _pieces(kept: Any) -> Iterator[tuple[slice, Any]]:
-    """A stored state as some of its elements at a time, in a row."""
-    for start in range(0, kept.numel(), _AT_ONCE):
-        some = slice(start, min(start + _AT_ONCE, kept.numel()))
+def _pieces(quantised: Any) -> Iterator[tuple[slice, Any]]:
+    """A quantised state in flat pieces of some elements."""
+    for start in range(0, quantised.numel(), _AT_ONCE):
+        elements = slice(start, min(start + _AT_ONCE, quantised.numel()))
         yield (
-            some,
-            type(kept)(
-                kept.codes[some.start // 2 : some.stop // 2],
-                kept.scale[some.start // _BLOCK : some.stop // _BLOCK],
-                kept.qmap,
-                kept.signed,
-                (some.stop - some.start,),
-                kept.dtype,
+            elements,
+            type(quantised)(
+                quantised.codes[elements.start // 2 : elements.stop // 2],
+                quantised.scale[elements.start // _BLOCK : elements.stop // _BLOCK],
+                quantised.qmap,
+                quantised.signed,
+                (elements.stop - elements.start,),
+                quantised.dtype,
             ),
         )
 
 
-def _quantise(state: Any, kept: Any) -> None:
+def _quantise(state: Any, quantised: Any) -> None:
     flat = state.detach().view(-1)
-    for some, piece in _pieces(kept):
-        piece.copy_(flat[some])
+    for elements, piece in _pieces(quantised):
+        piece.copy_(flat[elements])
 
 
 def _widened(state: Any) -> Any:
@@ -116,23 +117,23 @@ def _widened(state: Any) -> Any:
         return state
     values = torch.empty(state.shape, dtype=state.dtype, device=state.device)
     flat = values.view(-1)
-    for some, piece in _pieces(state):
-        flat[some] = piece.dequantize()
+    for elements, piece in _pieces(state):
+        flat[elements] = piece.dequantize()
     return values
 
 
 FOUR_BIT_STATES = Technique(
     name="four_bit_states",
-    does="keeps the states of Adam or AdamW in four bits, quantised in blocks (torchao)",
+    does="stores the states of Adam or AdamW in four bits, quantised in blocks (torchao)",
     precondition="the optimizer is Adam or AdamW",
-    proof="by its class and settings",
+    proof="class and settings of the optimizer are checked",
     semantics=Semantics.ROUNDING,
     place=Place.OPTIMIZER,
     reference="https://arxiv.org/abs/2309.01507",
     apply=_apply,
     settings={
         "part_mib": Setting(
-            default=64, what="MiB of parameters whose states are in float32 at once", least=1
+            default=64, what="MiB of parameters whose states exist in float32 at once", least=1
         )
     },
     needs=("torchao",),

@@ -1,7 +1,7 @@
-"""Gradients freed right after the step that used them, rather than kept through the next forward.
+"""Gradients are freed right after the step that used them, instead of during the next forward.
 
-`zero_grad` then always frees, and whether the program would have freed or zeroed them at all, and
-reads none of them meanwhile, is watched (gradient_use.py).
+`zero_grad` then always frees. gradient_use.py watches that the program would have freed or zeroed
+the gradients before the next backward, and that it does not read them in between.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def _apply(target: Target, _: Action) -> None:
 
 FREE_GRADIENTS = Technique(
     name="free_gradients",
-    does="frees gradients right after the optimizer's step rather than before the next backward",
+    does="frees gradients right after the optimizer's step, not before the next backward",
     precondition=(
-        "the program zeroes gradients between a step and the next backward, and reads none "
-        "meanwhile"
+        "the program zeroes gradients between a step and the next backward, and does not read them "
+        "in between"
     ),
-    proof="reads, steps, zero_grad and backward are watched at every step",
+    proof="reads, steps, zero_grad and backward are watched during the whole training",
     semantics=Semantics.SAME,
     place=Place.OPTIMIZER,
     reference="https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html",

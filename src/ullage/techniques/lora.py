@@ -1,15 +1,14 @@
-"""Low-rank adapters beside frozen linear layers, by peft, trained in the place of all parameters.
+"""Low-rank adapters (by peft) beside frozen linear layers are trained instead of all parameters.
 
-With a base in four bits (QLoRA) the frozen layers are quantised by bitsandbytes. The optimizer that
-the program has made is left with the adapters alone. Undone, they are merged into the layers beside
-which they were.
+With a four-bit base (QLoRA), bitsandbytes quantises the frozen layers. The program's optimizer gets
+only the adapters. When the plan is undone, the adapters are merged into their layers.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.techniques.chunked_loss import find_head
+from ullage.techniques.means.model_head import find_head
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def _apply(target: Target, action: Action) -> None:
         LORA.refuse("its parameters are sharded")
     names = _linears(model)
     if not names:
-        LORA.refuse("there is no Linear in it beside its head")
+        LORA.refuse("it has no Linear besides its head")
     linears = {name: model.get_submodule(name) for name in names}
     target.changes.on_undo(_merge, model, linears)
     for parameter in model.parameters():
@@ -64,7 +63,7 @@ def _inject(model: Any, names: list[str], rank: int, *, is_quantised: bool) -> N
     model.is_loaded_in_4bit = is_quantised  # what peft asks of a model of transformers
     try:
         cuda = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
-        with torch.random.fork_rng(cuda):  # the program draws the numbers that it would
+        with torch.random.fork_rng(cuda):  # the random numbers of the program do not change
             inject_adapter_in_model(config, model, _ADAPTER)
     finally:
         if had is None:
@@ -74,7 +73,7 @@ def _inject(model: Any, names: list[str], rank: int, *, is_quantised: bool) -> N
 
 
 def _train_adapters(model: Any, optimizer: Any, changes: Changes) -> None:
-    """Leaves the optimizer the adapters, in its first group."""
+    """Gives the optimizer only the adapters, in its first group."""
     adapters = [
         parameter for name, parameter in model.named_parameters() if f".{_ADAPTER}." in name
     ]
@@ -90,7 +89,7 @@ def _train_adapters(model: Any, optimizer: Any, changes: Changes) -> None:
 
 
 def _quantise(model: Any, name: str, linear: Any) -> None:
-    """Puts a layer in four bits in the place of a linear one, which is left without values."""
+    """Replaces a linear layer by one in four bits, and frees the values of the former."""
     try:
         from bitsandbytes.nn import Linear4bit, Params4bit
     except ImportError as error:
@@ -110,7 +109,7 @@ def _quantise(model: Any, name: str, linear: Any) -> None:
 
 
 def _merge(model: Any, linears: dict[str, Any]) -> None:
-    """Puts linear layers back in the place of what was made of them, with what was learned."""
+    """Restores the linear layers, with the adapters merged into them."""
     for name, linear in linears.items():
         layer = model.get_submodule(name)
         base = getattr(layer, "base_layer", layer)
@@ -138,18 +137,18 @@ def _put(model: Any, name: str, module: Any) -> None:
 
 LORA = Technique(
     name="lora",
-    does="trains low-rank adapters beside frozen linear layers, which may be in four bits (QLoRA)",
+    does="trains low-rank adapters beside frozen linear layers, optionally in four bits (QLoRA)",
     precondition="the model has linear layers that peft can adapt",
-    proof="by peft",
+    proof="peft checks it",
     semantics=Semantics.TRAINING,
     place=Place.PROGRAM,
     reference="https://arxiv.org/abs/2305.14314",
     apply=_apply,
     settings={
-        "rank": Setting(default=16, what="of the adapters", least=1),
+        "rank": Setting(default=16, what="rank of the adapters", least=1),
         "base": Setting(
             default="as_it_is",
-            what="the form of the frozen linear layers; nf4 needs bitsandbytes",
+            what="format of the frozen linear layers; nf4 needs bitsandbytes",
             choices=("as_it_is", "nf4"),
         ),
     },

@@ -1,16 +1,16 @@
-"""A batch in parts, one after another.
+"""Runs a batch in parts, one after another.
 
-Of a model that returns its loss each part runs forward and backward by itself while the program
-calls the model; backward of the program then hands the summed gradients to the parameters. The loss
-is that of the whole batch: the parts' losses count by their rows, or by their labels where the
-model is given `labels` (-100 counts for none).
+If the model returns its loss, each part runs forward and backward while the program calls the
+model. The program's backward then passes the accumulated gradients to the parameters. The loss is
+that of the whole batch: the loss of a part is weighted by its number of rows, or by its number of
+labels if the model takes `labels` (-100 is ignored).
 
-Of a model that returns logits, of which the program takes the loss, nothing but these is kept of a
-part's forward; backward, which comes from the loss of the whole batch, runs each part again. That
-takes a second forward, and no account of labels.
+If the model returns logits, and the program computes the loss, only the logits of a part's forward
+are kept. Backward starts from the loss of the whole batch and runs the forward of each part again.
+This costs a second forward, and labels need no weights.
 
-Exact up to the order of sums where rows do not meet: without batch statistics, and without random
-numbers, which are drawn for each part.
+The result is exact up to the order of sums if rows are independent: without batch statistics, and
+without random numbers, which are drawn for each part separately.
 """
 
 from __future__ import annotations
@@ -34,35 +34,33 @@ _CAUSAL_LOSS = "ForCausalLMLoss"
 def _apply(target: Target, action: Action) -> None:
     for path, module in target.model.named_modules():
         if getattr(module, "track_running_stats", False):
-            MICRO_BATCHES.refuse(f"{path} has statistics of its batches")
+            MICRO_BATCHES.refuse(f"{path} computes batch statistics")
     num_parts = int(MICRO_BATCHES.value_of(action, "num_parts"))
     target.wrap_forward("", functools.partial(_run, num_parts, []))
 
 
 def _run(
-    num_parts: int, makes_rows: list[bool], forward: Any, *arguments: Any, **named: Any
+    num_parts: int, makes_rows: list[bool], forward: Any, *arguments: Any, **keywords: Any
 ) -> Any:
     import torch
 
     if not torch.is_grad_enabled():
-        return forward(*arguments, **named)
-    parts = split_rows((arguments, named), num_parts)
+        return forward(*arguments, **keywords)
+    parts = split_rows((arguments, keywords), num_parts)
     if not parts:
-        MICRO_BATCHES.refuse("the model is given no tensor")
+        MICRO_BATCHES.refuse("the model takes no tensor")
     if not makes_rows:
-        (some, others), *_ = parts
-        makes_rows.append(_loss_in(forward(*some, **others)) is None)
+        (part_arguments, part_keywords), *_ = parts
+        makes_rows.append(_loss_in(forward(*part_arguments, **part_keywords)) is None)
     return _run_rows(forward, parts) if makes_rows[0] else _run_losses(forward, parts)
 
 
 def _run_rows(forward: Any, parts: list[Any]) -> Any:
-    """For models that return something for each row."""
-    found = [checkpointed(Rerun(forward), some, others) for some, others in parts]
-    joined = join_rows(found, [num_rows(part) for part in parts])
+    """For models that return a value for each row."""
+    outputs = [checkpointed(Rerun(forward), arguments, keywords) for arguments, keywords in parts]
+    joined = join_rows(outputs, [num_rows(part) for part in parts])
     if joined is None:
-        MICRO_BATCHES.refuse(
-            "the model returns something that is neither its loss nor one value a row"
-        )
+        MICRO_BATCHES.refuse("the model returns neither a loss nor one value per row")
     return joined
 
 
@@ -75,16 +73,19 @@ def _run_losses(forward: Any, parts: list[Any]) -> Any:
     summed: list[Any] = [None] * len(parameters)
     total: Any = 0.0
     outputs: Any = None
-    for (some, others), weight in zip(parts, _weights(forward, parts), strict=True):
-        outputs = forward(*some, **others)
+    for (arguments, keywords), weight in zip(parts, _weights(forward, parts), strict=True):
+        outputs = forward(*arguments, **keywords)
         loss = _loss_in(outputs)
         if loss is None:
-            MICRO_BATCHES.refuse("the model returns its loss at some calls, and none at others")
+            MICRO_BATCHES.refuse("the model returns a loss in some calls, and none in others")
         loss = loss * weight
         total = total + loss.detach()
-        found = torch.autograd.grad(loss, parameters, allow_unused=True)
-        summed = [_sum(one, more) for one, more in zip(summed, found, strict=True)]
-    used = [index for index, one in enumerate(summed) if one is not None]
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        summed = [
+            _sum(total_gradient, more)
+            for total_gradient, more in zip(summed, gradients, strict=True)
+        ]
+    used = [index for index, gradient in enumerate(summed) if gradient is not None]
     result = with_gradients(
         total, [summed[index] for index in used], *(parameters[index] for index in used)
     )
@@ -95,13 +96,15 @@ def _weights(forward: Any, parts: list[Any]) -> list[Any]:
     """The share of each part in the loss of the batch, by its labels or its rows."""
     loss = getattr(forward.__self__, "loss_function", None)
     counts: list[Any] = []
-    for some, others in parts:
-        if others.get("num_items_in_batch") is not None:
+    for arguments, keywords in parts:
+        if keywords.get("num_items_in_batch") is not None:
             # transformers' Trainer: each loss is a sum over labels, by the number in all.
             return [1.0] * len(parts)
-        labels = inspect.signature(forward).bind_partial(*some, **others).arguments.get("labels")
+        labels = (
+            inspect.signature(forward).bind_partial(*arguments, **keywords).arguments.get("labels")
+        )
         if labels is None:
-            counts.append(num_rows((some, others)))
+            counts.append(num_rows((arguments, keywords)))
         else:
             # Causal losses are of each label but the first.
             causal = getattr(loss, "__name__", None) == _CAUSAL_LOSS
@@ -111,14 +114,14 @@ def _weights(forward: Any, parts: list[Any]) -> list[Any]:
 
 
 def _loss_in(outputs: Any) -> Any:
-    """The loss in what a model returns; None where there is none."""
+    """The loss among the outputs of a model; None if there is none."""
     loss: Any = outputs.get("loss") if isinstance(outputs, dict) else outputs
     is_loss = hasattr(loss, "requires_grad") and not loss.dim() and loss.requires_grad
     return loss if is_loss else None
 
 
 def _with_loss(outputs: Any, loss: Any) -> Any:
-    """What the model returned, with the loss of the batch, and nothing else of the last part."""
+    """The outputs with the loss of the batch; outputs of the last part alone become None."""
     if not isinstance(outputs, dict):
         return loss
     for name in list(outputs):
@@ -126,24 +129,24 @@ def _with_loss(outputs: Any, loss: Any) -> Any:
     return outputs
 
 
-def _sum(one: Any, more: Any) -> Any:
-    if one is None or more is None:
-        return more if one is None else one
-    return one.add_(more)
+def _sum(total: Any, more: Any) -> Any:
+    if total is None or more is None:
+        return more if total is None else total
+    return total.add_(more)
 
 
 MICRO_BATCHES = Technique(
     name="micro_batches",
     does="runs a batch in parts, forward and backward",
-    precondition="rows do not meet, but in the loss",
+    precondition="the rows of a batch are independent, except in the loss",
     proof=(
-        "batch statistics are refused, and outputs that are neither a loss nor a value a row; "
-        "other meetings of rows are not seen"
+        "batch statistics are refused, and outputs that are neither a loss nor one value per row; "
+        "other dependences between rows are not detected"
     ),
     semantics=Semantics.TRAINING,
     place=Place.PROGRAM,
     reference="https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",
     apply=_apply,
-    settings={"num_parts": Setting(default=2, what="parts of a batch", least=2)},
+    settings={"num_parts": Setting(default=2, what="number of parts of a batch", least=2)},
     variants=({"num_parts": 4}, {"num_parts": 8}),
 )

@@ -1,8 +1,9 @@
-"""What modules save for backward, kept in pinned host memory from their forward to their backward.
+"""Tensors that modules save for backward are moved to pinned host memory between forward and
+backward.
 
-Our own engine (offload_engine.py), since of those that are known one copies views and parameters
-(torch's save_on_cpu) and another has had races that gave NaN (torchtune issue 1867). Applied after
-"checkpoint" to the same modules, only their inputs are left to be moved.
+The engine is our own (offload_engine.py): torch's save_on_cpu also copies views and parameters, and
+another engine had races that gave NaN (torchtune issue 1867). If "checkpoint" is applied to the
+same modules first, only their inputs are moved.
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ def _apply(target: Target, action: Action) -> None:
 def offload_modules(
     target: Target, paths: tuple[str, ...], engine_now: Callable[[], Engine]
 ) -> None:
-    """Has an engine offload what modules save for backward."""
+    """Makes an engine offload the tensors that modules save for backward."""
 
-    def around(forward: Any, *arguments: Any, **named: Any) -> Any:
+    def around(forward: Any, *arguments: Any, **keywords: Any) -> Any:
         from torch import compiler, is_grad_enabled
 
         if not is_grad_enabled():
-            return forward(*arguments, **named)
+            return forward(*arguments, **keywords)
         if compiler.is_compiling():
             raise PlanError(
-                "'offload_activations' is for modules that run eagerly; this one is compiled"
+                "'offload_activations' needs modules that run eagerly; this one is compiled"
             )
         module = forward.__self__
         with engine_now().round(chain(module.parameters(), module.buffers())):
-            return forward(*arguments, **named)
+            return forward(*arguments, **keywords)
 
     for path in paths:
         target.wrap_forward(path, around)
@@ -63,12 +64,12 @@ def offload_modules(
         )
 
 
-def _beside(module: Any, named: set[Any]) -> Iterator[Any]:
-    """The outermost modules that neither are, nor hold, nor are held by those that are named."""
+def _beside(module: Any, offloaded: set[Any]) -> Iterator[Any]:
+    """The outermost modules that are not offloaded, and have no offloaded module inside."""
     for child in module.children():
-        if not named.isdisjoint(child.modules()):
-            if child not in named:
-                yield from _beside(child, named)
+        if not offloaded.isdisjoint(child.modules()):
+            if child not in offloaded:
+                yield from _beside(child, offloaded)
         else:
             yield child
 
@@ -78,15 +79,15 @@ def _check_apart(paths: tuple[str, ...]) -> None:
         inner = [other for other in paths if other.startswith(f"{path}.")]
         if inner:
             raise PlanError(
-                f"'offload_activations': {inner[0]} is a part of {path}; name one of the two"
+                f"'offload_activations': {inner[0]} is a part of {path}; keep one of the two"
             )
 
 
 OFFLOAD_ACTIVATIONS = Technique(
     name="offload_activations",
-    does="moves what modules save for backward to pinned host memory, and back ahead of backward",
-    precondition="what is saved for backward is not changed in place",
-    proof="versions are compared before memory is freed",
+    does="moves tensors saved for backward to pinned host memory, and back before backward",
+    precondition="tensors saved for backward are not changed in place",
+    proof="tensor versions are compared before memory is freed",
     semantics=Semantics.SAME,
     place=Place.MODULES,
     reference="https://docs.pytorch.org/docs/stable/autograd.html#saved-tensors-hooks-default-hooks",

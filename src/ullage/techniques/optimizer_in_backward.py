@@ -1,18 +1,19 @@
-"""The optimizer's step inside backward: each gradient is used as soon as it is whole, and freed.
+"""The optimizer steps inside backward: each gradient is used as soon as it is complete, and then
+freed.
 
-After backward no gradient is left, so that the optimizer's own `step` finds nothing to do. What
-needs all gradients at once, or gradients of several backward passes, is refused when it is tried,
-and so is whatever comes between backward and the step: reading gradients, running the model,
-changing parameters or the learning rate.
+After backward no gradient is left, so the optimizer's own `step` has nothing to do. Whatever needs
+all gradients at once, or gradients of several backward passes, is refused when the program tries
+it. So is everything that happens between backward and the step and could change the result: reading
+gradients, running the model, changing parameters or the learning rate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.techniques.means.gradient_use import GradientUse
-from ullage.techniques.means.optimizer_parts import check_steps_in_parts, step_some
+from ullage.techniques.means.optimizer_parts import check_steps_in_parts, parameters_of, step_some
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:
@@ -28,30 +29,30 @@ def _apply(target: Target, _: Action) -> None:
         _refuse_unreduced(optimizer)
     _refuse_what_needs_all_gradients(target.changes)
     use = GradientUse(target, OPTIMIZER_IN_BACKWARD.refuse)
-    stepping = [_Stepping(optimizer, use) for optimizer in target.optimizers]
-    for one in stepping:
-        one.apply(target.changes)
+    steppers = [_Stepper(optimizer, use) for optimizer in target.optimizers]
+    for stepper in steppers:
+        stepper.apply(target.changes)
     use.watch_steps(target)
 
-    def check_and_run(forward: Any, *arguments: Any, **named: Any) -> Any:
-        for one in stepping:
-            one.check_ended("the model runs")
-        return forward(*arguments, **named)
+    def check_and_run(forward: Any, *arguments: Any, **keywords: Any) -> Any:
+        for stepper in steppers:
+            stepper.check_ended("the model runs")
+        return forward(*arguments, **keywords)
 
     target.wrap_forward("", check_and_run)
 
 
-class _Stepping:
+class _Stepper:
     """An optimizer whose parameters are stepped in backward.
 
-    What the program does between backward and the optimizer's step would have come before the step,
-    and comes after it now: it is refused where it could have to do with it.
+    What the program does between backward and the optimizer's step now comes after the step instead
+    of before. It is refused if this could change the result.
     """
 
     def __init__(self, optimizer: Any, use: GradientUse) -> None:
         self._optimizer = optimizer
         self._use = use
-        # How often each was changed when it had been stepped; and by which settings.
+        # The version of each parameter after its step, and the settings of its group.
         self._stepped: dict[Any, int] = {}
         self._settings: dict[int, Any] = {}
         self._group_of = {
@@ -70,20 +71,20 @@ class _Stepping:
         self._use.on_zero(lambda: self.check_ended("gradients are zeroed"))
 
     def check_ended(self, what: str) -> None:
-        """Raises PlanError where the optimizer's own step has not come yet."""
+        """Raises PlanError if the optimizer's own step has not run yet."""
         if self._stepped:
             OPTIMIZER_IN_BACKWARD.refuse(
-                f"{what} after backward and before the optimizer's step, as where gradients "
-                "accumulate or a step is left out"
+                f"{what} after backward and before the optimizer's step, for example because "
+                "gradients accumulate or a step is skipped"
             )
 
     def _step(self, parameter: Any) -> None:
         if parameter in self._stepped:
             OPTIMIZER_IN_BACKWARD.refuse(
-                "a second backward came before the optimizer's step: gradients accumulate"
+                "a second backward runs before the optimizer's step: gradients accumulate"
             )
         if self._use.is_used(parameter):
-            return  # which is refused by whoever watches that
+            return  # GradientUse refuses it
         group = self._group_of[parameter]
         self._settings[id(group)] = _settings(group)
         step_some(self._optimizer, group, (parameter,), self._optimizer.state)
@@ -91,15 +92,15 @@ class _Stepping:
         self._stepped[parameter] = parameter._version
 
     def _check_unchanged(self, *_: Any) -> None:
-        """Before the optimizer's own step."""
+        """Runs before the optimizer's own step."""
         for group in self._optimizer.param_groups:
             if self._settings.get(id(group), _settings(group)) != _settings(group):
                 OPTIMIZER_IN_BACKWARD.refuse(
-                    "settings of the optimizer are changed between backward and its step"
+                    "the settings of the optimizer change between backward and its step"
                 )
-        if any(one._version != version for one, version in self._stepped.items()):
+        if any(parameter._version != version for parameter, version in self._stepped.items()):
             OPTIMIZER_IN_BACKWARD.refuse(
-                "parameters are changed between backward and the optimizer's step"
+                "parameters change between backward and the optimizer's step"
             )
 
     def _end(self, *_: Any) -> None:
@@ -111,7 +112,7 @@ class _Stepping:
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a group; a tensor counts as changed when it was written to."""
+    """The settings of a group; of a tensor, its identity and version."""
     return {
         name: (id(value), value._version) if hasattr(value, "_version") else value
         for name, value in group.items()
@@ -120,16 +121,16 @@ def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_unreduced(optimizer: Any) -> None:
-    """DDP sums gradients over ranks after they were accumulated, FSDP2 (DTensor) before."""
+    """Refuses DDP: it reduces gradients after they are accumulated, FSDP2 (DTensor) before."""
     import torch
 
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
         return
-    held: Iterable[Any] = (one for group in optimizer.param_groups for one in group["params"])
-    if distributed.get_world_size() > 1 and not all(hasattr(one, "device_mesh") for one in held):
+    is_reduced = all(hasattr(parameter, "device_mesh") for parameter in parameters_of(optimizer))
+    if distributed.get_world_size() > 1 and not is_reduced:
         OPTIMIZER_IN_BACKWARD.refuse(
-            "gradients are summed over ranks after backward (DDP); shard with FSDP2"
+            "gradients are reduced over ranks after backward (DDP); use FSDP2"
         )
 
 
@@ -138,16 +139,16 @@ def _refuse_what_needs_all_gradients(changes: Changes) -> None:
     from torch.nn.utils import clip_grad
 
     def clip(*_: Any, **__: Any) -> NoReturn:
-        OPTIMIZER_IN_BACKWARD.refuse("gradients are clipped, for which all must be there")
+        OPTIMIZER_IN_BACKWARD.refuse("gradients are clipped, which needs all of them at once")
 
-    # What the public functions call, which programs may have imported before.
+    # Internal functions: programs may have imported the public ones already.
     changes.set(clip_grad, "_get_total_norm", clip)
     changes.set(clip_grad, "_group_tensors_by_device_and_dtype", clip)
     scale = GradScaler.scale
 
     def scaled(self: Any, outputs: Any) -> Any:
         if self.is_enabled():
-            OPTIMIZER_IN_BACKWARD.refuse("a GradScaler looks through all gradients before the step")
+            OPTIMIZER_IN_BACKWARD.refuse("a GradScaler checks all gradients before the step")
         return scale(self, outputs)
 
     changes.set(GradScaler, "scale", scaled)
@@ -155,15 +156,15 @@ def _refuse_what_needs_all_gradients(changes: Changes) -> None:
 
 OPTIMIZER_IN_BACKWARD = Technique(
     name=_NAME,
-    does="updates each parameter inside backward as soon as its gradient is whole, and frees it",
+    does="updates each parameter in backward as soon as its gradient is complete, and frees it",
     precondition=(
-        "between backward and step nothing uses gradients or parameters, and one backward comes "
-        "for a step"
+        "nothing uses gradients or parameters between backward and step, and there is one backward "
+        "per step"
     ),
     proof=(
         "reads, changes of parameters and settings, calls of the model, clipping and scaling "
-        "are watched at every step; the optimizer is one of torch.optim that steps each "
-        "parameter by itself"
+        "are watched at every step; the optimizer's class must be in torch.optim and update "
+        "each parameter independently"
     ),
     semantics=Semantics.SAME,
     place=Place.OPTIMIZER,

@@ -1,7 +1,7 @@
-"""How an optimizer's step is written: fused, one tensor at a time, or all at once.
+"""The implementation of an optimizer's step: fused, one tensor at a time, or all tensors at once.
 
-The step over all tensors at once (foreach), torch's default on GPUs, holds temporaries of the size
-of the parameters; a loop over them holds one parameter's, and a fused kernel none.
+The step over all tensors at once (foreach) is torch's default on GPUs. Its temporaries are as large
+as all parameters. A loop has temporaries of one parameter, and a fused kernel has none.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def _check(optimizer: Any, kernel: str) -> None:
     kind = type(optimizer)
     if not kind.__module__.startswith("torch.optim."):
         raise PlanError(
-            f"'optimizer_kernel': the steps of {kind.__module__}.{kind.__qualname__} are not known "
-            "to be alike; expected an optimizer of torch.optim"
+            f"'optimizer_kernel': the steps of {kind.__module__}.{kind.__qualname__} may compute "
+            "different results; expected an optimizer of torch.optim"
         )
     has = [key for key in ("fused", "foreach") if key in optimizer.defaults]
     if "foreach" not in has or (kernel == "fused" and "fused" not in has):
@@ -52,7 +52,7 @@ def _check(optimizer: Any, kernel: str) -> None:
 
 
 def _place_steps(optimizer: Any) -> None:
-    """Puts counts of steps beside their parameters where a kernel reads them, else on the CPU."""
+    """Moves step counts to their parameters if a kernel reads them, else to the CPU."""
     for group in optimizer.param_groups:
         on_device = group.get("fused") or group.get("capturable")
         for parameter in group["params"]:
@@ -64,9 +64,9 @@ def _place_steps(optimizer: Any) -> None:
 
 OPTIMIZER_KERNEL = Technique(
     name="optimizer_kernel",
-    does="steps by a fused kernel, or one tensor at a time, without temporaries of all parameters",
-    precondition="the optimizer's kernels compute the same",
-    proof="it is one of torch.optim that has that kernel",
+    does="steps with a fused kernel or tensor by tensor, without temporaries for all parameters",
+    precondition="the kernels of the optimizer compute the same",
+    proof="its class must be in torch.optim and have that kernel",
     semantics=Semantics.SAME,
     place=Place.OPTIMIZER,
     reference="https://docs.pytorch.org/docs/stable/optim.html#algorithms",
@@ -74,7 +74,7 @@ OPTIMIZER_KERNEL = Technique(
     settings={
         "kernel": Setting(
             default="fused",
-            what="the fused one differs from the others in the last bit of its arithmetic",
+            what="kernel of the step; the fused one differs in the last bit",
             choices=tuple(_KEYS),
         )
     },

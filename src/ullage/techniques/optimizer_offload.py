@@ -1,9 +1,9 @@
-"""States of an optimizer in pinned host memory; the step has those of few parameters on the GPU.
+"""Optimizer states in pinned host memory; the step has the states of a few parameters on the GPU.
 
-While one part of the parameters is stepped, the states of the next are on their way in, and those
-of the one before on their way out, each on a stream of its own. All memory of the device belongs to
-the stream of the program, which waits before it is used elsewhere or freed; nothing hangs on when
-copies end.
+While one part of the parameters is stepped, the states of the next part are copied to the GPU, and
+those of the previous part are copied back, each on its own stream. All device memory belongs to the
+program's stream, which waits before memory is reused or freed. So the memory in use does not depend
+on when copies end.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import PlanError
+from ullage.techniques.means.optimizer_parts import parameters_of
 from ullage.techniques.means.pinned import Pinned
 from ullage.techniques.means.stored_states import States, StoredStates, is_values
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
@@ -19,7 +20,7 @@ from ullage.techniques.technique import Action, Place, Semantics, Setting, Techn
 if TYPE_CHECKING:
     from ullage.techniques.applying.target import Target
 
-# Parts that are on their way out while the next is stepped.
+# Parts that are copied to the host while the next part is stepped.
 _NUM_LEAVING = 1
 _ALL = 100
 
@@ -35,13 +36,12 @@ def _apply(target: Target, action: Action) -> None:
 
 
 def _staying(optimizer: Any, percent: int) -> set[int]:
-    """The parameters, by their ids, whose states stay on the device: the largest go to the host
-    first, as many as come to the share.
+    """The ids of the parameters whose states stay on the device. The largest states go to the host
+    first, up to the given percentage of all bytes.
     """
-    param_groups = [one for group in optimizer.param_groups for one in group["params"]]
     sizes = {
-        id(param_group): param_group.numel() * param_group.element_size()
-        for param_group in param_groups
+        id(parameter): parameter.numel() * parameter.element_size()
+        for parameter in parameters_of(optimizer)
     }
     left = sum(sizes.values()) * percent // _ALL
     staying = set()
@@ -54,8 +54,8 @@ def _staying(optimizer: Any, percent: int) -> set[int]:
 
 
 class _HostStore:
-    """States in host memory, but those of the parameters that `staying` names. On the CPU they are
-    copied all the same, without streams.
+    """States in host memory, except for the parameters in `staying`. On the CPU they are also
+    copied, without streams.
     """
 
     num_ahead = 1
@@ -84,7 +84,7 @@ class _HostStore:
         return fetched
 
     def begin(self) -> None:
-        """Has the program's stream wait for the copies of the next part."""
+        """Makes the program's stream wait for the copies of the next part."""
         event = self._arrivals.popleft()
         if event is not None:
             self._wait(event)
@@ -93,21 +93,21 @@ class _HostStore:
         """Starts to copy the states of a part to the host."""
         copies: list[tuple[Any, Any]] = []
         for parameter, of in states.items():
-            kept = stored[parameter]
+            host_states = stored[parameter]
             for name, state in of.items():
                 if not is_values(state) or id(parameter) in self._staying:
-                    kept[name] = state
+                    host_states[name] = state
                     continue
-                if name not in kept:
-                    kept[name] = self._host_like(state)
-                copies.append((kept[name], state))
+                if name not in host_states:
+                    host_states[name] = self._host_like(state)
+                copies.append((host_states[name], state))
         event = self._copy(copies, [of for _, of in copies], is_out=True)
         self._leaving.append((event, copies))
-        self._let_go(_NUM_LEAVING)
+        self._free_all_but(_NUM_LEAVING)
 
     def end(self) -> None:
-        """Frees what is still held of the last parts, once the program's stream has come there."""
-        self._let_go(0)
+        """Frees the device states of the last parts after their copies."""
+        self._free_all_but(0)
 
     def settle(self) -> None:
         """Waits for the copies to the host."""
@@ -116,13 +116,13 @@ class _HostStore:
                 stream.synchronize()
 
     def _copy(self, copies: list[tuple[Any, Any]], on_device: list[Any], *, is_out: bool) -> Any:
-        """Copies on a stream of their own, after all that the program's has been given so far.
+        """Copies on a separate stream, after all work that is queued on the program's stream.
 
         Returns:
-            the event that ends them, and the device; None on the CPU.
+            the event after the copies, and the device; None on the CPU.
         """
         cuda = self._torch.cuda
-        devices = {one.device for one in on_device if one.is_cuda}
+        devices = {tensor.device for tensor in on_device if tensor.is_cuda}
         if len(devices) > 1:
             raise PlanError("'optimizer_offload': parameters are on several devices; expected one")
         if not devices:
@@ -149,7 +149,7 @@ class _HostStore:
             self._pinned[kind] = Pinned(pin=state.is_cuda)
         return self._pinned[kind].empty_like(state)
 
-    def _let_go(self, num_kept: int) -> None:
+    def _free_all_but(self, num_kept: int) -> None:
         while len(self._leaving) > num_kept:
             event, _ = self._leaving.popleft()
             if event is not None:
@@ -158,9 +158,9 @@ class _HostStore:
 
 OPTIMIZER_OFFLOAD = Technique(
     name="optimizer_offload",
-    does="keeps the optimizer's states in pinned host memory, and has few at a time on the GPU",
-    precondition="the optimizer updates each parameter by itself",
-    proof="it is one of torch.optim but LBFGS",
+    does="stores optimizer states in pinned host memory, with a few on the GPU at a time",
+    precondition="the optimizer updates each parameter independently",
+    proof="its class must be in torch.optim, and not LBFGS",
     semantics=Semantics.SAME,
     place=Place.OPTIMIZER,
     reference="https://github.com/PrimeIntellect-ai/prime-rl/pull/1694",

@@ -1,11 +1,11 @@
-"""Parameters of blocks in pinned host memory, on the GPU while their block runs.
+"""Parameters of blocks in pinned host memory; they are on the GPU while their block runs.
 
-A block's parameters are fetched while the block before it runs, in forward and in backward; what
-autograd saves of them is noted as a place in them, not held. Between blocks, and between steps, the
-parameters are tensors of the host, which whoever reads or saves them finds there. The optimizer's
-step fetches some at a time, and puts them back. Of the maintained implementations FSDP2's
-CPUOffloadPolicy wants a process group and steps on the CPU, and accelerate's `cpu_offload` trains
-nothing (accelerate issue 3770).
+The parameters of a block are fetched while the block before it runs, in forward and in backward. If
+autograd saves a parameter, its position in the block is recorded, not the tensor. Between blocks
+and between steps, the parameters are host tensors, which the program can read or save. The
+optimizer's step fetches some parameters at a time and writes them back. Maintained alternatives do
+not fit: FSDP2's CPUOffloadPolicy needs a process group and steps on the CPU, and accelerate's
+`cpu_offload` is not for training (accelerate issue 3770).
 """
 
 from __future__ import annotations
@@ -14,8 +14,13 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from ullage.techniques.means.nested import tensors
-from ullage.techniques.means.offload_link import Link, make_link
-from ullage.techniques.means.optimizer_parts import check_steps_in_parts, parts, step_some
+from ullage.techniques.means.offload_link import Link, bytes_of, make_link
+from ullage.techniques.means.optimizer_parts import (
+    check_steps_in_parts,
+    parameters_of,
+    parts,
+    step_some,
+)
 from ullage.techniques.means.own_step import OwnStep
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
@@ -29,18 +34,21 @@ def _apply(target: Target, action: Action) -> None:
     import torch
 
     modules = [target.module(path) for path in action.modules]
-    held = [_own_parameters(target.model, module) for module in modules]
-    everything = [one for some in held for one in some]
+    block_parameters = [_own_parameters(target.model, module) for module in modules]
+    everything = [parameter for some in block_parameters for parameter in some]
     if len(set(everything)) != len(everything):
-        PARAMETER_OFFLOAD.refuse("of the modules that are named one is a part of another")
-    devices = {one.device for one in everything}
+        PARAMETER_OFFLOAD.refuse("one of the modules is a part of another")
+    devices = {parameter.device for parameter in everything}
     if len(devices) != 1:
         PARAMETER_OFFLOAD.refuse(
-            f"parameters of the named modules are on {len(devices)} devices; expected one"
+            f"parameters of the modules are on {len(devices)} devices; expected one"
         )
-    if any(hasattr(one, "device_mesh") for one in everything):
+    if any(hasattr(parameter, "device_mesh") for parameter in everything):
         PARAMETER_OFFLOAD.refuse("its parameters are sharded; use FSDP2's CPUOffloadPolicy")
-    if any(_bytes(one).numel() != one.numel() * one.element_size() for one in everything):
+    if any(
+        bytes_of(parameter).numel() != parameter.numel() * parameter.element_size()
+        for parameter in everything
+    ):
         PARAMETER_OFFLOAD.refuse("parameters share a storage")
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
@@ -48,14 +56,14 @@ def _apply(target: Target, action: Action) -> None:
     (device,) = devices
     link = make_link(device.type)
     part_bytes = int(PARAMETER_OFFLOAD.value_of(action, "part_mib")) * 2**20
-    concerned = [optimizer for optimizer in target.optimizers if _holds(optimizer, set(everything))]
-    for optimizer in concerned:
+    stepping = [optimizer for optimizer in target.optimizers if _holds(optimizer, set(everything))]
+    for optimizer in stepping:
         check_steps_in_parts(optimizer, _NAME)
-    blocks = [_Block(some, link, device) for some in held]
+    blocks = [_Block(some, link, device) for some in block_parameters]
     for block in blocks:
         target.changes.on_undo(block.stay)
         block.move_out()
-    for optimizer in concerned:
+    for optimizer in stepping:
         step = _Step(optimizer, blocks, link, part_bytes)
         OwnStep(optimizer, step).apply(target.changes)
         target.changes.hook(optimizer.register_load_state_dict_post_hook(step.move_states))
@@ -64,7 +72,7 @@ def _apply(target: Target, action: Action) -> None:
 
 
 def _own_parameters(model: Any, module: Any) -> list[Any]:
-    """The parameters of a module that no module outside it has."""
+    """The parameters of a module that it does not share with modules outside."""
     inner = set(module.modules())
     others = {
         parameter
@@ -76,18 +84,18 @@ def _own_parameters(model: Any, module: Any) -> list[Any]:
 
 
 def _holds(optimizer: Any, parameters: set[Any]) -> bool:
-    return any(one in parameters for group in optimizer.param_groups for one in group["params"])
+    return any(parameter in parameters for parameter in parameters_of(optimizer))
 
 
-def _run(blocks: list[_Block], number: int, forward: Any, *arguments: Any, **named: Any) -> Any:
+def _run(blocks: list[_Block], number: int, forward: Any, *arguments: Any, **keywords: Any) -> Any:
     import torch
     from torch.autograd.graph import saved_tensors_hooks
 
     if torch.compiler.is_compiling():
-        PARAMETER_OFFLOAD.refuse("a block is compiled; this is for blocks that run eagerly")
+        PARAMETER_OFFLOAD.refuse("a block is compiled; the technique needs blocks that run eagerly")
     if _is_within_hooks():
         PARAMETER_OFFLOAD.refuse(
-            "a block runs within a checkpoint; have the block checkpointed itself, and first"
+            "a block runs within a checkpoint; checkpoint the block itself, and do it first"
         )
     block = blocks[number]
     block.come()
@@ -95,7 +103,7 @@ def _run(blocks: list[_Block], number: int, forward: Any, *arguments: Any, **nam
         later.fetch()
     try:
         with saved_tensors_hooks(block.pack, _unpack):
-            output = forward(*arguments, **named)
+            output = forward(*arguments, **keywords)
     finally:
         block.leave()
 
@@ -113,7 +121,7 @@ def _run(blocks: list[_Block], number: int, forward: Any, *arguments: Any, **nam
 
 
 def _is_within_hooks() -> bool:
-    """Whether something around the block has a say in what is saved for backward."""
+    """Whether saved-tensor hooks are active around the block."""
     import torch
 
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
@@ -121,7 +129,7 @@ def _is_within_hooks() -> bool:
 
 
 class _Block:
-    """The parameters of a module: on the host, on their way, or on the device."""
+    """The parameters of a module: on the host, being copied, or on the device."""
 
     def __init__(self, parameters: list[Any], link: Link, device: Any) -> None:
         self._parameters = parameters
@@ -135,20 +143,20 @@ class _Block:
         self._versions: list[int] = []
 
     def move_out(self) -> None:
-        """Leaves the parameters on the host alone."""
+        """Moves the parameters to the host."""
         hosts: dict[Any, Any] = {}
         for parameter in self._parameters:
-            there = _bytes(parameter.data)
-            hosts[parameter] = self._link.host_bytes(there.numel())
-            self._link.wait(self._link.copy_out(hosts[parameter], there))
+            storage_bytes = bytes_of(parameter.data)
+            hosts[parameter] = self._link.host_bytes(storage_bytes.numel())
+            self._link.wait(self._link.copy_out(hosts[parameter], storage_bytes))
         self._link.settle()
         self.hosts = hosts
-        self._views = {one: _like(one, host) for one, host in hosts.items()}
+        self._views = {parameter: _like(parameter, host) for parameter, host in hosts.items()}
         for parameter, view in self._views.items():
             parameter.data = view
 
     def stay(self) -> None:
-        """Puts them on the device for good."""
+        """Moves them back to the device permanently."""
         self.fetch()
         self.come()
         self.hosts = {}
@@ -156,41 +164,41 @@ class _Block:
         self._places = {}
 
     def fetch(self) -> None:
-        """Starts to bring them to the device, where they are not there."""
+        """Starts to copy them to the device, if they are not there."""
         if self._coming or self._present or not self.hosts:
             return
         self._versions = self._current_versions()
         for parameter in self._parameters:
             host = self.hosts[parameter]
-            there = self._link.device_bytes(host.numel(), self.device)
-            self._coming.append((there, self._link.copy_in(there, host)))
+            device_bytes = self._link.device_bytes(host.numel(), self.device)
+            self._coming.append((device_bytes, self._link.copy_in(device_bytes, host)))
 
     def come(self) -> None:
-        """Has them on the device for what the program's stream is given from now on."""
+        """Makes them available on the device to work that is queued from now on."""
         if self._coming and self._current_versions() != self._versions:
-            self._forget_coming()  # a checkpoint was loaded, say, since they were sent for
+            self._forget_coming()  # for example, a checkpoint was loaded after the copy started
         self.fetch()
-        for parameter, (there, mark) in zip(self._parameters, self._coming, strict=False):
+        for parameter, (device_bytes, mark) in zip(self._parameters, self._coming, strict=False):
             self._link.wait(mark)
-            parameter.data = _like(parameter, there)
-            self._places[there.untyped_storage()._cdata] = len(self._present)
+            parameter.data = _like(parameter, device_bytes)
+            self._places[device_bytes.untyped_storage()._cdata] = len(self._present)
             self._present.append(parameter.data)
         self._coming = []
 
     def leave(self) -> None:
-        """Frees them on the device. They have not changed there: only the optimizer's step does."""
+        """Frees them on the device. They are unchanged: only the optimizer's step changes them."""
         self._forget_coming()
         if not self._present:
             return
         if self._current_versions() != self._versions:
-            PARAMETER_OFFLOAD.refuse("a block changes its parameters beside the optimizer")
+            PARAMETER_OFFLOAD.refuse("a block changes its parameters outside the optimizer's step")
         for parameter in self._parameters:
             parameter.data = self._views[parameter]
         self._present = []
         self._places = {}
 
     def _forget_coming(self) -> None:
-        """Frees what is on its way: they change before the program has a use for them."""
+        """Discards copies that would be outdated when the program uses them."""
         for _, mark in self._coming:
             self._link.wait(mark)
         self._coming = []
@@ -199,7 +207,7 @@ class _Block:
         return [parameter._version for parameter in self._parameters]
 
     def pack(self, tensor: Any) -> Any:
-        """What is saved for backward; of a parameter, where it is."""
+        """The object that is saved for backward: for a parameter, its position."""
         number = self._places.get(_storage_of(tensor))
         return tensor if number is None else _Saved(self, number, tensor)
 
@@ -236,7 +244,7 @@ def _unpack(packed: Any) -> Any:
 
 
 class _Step:
-    """The step of an optimizer, with few of the parameters on the device at a time."""
+    """The step of an optimizer, with a few parameters on the device at a time."""
 
     def __init__(self, optimizer: Any, blocks: list[_Block], link: Link, part_bytes: int) -> None:
         self._optimizer = optimizer
@@ -245,25 +253,30 @@ class _Step:
         self._part_bytes = part_bytes
 
     def __call__(self) -> None:
-        """Steps some parameters at a time; those of the next are on their way meanwhile."""
+        """Steps some parameters at a time, and copies the next ones meanwhile."""
         for block in self._blocks:
             block.leave()
-        hosts = {one: host for block in self._blocks for one, host in block.hosts.items()}
+        hosts = {
+            parameter: host for block in self._blocks for parameter, host in block.hosts.items()
+        }
         state = self._optimizer.state
-        found = list(parts(self._optimizer, self._part_bytes))
-        coming = [self._fetch(part, hosts) for _, part in found[:1]]
-        for index, (group, part) in enumerate(found):
-            coming += [self._fetch(more, hosts) for _, more in found[index + 1 : index + 2]]
-            there = self._arrived(coming.pop(0))
-            states = {one: state[parameter] for parameter, one in zip(part, there, strict=True)}
+        all_parts = list(parts(self._optimizer, self._part_bytes))
+        coming = [self._fetch(part, hosts) for _, part in all_parts[:1]]
+        for index, (group, part) in enumerate(all_parts):
+            coming += [self._fetch(more, hosts) for _, more in all_parts[index + 1 : index + 2]]
+            stand_ins = self._arrived(coming.pop(0))
+            states = {
+                stand_in: state[parameter]
+                for parameter, stand_in in zip(part, stand_ins, strict=True)
+            }
             if group.get("fused") or group.get("capturable"):
                 _place_counts(states)
-            step_some(self._optimizer, group, there, states)
-            self._put_back(part, there, hosts)
-        self._link.settle()  # whoever reads a parameter on the host finds it there
+            step_some(self._optimizer, group, stand_ins, states)
+            self._put_back(part, stand_ins, hosts)
+        self._link.settle()  # the program may read the host tensors now
 
     def move_states(self, optimizer: Any) -> None:
-        """torch has put states that were loaded where their parameters are, on the host."""
+        """Moves loaded states to the device: torch puts them on the host, with the parameters."""
         for block in self._blocks:
             for host in block.hosts:
                 state = optimizer.state.get(host, {})
@@ -272,57 +285,49 @@ class _Step:
                         state[name] = values.to(block.device)
 
     def _fetch(self, part: list[Any], hosts: dict[Any, Any]) -> list[tuple[Any, Any]]:
-        """Stand-ins for parameters, with their gradients, and the marks of their copies."""
-        found: list[tuple[Any, Any]] = []
-        for one in part:
-            if one not in hosts:
-                found.append((one, None))
+        """Device copies of parameters, each with the mark of its copy and its gradient."""
+        fetches: list[tuple[Any, Any]] = []
+        for parameter in part:
+            if parameter not in hosts:
+                fetches.append((parameter, None))
                 continue
-            there = self._link.device_bytes(hosts[one].numel(), one.grad.device)
-            mark = self._link.copy_in(there, hosts[one])
-            found.append((_like(one, there), (mark, one.grad)))
-        return found
+            device_bytes = self._link.device_bytes(hosts[parameter].numel(), parameter.grad.device)
+            mark = self._link.copy_in(device_bytes, hosts[parameter])
+            fetches.append((_like(parameter, device_bytes), (mark, parameter.grad)))
+        return fetches
 
     def _arrived(self, coming: list[tuple[Any, Any]]) -> list[Any]:
-        for one, waited in coming:
+        for stand_in, waited in coming:
             if waited is not None:
-                mark, one.grad = waited
+                mark, stand_in.grad = waited
                 self._link.wait(mark)
-        return [one for one, _ in coming]
+        return [stand_in for stand_in, _ in coming]
 
-    def _put_back(self, part: list[Any], there: list[Any], hosts: dict[Any, Any]) -> None:
+    def _put_back(self, part: list[Any], stand_ins: list[Any], hosts: dict[Any, Any]) -> None:
         import torch
 
-        for parameter, one in zip(part, there, strict=True):
+        for parameter, stand_in in zip(part, stand_ins, strict=True):
             if parameter in hosts:
-                one.grad = None
-                self._link.wait(self._link.copy_out(hosts[parameter], _bytes(one)))
+                stand_in.grad = None
+                self._link.wait(self._link.copy_out(hosts[parameter], bytes_of(stand_in)))
                 torch.autograd.graph.increment_version(parameter)
 
 
 def _place_counts(states: dict[Any, dict[str, Any]]) -> None:
-    """Puts counts of steps where a kernel reads them: beside the parameters that it steps."""
-    for one, state in states.items():
+    """Moves step counts to the device of the parameters, where the kernel reads them."""
+    for parameter, state in states.items():
         if hasattr(state.get("step"), "to"):
-            state["step"] = state["step"].to(one.device)
+            state["step"] = state["step"].to(parameter.device)
 
 
-def _bytes(tensor: Any) -> Any:
-    """The storage of a tensor, as bytes."""
+def _like(tensor: Any, storage_bytes: Any) -> Any:
+    """A tensor with the shape, strides and dtype of another, on the given bytes."""
     import torch
 
-    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return empty.set_(tensor.untyped_storage())
-
-
-def _like(tensor: Any, there: Any) -> Any:
-    """A tensor of the shape, strides and type of another, in bytes that are there."""
-    import torch
-
-    empty = torch.empty(0, dtype=tensor.dtype, device=there.device)
+    empty = torch.empty(0, dtype=tensor.dtype, device=storage_bytes.device)
     return empty.set_(
-        there.untyped_storage(),
-        there.storage_offset() // tensor.element_size(),
+        storage_bytes.untyped_storage(),
+        storage_bytes.storage_offset() // tensor.element_size(),
         tensor.size(),
         tensor.stride(),
     )
@@ -331,22 +336,25 @@ def _like(tensor: Any, there: Any) -> Any:
 def _storage_of(tensor: Any) -> int:
     try:
         return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):  # it has none: sparse, or of a class of its own
+    except (
+        NotImplementedError,
+        RuntimeError,
+    ):  # sparse tensors and some subclasses have no storage
         return 0
 
 
 PARAMETER_OFFLOAD = Technique(
     name=_NAME,
-    does="keeps parameters of modules in pinned host memory, and has those of few on the GPU",
+    does="stores parameters of modules in pinned host memory, with a few at a time on the GPU",
     precondition="only the optimizer's step changes parameters, and each belongs to one block",
-    proof="versions, owners and storages are compared; the optimizer is one of torch.optim",
+    proof="versions, owners and storages are compared; the optimizer must be of torch.optim",
     semantics=Semantics.SAME,
     place=Place.MODULES,
     reference="https://arxiv.org/abs/2101.06840",
     apply=_apply,
     settings={
         "part_mib": Setting(
-            default=64, what="MiB of parameters that the step has on the GPU at once", least=1
+            default=64, what="MiB of parameters on the GPU at once during the step", least=1
         )
     },
     excludes=(

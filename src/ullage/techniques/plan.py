@@ -1,11 +1,11 @@
-"""A plan: which techniques are applied to which modules of which program, as a file.
+"""A plan: which techniques are applied to which modules of which program, stored in a file.
 
     plan = ullage.Plan.load("plan.json")
     model, optimizer = plan.apply(model, optimizer)
 
-The same file is what `ullage run --plan` and `ullage exec --plan` apply to a script as it is. A
-plan is for one program: where modules, optimizer or torch differ from what it was made for, it is
-refused, never applied in part.
+`ullage run --plan` and `ullage exec --plan` apply the same file to an unchanged script. A plan is
+for one program. If the modules, the optimizer or the version of torch differ from that program, the
+whole plan is refused.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from ullage.errors import PlanError
 from ullage.files import check_writable, write_text
 from ullage.parsing import parse_json, show_value
+from ullage.techniques.applying.apply import applied_actions, apply_actions
 from ullage.techniques.catalog import TECHNIQUES
+from ullage.techniques.made_for import MadeFor
 from ullage.techniques.technique import Action, Place
 from ullage.version import __version__
 
 SCHEMA = "ullage.plan/1"
-_NAMED = 3
-# What the annotations of a plan's fields stand for in JSON.
+# The types in JSON of the annotations of a plan's fields.
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
@@ -38,80 +39,19 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class MadeFor:
-    """The program that a plan is for.
-
-    Attributes:
-        torch: its version; builds of one version for several versions of CUDA are alike.
-        model: the class of the outermost module.
-        num_parameters: elements of all its parameters.
-        modules: the class of each module that the plan's actions name, by its path.
-        optimizer: the class of the optimizer, of several "AdamW, Muon"; None where there is none.
-    """
-
-    torch: str
-    model: str
-    num_parameters: int
-    modules: Mapping[str, str] = field(default_factory=dict)
-    optimizer: str | None = None
-
-    def differences(self, made_for: MadeFor) -> list[str]:
-        """How another program differs from this, for people; empty where it does not."""
-        pairs = (
-            ("torch", public_version(self.torch), public_version(made_for.torch)),
-            ("the model", self.model, made_for.model),
-            (
-                "the number of parameters",
-                f"{self.num_parameters:,}",
-                f"{made_for.num_parameters:,}",
-            ),
-            ("the optimizer", self.optimizer, made_for.optimizer),
-        )
-        said = [
-            f"{what} is {theirs or 'none'}, and was {ours or 'none'}"
-            for what, ours, theirs in pairs
-            if ours != theirs
-        ]
-        there = made_for.modules
-        said += _some(
-            "there is no module {}", [module for module in self.modules if module not in there]
-        )
-        said += _some(
-            "{}",
-            [
-                f"{path} is a {there[path]}, and was a {kind}"
-                for path, kind in self.modules.items()
-                if path and there.get(path, kind) != kind
-            ],
-        )
-        return said
-
-
-def _some(text: str, found: list[str]) -> list[str]:
-    """What was found, in a text each; of many, the first and how many more."""
-    more = [f"and so {len(found) - _NAMED} more"] if len(found) > _NAMED else []
-    return [text.format(one) for one in found[:_NAMED]] + more
-
-
-def public_version(version: str) -> str:
-    """A version of torch without what it was built for: 2.15.0 of 2.15.0+cu132."""
-    return version.partition("+")[0]
-
-
-@dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What a plan was seen to take on the phantom, and is expected to cost.
+    """The memory that a plan took on the phantom, and its expected cost.
 
     Attributes:
         gpu: a slug of the catalogue.
-        budget_bytes: of the device, that it had to fit.
-        peak_used_bytes: of the device, as `ullage run` has it.
-        peak_allocated_bytes: of the allocator.
-        step_s: seconds of a step by the cost model.
-        host_bytes: of pinned host memory that it needs.
-        num_gpus: GPUs of one machine, a rank on each, that share the training.
-        replayed: what was replayed with real numbers, and what was not, for people; empty where
-            nothing was.
+        budget_bytes: the memory of the device that the plan had to fit.
+        peak_used_bytes: the peak of the device, as `ullage run` reports it.
+        peak_allocated_bytes: the peak of the allocator.
+        step_s: seconds of a step, by the cost model.
+        host_bytes: pinned host memory that it needs.
+        num_gpus: GPUs of one machine that share the training, one rank on each.
+        replayed: which actions were replayed with real numbers, and which were not, for people;
+            empty if none was.
     """
 
     gpu: str
@@ -129,9 +69,9 @@ class Plan:
     """Techniques for one program.
 
     Attributes:
-        actions: in the order in which they are applied; empty: the program as it is.
+        actions: in the order in which they are applied; empty: the unchanged program.
         made_for: the program.
-        foreseen: what was found when it was made; None for a plan written by hand.
+        foreseen: memory and cost when the plan was made; None for a plan written by hand.
     """
 
     actions: tuple[Action, ...]
@@ -147,35 +87,36 @@ class Plan:
                     f"{', '.join(sorted(TECHNIQUES))}"
                 )
             technique.check(action)
-        for one, other in itertools.combinations(self.actions, 2):
-            _check_pair(one, other)
+        for action, other in itertools.combinations(self.actions, 2):
+            _check_pair(action, other)
 
     @property
     def variables(self) -> dict[str, str]:
-        """What is set in the environment before the program starts."""
-        found: dict[str, str] = {}
+        """The environment variables that must be set before the program starts."""
+        variables: dict[str, str] = {}
         for action in self.actions:
-            of = TECHNIQUES[action.technique].variables
-            found |= {} if of is None else of(action)
-        return found
+            variables_of = TECHNIQUES[action.technique].variables
+            if variables_of is not None:
+                variables |= variables_of(action)
+        return variables
 
     @property
     def summary(self) -> str:
         """The actions in a line: "checkpoint (12 modules), foreach"."""
-        said = [
+        texts = [
             f"{action.technique} ({len(action.modules)} modules)"
             if action.modules
             else action.technique
             for action in self.actions
         ]
-        return ", ".join(said) or "the program as it is"
+        return ", ".join(texts) or "the program as it is"
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         """The plan in a file.
 
         Raises:
-            PlanError: it cannot be read, is no plan, or has a field or technique not known here.
+            PlanError: the file cannot be read, is not a plan, or has an unknown field or technique.
         """
         try:
             text = Path(path).read_text(encoding="utf-8")
@@ -185,11 +126,11 @@ class Plan:
 
     @classmethod
     def parse(cls, text: str, name: str = "the plan") -> Plan:
-        """The plan in a text; `name` is what errors call it, which are those of `load`."""
+        """The plan in a string. `name` stands for it in errors, which are those of `load`."""
         try:
             document = parse_json(text)
         except ValueError as error:
-            raise PlanError(f"{name} is not JSON: {error}; make it with `ullage fit`") from None
+            raise PlanError(f"{name} is not JSON: {error}; create it with `ullage fit`") from None
         try:
             return _read(document)
         except PlanError as error:
@@ -199,14 +140,14 @@ class Plan:
         """Writes the plan as JSON.
 
         Raises:
-            SpecError: the file is there, and not to be overwritten, or cannot be written.
+            SpecError: the file exists and `force` is not set, or it cannot be written.
         """
         target = Path(path)
         check_writable(target, force=force)
         write_text(self.text(), target, force=force)
 
     def text(self) -> str:
-        """The plan as JSON, in the same order always."""
+        """The plan as JSON, always in the same order."""
         return json.dumps(self.document, indent=1) + "\n"
 
     @property
@@ -232,34 +173,31 @@ class Plan:
 
         Args:
             model: an `nn.Module`.
-            optimizer: a `torch.optim.Optimizer`, a list of several, or None where there is none.
+            optimizer: a `torch.optim.Optimizer`, a list of several, or None if there is none.
 
         Returns:
-            model and optimizer to go on with: the same objects.
+            the same model and optimizer.
 
         Raises:
-            PlanError: the plan was made for another program, needs what is not installed, or one
-                is applied already; nothing is changed then.
+            PlanError: the plan was made for another program, needs a package that is not
+                installed, or a plan is already applied; nothing is changed in these cases.
         """
-        from ullage.techniques.applying.apply import apply_plan
-
-        return apply_plan(self, model, optimizer)
+        apply_actions(self.actions, self.made_for, model, optimizer)
+        return model, optimizer
 
     def applied(self, model: Any, optimizer: Any = None) -> AbstractContextManager[tuple[Any, Any]]:
-        """Applies the plan while a context lasts; then all is undone, whatever happened in it.
+        """Applies the plan while a context lasts, and undoes it at the end, also after an error.
 
             with plan.applied(model, optimizer):
                 ...
 
         Args and errors are those of `apply`.
         """
-        from ullage.techniques.applying.apply import applied
-
-        return applied(self, model, optimizer)
+        return applied_actions(self.actions, self.made_for, model, optimizer)
 
 
 def _check_pair(action: Action, other: Action) -> None:
-    """Raises PlanError where two actions of a plan do not go together."""
+    """Raises PlanError if two actions cannot be in the same plan."""
     first, second = TECHNIQUES[action.technique], TECHNIQUES[other.technique]
     if first is not second and not (second.name in first.excludes or first.name in second.excludes):
         return
@@ -268,8 +206,10 @@ def _check_pair(action: Action, other: Action) -> None:
         return
     where = f" on {shared[0]}" if shared else ""
     if first is second:
-        raise PlanError(f"{first.name!r} is in the plan twice{where}; name it once")
-    raise PlanError(f"{first.name!r} and {second.name!r} do not go together{where}; take one out")
+        raise PlanError(f"{first.name!r} is in the plan twice{where}; keep one of them")
+    raise PlanError(
+        f"{first.name!r} and {second.name!r} do not go together{where}; remove one of them"
+    )
 
 
 def _read(document: Any) -> Plan:
@@ -310,18 +250,18 @@ def _fill(kind: type[Any], document: Any, what: str) -> Any:
         return kind(**document)
     except TypeError:
         missing = next(field.name for field in fields(kind) if field.name not in document)
-        raise PlanError(f"{what} lacks the field {missing!r}; make the plan anew") from None
+        raise PlanError(f"{what} lacks the field {missing!r}; create the plan again") from None
 
 
 def _check_kind(value: Any, annotation: str, what: str) -> None:
-    """Raises PlanError where a value is not what the annotation of its field says."""
+    """Raises PlanError if a value does not have the type that its field is annotated with."""
     kinds = _KINDS[annotation]
     is_of_kind = isinstance(value, kinds) and not isinstance(value, bool)
-    if not is_of_kind or (isinstance(value, dict) and not _are_texts(value.values())):
+    if not is_of_kind or (isinstance(value, dict) and not _are_strings(value.values())):
         raise PlanError(f"{what} is {show_value(value)}; expected {annotation}")
 
 
-def _are_texts(values: Iterable[Any]) -> bool:
+def _are_strings(values: Iterable[Any]) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
@@ -335,5 +275,5 @@ def _only(document: Mapping[str, Any], known: Iterable[str], what: str) -> None:
     unknown = sorted(set(document) - set(known))
     if unknown:
         raise PlanError(
-            f"{what} has {unknown[0]!r}, which is not known; expected: {', '.join(known)}"
+            f"{what} has the unknown field {unknown[0]!r}; expected: {', '.join(known)}"
         )

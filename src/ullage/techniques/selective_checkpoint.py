@@ -1,11 +1,12 @@
-"""Activation checkpointing of modules that keeps the results of operations that are dear.
+"""Activation checkpointing that saves the results of expensive operations.
 
-What a policy names is saved; the rest is computed again in backward. Dear are *products*: matrix
-products, convolutions and attentions. A policy names kinds of them, or some by their order within a
-call of the module: "0,2,3". Saved always are choices of experts (`topk`), which must not come out
-otherwise, and collectives, which all ranks would have to repeat. Never saved is what draws random
-numbers: the second run draws all of them again, from the same state, and one that was left out
-would shift those after it.
+A policy selects the operations whose results are saved; the rest is recomputed in backward.
+Expensive operations are the *products*: matrix products, convolutions and attention. A policy names
+kinds of products, or some products by their order within a call of the module: "0,2,3". Choices of
+experts (`topk`) are always saved, because they must not change, and so are collectives, which all
+ranks would have to repeat. Operations that draw random numbers are never saved: the second run
+draws all numbers again from the same state, and a skipped operation would shift the numbers after
+it.
 """
 
 from __future__ import annotations
@@ -36,38 +37,38 @@ _COLLECTIVES = "_c10d_functional"
 
 
 class _Policy:
-    """Decides for one call of a module, in the same way in both runs."""
+    """Decides what one call of a module saves, identically in both runs."""
 
     def __init__(self, saves: str) -> None:
         self._saves = saves
         self._numbers = read_numbers(saves)
         self._met: Counter[tuple[bool, bool]] = Counter()
-        self.is_saved = False  # what was asked about last
+        self.is_saved = False  # for the last operation
 
-    def __call__(self, context: Any, operation: Any, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, context: Any, operation: Any, *arguments: Any, **keywords: Any) -> Any:
         from torch.utils.checkpoint import CheckpointPolicy
 
         namespace, _, name = operation._schema.name.partition("::")
         is_saved = (
-            self._is_dear(name, context.is_recompute)
+            self._is_expensive(name, context.is_recompute)
             if namespace == "aten"
             else namespace == _COLLECTIVES and name != "wait_tensor"
         )
         if not is_saved:
             return CheckpointPolicy.PREFER_RECOMPUTE
-        if not _draws(operation, arguments, named):
+        if not _draws(operation, arguments, keywords):
             self.is_saved = True
             return CheckpointPolicy.MUST_SAVE
         if self._numbers:
             raise PlanError(
                 f"selective_checkpoint.saves is {self._saves!r}; product "
-                f"{self._num_met(context.is_recompute) - 1} draws random numbers ({name}), and has "
-                "to be computed again"
+                f"{self._num_met(context.is_recompute) - 1} draws random numbers ({name}), "
+                "and must be recomputed"
             )
         return CheckpointPolicy.PREFER_RECOMPUTE
 
     def check(self) -> None:
-        """Raises PlanError where the first run had fewer products than it was to keep."""
+        """Raises PlanError if the first run had fewer products than the policy names."""
         num = self._num_met(is_recompute=False)
         missing = [str(number) for number in self._numbers if number >= num]
         if missing:
@@ -76,7 +77,7 @@ class _Policy:
                 f"products, numbered from 0, and none with the number {', '.join(missing)}"
             )
 
-    def _is_dear(self, name: str, is_recompute: bool) -> bool:  # noqa: FBT001 - as torch has it
+    def _is_expensive(self, name: str, is_recompute: bool) -> bool:  # noqa: FBT001 - as torch has it
         if name in _ALWAYS:
             return True
         if not is_product(name):
@@ -94,12 +95,12 @@ class _Policy:
 
 
 def is_product(name: str) -> bool:
-    """Whether an operation of aten is one of those that are dear."""
+    """Whether an operation of ATen is a product."""
     return name in _MATMULS or name in _ATTENTIONS
 
 
 def read_numbers(saves: str) -> tuple[int, ...]:
-    """The numbers of the products that are kept, from "0,2,3"; none for a name of a kind.
+    """The numbers of the products that are saved, from "0,2,3"; empty for the name of a kind.
 
     Raises:
         PlanError: it is neither.
@@ -115,47 +116,49 @@ def read_numbers(saves: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-def _draws(operation: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
+def _draws(operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
     """Whether an operation draws random numbers with these arguments."""
     import torch
 
     if torch.Tag.nondeterministic_seeded not in operation.tags:
         return False
     schema = operation._schema.arguments
-    defaults = {one.name: one.default_value for one in schema}  # the dispatcher leaves them out
-    given = dict(zip((one.name for one in schema), arguments, strict=False))
-    return bool((defaults | given | named).get("dropout_p", 1.0))
+    defaults = {
+        parameter.name: parameter.default_value for parameter in schema
+    }  # the dispatcher leaves them out
+    positional = dict(zip((parameter.name for parameter in schema), arguments, strict=False))
+    return bool((defaults | positional | keywords).get("dropout_p", 1.0))
 
 
 def _apply(target: Target, action: Action) -> None:
     from torch.utils.checkpoint import checkpoint
 
     saves = str(SELECTIVE_CHECKPOINT.value_of(action, "saves"))
-    # Made once: the compiler takes another object for another program, and compiles it anew.
+    # Created once: for a new object the compiler would compile again.
     how: dict[str, Any] = {"context_fn": functools.partial(_contexts, saves)}
     how |= _offloaded_too(checkpoint)
     for path in action.modules:
         target.wrap_forward(path, functools.partial(_run, how))
 
 
-def _run(how: dict[str, Any], forward: Any, *arguments: Any, **named: Any) -> Any:
+def _run(how: dict[str, Any], forward: Any, *arguments: Any, **keywords: Any) -> Any:
     import torch
     from torch.utils.checkpoint import checkpoint
 
     if not torch.is_grad_enabled():
-        return forward(*arguments, **named)
+        return forward(*arguments, **keywords)
     if torch.compiler.is_compiling():
-        return checkpoint(forward, *arguments, use_reentrant=False, **how, **named)
-    return checkpointed(_Explained(Rerun(forward, keeps_results=True)), arguments, named, **how)
+        return checkpoint(forward, *arguments, use_reentrant=False, **how, **keywords)
+    return checkpointed(_Explained(Rerun(forward, keeps_results=True)), arguments, keywords, **how)
 
 
 def _contexts(saves: str) -> Any:
-    """Of both runs of one call."""
+    """The contexts of both runs of one call."""
     from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
     policy = _Policy(saves)
     first, again = create_selective_checkpoint_contexts(policy)
-    # torch knows them by their classes: nothing can stand around them.
+    # torch checks their classes, so they cannot be wrapped.
     kinds: Any = type(first), type(again)
     first_kind, again_kind = _checking(*kinds)
     first.__class__, again.__class__ = first_kind, again_kind
@@ -164,10 +167,11 @@ def _contexts(saves: str) -> Any:
 
 
 class _Look:
-    """What becomes of the results that the first run of a call keeps.
+    """Watches the results that the first run of a call saves.
 
-    torch sees by their versions where they are changed in place. A result of `_unsafe_view`, as
-    products have it, shares the memory of what was kept, and no version: that is watched here.
+    torch detects in-place changes by the version of a tensor. A result of `_unsafe_view`, which
+    follows many products, shares the memory of a saved tensor but not its version. It is watched
+    here.
     """
 
     def __init__(self, policy: _Policy) -> None:
@@ -175,13 +179,13 @@ class _Look:
         self._kept: set[int] = set()
         self._aliases: list[tuple[Any, int]] = []
 
-    def run(self, call: Any, operation: Any, arguments: Any, named: Any) -> Any:
+    def run(self, call: Any, operation: Any, arguments: Any, keywords: Any) -> Any:
         """Runs an operation of the first run."""
         schema = operation._schema
         if schema.is_mutable:
-            for one, argument in zip(arguments, schema.arguments, strict=False):
+            for value, argument in zip(arguments, schema.arguments, strict=False):
                 is_written = argument.alias_info is not None and argument.alias_info.is_write
-                if is_written and not self._kept.isdisjoint(_storages(one)):
+                if is_written and not self._kept.isdisjoint(_storages(value)):
                     _refuse_changes()
         self._policy.is_saved = False
         result = call()
@@ -192,18 +196,18 @@ class _Look:
         return result
 
     def check_first(self) -> None:
-        """At the end of the first run."""
+        """Runs at the end of the first run."""
         self._policy.check()
 
     def check_again(self) -> None:
-        """Before the second run."""
+        """Runs before the second run."""
         if any(alias._version != version for alias, version in self._aliases):
             _refuse_changes()
 
 
 @functools.cache
 def _checking(first: Any, again: Any) -> tuple[Any, Any]:
-    """The contexts of a first and a second run, with a look at what they meet."""
+    """The contexts of the first and the second run, with a `_Look` at their operations."""
 
     class First(first):  # type: ignore[misc]
         look: _Look
@@ -214,8 +218,8 @@ def _checking(first: Any, again: Any) -> tuple[Any, Any]:
             call = functools.partial(super().__torch_dispatch__, func, types, args, kwargs)
             return self.look.run(call, func, args, kwargs)
 
-        def __exit__(self, error: Any, *told: Any) -> None:
-            super().__exit__(error, *told)
+        def __exit__(self, error: Any, *details: Any) -> None:
+            super().__exit__(error, *details)
             if error is None:
                 self.look.check_first()
 
@@ -245,7 +249,7 @@ def _strided() -> Any:
 
 
 def _same_version(tensor: Any) -> Any:
-    """A tensor that is counted with another, and holds nothing of its graph."""
+    """A detached tensor that shares the version counter of another."""
     import torch
 
     key = torch._C.DispatchKey.ADInplaceOrView
@@ -261,20 +265,20 @@ def _refuse_changes() -> NoReturn:
 
 
 def _offloaded_too(checkpoint: Any) -> dict[str, bool]:
-    """From torch 2.14 on, what is kept can be offloaded by who offloads around it."""
+    """From torch 2.14 on, saved results can be offloaded by hooks around the checkpoint."""
     name = "respect_saved_tensors_hooks"
     return {name: True} if name in inspect.signature(checkpoint).parameters else {}
 
 
 class _Explained:
-    """A forward whose second run says why it cannot use what was saved."""
+    """A forward whose second run explains why it cannot use the saved results."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         try:
-            return self._run(*arguments, **named)
+            return self._run(*arguments, **keywords)
         except RuntimeError as error:
             if "has been mutated" not in str(error):  # torch has no class of its own for it
                 raise
@@ -283,10 +287,10 @@ class _Explained:
 
 SELECTIVE_CHECKPOINT = Technique(
     name="selective_checkpoint",
-    does="keeps the inputs of modules and what their dear operations give, and computes the rest "
-    "again in backward",
-    precondition="as for checkpoint, and nothing changes in place what is kept",
-    proof="as checkpoint; each operator of the first run is watched for what it writes to",
+    does="saves the inputs of modules and the results of their expensive operations, and "
+    "recomputes the rest in backward",
+    precondition="as for checkpoint; saved results are not changed in place",
+    proof="as for checkpoint; the writes of each operator of the first run are watched",
     semantics=Semantics.SAME,
     place=Place.MODULES,
     reference="https://docs.pytorch.org/docs/stable/checkpoint.html#torch.utils.checkpoint.create_selective_checkpoint_contexts",
@@ -294,8 +298,8 @@ SELECTIVE_CHECKPOINT = Technique(
     settings={
         "saves": Setting(
             default="matmul_and_attention",
-            what=f"whose results are kept: {', '.join(_KINDS)}, or products by their order, such "
-            "as 0,2,3",
+            what=f"products whose results are saved: {', '.join(_KINDS)}, or numbers in the order "
+            "of a call, for example 0,2,3",
             read=read_numbers,
         )
     },

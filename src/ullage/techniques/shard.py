@@ -1,12 +1,13 @@
-"""Parameters, gradients and optimizer states split among the ranks: torch's FSDP2.
+"""Parameters, gradients and optimizer states split among the ranks, by torch's FSDP2.
 
-The modules that an action names, the blocks, are gathered one by one as they are used, and the rest
-of the model as one. Where a script moves its model to the GPU, each block is split as it gets
-there, so that no GPU ever holds all of it. Optimizers that were made before get the new parameters;
-a parameter that the program has kept for itself from before cannot be used any more, and says so.
+The modules that an action names (the blocks) are gathered one at a time when they are used, and the
+rest of the model as one unit. If a script moves its model to the GPU, each block is split when it
+arrives there, so that no GPU ever stores the whole model. Optimizers that were created before get
+the new parameters. If the program uses a parameter that it stored before the split, an error says
+so.
 
-With `keeps_gathered` the whole parameters stay from forward to backward: gradients and states are
-split (ZeRO-2). Without, they are gathered again in backward (ZeRO-3).
+With `keeps_gathered` the gathered parameters stay from forward to backward: only gradients and
+states are split (ZeRO-2). Without it they are gathered again in backward (ZeRO-3).
 """
 
 from __future__ import annotations
@@ -15,8 +16,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ullage.errors import PlanError
-from ullage.techniques.data_parallel import check_is_eager, check_is_whole
-from ullage.techniques.means.rank_groups import begin, draw_apart, join, settle
+from ullage.techniques.means.rank_groups import (
+    begin,
+    check_is_eager,
+    check_is_whole,
+    draw_apart,
+    join,
+    settle,
+)
 from ullage.techniques.means.sharded import Sharded
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
@@ -34,12 +41,12 @@ def _apply(target: Target, action: Action) -> None:
     if model not in _DONE:
         _shard(target, action)
     ranks, sharded = _DONE[model]
-    sharded.hand_over(target.optimizers)  # to those that were made since
+    sharded.hand_over(target.optimizers)  # also to those created since the move
     draw_apart(ranks)
 
 
 def _shard(target: Target, action: Action) -> None:
-    """Splits the model, and takes it to the rank's device."""
+    """Splits the model, and moves it to the device of the rank."""
     from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
     check_is_whole(target, _NAME)
@@ -50,7 +57,7 @@ def _shard(target: Target, action: Action) -> None:
     device = _device()
     is_offloaded = bool(SHARD.value_of(action, "offload"))
     if is_offloaded and device.type == "cpu":
-        raise PlanError(f"{_NAME!r}: there is no device to offload from")
+        raise PlanError(f"{_NAME!r}: there is no GPU to offload from")
     sharded = Sharded(model, target.changes)
     for module in (*blocks, model):
         settle(module, device, ranks)
@@ -66,7 +73,7 @@ def _shard(target: Target, action: Action) -> None:
 
 
 def _device() -> Any:
-    """Where the model is to be: on the CPU only where there is nothing else."""
+    """The device of the model: the GPU, or the CPU if there is none."""
     import torch
 
     if torch.cuda.is_available():
@@ -75,7 +82,7 @@ def _device() -> Any:
 
 
 def _check_apart(model: Any, blocks: list[Any]) -> None:
-    """Raises PlanError where a parameter belongs to two of those that are gathered apart."""
+    """Raises PlanError if two units that are gathered separately share a parameter."""
     owner: dict[int, int] = {}
     for number, block in enumerate(blocks):
         for parameter in block.parameters():
@@ -91,16 +98,16 @@ def _check_apart(model: Any, blocks: list[Any]) -> None:
 
 def _refuse_shared() -> None:
     raise PlanError(
-        f"{_NAME!r} does not go with this program: a parameter of one block is that of another "
-        "module too, and would be gathered for one of them alone; name fewer modules"
+        f"{_NAME!r} does not go with this program: a parameter of one block also belongs to "
+        "another module, and would be gathered for only one of them; name fewer modules"
     )
 
 
 SHARD = Technique(
     name=_NAME,
     does="splits parameters, gradients and optimizer states among the ranks (FSDP2)",
-    precondition="no parameter belongs to two blocks that are sharded one by one",
-    proof="parameters of blocks are compared",
+    precondition="no parameter belongs to two blocks that are sharded separately",
+    proof="the parameters of the blocks are compared",
     semantics=Semantics.TRAINING,
     place=Place.RANKS,
     reference="https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
@@ -109,10 +116,10 @@ SHARD = Technique(
     on_move=_shard,
     settings={
         "keeps_gathered": Setting(
-            default=False, what="whether whole parameters stay from forward to backward (ZeRO-2)"
+            default=False, what="whether gathered parameters stay from forward to backward (ZeRO-2)"
         ),
         "offload": Setting(
-            default=False, what="whether shares are in the host's memory, and stepped there"
+            default=False, what="whether shards are stored in host memory and stepped there"
         ),
     },
     needs=("torch>=2.6",),

@@ -1,7 +1,7 @@
 """What a technique is: its name, what it changes of the training, and how it is applied.
 
-One file each holds a technique and the code that applies it; torch is imported there when it is
-applied, not before. catalog.py lists them.
+Each file `techniques/NAME.py` holds one technique and the code that applies it. It imports torch
+only when it is applied. catalog.py lists all techniques.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Value = bool | int | float | str
 
 
 class Semantics(StrEnum):
-    """What a technique changes of what is computed."""
+    """How a technique affects the results of the training."""
 
     SAME = "same"  # the same mathematics, operation by operation or up to the order of a sum
     ROUNDING = "rounding"  # the same training in other precisions
@@ -39,14 +39,14 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of a technique: what it may be, and what it is unless an action says otherwise.
+    """One setting of a technique: its default, its meaning and its valid values.
 
     Attributes:
-        default: used where an action does not name it; its type is the setting's.
-        what: what it means, with its unit.
-        choices: the only values there are; empty: any of the type.
-        least: the least number; None for what is no number.
-        read: raises PlanError for a text that it cannot be.
+        default: the value when an action does not set it; its type is the type of the setting.
+        what: its meaning, with its unit.
+        choices: the valid values; empty: every value of the type.
+        least: the smallest valid number; None for other types.
+        read: raises PlanError for an invalid string.
     """
 
     default: Value
@@ -58,13 +58,13 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One technique, applied: to which modules, with which settings.
+    """The use of one technique in a plan: on which modules, with which settings.
 
     Attributes:
-        technique: its name.
-        modules: paths as `named_modules()` has them, without the parts that wrappers add; empty for
+        technique: the name of the technique.
+        modules: paths as in `named_modules()`, without the parts that wrappers add; empty for
             techniques that are not applied to modules.
-        settings: those that differ from their defaults.
+        settings: the values that differ from the defaults.
     """
 
     technique: str
@@ -77,30 +77,30 @@ class Technique:
     """A way to take less memory.
 
     Attributes:
-        name: as plans have it, such as "checkpoint".
-        does: what it does, in a sentence for people.
-        precondition: what must hold of a program for it to be what it says, by its semantics.
-        proof: how that is established on the program at hand. What is not is refused, by `apply`
-            or while the program runs, with a PlanError; `ullage fit` leaves it out then.
-        semantics: what it changes of what is computed.
+        name: the name in plans, such as "checkpoint".
+        does: what it does, as a verb phrase for people.
+        precondition: what must be true of a program so that `semantics` holds.
+        proof: how the precondition is checked on a program. If it does not hold, a PlanError says
+            so, from `apply` or while the program runs; `ullage fit` then leaves the technique out.
+        semantics: how it affects the results of the training.
         place: what it is applied to.
-        reference: where it is described: an address.
-        apply: applies an action to a target, and notes in the target how it is undone; None where
-            all is done by `variables`.
-        variables: what an action sets in the environment before the program starts.
-        start: called with torch in a script's process, before the script's first line.
-        on_move: applies an action as soon as a script moves its model to its device, and takes the
-            model there; `apply` comes later, and finds it done.
+        reference: the address of a description.
+        apply: applies an action to a target, and records in `target.changes` how to undo it; None
+            if the environment variables do everything.
+        variables: the environment variables that an action sets before the program starts.
+        start: called with torch in the process of a script, before the first line of the script.
+        on_move: applies an action when a script moves its model to its device, and moves the model
+            itself; `apply` is called later, when the action is already applied.
         settings: by name.
         needs: requirements such as "torch>=2.13" or "torchao".
-        excludes: techniques that do not go with it in one plan; of those that are applied to
-            modules, on the same module.
-        variants: settings that are worth trying beside the defaults.
+        excludes: techniques that cannot be in the same plan; two techniques for modules exclude
+            each other only on the same module.
+        variants: settings that the search tries besides the defaults.
         reorders: whether sums are taken in another order: equal up to rounding, not bit for bit.
-        needs_ranks: whether it is for jobs of several ranks alone.
-        names_modules: of techniques for ranks: whether an action may name modules.
-        is_for_chains: of techniques for modules: for those that call others one after another, and
-            not for each of these.
+        needs_ranks: whether it is only for jobs of several ranks.
+        names_modules: for techniques of ranks: whether an action may name modules.
+        is_for_chains: for techniques of modules: whether it applies to containers that call their
+            modules one after another, and not to the modules themselves.
     """
 
     name: str
@@ -124,11 +124,11 @@ class Technique:
     is_for_chains: bool = False
 
     def check(self, action: Action) -> None:
-        """Raises PlanError where an action names modules or settings that this has not."""
+        """Raises PlanError if an action names modules or settings that do not exist here."""
         is_of_modules = self.place is Place.MODULES
         if is_of_modules != bool(action.modules) and not (action.modules and self.names_modules):
-            wants = "names" if self.place is Place.MODULES else "is applied to no"
-            raise PlanError(f"{self.name!r} {wants} modules; the action has {action.modules!r}")
+            rule = "needs module paths" if is_of_modules else "takes no module paths"
+            raise PlanError(f"{self.name!r} {rule}; the action has {action.modules!r}")
         for name, value in action.settings.items():
             setting = self.settings.get(name)
             if setting is None:
@@ -137,11 +137,11 @@ class Technique:
             _check_value(f"{self.name}.{name}", setting, value)
 
     def refuse(self, why: str) -> NoReturn:
-        """Raises the PlanError of a program that this does not go with."""
+        """Raises a PlanError: the technique does not work with this program."""
         raise PlanError(f"{self.name!r} does not go with this program: {why}")
 
     def value_of(self, action: Action, name: str) -> Value:
-        """A setting of an action, or its default."""
+        """The value of a setting in an action, or its default."""
         return action.settings.get(name, self.settings[name].default)
 
 

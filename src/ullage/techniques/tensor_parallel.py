@@ -1,14 +1,14 @@
-"""The matrices of a transformers model split among the ranks of a job, which all see one batch.
+"""Splits the matrices of a transformers model among the ranks of a job, which all train on the same
+batch.
 
-Each rank has some heads of attention and some columns of the feed-forward part, and their gradients
-and optimizer states; what the ranks have summed is added up after each part (Megatron-LM). The rest
-of the model, embeddings, norms and head, each rank has as a whole. Which matrix is split how is the
-model's own plan, `base_model_tp_plan` of its configuration.
+Each rank has some attention heads and some columns of the feed-forward layers, with their gradients
+and optimizer states. The partial results of the ranks are summed after each layer part
+(Megatron-LM). Embeddings, norms and head are replicated. The model's own plan, `base_model_tp_plan`
+of its configuration, says how each matrix is split.
 
-The script is one for a single GPU, and every rank runs all of it: same seed, same batches. That
-they are the same is checked at the first call; a rank that would train on rows of its own is
-refused. Parameters stay the objects that they were, so that optimizers keep them; dictionaries of
-states are whole.
+The script is written for a single GPU, and every rank runs all of it, with the same seed and the
+same batches. The first call checks that they are the same; a rank with rows of its own is refused.
+Parameters remain the same objects, so that optimizers keep them. State dicts are complete.
 
 Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 """
@@ -26,9 +26,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ullage.techniques.data_parallel import check_is_eager, check_is_whole
 from ullage.techniques.means.nested import tensors
-from ullage.techniques.means.rank_groups import join, settle
+from ullage.techniques.means.rank_groups import check_is_eager, check_is_whole, join, settle
 from ullage.techniques.means.split_parameters import SplitParameters
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
@@ -44,14 +43,16 @@ _HEADS = ("num_attention_heads", "num_key_value_heads")
 
 def _apply(target: Target, action: Action) -> None:
     if action.modules:
-        TENSOR_PARALLEL.refuse("it is for the whole model, and names no modules")
+        TENSOR_PARALLEL.refuse("it applies to the whole model, and takes no module paths")
     check_is_whole(target, _NAME)
     check_is_eager(target, _NAME)
     model = target.module("")
     styles = dict(_styles(model))
     ranks = join(_NAME, model, target.changes)
     if not ranks.is_ours:
-        TENSOR_PARALLEL.refuse("it shares its batches out itself, and here all ranks need the same")
+        TENSOR_PARALLEL.refuse(
+            "it distributes its batches itself, and all ranks need the same batch"
+        )
     _check(model, styles, ranks.size)
     settle(model, next(model.parameters()).device, ranks)
     split = SplitParameters(
@@ -72,8 +73,8 @@ def _apply(target: Target, action: Action) -> None:
 
 
 def _start(torch: ModuleType) -> None:
-    """Before a script's first line: its device is that of its rank, and what it draws at random
-    without a seed of its own is what all ranks draw.
+    """Runs before the first line of a script. Selects the device of the rank, and gives all ranks
+    the same random seed.
     """
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if local:
@@ -88,22 +89,22 @@ def _start(torch: ModuleType) -> None:
 
 
 def _styles(model: Any) -> Iterator[tuple[str, str]]:
-    """How each module is split that the model's own plan names, by its path.
+    """Path and style of each module that the model's own plan splits.
 
     Raises:
-        PlanError: it has no such plan, or one that splits in other ways.
+        PlanError: the model has no such plan, or its plan has an unsupported style.
     """
     base = getattr(model, getattr(model, "base_model_prefix", ""), model)
-    told = getattr(getattr(base, "config", None), "base_model_tp_plan", None)
-    if not told:
+    tp_plan = getattr(getattr(base, "config", None), "base_model_tp_plan", None)
+    if not tp_plan:
         TENSOR_PARALLEL.refuse(
-            f"{type(model).__name__} has no base_model_tp_plan; it is no transformers model "
-            "that says how its matrices are split"
+            f"{type(model).__name__} has no base_model_tp_plan, in which a transformers "
+            "model says how its matrices are split"
         )
     prefix = "" if base is model else f"{model.base_model_prefix}."
-    for pattern, style in told.items():
-        wanted = re.compile(re.escape(prefix + pattern).replace(r"\*", r"[^.]+"))
-        modules = [path for path, _ in model.named_modules() if wanted.fullmatch(path)]
+    for pattern, style in tp_plan.items():
+        path_pattern = re.compile(re.escape(prefix + pattern).replace(r"\*", r"[^.]+"))
+        modules = [path for path, _ in model.named_modules() if path_pattern.fullmatch(path)]
         if modules and style not in {_COLUMNS, _ROWS, _SUMMED}:
             TENSOR_PARALLEL.refuse(
                 f"the plan of {type(model).__name__} splits {modules[0]!r} as {style!r}"
@@ -112,7 +113,7 @@ def _styles(model: Any) -> Iterator[tuple[str, str]]:
 
 
 def _check(model: Any, styles: dict[str, str], size: int) -> None:
-    """Raises PlanError where the ranks cannot have equal parts, or would draw other numbers."""
+    """Raises PlanError if the parts would be unequal, or ranks would draw wrong random numbers."""
     from torch import nn
 
     modules = dict(model.named_modules())
@@ -133,26 +134,26 @@ def _check(model: Any, styles: dict[str, str], size: int) -> None:
                 "ranks cannot share"
             )
     for parent in {path.rpartition(".")[0] for path in styles}:
-        drawn = [getattr(modules[parent], name, 0.0) for name in ("attention_dropout", "dropout")]
-        drawn += [
+        rates = [getattr(modules[parent], name, 0.0) for name in ("attention_dropout", "dropout")]
+        rates += [
             module.p for module in modules[parent].modules() if isinstance(module, nn.Dropout)
         ]
-        if any(isinstance(one, float) and one > 0 for one in drawn):
+        if any(isinstance(rate, float) and rate > 0 for rate in rates):
             TENSOR_PARALLEL.refuse(
                 f"{parent} has dropout, which ranks would draw alike for other heads"
             )
 
 
-# ---- What a part of the model does ---------------------------------------------------------------
+# ---- The forward of a split module ---------------------------------------------------------------
 
 
 def _columns(forward: Callable[..., Any], rows: Any) -> Any:
-    """Some of the columns: what backward gives for the input is the sum over the ranks."""
+    """A part of the columns; backward sums the gradient of the input over the ranks."""
     return forward(_functions()[0].apply(rows))
 
 
 def _rows(forward: Callable[..., Any], part: Any) -> Any:
-    """Some of the rows: the output is the sum over the ranks, and the bias is added once."""
+    """A part of the rows; the output is summed over the ranks, and the bias is added once."""
     from torch.nn import functional
 
     module = forward.__self__  # type: ignore[attr-defined]
@@ -169,7 +170,7 @@ def _sum(value: Any) -> Any:
 
 
 def _functions() -> tuple[Any, Any]:
-    """Sums in backward alone, and in forward alone: f and g of the paper."""
+    """Functions that sum in backward only, and in forward only: f and g of the paper."""
     if not _MADE:
         from torch.autograd import Function
 
@@ -206,43 +207,43 @@ _MADE: list[Any] = []
 
 
 def _same_at_first() -> Callable[..., Any]:
-    """Compares at the first call what the ranks are given, and what they will draw at random."""
+    """Compares the inputs and the random state of all ranks at the first call."""
     is_checked = False
 
-    def check_and_run(forward: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    def check_and_run(forward: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         nonlocal is_checked
         if not is_checked:
             is_checked = True
-            _check_same((arguments, named))
-        return forward(*arguments, **named)
+            _check_same((arguments, keywords))
+        return forward(*arguments, **keywords)
 
     return check_and_run
 
 
-def _check_same(given: Any) -> None:
+def _check_same(inputs: Any) -> None:
     import torch
     from torch import distributed
 
-    values = [tensor.detach().cpu() for tensor in tensors(given)]
+    values = [tensor.detach().cpu() for tensor in tensors(inputs)]
     digest = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
     for value in values:
         digest.update(
             pickle.dumps((value.shape, value.double().sum().item(), value.flatten()[:64].tolist()))
         )
-    found: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(found, digest.hexdigest())
-    if len(set(found)) > 1:
+    digests: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(digests, digest.hexdigest())
+    if len(set(digests)) > 1:
         TENSOR_PARALLEL.refuse(
-            "its ranks have other batches, or draw other random numbers; have it call "
-            "torch.manual_seed, and deal no rows out to ranks"
+            "its ranks have other batches, or draw other random numbers; call "
+            "torch.manual_seed, and give all ranks the same rows"
         )
 
 
 TENSOR_PARALLEL = Technique(
     name=_NAME,
-    does="splits the matrices of a transformers model among ranks that see one batch",
-    precondition="transformers knows how the model's matrices are split",
-    proof="by the model's own plan; heads must divide by the ranks",
+    does="splits the matrices of a transformers model among ranks that train on the same batch",
+    precondition="the model's configuration says how its matrices are split",
+    proof="the model's own plan is used; the ranks must divide the number of heads",
     semantics=Semantics.SAME,
     place=Place.RANKS,
     reference="https://arxiv.org/abs/1909.08053",

@@ -1,8 +1,8 @@
-"""Modules that treat each position by itself, run on some positions at a time.
+"""Runs modules that treat each position independently on some positions at a time.
 
-Each tile is checkpointed, so that of what lies inside the module only one tile's share exists at a
-time, in forward and in backward. That a module treats positions by themselves is proved by its
-operators, for each shape of its inputs (positionwise.py); where it is not, it is refused.
+Each tile is checkpointed, so that the intermediate results of only one tile exist at a time, in
+forward and in backward. positionwise.py proves from the module's operators, for each shape of its
+inputs, that positions are independent. A module without that proof is refused.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.errors import PlanError
-from ullage.techniques.checkpoint_segments import even_lengths
 from ullage.techniques.means.positionwise import POSITIONS, hooked, laid_out, why_not
 from ullage.techniques.means.python_state import PythonState
 from ullage.techniques.means.rerun import Rerun, checkpointed
+from ullage.techniques.means.tiling import even_lengths
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
     from ullage.techniques.applying.target import Target
 
-# One position by itself could not be told from a dimension of one.
+# One position cannot be distinguished from a dimension of size one.
 _LEAST_POSITIONS = 2
 
 
@@ -31,26 +31,26 @@ def _apply(target: Target, action: Action) -> None:
 
 
 class _Tiles:
-    """The tiles of a module, and for which inputs it is proved that they may be."""
+    """The tiles of a module, and the inputs for which its positions are proved independent."""
 
     def __init__(self, path: str, num_tiles: int) -> None:
         self._path = path
         self._num_tiles = num_tiles
         self._proved: dict[Any, PythonState] = {}
 
-    def run(self, forward: Any, *arguments: Any, **named: Any) -> Any:
+    def run(self, forward: Any, *arguments: Any, **keywords: Any) -> Any:
         """The module's forward, tile by tile."""
         import torch
 
         if not torch.is_grad_enabled():
-            return forward(*arguments, **named)
-        if len(arguments) != 1 or named or not isinstance(arguments[0], torch.Tensor):
-            _refuse(self._path, "is given more than its inputs")
+            return forward(*arguments, **keywords)
+        if len(arguments) != 1 or keywords or not isinstance(arguments[0], torch.Tensor):
+            _refuse(self._path, "takes more than one tensor")
         (inputs,) = arguments
         if torch.compiler.is_compiling():
-            _refuse(self._path, "is compiled, so that its operators are not seen")
+            _refuse(self._path, "is compiled, which hides its operators")
         if inputs.dim() < -POSITIONS:
-            _refuse(self._path, f"is given {inputs.dim()} dimensions, without positions")
+            _refuse(self._path, f"takes {inputs.dim()} dimensions, without positions")
         lengths = self._lengths(inputs.shape[POSITIONS])
         if len(lengths) < 2:
             return forward(inputs)
@@ -68,11 +68,11 @@ class _Tiles:
         return torch.cat(outputs, dim=POSITIONS)
 
     def _lengths(self, total: int) -> tuple[int, ...]:
-        """Of as many tiles as are asked for, of two positions at least, as even as can be."""
+        """The lengths of the tiles: as even as possible, two positions at least."""
         return even_lengths(total, max(1, min(self._num_tiles, total // _LEAST_POSITIONS)))
 
     def _prove(self, forward: Any, inputs: Any, lengths: tuple[int, ...]) -> None:
-        """Raises PlanError where the module is not proved to treat positions by themselves."""
+        """Raises PlanError if positions are not proved independent."""
         import torch
 
         device, module = inputs.device.type, forward.__self__
@@ -94,17 +94,17 @@ def _refuse(path: str, why: str) -> NoReturn:
 
 TILED_MLP = Technique(
     name="tiled_mlp",
-    does="runs modules that treat each position by itself on some positions at a time",
-    precondition="each position is computed from itself alone, forward and backward",
+    does="runs modules that treat positions independently on some positions at a time",
+    precondition="each position depends only on itself, in forward and backward",
     proof=(
-        "every operator of the forward is followed on fake tensors, for each shape of the "
-        "inputs, by rules for those that keep positions apart; all others are refused"
+        "every operator of the forward is traced with fake tensors, for each shape of the inputs; "
+        "operators that are not known to keep positions apart are refused"
     ),
     semantics=Semantics.SAME,
     place=Place.MODULES,
     reference="https://arxiv.org/abs/2506.13996",
     apply=_apply,
-    settings={"num_tiles": Setting(default=8, what="tiles along the sequence", least=2)},
+    settings={"num_tiles": Setting(default=8, what="number of tiles along the sequence", least=2)},
     excludes=("checkpoint", "offload_activations", "selective_checkpoint"),
     reorders=True,
 )

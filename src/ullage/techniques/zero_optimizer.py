@@ -1,9 +1,10 @@
-"""Each rank keeps the states of its share of the parameters, and updates those (ZeRO-1).
+"""Each rank has the optimizer states of its share of the parameters, and updates that share
+(ZeRO-1).
 
-torch's ZeroRedundancyOptimizer deals the parameters out, steps each rank's own by an optimizer of
-the program's class, and sends them to the others. The program's optimizer stays what the program
-calls, with the settings of its groups as they are at each step; its `state_dict` is that of the
-whole, gathered from all ranks.
+torch's ZeroRedundancyOptimizer distributes the parameters, steps each rank's share with an
+optimizer of the program's class, and broadcasts the results. The program continues to call its own
+optimizer, whose group settings are read at each step. Its `state_dict` is complete, gathered from
+all ranks.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from ullage.record.owners.module_trees import live_owners
-from ullage.techniques.means.optimizer_parts import check_steps_in_parts
+from ullage.techniques.means.optimizer_parts import check_steps_in_parts, parameters_of
 from ullage.techniques.means.own_step import OwnStep
 from ullage.techniques.means.rank_groups import join
 from ullage.techniques.means.stored_states import is_values
@@ -36,11 +37,11 @@ def _apply(target: Target, _: Action) -> None:
             ZERO_OPTIMIZER.refuse(
                 "its optimizer has states already; load them after the plan is applied"
             )
-        _Dealt(optimizer).apply(target)
+        _Distributed(optimizer).apply(target)
 
 
 def _is_averaged(model: Any) -> bool:
-    """Whether a DistributedDataParallel holds the model."""
+    """Whether a DistributedDataParallel wraps the model."""
     import torch
 
     wrapper = torch.nn.parallel.DistributedDataParallel
@@ -51,8 +52,8 @@ def _is_averaged(model: Any) -> bool:
     )
 
 
-class _Dealt:
-    """An optimizer whose states are dealt out."""
+class _Distributed:
+    """An optimizer whose states are distributed over the ranks."""
 
     def __init__(self, optimizer: Any) -> None:
         from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -68,7 +69,7 @@ class _Dealt:
         self._share_groups()
 
     def apply(self, target: Target) -> None:
-        """Has the optimizer step its share until the changes are undone."""
+        """Makes the optimizer step only its share, until the changes are undone."""
         optimizer, changes = self._optimizer, target.changes
         changes.on_undo(self._give_back)
         OwnStep(optimizer, self._whole.step).apply(changes)
@@ -77,25 +78,25 @@ class _Dealt:
         changes.hook(optimizer.register_load_state_dict_post_hook(self._share_groups))
 
     def _gather(self, _: Any, states: dict[str, Any]) -> dict[str, Any]:
-        """The states of the whole, on every rank: each of them may be the one that saves them."""
+        """The complete states, on every rank: any rank may be the one that saves them."""
         import torch
         from torch import distributed
 
         own = {
             number: {
-                name: one.cpu() if isinstance(one, torch.Tensor) else one
-                for name, one in self._whole.optim.state[parameter].items()
+                name: state.cpu() if isinstance(state, torch.Tensor) else state
+                for name, state in self._whole.optim.state[parameter].items()
             }
-            for number, parameter in enumerate(_parameters(self._optimizer))
+            for number, parameter in enumerate(parameters_of(self._optimizer))
             if parameter in self._whole.optim.state
         }
         parts: list[Any] = [None] * distributed.get_world_size()
         distributed.all_gather_object(parts, own)
-        found = {number: of for part in parts for number, of in part.items()}
-        return {**states, "state": dict(sorted(found.items()))}
+        whole_states = {number: of for part in parts for number, of in part.items()}
+        return {**states, "state": dict(sorted(whole_states.items()))}
 
     def _deal(self, _: Any, states: dict[str, Any]) -> dict[str, Any]:
-        """Keeps what is this rank's of whole states."""
+        """Takes this rank's share of complete states."""
         self._whole.load_state_dict({**states, "state": dict(states["state"])})
         return {**states, "state": {}}
 
@@ -103,29 +104,25 @@ class _Dealt:
         self._whole.param_groups = self._optimizer.param_groups
 
     def _give_back(self) -> None:
-        """The whole states, to the optimizer of the program."""
-        found = self._gather(None, self._optimizer.state_dict())["state"]
-        for number, parameter in enumerate(_parameters(self._optimizer)):
-            if number in found:
+        """Returns the complete states to the program's optimizer."""
+        whole_states = self._gather(None, self._optimizer.state_dict())["state"]
+        for number, parameter in enumerate(parameters_of(self._optimizer)):
+            if number in whole_states:
                 self._optimizer.state[parameter] = {
-                    name: one.to(parameter.device) if is_values(one) else one
-                    for name, one in found[number].items()
+                    name: state.to(parameter.device) if is_values(state) else state
+                    for name, state in whole_states[number].items()
                 }
-
-
-def _parameters(optimizer: Any) -> list[Any]:
-    return [one for group in optimizer.param_groups for one in group["params"]]
 
 
 ZERO_OPTIMIZER = Technique(
     name=_NAME,
-    does="keeps a share of the optimizer's states on each rank (ZeRO-1)",
+    does="stores a share of the optimizer states on each rank (ZeRO-1)",
     precondition=(
-        "the optimizer updates each parameter by itself, and gradients are those of all ranks"
+        "the optimizer updates each parameter independently, and gradients are averaged over ranks"
     ),
     proof=(
-        "it is one of torch.optim, without closures; the program must not share its training "
-        "out itself"
+        "its class must be in torch.optim, and it takes no closures; the program must not "
+        "distribute its training itself"
     ),
     semantics=Semantics.SAME,
     place=Place.OPTIMIZER,

@@ -1,4 +1,4 @@
-"""What the test of docs/pytest.md imports."""
+"""What the test of docs/guide/pytest.md imports."""
 
 import torch
 from torch import Tensor, nn

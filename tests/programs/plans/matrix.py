@@ -238,14 +238,14 @@ def drawn(number):
 
 PAGE = """# Each technique on each kind of model
 
-Written by `PYTHONPATH=src python tests/programs/plans/matrix.py {command}` on {date}, with torch
-{torch} on the CPU, in float64.
+Made by `python tests/programs/plans/matrix.py {command}` on {date} with torch {torch}
+on the CPU, in float64, and `PYTHONPATH=src`.
 
 Each case is drawn: a technique of the same mathematics, a kind of model with its sizes and seed,
 the modules that are treated, settings, optimizer, loss and training loop. It is trained three steps
 under the technique and without. *Applied* is a case whose losses agree to 1e-5, and whose
 parameters, buffers and random numbers agree to 1e-9 at the end; *refused* is one that the plan
-said it does not go with, be it for the model, the modules that were drawn, or the loop. The table
+refused, because of the model, the modules that were drawn, or the loop. The table
 has how often a technique was applied and how often refused. flash_attention is for models of
 transformers and timm, of which none is here (`tests/phantom/test_plan_arithmetic.py` has some).
 """

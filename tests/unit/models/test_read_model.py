@@ -104,7 +104,7 @@ def test_what_published_configurations_leave_out_is_the_librarys_default() -> No
         ({"layer_types": ["full_attention"]}, ["'layer_types'", "found 1", "num_hidden_layers=4"]),
         ({"layer_types": ["full"] * 4}, ["'layer_types'", "'full'", "full_attention"]),
         ({"layer_types": ["sliding_attention"] * 4}, ["'sliding_window'", "add it"]),
-        ({"intermediate_size": None}, ["'intermediate_size'", "not there", "add it"]),
+        ({"intermediate_size": None}, ["'intermediate_size'", "missing", "add it"]),
     ],
 )  # fmt: skip
 def test_an_error_names_the_field_and_the_remedy(fields: dict[str, Any], words: list[str]) -> None:

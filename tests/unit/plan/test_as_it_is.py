@@ -18,7 +18,8 @@ from ullage.plan.costs.measure import RunRequest
 from ullage.report.fit import fit_document, render_fit
 from ullage.report.fit_page import render_fit_page
 from ullage.techniques.applying.outcome import read_outcome
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.plan import Plan
 
 GPU = find_gpu("t4")
 GIB = 2**30

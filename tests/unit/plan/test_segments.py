@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from ullage.estimate.training.checkpointing import checkpointed_peak, least_checkpointed_peak
 from ullage.plan.sizes.segments import Chain, least_peak, peak_of
-from ullage.techniques.checkpoint_segments import even_lengths, read_lengths
+from ullage.techniques.checkpoint_segments import read_lengths
+from ullage.techniques.means.tiling import even_lengths
 
 SIZES = st.lists(st.tuples(*[st.integers(0, 9)] * 3), min_size=1, max_size=9)
 

@@ -16,7 +16,7 @@ from ullage.plan.launchers import sharded_search
 from ullage.plan.launchers.sharded_search import RunRequest, ShardedSearch
 from ullage.plan.launchers.shardings import Engine, OnHost, Sharding
 from ullage.techniques.applying.outcome import Outcome
-from ullage.techniques.plan import MadeFor
+from ullage.techniques.made_for import MadeFor
 from ullage.units import GIB
 
 DDP, FSDP2 = Sharding(Engine.DDP, 0), Sharding(Engine.FSDP2, 3)

@@ -24,8 +24,11 @@ def test_both_names_of_the_variable_are_set() -> None:
 
 
 def test_settings_that_go_together_stand_in_one_text() -> None:
-    found = variables(max_split_size_mb=256, garbage_collection_threshold=0.8)
-    assert found["PYTORCH_ALLOC_CONF"] == "max_split_size_mb:256,garbage_collection_threshold:0.8"
+    settings_of = variables(max_split_size_mb=256, garbage_collection_threshold=0.8)
+    assert (
+        settings_of["PYTORCH_ALLOC_CONF"]
+        == "max_split_size_mb:256,garbage_collection_threshold:0.8"
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,9 +37,12 @@ def test_settings_that_go_together_stand_in_one_text() -> None:
         ({}, "sets nothing"),
         ({"max_split_size_mb": 20}, "more than 20"),
         ({"max_split_size_mb": -1}, "0 or more"),
-        ({"roundup_power2_divisions": 3}, "powers of two"),
+        ({"roundup_power2_divisions": 3}, "a power of two"),
         ({"garbage_collection_threshold": 1.0}, "below 1"),
-        ({"expandable_segments": True, "max_split_size_mb": 128}, "never split"),
+        (
+            {"expandable_segments": True, "max_split_size_mb": 128},
+            "no effect on expandable segments",
+        ),
         ({"expandable_segments": True, "garbage_collection_threshold": 0.5}, "choose one"),
         ({"expandable_segments": 1}, "expected bool"),
         ({"backend": "native"}, "no setting"),

@@ -76,9 +76,9 @@ class Gpu:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    made = Gpu()
-    monkeypatch.setitem(sys.modules, "torch", made)
-    return made
+    gpu = Gpu()
+    monkeypatch.setitem(sys.modules, "torch", gpu)
+    return gpu
 
 
 def has_ended(gpu: Gpu, tensor: Tensor) -> bool:
@@ -123,11 +123,11 @@ def test_states_are_there_when_their_part_begins(gpu: Gpu) -> None:
 
 def test_states_leave_while_the_next_part_is_stepped_and_no_longer(gpu: Gpu) -> None:
     store, parameters = _HostStore(set()), [Tensor(gpu, "cuda:0") for _ in range(3)]
-    kept = [Tensor(gpu, "cpu") for _ in parameters]
-    for index, (parameter, home) in enumerate(zip(parameters, kept, strict=True)):
+    host_states = [Tensor(gpu, "cpu") for _ in parameters]
+    for index, (parameter, home) in enumerate(zip(parameters, host_states, strict=True)):
         gpu.program.work(f"step {index}")
         store.keep({parameter: {"moment": Tensor(gpu, "cuda:0")}}, {parameter: {"moment": home}})
         assert home.before_copy is not None and f"step {index}" in home.before_copy
-    assert [has_ended(gpu, home) for home in kept] == [True, True, False]
+    assert [has_ended(gpu, home) for home in host_states] == [True, True, False]
     store.end()
-    assert has_ended(gpu, kept[2])
+    assert has_ended(gpu, host_states[2])

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ullage.techniques.applying.outcome import Outcome, State, note, read_outcome
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.plan import Plan
 from ullage.techniques.replaying.outcome import Replayed, write_replayed
 from ullage.techniques.technique import Action
 

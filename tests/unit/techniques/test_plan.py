@@ -12,7 +12,8 @@ import pytest
 import ullage
 from ullage.errors import PlanError, SpecError
 from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.plan import Foreseen, MadeFor, Plan, public_version
+from ullage.techniques.made_for import MadeFor, public_version
+from ullage.techniques.plan import Foreseen, Plan
 from ullage.techniques.technique import Action, Place
 
 MADE_FOR = MadeFor("2.15.0+cu132", "GPT", 1_000, {"h.0": "Block", "h.1": "Block"}, "AdamW")
@@ -53,12 +54,12 @@ def changed(*path: Any, to: Any) -> str:
 
 
 WRONG = {
-    "an unknown field": (changed("speed", to=1), "a plan has 'speed', which is not known"),
+    "an unknown field": (changed("speed", to=1), "a plan has the unknown field 'speed'"),
     "an unknown field of an action": (
-        changed("actions", 0, "module", to="h.0"), "an action has 'module', which is not known"
+        changed("actions", 0, "module", to="h.0"), "an action has the unknown field 'module'"
     ),
     "an unknown field of the program": (
-        changed("made_for", "kind", to="GPT"), "made_for has 'kind'"
+        changed("made_for", "kind", to="GPT"), "made_for has the unknown field 'kind'"
     ),
     "an unknown technique": (
         changed("actions", 0, "technique", to="checkpunt"), "there is no technique 'checkpunt'"
@@ -90,7 +91,7 @@ WRONG = {
         changed("actions", 0, "modules", to=[0]), "a path of modules is 0; expected str"
     ),
     "no modules where some are wanted": (
-        changed("actions", 0, "modules", to=[]), "'checkpoint' names modules"
+        changed("actions", 0, "modules", to=[]), "'checkpoint' needs module paths"
     ),
     "no program": (json.dumps({**PLAN.document, "made_for": {}}), "lacks the field 'torch'"),
     "a list": ("[]", "a plan is .*; expected dict"),
@@ -123,16 +124,16 @@ def test_a_technique_is_named_once_for_a_module() -> None:
 
 
 EXCLUDING = [
-    (one.name, other)
-    for one in TECHNIQUES.values()
-    for other in one.excludes
-    if one.place is not Place.MODULES and TECHNIQUES[other].place is not Place.MODULES
+    (technique.name, other)
+    for technique in TECHNIQUES.values()
+    for other in technique.excludes
+    if technique.place is not Place.MODULES and TECHNIQUES[other].place is not Place.MODULES
 ]
 
 
-@pytest.mark.parametrize("one,other", EXCLUDING)
-def test_techniques_that_do_not_go_together_are_refused(one: str, other: str) -> None:
-    for names in ((one, other), (other, one)):
+@pytest.mark.parametrize("first,other", EXCLUDING)
+def test_techniques_that_do_not_go_together_are_refused(first: str, other: str) -> None:
+    for names in ((first, other), (other, first)):
         with pytest.raises(PlanError, match="do not go together"):
             Plan(tuple(Action(name) for name in names), MADE_FOR)
 
@@ -153,7 +154,7 @@ def test_a_program_that_is_the_same_differs_in_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes,said",
+    "changes,difference",
     [
         ({"torch": "2.14.0+cu132"}, "torch is 2.14.0, and was 2.15.0"),
         ({"model": "BERT"}, "the model is BERT, and was GPT"),
@@ -164,8 +165,8 @@ def test_a_program_that_is_the_same_differs_in_nothing() -> None:
         ({"modules": {"h.0": "Block", "h.1": "Linear"}}, "h.1 is a Linear, and was a Block"),
     ],
 )
-def test_a_program_that_differs_is_told(changes: dict[str, Any], said: str) -> None:
-    assert MADE_FOR.differences(replace(MADE_FOR, **changes)) == [said]
+def test_a_program_that_differs_is_told(changes: dict[str, Any], difference: str) -> None:
+    assert MADE_FOR.differences(replace(MADE_FOR, **changes)) == [difference]
 
 
 def test_a_version_is_compared_without_what_it_was_built_for() -> None:
@@ -185,5 +186,8 @@ def test_what_a_plan_sets_in_the_environment_is_what_its_techniques_set() -> Non
 
 def test_of_many_differences_some_are_named() -> None:
     modules = {f"h.{number}": "Block" for number in range(9)}
-    said = replace(MADE_FOR, modules=modules).differences(replace(MADE_FOR, modules={}))
-    assert said == [*(f"there is no module h.{number}" for number in range(3)), "and so 6 more"]
+    texts = replace(MADE_FOR, modules=modules).differences(replace(MADE_FOR, modules={}))
+    assert texts == [
+        *(f"there is no module h.{number}" for number in range(3)),
+        "and 6 more like it",
+    ]

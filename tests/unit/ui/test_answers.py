@@ -64,7 +64,7 @@ def test_a_model_is_turned() -> None:
         ({"depth": 0}, "at least 1"),
         ({"width": 1000}, "multiple of"),
         ({"config": []}, "expected an object"),
-        ({"config": {"model_type": "llama"}}, "it is not there; add it"),
+        ({"config": {"model_type": "llama"}}, "it is missing; add it"),
         ({"config": {"model_type": "alpaca"}}, "model_type"),
         ({"recipe": {"length": 512, "batch": 0}}, "batch: found 0"),
         ({"recipe": {"length": 512, "precision": "fp12"}}, "precision"),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ullage.errors import SpecError
 from ullage.models.layers import Model, Part
 
-__all__ = ["slot_bytes"]
+__all__ = ["DEFAULT_RANK", "slot_bytes"]
+
+DEFAULT_RANK: Final = 16
+"""max_lora_rank of vLLM 0.32 where the user gives none."""
 
 _TARGETS = (Part.ATTENTION, Part.MLP, Part.RECURRENT)
 
@@ -24,10 +29,10 @@ def slot_bytes(
     Source: Hu et al. 2021, arXiv:2106.09685; vLLM 0.32, lora/layers (lora_a_stacked).
 
     Args:
-        model: it.
+        model: the one that the adapters are for.
         max_rank: max_lora_rank; smaller adapters are padded to it.
         slots: max_loras.
-        tensor_parallel: ranks.
+        tensor_parallel: GPUs that share every layer.
         element: bytes of an element.
 
     Raises:

@@ -1,4 +1,4 @@
-"""On which GPUs a server holds what it is to hold, and how many of each it takes.
+"""On which GPUs a server fits, and how many of each it needs.
 
 for row in rank_for_serving(config, ServingPlan(context=8192, users=16), load_catalog()):
     print(row.gpu, row.count, row.users)
@@ -32,7 +32,7 @@ class ServingRow:
         count: how many it takes, which share every layer; None: more than 8, or than the model's
             layers can be divided by.
         capacity_bytes: what one has.
-        users: requests of the plan's context that fit at least, on so many.
+        users: requests of the plan's context that fit at least, on that number of GPUs.
     """
 
     gpu: str
@@ -55,19 +55,21 @@ def rank_for_serving(
 
 
 def _row(config: Config, plan: ServingPlan, gpu: Gpu) -> ServingRow:
-    found = estimate_serving(config, replace(plan, gpu=gpu, tensor_parallel=1))
+    estimate = estimate_serving(config, replace(plan, gpu=gpu, tensor_parallel=1))
     for count in _COUNTS:
-        if found.verdict is Verdict.FITS:
-            return ServingRow(gpu.slug, found.plan.tensor_parallel, gpu.total_bytes, found.users[0])
+        if estimate.verdict is Verdict.FITS:
+            return ServingRow(
+                gpu.slug, estimate.plan.tensor_parallel, gpu.total_bytes, estimate.users[0]
+            )
         larger = _divided(config, replace(plan, gpu=gpu, tensor_parallel=2 * count))
         if larger is None or count == _COUNTS[-1]:
             break
-        found = larger
-    return ServingRow(gpu.slug, None, gpu.total_bytes, found.users[0])
+        estimate = larger
+    return ServingRow(gpu.slug, None, gpu.total_bytes, estimate.users[0])
 
 
 def _divided(config: Config, plan: ServingPlan) -> ServingEstimate | None:
-    """On several GPUs; None where the layers cannot be divided by so many."""
+    """The estimate on several GPUs; None where their number does not divide the layers."""
     try:
         return estimate_serving(config, plan)
     except SpecError:

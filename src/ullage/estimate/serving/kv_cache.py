@@ -29,8 +29,8 @@ class Precision:
     """How keys and values are stored.
 
     Attributes:
-        bits: of an element.
-        scale_bytes: of each head's key, and of its value, for each token.
+        bits: bits of an element.
+        scale_bytes: bytes of the scales of each head's key, and of its value, for each token.
         group: elements that share a scale of one byte; 0: none do.
         latent_bytes: of a packed latent of 512 + 64 elements with its scales; None: it is stored
             as the bits say; 0: the latent cannot be stored so.
@@ -125,7 +125,7 @@ def state_bytes(
     Source: Dao & Gu 2024, arXiv:2405.21060; vLLM 0.32, layers/mamba/mamba_utils.py.
 
     Args:
-        layer: it.
+        layer: the layer that keeps them.
         tensor_parallel: ranks.
         element: bytes of an element of the convolution's inputs.
         state_element: and of the state.
@@ -147,14 +147,14 @@ def request_bytes(
     """The least that a layer must keep for a request of a context length, on one rank.
 
     Counts: token_bytes of each token that the layer still sees, or state_bytes.
-    Ignores: rounding up to blocks, and tokens beyond a window that an engine has not let go of yet.
+    Ignores: rounding up to blocks, and tokens beyond a window that an engine has not freed yet.
     Error: none as a least; engines/ has what they charge.
     Source: that of token_bytes and state_bytes.
 
     Args:
-        layer: it.
+        layer: the layer that keeps them.
         context: tokens read and written.
-        precision: of keys and values.
+        precision: precision of keys and values.
         tensor_parallel: ranks.
         encoded: positions of the encoder's output; None: as many as the model's encoder gives.
 

@@ -22,19 +22,19 @@ VOCAB_MULTIPLE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How the matrices of linear layers are stored; the rest keeps `plain_bytes`.
+    """How the matrices of linear layers are stored; all other weights take `plain_bytes`.
 
     Attributes:
-        bits: of a weight.
+        bits: bits of a weight.
         group: weights along a row that share a scale; 0: none do.
-        group_bits: of that scale, with a zero point where there is one.
-        row_bytes: of scales of a whole row.
-        matrix_bytes: of scales of a whole matrix.
-        tile: a square of so many rows and columns shares a scale of 4 bytes; 0: none does.
-        is_experts_only: other matrices stay plain.
-        plain_bytes: of an element of everything else.
-        what: it, in words.
-        source: of the rule.
+        group_bits: bits of that scale, with a zero point where there is one.
+        row_bytes: bytes of the scales of a whole row.
+        matrix_bytes: bytes of the scales of a whole matrix.
+        tile: rows and columns of a square that shares a scale of 4 bytes; 0: there are no tiles.
+        is_experts_only: only the experts' matrices are in this format.
+        plain_bytes: bytes of an element of all other weights.
+        what: the format in words.
+        source: where the format is defined.
     """
 
     bits: int
@@ -95,21 +95,25 @@ def find_format(config: Config) -> str:
     """
     if not config.has("quantization_config"):
         return "bf16"
-    asked = config.part("quantization_config")
-    method: str = asked.text("quant_method")
-    bits = asked.number("bits", default=4)
-    if method in ("gptq", "awq") and bits == 4 and asked.number("group_size", default=128) == 128:
+    quantisation = config.part("quantization_config")
+    method: str = quantisation.text("quant_method")
+    bits = quantisation.number("bits", default=4)
+    if (
+        method in ("gptq", "awq")
+        and bits == 4
+        and quantisation.number("group_size", default=128) == 128
+    ):
         return method
     if method == "fp8":
-        return "fp8-block" if asked.has("weight_block_size") else "fp8"
+        return "fp8-block" if quantisation.has("weight_block_size") else "fp8"
     if method == "mxfp4":
         return method
-    if method == "bitsandbytes" and asked.flag("load_in_8bit", default=False):
+    if method == "bitsandbytes" and quantisation.flag("load_in_8bit", default=False):
         return "int8"
     if method == "bitsandbytes":
-        has_double = asked.flag("bnb_4bit_use_double_quant", default=False)
+        has_double = quantisation.flag("bnb_4bit_use_double_quant", default=False)
         return "nf4-double" if has_double else "nf4"
-    raise asked.wrong(
+    raise quantisation.wrong(
         "quant_method", f"found {method!r} in this form, which is not known; name the format of "
         f"the weights: {', '.join(FORMATS)}",
     )  # fmt: skip
@@ -137,11 +141,11 @@ def weight_bytes(
             f"weights={quantisation!r} is not a format; expected one of {', '.join(FORMATS)}"
         )
     model.check_tensor_parallel(tensor_parallel)
-    found: dict[Part, int] = {}
+    sizes: dict[Part, int] = {}
     for weight in model.weights:
         size = _bytes_of(weight, form, tensor_parallel, model.vocab)
-        found[weight.part] = found.get(weight.part, 0) + size
-    return found
+        sizes[weight.part] = sizes.get(weight.part, 0) + size
+    return sizes
 
 
 def _bytes_of(weight: Weight, form: Format, ranks: int, vocab: int) -> int:

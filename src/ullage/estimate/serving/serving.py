@@ -7,7 +7,7 @@
         print(term.name, term.bytes, term.source)
 
 The layout of the cache is exact, given its bytes; the bytes are an interval, because activations,
-CUDA graphs and the driver's context are. See docs/serving.md.
+CUDA graphs and the driver's context are. See docs/results/serving.md.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ullage.errors import SpecError
+from ullage.estimate.serving.adapters import DEFAULT_RANK, slot_bytes
 from ullage.estimate.serving.engines import transformers, vllm
 from ullage.estimate.serving.kv_cache import PRECISIONS, request_bytes, token_bytes
 from ullage.estimate.serving.model_weights import find_format, weight_bytes
@@ -52,7 +53,8 @@ def estimate_serving(config: Config, plan: ServingPlan) -> ServingEstimate:
     the KV cache as the engine lays it out.
     Ignores: other processes on the GPU; images and audio of a request; the sampler's memory for
     prompt_logprobs; pipeline and expert parallelism.
-    Error: layout none (docs/serving.md); the bytes for the cache as the terms' intervals say.
+    Error: layout none (docs/results/serving.md); the bytes for the cache: those of the
+    terms' intervals.
     Source: of each term, its `source`.
 
     Raises:
@@ -62,6 +64,10 @@ def estimate_serving(config: Config, plan: ServingPlan) -> ServingEstimate:
     model.check_tensor_parallel(plan.tensor_parallel)
     if plan.weights == "auto":
         plan = replace(plan, weights=find_format(config))
+    if plan.lora_slots:
+        rank = plan.lora_rank or DEFAULT_RANK
+        slots = slot_bytes(model, rank, plan.lora_slots, plan.tensor_parallel)
+        plan = replace(plan, lora_rank=rank, lora_bytes=slots)
     if plan.gpu is None:
         return _without_gpu(config, model, plan)
     engine = _vllm if plan.engine == "vllm" else _transformers
@@ -73,12 +79,12 @@ def _groups(model: Model, plan: ServingPlan) -> tuple[KvGroup, ...]:
     for layer in model.layers:
         counts[layer] = counts.get(layer, 0) + 1
     ranks, kv = plan.tensor_parallel, plan.precision
-    found = []
+    groups = []
     for layer, count in counts.items():
         needed = request_bytes(layer, plan.context, kv, ranks, _encoded(model, plan, plan.context))
         each = token_bytes(layer, kv, ranks)
-        found.append(KvGroup(_name(layer), count, count * each, count * needed))
-    return tuple(found)
+        groups.append(KvGroup(_name(layer), count, count * each, count * needed))
+    return tuple(groups)
 
 
 def _encoded(model: Model, plan: ServingPlan, context: int) -> int | None:
@@ -105,9 +111,11 @@ def _weight_terms(model: Model, plan: ServingPlan) -> list[Term]:
     total = sum(parts.values())
     what = ", ".join(f"{part.value} {format_bytes(size)}" for part, size in parts.items() if size)
     terms = [Term("weights", total, total, total, what, "counted from the configuration")]
-    held = plan.draft_bytes + plan.lora_bytes
-    if held:
-        terms.append(Term("adapters and drafts", held, held, held, "as the plan says", "the plan"))
+    extra = plan.draft_bytes + plan.lora_bytes
+    if extra:
+        slots = f"{plan.lora_slots} LoRA slots of rank {plan.lora_rank}"
+        what = slots if plan.lora_slots else "as the plan says"
+        terms.append(Term("adapters and drafts", extra, extra, extra, what, "the plan"))
     return terms
 
 
@@ -157,11 +165,11 @@ def _vllm(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> ServingE
     pools = partial(_blocks, model, settings)
     if plan.kv_bytes is None:
         terms.append(Term("KV cache", likely, low, high, "the rest", "what the others leave"))
-        found = tuple(max(0, size) for size in (low, likely, high))
+        kv_bytes = tuple(max(0, size) for size in (low, likely, high))
     else:
         terms.append(Term("left free", likely, low, high, "the rest", "what the others leave"))
-        found = (plan.kv_bytes,) * 3
-    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=found)
+        kv_bytes = (plan.kv_bytes,) * 3
+    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=kv_bytes)
 
 
 def _cache_or_margin(plan: ServingPlan, gpu: Gpu, usual: float) -> Term:
@@ -227,9 +235,9 @@ def _generate(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> Serv
     likely, low, high = _rest(gpu, terms)
     terms.append(Term("KV cache", likely, low, high, "caches, and the prompts that are read",
                       "what the others leave"))  # fmt: skip
-    found = tuple(max(0, size) for size in (low, likely, high))
+    kv_bytes = tuple(max(0, size) for size in (low, likely, high))
     pools = partial(_requests, model, plan)
-    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=found)
+    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=kv_bytes)
 
 
 def _transformers(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> ServingEstimate:
@@ -244,18 +252,18 @@ def _transformers(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> 
     sectors = transformers.lay_out(model, plan.context, plan.tensor_parallel, batched)
     likely, low, high = _rest(gpu, terms)
     frees = (low, likely, high)
-    found = [sectors.pool_bytes(int(share * max(0, free))) for free in frees]
-    working = [int(share * max(0, free)) - pool for free, pool in zip(frees, found, strict=True)]
+    kv_bytes = [sectors.pool_bytes(int(share * max(0, free))) for free in frees]
+    working = [int(share * max(0, free)) - pool for free, pool in zip(frees, kv_bytes, strict=True)]
     terms.append(Term("working memory", working[1], min(working), max(working),
                       f"inputs, activations and masks of {batched:,} tokens a step",
                       "transformers 5.23, continuous_batching/cache.py"))  # fmt: skip
     left = [free - int(share * max(0, free)) for free in frees]
     terms.append(Term("left free", left[1], min(left), max(left), f"{1 - share:.0%} of the rest",
                       f"max_memory_percent={share:g}"))  # fmt: skip
-    terms.append(Term("KV cache", found[1], found[0], found[2], "the rest",
+    terms.append(Term("KV cache", kv_bytes[1], kv_bytes[0], kv_bytes[2], "the rest",
                       "what the others leave"))  # fmt: skip
     pools = partial(_sectors, sectors)
-    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=tuple(found))
+    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=tuple(kv_bytes))
 
 
 def _finish(
@@ -289,17 +297,17 @@ def _finish(
 
 def _judge(plan: ServingPlan, users: tuple[int, ...], terms: list[Term]) -> tuple[Verdict, str]:
     low, likely, high = users
-    wanted = plan.users or 1
-    asked = f"{wanted:,} request{'s' if wanted > 1 else ''} of {plan.context:,} tokens"
+    num_users = plan.users or 1
+    requests = f"{num_users:,} request{'s' if num_users > 1 else ''} of {plan.context:,} tokens"
     if terms[-1].high_bytes <= 0:
         return Verdict.DOES_NOT_FIT, "the other terms take more than the GPU has: nothing is left"
-    if low >= wanted and plan.kv_bytes is not None and terms[-1].low_bytes < 0:
+    if low >= num_users and plan.kv_bytes is not None and terms[-1].low_bytes < 0:
         return Verdict.MAY_FIT, "the other terms may take more than the cache leaves of the GPU"
-    if low >= wanted:
-        return Verdict.FITS, f"{asked}: at least {low:,} fit at once"
-    if high >= wanted:
-        return Verdict.MAY_FIT, f"{asked}: {likely:,} are likely to fit, {low:,} to {high:,} may"
-    return Verdict.DOES_NOT_FIT, f"{asked}: at most {high:,} fit at once"
+    if low >= num_users:
+        return Verdict.FITS, f"{requests}: at least {low:,} fit at once"
+    if high >= num_users:
+        return Verdict.MAY_FIT, f"{requests}: {likely:,} are likely to fit, {low:,} to {high:,} may"
+    return Verdict.DOES_NOT_FIT, f"{requests}: at most {high:,} fit at once"
 
 
 def find_longest(pools: _Pools, kv_bytes: int, most: int) -> int:

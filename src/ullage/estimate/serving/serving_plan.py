@@ -1,4 +1,4 @@
-"""What is asked of a serving engine, and the records of the answer: see serving.py."""
+"""How a model is to be served, and the records of the answer: see serving.py."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ class ServingPlan:
     """How a model is to be served.
 
     Attributes:
-        gpu: on which; None: the catalogue is not asked, and only what each request needs is told.
+        gpu: the GPU to serve on; None: only what each request needs is estimated.
         context: tokens of the longest request, prompt and answer together (max_model_len).
         users: requests of that length at once; None: as many as fit.
         tensor_parallel: GPUs that share every layer.
         engine: "vllm" or "transformers" (continuous batching).
         engine_version: such as "0.32.0"; None: that of the rules.
-        weights: a format of serving/model_weights.py, or "auto": what the checkpoint is in.
+        weights: a format of serving/model_weights.py, or "auto": the checkpoint's format.
         kv: a precision of estimate/serving/kv_cache.py, or "auto": 16 bits.
         block_size: tokens of a block; None: the engine's default.
         utilization: share of the GPU that the engine takes; None: its default.
-        kv_bytes: for vLLM's cache on each GPU, such as a start has printed; None: what the other
-            terms leave.
-        has_prefix_caching: the engine finds earlier requests' blocks again.
-        max_batched_tokens: of one step; None: the engine's default for the GPU.
+        kv_bytes: bytes for vLLM's cache on each GPU, as a start of vLLM prints them; None: what the
+            other terms leave.
+        has_prefix_caching: the engine reuses blocks of earlier requests (prefix cache).
+        max_batched_tokens: tokens of one step; None: the engine's default for the GPU.
         max_seqs: requests of one step; None: the engine's default for the GPU.
         has_graphs: CUDA graphs are captured (not enforce_eager).
-        is_async: steps are scheduled while the one before still runs.
-        speculated: tokens that are proposed ahead in each step.
-        draft_bytes: weights of what proposes them, and other bytes that are held all the time.
-        lora_bytes: of adapter slots (estimate/serving/adapters.py).
-        encoded: positions of an encoder-decoder's input; None: the most it takes.
+        is_async: a step is scheduled while the previous one still runs.
+        speculated: tokens that a draft proposes in each step (speculative decoding).
+        draft_bytes: weights of the draft, and other memory that is in use all the time.
+        lora_slots: adapters that vLLM keeps on the GPU at once (max_loras); 0: LoRA is off.
+        lora_rank: the largest rank of an adapter (max_lora_rank); None: vLLM's default, 16.
+        lora_bytes: memory of the adapter slots; computed where lora_slots is given.
+        encoded: positions of an encoder-decoder's input; None: the most it accepts.
     """
 
     gpu: Gpu | None = None
@@ -66,18 +68,25 @@ class ServingPlan:
     draft_bytes: int = 0
     lora_bytes: int = 0
     encoded: int | None = None
+    lora_slots: int = 0
+    lora_rank: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what no plan can be."""
+        """Refuses plans that are not possible."""
         least = {"context": 1, "users": 1, "tensor_parallel": 1, "block_size": 1}
         least |= {"max_batched_tokens": 1, "max_seqs": 1, "kv_bytes": 1, "speculated": 0}
         least |= {"draft_bytes": 0, "lora_bytes": 0, "encoded": 0}
+        least |= {"lora_slots": 0, "lora_rank": 1}
         for name, lowest in least.items():
             value = getattr(self, name)
             if value is not None and value < lowest:
                 raise SpecError(f"{name}: found {value}, expected at least {lowest}")
         if self.engine not in ENGINES:
             raise SpecError(f"engine: found {self.engine!r}, expected {' or '.join(ENGINES)}")
+        if self.lora_slots and self.engine != "vllm":
+            raise SpecError("lora_slots: only vLLM has LoRA slots; leave out engine, or lora_slots")
+        if self.lora_rank is not None and not self.lora_slots:
+            raise SpecError("lora_rank: there are no slots of that rank; add lora_slots")
         if self.kv != "auto" and self.kv not in PRECISIONS:
             raise SpecError(f"kv: found {self.kv!r}, expected auto, {', '.join(PRECISIONS)}")
         if self.utilization is not None and not 0 < self.utilization <= 1:
@@ -85,7 +94,7 @@ class ServingPlan:
 
     @property
     def precision(self) -> str:
-        """Of keys and values."""
+        """The precision of keys and values."""
         return "bf16" if self.kv == "auto" else self.kv
 
 
@@ -95,8 +104,8 @@ class KvGroup:
 
     Attributes:
         name: such as "sliding window of 1,024".
-        num_layers: how many.
-        token_bytes: that they keep for each token they see, on one rank.
+        num_layers: number of these layers.
+        token_bytes: bytes that they keep for each token they see, on one rank.
         request_bytes: the least that a request of the plan's context needs in them, on one rank.
     """
 
@@ -119,25 +128,25 @@ class ServingEstimate:
     """What serving a model needs on one GPU.
 
     Attributes:
-        model: the name by which it was asked for.
-        num_parameters: of the model, all ranks together.
-        plan: how it is served.
-        capacity_bytes: of the GPU; None where none was given.
+        model: the name that the user gave.
+        num_parameters: parameters of the model, all ranks together.
+        plan: how the model is served.
+        capacity_bytes: memory of the GPU; None where none was given.
         terms: the parts of the GPU's memory; their `bytes` add up to it. Without a GPU: the
             weights alone.
         kv_groups: what the layers keep.
-        kv_bytes: for the cache, (low, likely, high); empty without a GPU.
-        num_blocks: the same of blocks (vLLM) or sectors (transformers).
+        kv_bytes: bytes for the cache, (low, likely, high); empty without a GPU.
+        num_blocks: number of blocks (vLLM) or sectors (transformers), (low, likely, high).
         block_size: tokens of a block.
-        block_bytes: of one block on one rank.
-        tokens: as the engine prints, (low, likely, high).
+        block_bytes: bytes of one block on one rank.
+        tokens: size of the cache in tokens, as the engine prints it, (low, likely, high).
         concurrency: requests of the plan's context, as the engine prints it, (low, likely, high).
         users: whole requests of the plan's context that fit at once, (low, likely, high).
         longest: the longest context for one user, (low, likely, high); never beyond what the model
-            was made for.
-        verdict: None without a GPU.
-        reason: of the verdict, in a sentence.
-        remarks: what was taken for granted or left out, each a sentence.
+            was trained for.
+        verdict: whether the plan fits; None without a GPU.
+        reason: why the verdict is what it is, in a sentence.
+        remarks: assumptions and omissions, each a sentence.
     """
 
     model: str

@@ -1,8 +1,8 @@
-"""What vLLM takes of a GPU beside weights and cache: each an interval, with its cause.
+"""GPU memory of vLLM besides weights and cache: intervals, each with its cause.
 
 vLLM measures these when it starts, and they differ between starts of the same configuration by
-tenths of a GiB. Nothing here is fitted: each end follows from what the source allocates, or from a
-figure that somebody has measured and published.
+tenths of a GiB. Nothing here is fitted: each bound follows from vLLM's source, or from a published
+measurement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Spread", "activations", "batch_defaults", "graphs", "outside"]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """An interval, most likely in the middle."""
+    """An interval with its likely value."""
 
     low_bytes: int
     bytes: int
@@ -57,7 +57,7 @@ def activations(model: Model, batched: int, seqs: int, tensor_parallel: int) -> 
     whichever is more.
     Ignores: attention's workspace; encoders of images and audio.
     Error: not compared with a GPU here. vLLM's own figure moves by 12 % with the state of the
-    compile cache (docs/serving.md).
+    compile cache (docs/results/serving.md).
     Source: vLLM 0.32, v1/worker/gpu_worker.py, gpu_model_runner.py,
     v1/sample/ops/topk_topp_sampler.py.
     """
@@ -93,7 +93,8 @@ def graphs(model: Model, seqs: int) -> Spread:
     geometric middle. The low end has graphs of one of the two kinds alone.
     Ignores: the private pool's tensors, which the largest size holds and the others share.
     Error: not compared with a GPU here; vLLM's own estimate has been wrong by a factor of three.
-    Source: vLLM 0.32, config/compilation.py (51 sizes up to 512); docs/how-it-works.md (a node).
+    Source: vLLM 0.32, config/compilation.py (51 sizes up to 512);
+    docs/design/how-it-works.md (a node).
     """
     most = min(512, 2 * seqs)
     sizes = _SIZES if most >= 512 else 3 + most // 8

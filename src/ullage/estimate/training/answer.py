@@ -1,4 +1,4 @@
-"""What is asked beside the estimate itself: which GPU, how large a batch, what would save most.
+"""Further answers of an estimate: which GPUs fit, the largest batch, which changes save memory.
 
 rank_gpus(config, recipe, load_catalog())
 find_largest(config, recipe, gpu, "batch")
@@ -42,11 +42,11 @@ class GpuRow:
 
     Attributes:
         gpu: its name in the catalogue.
-        count: how many it takes: the recipe's layout's; of one for one GPU as many as fit,
-            sharded with FSDP2; None: more than 64, or than the layout has.
-        capacity_bytes: what one has.
-        bytes, high_bytes: what the job needs of each of them, likely and at most.
-        headroom_bytes: what is left of each at most need; negative where it does not fit.
+        count: GPUs that the job needs: those of the recipe's layout; for a recipe of one GPU, as
+            many as fit it with FSDP2; None: more than 64, or more than the layout has.
+        capacity_bytes: memory of one GPU.
+        bytes, high_bytes: memory that the job needs on each GPU, likely and at most.
+        headroom_bytes: memory that is left on each at most need; negative where it does not fit.
     """
 
     gpu: str
@@ -63,8 +63,8 @@ class Largest:
 
     Attributes:
         knob: "batch", "length" or "image".
-        gpu: on which.
-        value: that fits; None where even 1 does not.
+        gpu: the GPU that it fits on.
+        value: the largest value that fits; None where even 1 does not.
         high_bytes: what it needs at most.
     """
 
@@ -80,10 +80,10 @@ class Knob:
 
     Attributes:
         name: such as "checkpointing full".
-        saved_bytes: less at the peak.
-        more_compute: floating-point operations more in a step, as a share of those now.
-        is_same_training: the mathematics stay as they are.
-        remark: what changes beside memory.
+        saved_bytes: bytes that the peak is lower.
+        more_compute: additional floating-point operations of a step, as a share of today's.
+        is_same_training: the training computes the same.
+        remark: what changes besides memory.
     """
 
     name: str
@@ -95,14 +95,14 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An estimate, with what else was asked.
+    """An estimate, and the further answers that the user asked for.
 
     Attributes:
-        estimate: of the job.
+        estimate: the estimate of the job.
         source: where the model's configuration is from; "" where it is the user's own file.
-        gpus: the catalogue, those that fit first; empty where it was not asked.
-        largest: the largest batch, length or image; None where it was not asked.
-        knobs: changes that save memory, the best bargain first; empty where it was not asked.
+        gpus: the catalogue, GPUs that fit first; empty where the user did not ask.
+        largest: the largest batch, length or image; None where the user did not ask.
+        knobs: changes that save memory, best ratio first; empty where the user did not ask.
     """
 
     estimate: TrainingEstimate
@@ -113,8 +113,8 @@ class Answer:
 
 
 def rank_gpus(config: Config, recipe: Recipe, gpus: Iterable[Gpu]) -> tuple[GpuRow, ...]:
-    """The GPUs on which it fits, the smallest first; then those of which it takes several that
-    shard it with FSDP2, the fewest first; then those of which 64 are not enough.
+    """All GPUs: those that fit the job alone, smallest first; those that need FSDP2 on several,
+    fewest first; then those of which 64 are not enough.
     """
     played = _Played(config, recipe)
     rows = [_row(gpu, played, recipe) for gpu in gpus]
@@ -122,8 +122,8 @@ def rank_gpus(config: Config, recipe: Recipe, gpus: Iterable[Gpu]) -> tuple[GpuR
 
 
 class _Played:
-    """Estimates that are made once for each compute capability: the GPUs of one differ in their
-    size and their context alone.
+    """Estimates, one for each compute capability: GPUs of one capability differ only in their
+    size and their context.
     """
 
     def __init__(self, config: Config, recipe: Recipe) -> None:
@@ -132,16 +132,16 @@ class _Played:
         self.known: dict[tuple[tuple[int, int], int], tuple[int, int]] = {}
 
     def needs(self, gpu: Gpu, count: int) -> tuple[int, int]:
-        """(likely, most) bytes on each of so many GPUs."""
+        """(likely, most) bytes on each GPU of that number."""
         key = (gpu.compute_capability, count)
         if key not in self.known:
             layout = self.recipe.layout
             if count > 1:
                 layout = replace(layout, data=count, sharding="fsdp")
-            one = estimate_training(self.config, replace(self.recipe, layout=layout), gpu)
+            estimate = estimate_training(self.config, replace(self.recipe, layout=layout), gpu)
             self.known[key] = (
-                one.bytes - gpu.context_bytes,
-                one.high_bytes - gpu.context_high_bytes,
+                estimate.bytes - gpu.context_bytes,
+                estimate.high_bytes - gpu.context_high_bytes,
             )
         likely, most = self.known[key]
         return likely + gpu.context_bytes, most + gpu.context_high_bytes
@@ -159,14 +159,13 @@ def _row(gpu: Gpu, played: _Played, recipe: Recipe) -> GpuRow:
 
 
 def find_largest(config: Config, recipe: Recipe, gpu: Gpu, knob: str) -> Largest:
-    """The largest value of a knob that the model takes and at which the upper end of the estimate
-    fits.
+    """The largest value of a knob that the model accepts and whose upper bound fits.
 
     Memory grows with the knob, so the interval between a value that fits and one that does not is
     halved until they are neighbours.
 
     Raises:
-        SpecError: the knob is not one of batch, length and image, or the model has no such.
+        SpecError: the knob is not one of batch, length and image, or the model does not have it.
     """
     if knob not in KNOBS:
         raise SpecError(f"largest: found {knob!r}, expected {', '.join(KNOBS)}")
@@ -183,7 +182,7 @@ def find_largest(config: Config, recipe: Recipe, gpu: Gpu, knob: str) -> Largest
         except SpecError:
             if value <= getattr(recipe, knob):
                 raise
-            return False  # more than the model takes, such as tokens that it has no positions for
+            return False  # more than the model accepts, such as more tokens than positions
 
     value = bisect(fits)
     return Largest(knob, gpu.slug, value, needs(value or 1))
@@ -193,7 +192,7 @@ def bisect(fits: Callable[[int], bool], most: int = _MOST) -> int | None:
     """The largest number, about `most` at most, that fits; None where 1 does not.
 
     Args:
-        fits: whether a number does; where one fits, so do all below it.
+        fits: whether a number fits; all below a number that fits must fit, too.
         most: where to stop looking.
     """
     if not fits(1):
@@ -213,8 +212,8 @@ def bisect(fits: Callable[[int], bool], most: int = _MOST) -> int | None:
 
 
 def find_knobs(config: Config, recipe: Recipe, gpu: Gpu | None) -> tuple[Knob, ...]:
-    """Changes that save memory: those that keep the training as it is first, of these the one that
-    saves most for each per cent of more compute.
+    """Changes that save memory: first those that keep the training the same, in order of bytes
+    saved for each per cent of additional compute.
     """
     now = estimate_training(config, recipe, gpu)
     knobs = []
@@ -230,33 +229,35 @@ def find_knobs(config: Config, recipe: Recipe, gpu: Gpu | None) -> tuple[Knob, .
 
 
 def _bargain(knob: Knob) -> tuple[bool, float]:
-    """Same training first; then by bytes for each per cent of more compute."""
+    """Same training first; then by bytes for each per cent of additional compute."""
     return not knob.is_same_training, -knob.saved_bytes / max(100 * knob.more_compute, 1)
 
 
 def _changes(recipe: Recipe) -> list[tuple[str, Recipe, bool, str]]:
     """Recipes that may need less: (name, recipe, whether the training is the same, remark)."""
-    found = []
+    changes = []
     if recipe.checkpointing == "none":
-        found += [
+        changes += [
             (f"checkpointing {kind}", replace(recipe, checkpointing=kind), True, "same result")
             for kind in ("selective", "full")
         ]
     if recipe.attention == "eager":
-        found.append(("attention sdpa", replace(recipe, attention="sdpa"), True, "same result"))
+        changes.append(("attention sdpa", replace(recipe, attention="sdpa"), True, "same result"))
     if recipe.batch > 1:
         halved = replace(recipe, batch=recipe.batch // 2, accumulation=2 * recipe.accumulation)
-        found.append(("half the batch, twice", halved, True, "same result without batch norm"))
+        changes.append(("half the batch, twice", halved, True, "same result without batch norm"))
     if recipe.precision == "fp32":
-        found.append(("amp-bf16", replace(recipe, precision="amp-bf16"), False, "other rounding"))
+        changes.append(("amp-bf16", replace(recipe, precision="amp-bf16"), False, "other rounding"))
     if recipe.precision not in ("bf16", "fp16"):
-        found.append(("bf16", replace(recipe, precision="bf16"), False, "other rounding"))
+        changes.append(("bf16", replace(recipe, precision="bf16"), False, "other rounding"))
     if recipe.optimizer in ("adam", "adamw"):
-        found.append(
+        changes.append(
             ("8-bit AdamW", replace(recipe, optimizer="adamw-8bit"), False, "other rounding")
         )
-        found.append(("Adafactor", replace(recipe, optimizer="adafactor"), False, "other training"))
+        changes.append(
+            ("Adafactor", replace(recipe, optimizer="adafactor"), False, "other training")
+        )
     if recipe.length is not None and recipe.length > 1:
         halved = replace(recipe, length=recipe.length // 2)
-        found.append(("half the length", halved, False, "other training"))
-    return found
+        changes.append(("half the length", halved, False, "other training"))
+    return changes

@@ -36,8 +36,8 @@ def checkpointed_peak(num_layers: int, num_segments: int) -> int:
 
     Counts: the input of each segment, and one segment's outputs, which backward makes again:
     num_segments + ceil(num_layers / num_segments).
-    Ignores: gradients (2 more, as in autograd_peak), and that checkpoints are let go of on the way
-    back, which gains nothing with even segments (see least_checkpointed_peak).
+    Ignores: gradients (2 more, as in autograd_peak), and that the backward pass frees checkpoints,
+    which gains nothing with even segments (see least_checkpointed_peak).
     Error: none beside these.
     Source: Chen et al. 2016, arXiv:1604.06174, section 4.1.
     """
@@ -74,8 +74,8 @@ def least_checkpointed_peak(num_layers: int) -> int:
 
     Counts: while the i-th segment from the front is made again, only the i checkpoints up to it are
     left. So segments may shrink towards the end, and p units serve a chain of up to p (p - 1) / 2:
-    about sqrt(2 num_layers) + 1/2, a factor of sqrt(2) below even segments. torch lets go of
-    checkpoints like that; nobody's default cuts the segments so.
+    about sqrt(2 num_layers) + 1/2, a factor of sqrt(2) below even segments. torch frees
+    checkpoints like that; no library's default has such segments.
     Ignores: gradients. Error: none.
     Source: derived here; checked against all segmentations of short chains.
     """
@@ -98,7 +98,7 @@ def recomputed_layers(num_layers: int, num_segments: int, *, spares_last: bool =
 
 
 def revolve_reach(num_checkpoints: int, num_sweeps: int) -> int:
-    """The longest chain that can be reversed with so many checkpoints, none of its layers being run
+    """The longest chain that can be reversed with num_checkpoints, none of its layers being run
     forward more than num_sweeps times: binomial(num_checkpoints + num_sweeps, num_checkpoints).
 
     Counts: the chain's input as a checkpoint. Ignores: each layer's last run. Error: none.
@@ -109,7 +109,7 @@ def revolve_reach(num_checkpoints: int, num_sweeps: int) -> int:
 
 
 def revolve_forward_runs(num_layers: int, num_checkpoints: int) -> int:
-    """The fewest runs of layers forward that reverse a chain with so many checkpoints, the chain's
+    """The fewest runs of layers forward that reverse a chain with num_checkpoints, the chain's
     input being one of them: r L - binomial(c + r, r - 1), with r the least number of sweeps whose
     reach is L or more.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ullage.errors import SpecError
 from ullage.models.config import Config
+from ullage.models.decoders import attention_shape
 
 if TYPE_CHECKING:
     from ullage.estimate.training.recipe import Recipe
@@ -96,9 +97,9 @@ def _check_sequence(config: Config, recipe: Recipe) -> None:
 
 
 def _divide_layers(config: Config, fields: dict[str, Any], ranks: int) -> None:
-    heads = config.number("num_attention_heads")
-    fields.setdefault("head_dim", config.number("hidden_size") // heads)
-    fields.setdefault("num_key_value_heads", heads)
+    shape = attention_shape(config, config.model_type)
+    fields.setdefault("head_dim", shape.head_dim)
+    fields.setdefault("num_key_value_heads", shape.kv_heads)
     for name in _DIVIDED:
         value = fields.get(name)
         if value is None:

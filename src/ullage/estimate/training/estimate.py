@@ -43,21 +43,21 @@ class TrainingEstimate:
     """What a training loop needs on one GPU.
 
     Attributes:
-        model: the name by which it was asked for.
-        num_parameters: of the whole model.
-        num_trainable: of these, how many the optimizer changes.
-        num_rank_parameters: that a GPU keeps; the one that is looked at, where they differ.
-        recipe: how it is trained.
+        model: the name that the user gave.
+        num_parameters: parameters of the whole model.
+        num_trainable: parameters that the optimizer changes.
+        num_rank_parameters: parameters that a GPU keeps; of the GPU shown, where they differ.
+        recipe: how the model is trained.
         gpu: the catalogue's name of the GPU; None where none was given.
-        capacity_bytes: of the GPU; None where none was given.
+        capacity_bytes: memory of the GPU; None where none was given.
         terms: the parts of the peak, in the order in which one explains them.
-        peak: the moment of the peak: tensors alone, without what surrounds them.
-        peaks: the same within each phase: "forward", "backward", "optimizer".
-        stretches: what happens in a step, to draw it.
-        assumptions: what was taken for granted, each a sentence.
-        host: memory of the host, and of disks, where shards and states are kept there.
+        peak: the moment of the peak, of tensors alone.
+        peaks: the moment of the peak in each phase: "forward", "backward", "optimizer".
+        stretches: the sections of a step, for a drawing.
+        assumptions: what the estimate assumes, each a sentence.
+        host: memory of the host, and of disks, where shards and states are there.
         work: floating-point operations of the products of matrices in a step.
-        is_floor: activations are not in it, as nothing but a number of parameters is known.
+        is_floor: activations are missing, because only the number of parameters is known.
     """
 
     model: str
@@ -103,8 +103,8 @@ class TrainingEstimate:
 
     @property
     def fits(self) -> bool | None:
-        """True: even the most fits; False: not even the least does. None: it is between them, or
-        no GPU was given, or what is known is only a floor.
+        """True: even the upper bound fits; False: not even the lower bound does; None: otherwise,
+        without a GPU, or where the estimate is only a floor.
         """
         if self.capacity_bytes is None:
             return None
@@ -147,13 +147,13 @@ def estimate_training(
 
     Counts: the step that play_training() plays, the allocator's slack, the driver's context.
     Ignores: a program's own code, compiled programs, other processes.
-    Error: docs/estimate-accuracy.md; the interval holds the phantom's peak in all but the cases
-    that it marks.
+    Error: docs/results/estimate-accuracy.md; the interval holds the phantom's peak in all but
+    the cases that it marks.
     Source: of each term, its `source`.
 
     Args:
         config: the model's published configuration.
-        recipe: how it is trained.
+        recipe: how the model is trained.
         gpu: a row of the catalogue; without one an H100's rules and no context.
         torch: (major, minor) of PyTorch.
 
@@ -224,7 +224,7 @@ def _worst_stage(config: Config, recipe: Recipe, machine: Machine) -> tuple[Play
         its = replace(recipe, layout=replace(recipe.layout, stage=stage))
         played = play_training(config, its, machine)
         candidates.append((played.timeline.peak_bytes, played, its))
-    _, played, its = max(candidates, key=lambda one: one[0])
+    _, played, its = max(candidates, key=lambda candidate: candidate[0])
     return played, its
 
 
@@ -271,7 +271,8 @@ def _surroundings(timeline: Timeline, gpu: Gpu | None) -> list[OwnedTerm]:
         ),
     ]
     terms = [
-        OwnedTerm(name, one.likely, one.low, one.high, what, _REPLAYED) for name, one, what in rows
+        OwnedTerm(name, interval.likely, interval.low, interval.high, what, _REPLAYED)
+        for name, interval, what in rows
     ]
     if gpu is not None:
         what = "what the driver holds for a process with PyTorch's kernels loaded"

@@ -39,7 +39,7 @@ class Reserved(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Positions of the log that are passed through so many times."""
+    """Positions of the log, and how many times the program passes through them."""
 
     begin: int
     end: int
@@ -53,8 +53,8 @@ def replay(timeline: Timeline) -> Reserved:
     Counts: all that comes and goes, in every repetition of every layer.
     Ignores: empty_cache(), other settings than the default ones, and memory that waits for another
     stream.
-    Error: in the cases of docs/estimate-accuracy.md 0.1 % of what is reserved in the median, 12 %
-    at worst, where one large request more does not fit; of what is in blocks 0.01 %, and 2.3 %.
+    Error: in the cases of docs/results/estimate-accuracy.md 0.1 % of reserved bytes in the median,
+    12 % at worst, where one large request more does not fit; of allocated bytes 0.01 %, and 2.3 %.
     Source: c10/cuda/CUDACachingAllocator.cpp.
 
     Raises:
@@ -70,13 +70,13 @@ def replay(timeline: Timeline) -> Reserved:
     for index, stream in log.streams.items():
         streams[index] = stream
     runs, dropped = _program(timeline)
-    found = array("q", (0, 0))
+    peaks = array("q", (0, 0))
     try:
         is_done = _load_library().replay_log(
             _pass("q", sizes), len(sizes), bytes(streams), _pass("i", log.events),
             _pass("i", _find_heirs(timeline, sizes)), _pass("i", dropped),
             _pass("q", [field for run in runs for field in run]), len(runs),
-            found.buffer_info()[0],
+            peaks.buffer_info()[0],
         )  # fmt: skip
     except OverflowError:
         is_done = False
@@ -85,7 +85,7 @@ def replay(timeline: Timeline) -> Reserved:
             "the recipe asks for more memory than can be counted, 8 EiB; lower batch, length or "
             "the model's sizes"
         )
-    return Reserved(*found)
+    return Reserved(*peaks)
 
 
 @cache
@@ -117,12 +117,12 @@ def _program(timeline: Timeline) -> tuple[list[_Run], list[int]]:
     num_forward = next(
         (place for place, pass_ in enumerate(passes) if pass_.phase == "backward"), len(passes)
     )
-    runs = [_run(one) for part in (model, passes, states, optimizer) for one in part]
+    runs = [_run(section) for part in (model, passes, states, optimizer) for section in part]
     # zero_grad(); what the loop's variables hold stays until there is a new loss
     runs.append(_Run(0, len(gradients), 1, _DROP))
     runs += map(_run, passes[:num_forward])
     runs.append(_Run(len(gradients), len(gradients) + len(variables), 1, _DROP))
-    runs += [_run(one) for part in (passes[num_forward:], optimizer) for one in part]
+    runs += [_run(section) for part in (passes[num_forward:], optimizer) for section in part]
     return runs, gradients + variables
 
 
@@ -149,29 +149,32 @@ def _left(timeline: Timeline, passes: Sequence[Stretch]) -> tuple[list[int], lis
     that outlive them.
     """
     log = timeline.log
-    seen = set(log.events)
+    events = set(log.events)
     gradients, variables = [], []
     for pass_ in passes:
         for index in log.events[pass_.begin : pass_.end]:
             if index >= 0 and log.categories[index] is Category.GRADIENT:
                 gradients += pass_.repeats * [index]
-            elif index >= 0 and ~index not in seen:
+            elif index >= 0 and ~index not in events:
                 variables.append(index)
     return gradients, variables
 
 
 def _find_heirs(timeline: Timeline, sizes: Sequence[int]) -> list[int]:
-    """Of each storage the one that stands for it in the repetitions of a stretch: where a layer
-    lets go of what the first one made, the next lets go of what the layer before it made in its
-    place. -1: none does.
+    """For each storage, the one that stands for it in the repetitions of a stretch; -1: none.
+
+    Where a layer frees a storage of the first layer, each later layer frees the storage that the
+    layer before it made in the same place.
     """
     log, stretches = timeline.log, timeline.stretches
     heirs = [-1] * len(sizes)
-    made = [[event for event in log.events[row.begin : row.end] if event >= 0] for row in stretches]
+    births = [
+        [event for event in log.events[row.begin : row.end] if event >= 0] for row in stretches
+    ]
     # (stretch, place in it): counted from its end, as a pattern of layers ends like its last layer
     places = {
         index: (number, len(among) - place)
-        for number, among in enumerate(made)
+        for number, among in enumerate(births)
         for place, index in enumerate(among)
     }
     for number, row in enumerate(stretches):
@@ -180,8 +183,8 @@ def _find_heirs(timeline: Timeline, sizes: Sequence[int]) -> list[int]:
                 continue
             first, place = places[~event]
             alike = _find_alike(stretches, number, first)
-            if alike is not None and place <= len(made[alike]):
-                heir = made[alike][-place]
+            if alike is not None and place <= len(births[alike]):
+                heir = births[alike][-place]
                 is_same = sizes[heir] == sizes[~event]
                 is_same = is_same and log.streams.get(heir) == log.streams.get(~event)
                 heirs[~event] = heir if is_same else -1

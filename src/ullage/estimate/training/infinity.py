@@ -3,7 +3,7 @@
 It is not played. The rules are those of DeepSpeed 0.19.8 with its defaults, as its sources have
 them (runtime/zero/stage3.py, runtime/zero/config.py, runtime/zero/offload_config.py and
 runtime/swap_tensor); each figure is an interval, because buffers are taken as they are needed. On
-the GPU they were held against ZeRO-3 with offload to host memory on the phantom; reading from and
+the GPU they were compared with ZeRO-3 with offload to host memory on the phantom; reading from and
 writing to a disk takes a library that has to be compiled, so the host's share was not run.
 """
 
@@ -22,7 +22,7 @@ _PARAMETER_BUFFERS: Final = 5
 _PARAMETER_BUFFER: Final = 100_000_000
 _MOST_IN_HOST: Final = 1_000_000_000
 _STATE_BUFFERS: Final = 4
-_SUB_GROUP: Final = 1_000_000_000  # sub_group_size: so many elements are stepped at once
+_SUB_GROUP: Final = 1_000_000_000  # sub_group_size: elements that are stepped at once
 _HALF, _SINGLE = 2, 4  # bytes of an element: parameters in 16 bits, states in 32
 
 
@@ -38,8 +38,8 @@ class HostMemory(NamedTuple):
     """What a rank needs beside its GPU.
 
     Attributes:
-        memory: of the host.
-        disk_bytes: on NVMe.
+        memory: memory of the host.
+        disk_bytes: bytes on NVMe.
     """
 
     memory: Between
@@ -63,7 +63,7 @@ def buffers_on_device(num_parameters: int) -> Between:
 
 
 def host_memory(num_elements: int) -> HostMemory:
-    """Of a rank that holds so many elements of the parameters.
+    """Host memory of a rank that holds num_elements of the parameters.
 
     Counts: pinned buffers for parameters, for the states of one sub-group (master weight, gradient
     and two moments), a flat buffer of gradients; likely also the parameters that max_in_cpu lets

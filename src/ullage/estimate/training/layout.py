@@ -1,4 +1,4 @@
-"""How a job is spread over GPUs, and what of it one rank has."""
+"""How a job is spread over GPUs, and which part of it one rank has."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SHARDINGS: Final = ("ddp", "zero1", "zero2", "fsdp")
 
 
 class Ring(NamedTuple):
-    """Ranks that share out a sequence, and the number of this one.
+    """The ranks that share a sequence, and this rank's number.
 
-    Of the keys and values of ranks before it the queries see the first half; of those of ranks
-    after it all, but only with their second half.
+    The queries see the first half of the keys and values of earlier ranks; the second half of the
+    queries sees all keys and values of later ranks.
     """
 
     ranks: int
@@ -28,23 +28,23 @@ class Ring(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Ranks, by what they divide among them. Their product is the number of GPUs.
+    """The number of ranks for each kind of parallelism; their product is the number of GPUs.
 
     Attributes:
         data: replicas of the model, or ranks that shard it; each has its own samples.
         sharding: one of SHARDINGS; what the ranks of `data` share out.
         tensor: ranks that divide heads, the inner width of the MLP and the vocabulary.
-        sequence: they also divide the sequence, where they divide nothing else: norms, residuals.
+        sequence: the ranks of a tensor group also divide the sequence in norms and residuals.
         context: ranks that each have a part of the sequence, and gather keys and values; they
             share out parameters as the ranks of `data` do.
-        expert: ranks, of those of `data`, that divide the experts; every other parameter is as
-            without.
+        expert: how many of the ranks of `data` divide the experts; other parameters are not
+            affected.
         pipeline: stages.
         micro_batches: passes before a step, of which a stage has several in flight.
         schedule: "1f1b" or "gpipe".
         offload: parameters, gradients and states of "fsdp" stay in host memory.
-        nvme: they go on to disks, as DeepSpeed's ZeRO-Infinity has them.
-        stage: of the pipeline, the one that is looked at; None: the one that needs most.
+        nvme: the shards go on to disks, as with DeepSpeed's ZeRO-Infinity.
+        stage: the stage of the pipeline to estimate; None: the one that needs most.
     """
 
     data: int = 1
@@ -61,7 +61,7 @@ class Layout:
     stage: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be."""
+        """Refuses layouts that are not possible."""
         for name in ("data", "tensor", "context", "expert", "pipeline", "micro_batches"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name}: found {getattr(self, name)}, expected at least 1")
@@ -119,14 +119,15 @@ class Layout:
 
     @property
     def ring(self) -> Ring | None:
-        """Of context parallelism the rank that needs most: the last but one, which meets keys and
-        values from both sides, and ends on what it has to put in order; None without.
+        """The rank of context parallelism that needs most; None without context parallelism.
+
+        It is the last but one: keys and values come from both sides, and the last step copies.
         """
         return Ring(self.context, max(self.context - 2, 0)) if self.context > 1 else None
 
     @property
     def in_flight(self) -> int:
-        """Micro-batches of which the stage holds the activations at once.
+        """Micro-batches whose activations the stage holds at the same time.
 
         GPipe: all of them. 1F1B: as many as there are stages from this one on (Narayanan et al.
         2021, PipeDream-Flush).
@@ -137,13 +138,14 @@ class Layout:
 
     @property
     def place(self) -> int:
-        """The stage as a number; the first where none is said."""
+        """The stage's number; the first stage's where none is given."""
         return self.stage or 0
 
     @property
     def stages(self) -> tuple[int, ...]:
-        """The stage that was said; else those that differ: the first, one between, the last. Of
-        those between, the first holds most.
+        """The given stage; otherwise those that differ: the first, the second and the last.
+
+        Of the stages between the first and the last, the second holds most.
         """
         if self.stage is not None:
             return (self.stage,)

@@ -43,11 +43,11 @@ class Played(NamedTuple):
     """What was played.
 
     Attributes:
-        timeline: of a step once the optimizer has its states.
-        num_parameters: of the whole model, those that are shared once.
-        num_trainable: of these, how many the optimizer changes.
-        num_rank_parameters: that this rank keeps.
-        host_bytes: of host memory, where shards and states are kept there.
+        timeline: the timeline of a step once the optimizer has its states.
+        num_parameters: parameters of the whole model; shared ones count once.
+        num_trainable: parameters that the optimizer changes.
+        num_rank_parameters: parameters that this rank keeps.
+        host_bytes: bytes of host memory, where shards and states are kept there.
     """
 
     timeline: Timeline
@@ -62,7 +62,7 @@ def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
 
     Counts: every tensor of the model's library, PyTorch's operators and engine, and the optimizer.
     Ignores: the rounding of large blocks (history.py has it), and a program's own tensors.
-    Error: docs/estimate-accuracy.md: of the peak 0.01 % in the median, 2.2 % at worst.
+    Error: docs/results/estimate-accuracy.md: of the peak 0.01 % in the median, 2.2 % at worst.
     Source: torch/csrc/autograd/engine.cpp, and the files that architectures and operators name.
 
     Raises:
@@ -83,7 +83,7 @@ def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
         add_adapters(arena, model, recipe.lora)
     parameters = _unique(model)
     spread.begin(model, parameters)
-    trained = [(one, count) for one, count in spread.own(parameters) if one.needs_grad]
+    trained = [(tensor, count) for tensor, count in spread.own(parameters) if tensor.needs_grad]
     steps = list(_assign(recipe, model, trained))
     states = _prepare_all(arena, recipe, trained, steps)
     left = _play_passes(spread, model, recipe)
@@ -120,8 +120,8 @@ def _all_parameters(
 def _count(parameters: list[tuple[Tensor, int]]) -> tuple[int, int]:
     """How many, and how many of them are trained."""
     return (
-        sum(one.numel * count for one, count in parameters),
-        sum(one.numel * count for one, count in parameters if one.needs_grad),
+        sum(tensor.numel * count for tensor, count in parameters),
+        sum(tensor.numel * count for tensor, count in parameters if tensor.needs_grad),
     )
 
 
@@ -133,19 +133,19 @@ def _prepare_all(
 ) -> list[Tensor | Storage]:
     """What the first step leaves for all that follow: states, and gradients that stay."""
     if recipe.keeps_gradients:
-        for one, count in trained:
+        for tensor, count in trained:
             with arena.section("gradients", "build", count):
-                one.grad = one.like()
-                one.grad.storage.own(Category.GRADIENT)
+                tensor.grad = tensor.like()
+                tensor.grad.storage.own(Category.GRADIENT)
     if not any(optimizer.is_prepared_at_once for optimizer, _ in steps):
         arena.begin("build")  # again: in a program the states come after the first backward pass
-    made = [one for optimizer, runs in steps for one in _prepare(arena, optimizer, runs)]
-    made += [arena.take(4) for _ in range(_SCALER_STATES * _autocast(recipe)[1])]
+    states = [state for optimizer, runs in steps for state in _prepare(arena, optimizer, runs)]
+    states += [arena.take(4) for _ in range(_SCALER_STATES * _autocast(recipe)[1])]
     if arena.machine.torch < _WORKSPACES_END:
         size = arena.blas_workspace_bytes
-        made += [arena.take(size, Category.WORKSPACE) for _ in range(_THREADS)]
+        states += [arena.take(size, Category.WORKSPACE) for _ in range(_THREADS)]
         arena.blas_workspace_bytes = 0
-    return made
+    return states
 
 
 def _play_passes(spread: Spread, model: Model, recipe: Recipe) -> object:
@@ -158,10 +158,10 @@ def _play_passes(spread: Spread, model: Model, recipe: Recipe) -> object:
     dtype, is_scaled = _autocast(recipe)
     if recipe.steps_in_backward:
         optimizer = find_optimizer(recipe.optimizer)
-        arena.steps_with = lambda one: optimizer.step(arena, [Run(1, [one])])
+        arena.steps_with = lambda tensor: optimizer.step(arena, [Run(1, [tensor])])
     inputs: tuple[Tensor, ...] = ()
     loss = empty(arena, (), FLOAT32)
-    held = []  # what passes in flight hold
+    in_flight = []  # what passes in flight hold
     for is_held in spread.passes(recipe.accumulation):
         inputs = model.inputs(arena, recipe)
         arena.begin("forward")
@@ -169,13 +169,13 @@ def _play_passes(spread: Spread, model: Model, recipe: Recipe) -> object:
         with arena.autocasting(dtype):
             loss = spread.run(model, inputs)
         if is_held:
-            held.append((inputs, loss))
+            in_flight.append((inputs, loss))
             continue
         arena.begin("backward")
         spread.before_backward()
         backward(scale(loss) if is_scaled else loss)
         spread.after_backward()
-    for _, waiting in held:
+    for _, waiting in in_flight:
         arena.begin("backward")
         spread.before_backward()
         backward(waiting)
@@ -197,17 +197,17 @@ def _assign(
     optimizer = find_optimizer(recipe.optimizer)
     if not optimizer.is_for_matrices:
         return [(optimizer, _runs(trained))]
-    inside = {id(one) for stack in model.stacks for one, _ in stack.parameters()}
-    is_matrix = [len(one.shape) == 2 and id(one) in inside for one, _ in trained]
-    matrices = [row for row, wanted in zip(trained, is_matrix, strict=True) if wanted]
-    rest = [row for row, wanted in zip(trained, is_matrix, strict=True) if not wanted]
+    inside = {id(tensor) for stack in model.stacks for tensor, _ in stack.parameters()}
+    is_matrix = [len(tensor.shape) == 2 and id(tensor) in inside for tensor, _ in trained]
+    matrices = [row for row, is_inside in zip(trained, is_matrix, strict=True) if is_inside]
+    rest = [row for row, is_inside in zip(trained, is_matrix, strict=True) if not is_inside]
     return [(optimizer, _runs(matrices)), (OPTIMIZERS["adamw"], _runs(rest))]
 
 
 def _runs(parameters: list[tuple[Tensor, int]]) -> list[Run]:
     """Parameters that follow each other and stand there equally often, together."""
     return [
-        Run(count, [one for one, _ in rows])
+        Run(count, [tensor for tensor, _ in rows])
         for count, rows in groupby(parameters, key=lambda row: row[1])
     ]
 
@@ -226,5 +226,5 @@ def _prepare(arena: Arena, optimizer: Optimizer, runs: list[Run]) -> list[Tensor
 
 def _unique(model: Model) -> list[tuple[Tensor, int]]:
     """Each parameter once, and how many like it the real model has."""
-    found = {id(one): (one, count) for one, count in model.parameters()}
-    return list(found.values())
+    unique = {id(tensor): (tensor, count) for tensor, count in model.parameters()}
+    return list(unique.values())

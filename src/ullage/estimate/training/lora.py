@@ -31,10 +31,10 @@ _SHARED_TABLE_BYTES: Final = 1024  # from which those of scales are copied (name
 
 
 class QuantizedLinear(Module):
-    """bitsandbytes.nn.Linear4bit: two weights in a byte, made whole again for each product.
+    """bitsandbytes.nn.Linear4bit: two weights in a byte, dequantized for each product.
 
-    Ignores: the kernel that multiplies without making them whole, which a forward pass over few
-    tokens may take.
+    Ignores: the kernel that multiplies without dequantizing, which a forward pass over few tokens
+    may use.
     """
 
     def __init__(self, arena: Arena, base: Linear) -> None:
@@ -92,7 +92,7 @@ class AdaptedLinear(Module):
         return F.to(out, before)
 
     def _beside_quantized(self, x: Tensor, out: Tensor) -> Tensor:
-        """peft copies what the quantized layer gives before it adds to it."""
+        """peft copies the quantized layer's output before it adds to it."""
         out = connect(out.like(), record((out,), lambda gradient, _: [gradient]))
         if x.arena.autocast is not None:
             more = F.scale(self.second(self.first(F.dropout(x, self.dropout))))
@@ -106,14 +106,14 @@ class AdaptedLinear(Module):
 def add_adapters(arena: Arena, model: Model, lora: Lora) -> None:
     """Freezes a model and puts adapters beside the layers that are targets.
 
-    Where weights are quantized, those that are not become float32, as
-    peft.prepare_model_for_kbit_training makes them.
+    Where linear layers are quantized, all other weights become float32, as
+    peft.prepare_model_for_kbit_training does.
 
     Raises:
         SpecError: no layer has such a name.
     """
-    for one, _ in model.parameters():
-        one.needs_grad = False
+    for tensor, _ in model.parameters():
+        tensor.needs_grad = False
     names: set[str] = set()
     if arena.checkpoints_every:
         _reach_first_layer(model)
@@ -135,8 +135,9 @@ def _reach_first_layer(model: Model) -> None:
 
 
 def _places(arena: Arena, module: Module) -> Iterator[tuple[Module, str, Any]]:
-    """Each attribute that is a tensor or a linear layer, below a module; those of a layer that is
-    counted several times within a section that is, too.
+    """Each attribute below a module that is a tensor or a linear layer.
+
+    Attributes of a layer that counts several times come within a section that repeats as often.
     """
     for name, value in list(vars(module).items()):
         if isinstance(value, Linear | QuantizedLinear | Tensor):
@@ -150,12 +151,12 @@ def _places(arena: Arena, module: Module) -> Iterator[tuple[Module, str, Any]]:
 
 
 def _is_head(module: Module) -> bool:
-    """A linear layer right in the model, in none of its parts, gives the logits."""
+    """Whether it is the model itself, whose own linear layers compute the logits."""
     return isinstance(module, Model)
 
 
 def _quantize(arena: Arena, model: Model, wide: dict[int, Tensor]) -> None:
-    """wide: what has become float32, by what it was, so that what is tied stays so."""
+    """Quantizes linear layers; wide: the float32 tensor of each weight, so that ties stay."""
     has_table = False
     for module, name, value in _places(arena, model):
         if isinstance(value, Linear) and not _is_head(module):
@@ -173,13 +174,13 @@ def _quantize(arena: Arena, model: Model, wide: dict[int, Tensor]) -> None:
 
 
 def _adapt(arena: Arena, model: Model, lora: Lora, names: set[str]) -> int:
-    """Gives the number of adapters; names: of the linear layers."""
-    found = 0
+    """Adds the adapters and returns their number; collects the linear layers' names."""
+    count = 0
     for module, name, value in _places(arena, model):
         if isinstance(value, Tensor) or isinstance(module, AdaptedLinear):
             continue
         names.add(name)
         if name in lora.targets or (lora.targets == ALL_LINEAR and not _is_head(module)):
             setattr(module, name, AdaptedLinear(arena, value, lora))
-            found += 1
-    return found
+            count += 1
+    return count

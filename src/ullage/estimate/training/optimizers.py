@@ -1,7 +1,7 @@
-"""What optimizers keep for each parameter, and what step() holds while it runs.
+"""The optimizers, and what their step() holds while it runs; optimizer_states.py has their states.
 
-Each is written as its library has it: the same tensors in the same order, let go when Python lets
-them go. A variable that a loop has set still holds its tensor in the next turn.
+Each is written as its library has it: the same tensors in the same order, freed when Python frees
+them. A variable that a loop has set still holds its tensor in the next iteration.
 """
 
 from __future__ import annotations
@@ -14,9 +14,19 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ullage.errors import SpecError
 from ullage.estimate.training.eager.arena import Arena, Storage
-from ullage.estimate.training.eager.dtype import BFLOAT16, FLOAT32, INT64, UINT8, DType
+from ullage.estimate.training.eager.dtype import BFLOAT16, FLOAT32, INT64, DType
 from ullage.estimate.training.eager.reductions import scratch_of_columns
-from ullage.estimate.training.eager.tensor import Tensor, empty
+from ullage.estimate.training.eager.tensor import Tensor
+from ullage.estimate.training.optimizer_states import (
+    TABLE_BYTES,
+    bytewise_states,
+    factored_float32_states,
+    factored_states,
+    fused_states,
+    paged_states,
+    states_like,
+    torchao_states,
+)
 from ullage.trace.category import Category
 
 __all__ = ["OPTIMIZERS", "Optimizer", "Run", "clip_gradients", "find_optimizer"]
@@ -40,11 +50,11 @@ class Optimizer:
     Attributes:
         prepare: a parameter's states on the device.
         step: step(), once it has its states.
-        what: whose, and in which variant.
+        what: the optimizer's class, and its variant.
         source: where it is written.
         shared_bytes: states that all parameters share, a tensor each.
         is_prepared_at_once: states are there from the start, not from the first step on.
-        is_for_matrices: it takes the matrices of the layers alone; AdamW takes the rest.
+        is_for_matrices: the optimizer steps only the matrices of the layers; AdamW steps the rest.
     """
 
     prepare: Callable[[Tensor], list[Tensor]]
@@ -67,85 +77,6 @@ def find_optimizer(name: str) -> Optimizer:
     return OPTIMIZERS[name]
 
 
-# ------------------------------------------------------------------------------------------- states
-
-
-def _state(
-    parameter: Tensor, shape: Sequence[int] | None = None, dtype: DType | None = None
-) -> Tensor:
-    return empty(
-        parameter.arena,
-        parameter.shape if shape is None else shape,
-        dtype or parameter.dtype,
-        Category.OPTIMIZER_STATE,
-    )
-
-
-def _like(count: int) -> Callable[[Tensor], list[Tensor]]:
-    """So many states like the parameter; a step that is counted on the CPU takes nothing here."""
-    return lambda parameter: [_state(parameter) for _ in range(count)]
-
-
-def _fused(parameter: Tensor) -> list[Tensor]:
-    """Two moments, and the number of steps on the device."""
-    return [_state(parameter, (), FLOAT32), _state(parameter), _state(parameter)]
-
-
-def _factored(parameter: Tensor) -> list[Tensor]:
-    """torch.optim.Adafactor: a row and a column, in the gradient's dtype; vectors in full."""
-    shape = parameter.shape
-    if len(shape) < 2:
-        return [_state(parameter)]
-    return [_state(parameter, (*shape[:-1], 1)), _state(parameter, (*shape[:-2], 1, shape[-1]))]
-
-
-def _factored_float32(parameter: Tensor) -> list[Tensor]:
-    """transformers.Adafactor: the same in float32, and the parameter's RMS on the device."""
-    shape, dtype = parameter.shape, FLOAT32
-    rms = _state(parameter, (), dtype)
-    if len(shape) < 2:
-        return [_state(parameter, shape, dtype), rms]
-    row, column = shape[:-1], (*shape[:-2], shape[-1])
-    return [_state(parameter, row, dtype), _state(parameter, column, dtype), rms]
-
-
-_SMALLEST_8BIT: Final = 4096
-_BLOCK_8BIT: Final = 256
-_SMALLEST_PAGED: Final = 100_000
-_TABLE_BYTES: Final = 1024  # 256 values in float32
-
-
-def _bytewise(parameter: Tensor) -> list[Tensor]:
-    """bitsandbytes: a byte each and a float32 for each block; small ones in float32."""
-    if parameter.numel < _SMALLEST_8BIT:
-        return [_state(parameter, dtype=FLOAT32) for _ in range(2)]
-    blocks = (ceil(parameter.numel / _BLOCK_8BIT),)
-    states = [_state(parameter, dtype=UINT8) for _ in range(2)]
-    return states + [_state(parameter, blocks, FLOAT32) for _ in range(2)]
-
-
-def _paged(parameter: Tensor) -> list[Tensor]:
-    """The same; large ones lie in managed memory, which the driver pages in and out."""
-    states = _bytewise(parameter)
-    return states[2:] if parameter.numel >= _SMALLEST_PAGED else states
-
-
-def _bytewise_torchao(parameter: Tensor) -> list[Tensor]:
-    """torchao: a byte each, a float32 for each block, a table; others like the parameter."""
-    count = parameter.numel
-    if count < _SMALLEST_8BIT or count % _BLOCK_8BIT:
-        return [_state(parameter) for _ in range(2)]
-    states = []
-    for _ in range(2):
-        states.append(_state(parameter, dtype=UINT8))
-        states.append(_state(parameter, (count // _BLOCK_8BIT,), FLOAT32))
-        states.append(_state(parameter, (_TABLE_BYTES,), UINT8))
-    return states
-
-
-# -------------------------------------------------------------------------------------------- steps
-
-
 def _by_dtype(runs: Runs) -> Iterator[Runs]:
     """Optimizer._group_tensors_by_device_and_dtype."""
     for dtype in dict.fromkeys(parameter.dtype for run in runs for parameter in run.parameters):
@@ -163,32 +94,32 @@ def _as_often(arena: Arena, repeats: int) -> AbstractContextManager[None]:
 
 
 def _each(arena: Arena, runs: Runs) -> Lists:
-    """What a torch._foreach function gives back: a new tensor for each parameter."""
-    made = []
+    """What a torch._foreach function returns: a new tensor for each parameter."""
+    lists = []
     for repeats, parameters in runs:
         with _as_often(arena, repeats):
-            made.append([parameter.like() for parameter in parameters])
-    return made
+            lists.append([parameter.like() for parameter in parameters])
+    return lists
 
 
 def _drop(arena: Arena, runs: Runs, lists: Lists) -> None:
-    """Lets go of such a list: of each of its tensors, as often as there is one."""
+    """Frees such lists: each tensor as often as there is one."""
     for (repeats, _), tensors in zip(runs, lists, strict=True):
         with _as_often(arena, repeats):
             tensors.clear()
 
 
 def _foreach(count: int) -> Callable[[Arena, Runs], None]:
-    """step() with so many lists of temporaries; those of one dtype live until the next has its."""
+    """step() with `count` lists of temporaries; those of a dtype live until the next dtype's."""
 
     def step(arena: Arena, runs: Runs) -> None:
-        held: list[tuple[Runs, Lists]] = []
+        previous: list[tuple[Runs, Lists]] = []
         for group in _by_dtype(runs):
-            made = [(group, _each(arena, group)) for _ in range(count)]
-            for before, tensors in held:
+            temporaries = [(group, _each(arena, group)) for _ in range(count)]
+            for before, tensors in previous:
                 _drop(arena, before, tensors)
-            held = made
-        for before, tensors in held:
+            previous = temporaries
+        for before, tensors in previous:
             _drop(arena, before, tensors)
 
     return step
@@ -336,67 +267,78 @@ _CHUNK: Final = 65_536
 
 _TORCH: Final = "torch/optim"
 OPTIMIZERS: Final = {
-    "adamw": Optimizer(_like(2), _foreach(1), "torch.optim.AdamW, foreach", f"{_TORCH}/adam.py"),
-    "adam": Optimizer(_like(2), _foreach(1), "torch.optim.Adam, foreach", f"{_TORCH}/adam.py"),
+    "adamw": Optimizer(
+        states_like(2), _foreach(1), "torch.optim.AdamW, foreach", f"{_TORCH}/adam.py"
+    ),
+    "adam": Optimizer(
+        states_like(2), _foreach(1), "torch.optim.Adam, foreach", f"{_TORCH}/adam.py"
+    ),
     "adamw-fused": Optimizer(
-        _fused, _in_place, "torch.optim.AdamW(fused=True)", f"{_TORCH}/adam.py"
+        fused_states, _in_place, "torch.optim.AdamW(fused=True)", f"{_TORCH}/adam.py"
     ),
     "adamw-loop": Optimizer(
-        _like(2),
+        states_like(2),
         _one_by_one(_adam_alone),
         "torch.optim.AdamW(foreach=False)",
         f"{_TORCH}/adam.py",
     ),
     "adamw-amsgrad": Optimizer(
-        _like(3), _foreach(1), "torch.optim.AdamW(amsgrad=True)", f"{_TORCH}/adam.py"
+        states_like(3), _foreach(1), "torch.optim.AdamW(amsgrad=True)", f"{_TORCH}/adam.py"
     ),
     "adamw-8bit": Optimizer(
-        _bytewise,
+        bytewise_states,
         _in_place,
         "bitsandbytes.optim.AdamW8bit",
         "bitsandbytes/optim/optimizer.py",
-        (_TABLE_BYTES, _TABLE_BYTES),
+        (TABLE_BYTES, TABLE_BYTES),
     ),
     "adamw-8bit-paged": Optimizer(
-        _paged,
+        paged_states,
         _in_place,
         "bitsandbytes.optim.PagedAdamW8bit",
         "bitsandbytes/optim/optimizer.py",
-        (_TABLE_BYTES, _TABLE_BYTES),
+        (TABLE_BYTES, TABLE_BYTES),
     ),
     "adamw-8bit-torchao": Optimizer(
-        _bytewise_torchao,
+        torchao_states,
         _in_place,
         "torchao.optim.AdamW8bit, whose compiled step is taken to need nothing",
         "torchao/optim/subclass_8bit.py",
     ),
-    "sgd": Optimizer(_like(0), _in_place, "torch.optim.SGD", f"{_TORCH}/sgd.py"),
-    "momentum": Optimizer(_like(1), _in_place, "torch.optim.SGD(momentum)", f"{_TORCH}/sgd.py"),
+    "sgd": Optimizer(states_like(0), _in_place, "torch.optim.SGD", f"{_TORCH}/sgd.py"),
+    "momentum": Optimizer(
+        states_like(1), _in_place, "torch.optim.SGD(momentum)", f"{_TORCH}/sgd.py"
+    ),
     "adafactor": Optimizer(
-        _factored,
+        factored_states,
         _one_by_one(_adafactor_alone),
         "torch.optim.Adafactor",
         f"{_TORCH}/_adafactor.py",
     ),
     "adafactor-transformers": Optimizer(
-        _factored_float32,
+        factored_float32_states,
         _one_by_one(_adafactor_float32),
         "transformers.Adafactor",
         "transformers/optimization.py",
     ),
     "adagrad": Optimizer(
-        _like(1),
+        states_like(1),
         _foreach(2),
         "torch.optim.Adagrad",
         f"{_TORCH}/adagrad.py",
         is_prepared_at_once=True,
     ),
-    "rmsprop": Optimizer(_like(1), _foreach(1), "torch.optim.RMSprop", f"{_TORCH}/rmsprop.py"),
+    "rmsprop": Optimizer(
+        states_like(1), _foreach(1), "torch.optim.RMSprop", f"{_TORCH}/rmsprop.py"
+    ),
     "lion": Optimizer(
-        _like(1), _one_by_one(_lion_alone), "lion_pytorch.Lion", "lion_pytorch/lion_pytorch.py"
+        states_like(1),
+        _one_by_one(_lion_alone),
+        "lion_pytorch.Lion",
+        "lion_pytorch/lion_pytorch.py",
     ),
     "muon": Optimizer(
-        _like(1),
+        states_like(1),
         _one_by_one(_muon_alone),
         "torch.optim.Muon for the matrices of the layers, AdamW for the rest",
         f"{_TORCH}/_muon.py",

@@ -1,4 +1,4 @@
-"""How a model is trained: what `ullage estimate` needs to know beside the model."""
+"""How a model is trained: what `ullage estimate` needs to know besides the model."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Lora:
     """Adapters of peft beside frozen weights.
 
     Attributes:
-        rank: of the two small matrices.
+        rank: rank of the two small matrices.
         targets: names of the layers that get one, such as "q_proj"; ("all-linear",): all but the
             head.
-        is_quantized: the frozen weights of linear layers, the head's excepted, are NF4 with double
-            quantisation, as QLoRA has them (bitsandbytes.nn.Linear4bit).
-        dropout: of what goes into an adapter.
+        is_quantized: the frozen weights of all linear layers but the head are NF4 with double
+            quantisation, as in QLoRA (bitsandbytes.nn.Linear4bit).
+        dropout: dropout of an adapter's input.
     """
 
     rank: int = 16
@@ -40,7 +40,7 @@ class Lora:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuses what no adapter can be."""
+        """Refuses adapters that are not possible."""
         if self.rank < 1:
             raise SpecError(f"lora rank: found {self.rank}, expected at least 1")
         if not self.targets:
@@ -59,15 +59,15 @@ class Recipe:
         image: pixels of an image's side; None where the model does not see images.
         precision: one of PRECISIONS.
         optimizer: a name of optimizers.py.
-        checkpointing: "none"; "full": each block is made again in the backward pass; a number k:
-            each k-th block is; "selective": each block is, but the outputs of its matrix products
+        checkpointing: "none"; "full": each block is recomputed in the backward pass; a number N:
+            every Nth block is; "selective": each block is, but the outputs of its matrix products
             and of its attention are kept.
         attention: "sdpa" or "eager".
         accumulation: passes before each step of the optimizer.
         clips_gradients: torch.nn.utils.clip_grad_norm_ comes before each step.
-        keeps_gradients: zero_grad(set_to_none=False): gradients stay where they are.
-        steps_in_backward: each parameter is stepped as soon as it has its gradient, which is then
-            let go.
+        keeps_gradients: zero_grad(set_to_none=False): gradients stay allocated.
+        steps_in_backward: the optimizer steps each parameter as soon as it has its gradient, and
+            frees the gradient.
         lora: adapters beside frozen weights; None: all parameters are trained.
         layout: how the job is spread over GPUs.
     """
@@ -87,7 +87,7 @@ class Recipe:
     layout: Layout = ALONE
 
     def __post_init__(self) -> None:
-        """Refuses what no loop can be."""
+        """Refuses loops that are not possible."""
         if self.precision not in PRECISIONS:
             raise SpecError(
                 f"precision: found {self.precision!r}, expected {', '.join(PRECISIONS)}"
@@ -106,12 +106,12 @@ class Recipe:
             )
         if self.steps_in_backward and (self.accumulation > 1 or self.clips_gradients):
             raise SpecError(
-                "steps_in_backward: a gradient that is let go at once can be neither accumulated "
+                "steps_in_backward: gradients that are freed at once can be neither accumulated "
                 "nor clipped; turn off one of them"
             )
 
     @property
     def checkpoints_every(self) -> int:
-        """Each so many-th block is checkpointed; 0: none is."""
+        """N where every Nth block is checkpointed; 0: none is."""
         way = self.checkpointing
         return way if isinstance(way, int) else int(way != "none")

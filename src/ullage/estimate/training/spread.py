@@ -36,7 +36,7 @@ class Spread:
     """What a rank does for the sake of the others.
 
     Attributes:
-        layout: of the job.
+        layout: how the job is spread over GPUs.
         sharding: FSDP2's part; None where every rank has the parameters whole.
     """
 
@@ -85,10 +85,10 @@ class Spread:
     def begin(self, model: Model, parameters: Sequence[tuple[Tensor, int]]) -> None:
         """DDP makes its buckets, FSDP2 knows its groups."""
         if self.sharding is not None:
-            inside = {id(one) for stack in model.stacks for one, _ in stack.parameters()}
-            self.root = [one for one, _ in parameters if id(one) not in inside]
+            inside = {id(tensor) for stack in model.stacks for tensor, _ in stack.parameters()}
+            self.root = [tensor for tensor, _ in parameters if id(tensor) not in inside]
         elif self.layout.num_replicas > 1:
-            size = sum(one.nbytes * count for one, count in parameters if one.needs_grad)
+            size = sum(tensor.nbytes * count for tensor, count in parameters if tensor.needs_grad)
             self.buckets = self.arena.take(size, Category.COMMUNICATION)
 
     def passes(self, accumulation: int) -> list[bool]:
@@ -106,11 +106,10 @@ class Spread:
         return in_flight if self.layout.schedule == "gpipe" else [False, *in_flight]
 
     def run(self, model: Any, inputs: Sequence[Tensor]) -> Tensor:  # noqa: ANN401
-        """The loss, or what a stage that is not the last hands on.
+        """The loss, or the output that a stage sends to the next one.
 
-        That is let go once it is sent: in GPipe when all micro-batches are through, in 1F1B when
-        the next one is, in both before the backward pass (_wait_and_release_fwd_send of torch
-        2.15).
+        The output is freed once it is sent: in GPipe after all micro-batches, in 1F1B after the
+        next one, in both before the backward pass (_wait_and_release_fwd_send of torch 2.15).
         """
         if self.layout.place == self.layout.pipeline - 1:
             loss: Tensor = model(*inputs)
@@ -122,31 +121,31 @@ class Spread:
         return output
 
     def _release(self) -> None:
-        for one in self.sent:
-            one.storage = self.arena.take(0)
+        for tensor in self.sent:
+            tensor.storage = self.arena.take(0)
         self.sent.clear()
 
     def before_forward(self) -> None:
-        """What belongs to no layer is gathered, and stays."""
+        """Gathers the parameters outside the layers; they stay gathered."""
         if self.sharding is not None and self.root:
             self.sharding.gather(self.root)
             self.sharding.order.clear()
 
     def before_backward(self) -> None:
-        """What was handed on is let go; the last layer is gathered."""
+        """Frees the outputs that were sent, and gathers the last layer."""
         self._release()
         if self.sharding is not None:
             self.sharding.turn()
 
     def after_backward(self) -> None:
-        """What belongs to no layer is reduced last."""
+        """Reduces the gradients outside the layers last."""
         if self.sharding is not None:
             if self.root:  # a stage between the first and the last has nothing beside its layers
                 self.sharding.reduce(self.root)
             self.sharding.finish()
 
     def after_passes(self, model: Any) -> None:  # noqa: ANN401
-        """The schedule's step ends: the logits of its micro-batches are merged, and let go."""
+        """The schedule's step ends: the logits of its micro-batches are merged, and freed."""
         head = getattr(model, "lm_head", None)
         if isinstance(head, KeptHead):
             head.merge(self.arena, self.layout.micro_batches)
@@ -160,14 +159,14 @@ class Spread:
         if self.layout.offload:
             return []
         if self.sharding is not None:
-            return [(self._part(one), count) for one, count in parameters]
+            return [(self._part(tensor), count) for tensor, count in parameters]
         if self.layout.sharding != "zero1" or self.layout.num_replicas == 1:
             return list(parameters)
         return _greedy(parameters, self.layout.num_replicas)
 
     def count(self, parameters: Sequence[tuple[Tensor, int]]) -> int:
         """Elements of the parameters that this rank keeps, on the GPU or in host memory."""
-        return sum(self._part(one).numel * count for one, count in parameters)
+        return sum(self._part(tensor).numel * count for tensor, count in parameters)
 
     def host_bytes(self, parameters: Sequence[tuple[Tensor, int]], optimizer: Optimizer) -> int:
         """What an offloaded rank keeps in host memory: shards, their gradients and states.
@@ -180,11 +179,13 @@ class Spread:
             return 0
         host = Arena(self.arena.machine)
         total = 0
-        for one, count in parameters:
-            part = self._part(one)
-            kept = [empty(host, part.shape, part.dtype) for _ in range(2 if one.needs_grad else 1)]
-            kept += optimizer.prepare(kept[0]) if one.needs_grad else []
-            total += count * sum(each.nbytes for each in kept)
+        for tensor, count in parameters:
+            part = self._part(tensor)
+            copies = [
+                empty(host, part.shape, part.dtype) for _ in range(2 if tensor.needs_grad else 1)
+            ]
+            copies += optimizer.prepare(copies[0]) if tensor.needs_grad else []
+            total += count * sum(each.nbytes for each in copies)
         return total
 
     def _part(self, tensor: Tensor) -> Tensor:
@@ -199,10 +200,10 @@ class Spread:
 def _greedy(parameters: Sequence[tuple[Tensor, int]], ranks: int) -> list[tuple[Tensor, int]]:
     loads = [0] * ranks
     taken: list[dict[int, tuple[Tensor, int]]] = [{} for _ in range(ranks)]
-    for one, count in sorted(parameters, key=lambda pair: -pair[0].numel):
+    for tensor, count in sorted(parameters, key=lambda pair: -pair[0].numel):
         for _ in range(count):
             rank = loads.index(min(loads))
-            loads[rank] += one.numel
-            before = taken[rank].get(id(one), (one, 0))[1]
-            taken[rank][id(one)] = (one, before + 1)
+            loads[rank] += tensor.numel
+            before = taken[rank].get(id(tensor), (tensor, 0))[1]
+            taken[rank][id(tensor)] = (tensor, before + 1)
     return list(taken[loads.index(max(loads))].values())

@@ -25,7 +25,7 @@ class Stretch:
     """A part of the log that is passed through `repeats` times in a row.
 
     Attributes:
-        name: of its section; "" between sections.
+        name: name of its section; "" between sections.
         phase: "build", "forward", "backward" or "optimizer".
         repeats: how often.
         begin, end: positions in the log; end is exclusive.
@@ -86,8 +86,8 @@ class Timeline:
     """A log, unrolled.
 
     Attributes:
-        log: that was played, as it is now: what is let go of later is none of it.
-        stretches: in order.
+        log: the log that was played, up to now; what is freed later is not in it.
+        stretches: the stretches of the log, in order.
     """
 
     def __init__(self, log: Log) -> None:
@@ -126,8 +126,8 @@ class Timeline:
     def _highest(self, phase: str | None = None) -> Stretch:
         among = [stretch for stretch in self.stretches if phase in (None, stretch.phase)]
         if phase is None:  # what is built is there in a step, too
-            among = [one for one in among if one.phase != "build"] or among
-        return max(among, key=lambda one: one.peak_bytes)
+            among = [stretch for stretch in among if stretch.phase != "build"] or among
+        return max(among, key=lambda stretch: stretch.peak_bytes)
 
     def ends(self) -> tuple[int, int]:
         """Its peak, were each storage whose size is assumed as small, or as large, as may be."""
@@ -142,39 +142,40 @@ class Timeline:
     @cached_property
     def _lasting(self) -> list[list[int]]:
         """Of each stretch the events of storages that do not both come and go in it."""
-        found = []
+        numbers = []
         for stretch in self.stretches:
             events = self.log.events[stretch.begin : stretch.end]
-            seen = set(events)
-            found.append([event for event in events if ~event not in seen])
-        return found
+            alive = set(events)
+            numbers.append([event for event in events if ~event not in alive])
+        return numbers
 
     @cached_property
     def _activations(self) -> set[int]:
         """What was made in a forward pass and is there at its end."""
         log = self.log
-        found: set[int] = set()
+        numbers: set[int] = set()
         ends = [begin for begin, _ in log.phases[1:]] + [log.position]
         for (begin, phase), end in zip(log.phases, ends, strict=True):
             if phase == "forward":
-                seen = set(log.events[begin:end])
-                found.update(event for event in seen if event >= 0 and ~event not in seen)
-        return found
+                alive = set(log.events[begin:end])
+                numbers.update(event for event in alive if event >= 0 and ~event not in alive)
+        return numbers
 
     def _live(self, stretch: Stretch, position: int, times: int) -> Iterator[tuple[int, int]]:
-        """The storages that are live at a position, in the repetition of its stretch after so many
-        others, and how many like each; where a layer lets go of what the one before it made, that
-        is below 0.
+        """The storages that are live at a position, and how many like each.
+
+        times: repetitions of the position's stretch that came before. A count is below 0 where a
+        layer frees a storage of the layer before it.
         """
         happened: Counter[int] = Counter()
-        for one, lasting in zip(self.stretches, self._lasting, strict=True):
-            repeats = times if one is stretch else one.repeats
+        for other, lasting in zip(self.stretches, self._lasting, strict=True):
+            repeats = times if other is stretch else other.repeats
             if repeats == 1:
                 happened.update(lasting)
             else:
                 for event in lasting:
                     happened[event] += repeats
-            if one is stretch:
+            if other is stretch:
                 break
         happened.update(self.log.events[stretch.begin : position])
         for event, count in happened.items():
@@ -220,7 +221,7 @@ def _cut(log: Log) -> Iterator[tuple[str, str, int, int, int]]:
     """(name, phase, repeats, begin, end) of each section, and of what lies between two, in order.
     A phase in which nothing happens is there too.
     """
-    sections = sorted(log.sections, key=lambda one: one.begin)
+    sections = sorted(log.sections, key=lambda section: section.begin)
     place = position = 0
     ends = [begin for begin, _ in log.phases[1:]] + [log.position]
     for (start, phase), stop in zip(log.phases, ends, strict=True):

@@ -17,7 +17,8 @@ from ullage.plan.costs.blocks import Block, find_blocks
 from ullage.plan.costs.profile import Profile, kept_by_module, read_profile
 from ullage.plan.costs.roofline import Seconds, step_seconds
 from ullage.plan.menu import Actions, moves, treatments
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action, Semantics
 
 # A watched run whose peak is off by more than this share is not taken for the memory.

@@ -26,7 +26,8 @@ from ullage.plan.costs.roofline import step_seconds
 from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, Seen, failed, foreseen
 from ullage.plan.judging import judge
 from ullage.plan.launchers.shardings import Engine, OnHost, Sharding
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 from ullage.units import format_bytes
 

@@ -24,8 +24,10 @@ from ullage.plan.costs.profile import Profile, Stretch, kept_by_module, read_pro
 from ullage.plan.costs.roofline import step_seconds
 from ullage.plan.sizes import segments
 from ullage.plan.sizes.segments import least_peak
-from ullage.techniques.checkpoint_segments import CHECKPOINT_SEGMENTS, even_lengths
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.checkpoint_segments import CHECKPOINT_SEGMENTS
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.means.tiling import even_lengths
+from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 from ullage.trace.model import Int64Array, Record
 

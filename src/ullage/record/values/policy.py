@@ -1,4 +1,4 @@
-"""What a value reads as that no kernel has computed (docs/values.md).
+"""What a value reads as that no kernel has computed (docs/reference/values.md).
 
 A floating-point number is a little more than a half and falls a little with each training step, so
 that it is positive, finite, a probability, a logarithm's argument, and a loss that improves. An
@@ -18,7 +18,7 @@ from ullage.record.values.uniform import COMPARISONS
 _MIDDLE, _SLOWNESS = 0.5, 100
 _MAX_ANSWERED_BYTES = 4 << 20
 """Larger copies of floating-point numbers to the host read as zeros: pages that nobody touches
-take no memory here (docs/large-models.md)."""
+take no memory here (docs/results/large-models.md)."""
 
 
 class Policy:

@@ -7,7 +7,7 @@ the true value. All else stays unknown.
 
 An operation whose output *shape* hangs on an unknown value (nonzero, unique, a boolean index) is
 told the worst case, and noted with its place; what it looks at is that case from then on, whoever
-reads it. What else is unknown is what the policy has it be (policy.py, docs/values.md).
+reads it. What else is unknown is what the policy has it be (policy.py, docs/reference/values.md).
 
 Nothing of this raises into the program: an operation that is not understood is left unknown.
 

@@ -1,15 +1,15 @@
-"""Applies a plan to a model and its optimizers: whole, or not at all.
+"""Applies the actions of a plan to a model and its optimizers: all of them, or none.
 
-with applied(plan, model, optimizer):
+with applied_actions(plan.actions, plan.made_for, model, optimizer):
     loss = model(batch)         # under the plan
-# as it was
+# the model and its optimizer are as they were before
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
@@ -19,74 +19,80 @@ from ullage.record.owners.module_trees import class_name, paths
 from ullage.techniques.applying.changes import Changes
 from ullage.techniques.applying.target import Target
 from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.plan import MadeFor, Plan
+from ullage.techniques.made_for import MadeFor
+from ullage.techniques.technique import Action
 
 _UNDER_A_PLAN: WeakSet[Any] = WeakSet()
 _NEED = re.compile(r"(?P<name>[\w.-]+)(>=(?P<least>[\d.]+))?")
 
 
-def apply_plan(plan: Plan, model: Any, optimizer: Any = None) -> tuple[Any, Any]:
-    """Applies a plan for as long as the model lives; see `Plan.apply`."""
-    _apply(plan, model, optimizer).keep()
-    return model, optimizer
+def apply_actions(
+    actions: Sequence[Action], made_for: MadeFor, model: Any, optimizer: Any = None
+) -> None:
+    """Applies the actions of a plan for as long as the model lives; see `Plan.apply`."""
+    _apply(actions, made_for, model, optimizer).keep()
 
 
 @contextmanager
-def applied(plan: Plan, model: Any, optimizer: Any = None) -> Iterator[tuple[Any, Any]]:
-    """Applies a plan while the context lasts; then all is undone, whatever has happened in it."""
-    with _apply(plan, model, optimizer):
+def applied_actions(
+    actions: Sequence[Action], made_for: MadeFor, model: Any, optimizer: Any = None
+) -> Iterator[tuple[Any, Any]]:
+    """Applies the actions of a plan while a context lasts, and undoes all of them at its end, also
+    after an error.
+    """
+    with _apply(actions, made_for, model, optimizer):
         yield model, optimizer
 
 
 def describe_program(model: Any, optimizer: Any, modules: Iterable[str] | None = None) -> MadeFor:
-    """What a plan for a model has to be made for.
+    """Describes a program, as plans for it do.
 
     Args:
         model: an `nn.Module`, wrapped or not.
         optimizer: a `torch.optim.Optimizer`, several, or None.
-        modules: the paths of those that the plan names; those that are not there are left out.
-            None: all.
+        modules: the paths of the modules to include; missing ones are left out. None: all.
     """
     import torch
 
-    found = dict(paths(model))
-    named = found if modules is None else [path for path in modules if path in found]
-    optimizers = [type(one).__name__ for one in unwrap_optimizers(optimizer)]
+    parts = dict(paths(model))
+    selected = parts if modules is None else [path for path in modules if path in parts]
+    optimizers = [type(inner).__name__ for inner in unwrap_optimizers(optimizer)]
     return MadeFor(
         torch=str(torch.__version__),
-        model=class_name(found[""]),
-        num_parameters=sum(map(_num_elements, found[""].parameters())),
-        modules={path: class_name(found[path]) for path in named},
+        model=class_name(parts[""]),
+        num_parameters=sum(map(_num_elements, parts[""].parameters())),
+        modules={path: class_name(parts[path]) for path in selected},
         optimizer=", ".join(optimizers) or None,
     )
 
 
 def unwrap_optimizers(optimizer: Any) -> list[Any]:
-    """The optimizers of torch in what a program calls its optimizer: one, several, or None, in the
-    wrappers of Accelerate, DeepSpeed or Lightning or not.
+    """The torch optimizers in an optimizer, a list of several, or None, without the wrappers of
+    Accelerate, DeepSpeed or Lightning.
     """
     if optimizer is None:
         return []
     if isinstance(optimizer, list | tuple):
-        return [inner for one in optimizer for inner in unwrap_optimizers(one)]
-    seen: set[int] = set()
-    while id(optimizer) not in seen and hasattr(getattr(optimizer, "optimizer", None), "step"):
-        seen.add(id(optimizer))
+        return [inner for wrapper in optimizer for inner in unwrap_optimizers(wrapper)]
+    visited: set[int] = set()
+    while id(optimizer) not in visited and hasattr(getattr(optimizer, "optimizer", None), "step"):
+        visited.add(id(optimizer))
         optimizer = optimizer.optimizer
     return [optimizer]
 
 
-def _apply(plan: Plan, model: Any, optimizer: Any) -> Changes:
-    """Applies all of a plan; where anything of it fails, nothing is changed."""
+def _apply(actions: Sequence[Action], made_for: MadeFor, model: Any, optimizer: Any) -> Changes:
+    """Applies all actions of a plan; if one of them fails, it undoes the others."""
     optimizers = unwrap_optimizers(optimizer)
-    check_fits(plan, model, optimizers)
+    _check_program(made_for, model, optimizers)
+    _check_needs(actions)
     changes = Changes()
     root = dict(paths(model))[""]
     try:
         _UNDER_A_PLAN.add(root)
         changes.on_undo(_UNDER_A_PLAN.discard, root)
         target = Target(model, optimizers, changes)
-        for action in plan.actions:
+        for action in actions:
             apply = TECHNIQUES[action.technique].apply
             if apply is not None:
                 apply(target, action)
@@ -96,40 +102,41 @@ def _apply(plan: Plan, model: Any, optimizer: Any) -> Changes:
     return changes
 
 
-def check_fits(plan: Plan, model: Any, optimizers: list[Any]) -> None:
-    """Raises PlanError where a plan was made for another program, needs what is not installed, or
-    where one is applied already.
-    """
-    found = dict(paths(model))
-    name = class_name(found[""])
-    if found[""] in _UNDER_A_PLAN:
+def _check_program(made_for: MadeFor, model: Any, optimizers: list[Any]) -> None:
+    """Raises PlanError if a plan is for another program, or a plan is already applied."""
+    root = dict(paths(model))[""]
+    if root in _UNDER_A_PLAN:
         raise PlanError(
-            f"{name} is under a plan already; put all actions into one plan, or end the first"
+            f"a plan is already applied to {class_name(root)}; put all actions into one plan, or "
+            "undo the first"
         )
     if type(model).__name__ == "DataParallel":
         raise PlanError(
-            "DataParallel copies the model at every step, and a plan would not be in the copies; "
+            "DataParallel copies the model at every step, and the copies would not have the plan; "
             "use DistributedDataParallel"
         )
-    differences = plan.made_for.differences(
-        describe_program(model, optimizers, plan.made_for.modules)
-    )
+    program = describe_program(model, optimizers, made_for.modules)
+    differences = made_for.differences(program)
     if differences:
         raise PlanError(
             f"the plan was made for another program: {'; '.join(differences)}; make one for this "
             "program with `ullage fit`"
         )
-    for action in plan.actions:
+
+
+def _check_needs(actions: Sequence[Action]) -> None:
+    """Raises PlanError if a package that a technique needs is not installed."""
+    for action in actions:
         for need in TECHNIQUES[action.technique].needs:
             _check_need(action.technique, need)
 
 
 def _check_need(technique: str, need: str) -> None:
-    """Raises PlanError where a requirement, such as "torch>=2.13", is not met."""
+    """Raises PlanError if a requirement, such as "torch>=2.13", is not met."""
     matched = _NEED.fullmatch(need)
     if matched is None:
         raise PlanError(
-            f"{technique!r} needs {need!r}, which is no requirement such as torch>=2.13"
+            f"{technique!r} needs {need!r}, which is not a requirement such as torch>=2.13"
         )
     name, least = matched["name"], matched["least"]
     try:
@@ -149,8 +156,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _num_elements(parameter: Any) -> int:
-    """Of the whole parameter, where DeepSpeed has left a part of it here."""
+    """Elements of the complete parameter, of which DeepSpeed may have left a part here."""
     try:
         return int(getattr(parameter, "ds_numel", parameter.numel()))
-    except ValueError:  # a lazy one, that has no shape yet
+    except ValueError:  # a lazy parameter has no shape yet
         return 0

@@ -1,4 +1,4 @@
-"""What was changed in a running program, so that all of it can be undone."""
+"""The changes in a running program, recorded so that all of them can be undone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ABSENT = object()
 
 
 class Changes:
-    """Changes in the order in which they were made; undone in reverse, each even if another fails.
+    """Changes in their order; they are undone in reverse, each even if another fails.
 
     with Changes() as changes:
         changes.set(module, "forward", mine)
@@ -29,9 +29,9 @@ class Changes:
         self.undo()
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Sets an attribute; undone, the object has what it had itself, or nothing of that name.
+        """Sets an attribute; the undo restores the previous value, or removes the attribute.
 
-        Where another has set it meanwhile, a warning says so, and what was there before is back.
+        If something else has set it since then, the undo warns and restores the old value anyway.
         """
         had = vars(owner).get(name, _ABSENT)
         setattr(owner, name, value)
@@ -44,27 +44,27 @@ class Changes:
         self._stack.callback(_put_item_back, owner, key, had)
 
     def hook(self, handle: Any) -> None:
-        """Keeps the handle of a hook of torch's."""
+        """Records the handle of a torch hook, which the undo removes."""
         self._stack.callback(handle.remove)
 
     def on_undo(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Has a function called when all is undone."""
+        """Registers a function to call when the changes are undone."""
         self._stack.callback(function, *arguments)
 
     def undo(self) -> None:
-        """Undoes all of it; a second call does nothing."""
+        """Undoes all changes; a second call does nothing."""
         self._stack.close()
 
     def keep(self) -> None:
-        """All of it stays for good; to undo does nothing from now on."""
+        """Makes the changes permanent; `undo` does nothing from now on."""
         self._stack.pop_all()
 
 
 def _put_back(owner: Any, name: str, was_set: Any, had: Any) -> None:
     if vars(owner).get(name, _ABSENT) is not was_set:
         warnings.warn(
-            f"{name!r} of a {type(owner).__name__} was changed while a plan was applied; what was "
-            "there before the plan is back",
+            f"{name!r} of a {type(owner).__name__} was changed while a plan was applied; the "
+            "value from before the plan is restored",
             stacklevel=2,
         )
     if had is not _ABSENT:

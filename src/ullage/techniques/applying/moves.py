@@ -1,8 +1,8 @@
-"""What techniques do to a script before it trains: ahead of its first line, and as it moves its
-model to its device.
+"""Runs the parts of techniques that come before training: before the first line of a script, and
+when it moves its model to its device.
 
-A model that is split among ranks as it is moved never has to fit one GPU as a whole. What a script
-wants of the move beside the device, such as another precision, is done before.
+A model that is split among ranks when it is moved never has to fit one GPU as a whole. If the move
+also changes the dtype, the dtype is changed first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.applying.changes import Changes
 from ullage.techniques.applying.target import Target
 from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.means.rank_groups import is_shared_out
+from ullage.techniques.means.rank_groups import program_has_ranks
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 
@@ -26,7 +26,7 @@ Move = Callable[..., Any]
 
 
 def start_techniques(plan: Plan, torch: ModuleType) -> None:
-    """Does what techniques have to do before a script's first line, each thing once."""
+    """Calls the `start` of each technique once, before the first line of a script."""
     starts = [TECHNIQUES[action.technique].start for action in plan.actions]
     for start in dict.fromkeys(start for start in starts if start is not None):
         start(torch)
@@ -38,13 +38,13 @@ def watch_moves(
     optimizers_of: Callable[[Any], list[Any]],
     refuse: Callable[[str, BaseException], None],
 ) -> None:
-    """Has techniques applied that are to be, when the model of a plan is moved.
+    """Applies techniques with an `on_move` when the model of a plan is moved.
 
     Args:
         plan: without such techniques nothing is watched.
         torch: the module, imported.
-        optimizers_of: gives the optimizers that hold parameters of a module.
-        refuse: called with a reason and an error where the plan cannot be applied.
+        optimizers_of: returns the optimizers with parameters of a module.
+        refuse: called with a reason and an error if the plan cannot be applied.
     """
     actions = [
         action for action in plan.actions if TECHNIQUES[action.technique].on_move is not None
@@ -65,7 +65,7 @@ def watch_moves(
 
 
 class _Moves:
-    """What becomes of moves of the model."""
+    """Replaces the methods that move modules."""
 
     def __init__(
         self,
@@ -79,16 +79,16 @@ class _Moves:
         self._moved: WeakSet[Any] = WeakSet()
 
     def watched(self, move: Move, parse: Callable[..., Any]) -> Move:
-        """A method that moves modules, with the techniques in it."""
+        """A method that moves modules, and applies the techniques to the model of the plan."""
         to = self._torch.nn.Module.to
 
         @functools.wraps(move)
-        def move_or_apply(module: Any, *arguments: Any, **named: Any) -> Any:
+        def move_or_apply(module: Any, *arguments: Any, **keywords: Any) -> Any:
             if type(module).__name__ != self._made_for.model and module not in self._moved:
-                return move(module, *arguments, **named)
-            device, precision, *_ = parse(*arguments, **named)
+                return move(module, *arguments, **keywords)
+            device, precision, *_ = parse(*arguments, **keywords)
             if module not in self._moved and not self._is_it(module, device):
-                return move(module, *arguments, **named)
+                return move(module, *arguments, **keywords)
             if precision is not None:
                 to(module, precision)
             if module not in self._moved:
@@ -99,18 +99,18 @@ class _Moves:
         return move_or_apply
 
     def _is_it(self, module: Any, device: Any) -> bool:
-        """Whether this is the move of the plan's model to where it is trained."""
+        """Whether this moves the model of the plan to the device where it is trained."""
         torch = self._torch
         if device is None or (device.type != "cuda" and torch.cuda.is_available()):
             return False
-        if is_shared_out():
+        if program_has_ranks():
             return False
         program = describe_program(module, None, self._made_for.modules)
         return not self._made_for.differences(program)
 
 
 def _apply(actions: Sequence[Action], module: Any, optimizers: list[Any]) -> None:
-    """Applies actions for good; where one fails, none is applied."""
+    """Applies actions permanently; if one fails, the others are undone."""
     changes = Changes()
     try:
         target = Target(module, optimizers, changes)

@@ -1,8 +1,9 @@
-"""Applies a plan to a script that knows nothing of it.
+"""Applies a plan to an unchanged script.
 
-Optimizers are noted as they are made. The first call of a module that has parameters of one, with
-gradients on, is the moment: the outermost module that holds it gets the plan, before it runs. After
-that nothing stands between the script and torch, until another optimizer is made.
+Optimizers are recorded when they are created. When a module with parameters of one of them is first
+called with gradients enabled, the plan is applied to the outermost module that contains it, before
+the call runs. After that, nothing is between the script and torch until another optimizer is
+created.
 
     install_from(os.environ, torch)     # before the script's first line
 """
@@ -25,22 +26,23 @@ from ullage.protocol.variables import RUN_DIR
 from ullage.record.owners.module_trees import live_owners, outermost, paths
 from ullage.record.session.import_hooks import on_import
 from ullage.record.session.tracebacks import clean_tracebacks
-from ullage.techniques.applying.apply import apply_plan, describe_program
+from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.applying.changes import Changes
 from ullage.techniques.applying.moves import start_techniques, watch_moves
 from ullage.techniques.applying.outcome import NEVER, State, note
+from ullage.techniques.means.optimizer_parts import parameters_of
 from ullage.techniques.plan import Plan
 from ullage.techniques.replaying.process import replay_and_end
 from ullage.techniques.technique import Place
 
 
-class Asked(NamedTuple):
-    """What is asked of a process.
+class PlanRequest(NamedTuple):
+    """What a process has to do with a plan.
 
     Attributes:
-        plan: to be applied to the first model that it trains; None applies nothing.
-        directory: where it is noted what became of the plan.
-        describes: whether the model is described there, with all its modules.
+        plan: applied to the first model that the process trains; None: nothing is applied.
+        directory: where the outcome is written.
+        describes: whether a description of the model and all its modules is written there.
         replays: whether the plan is replayed with real numbers in place of the training.
     """
 
@@ -50,8 +52,8 @@ class Asked(NamedTuple):
     replays: bool = False
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Asked:
-        """What the ULLAGE_* variables ask."""
+    def from_environment(cls, environment: Mapping[str, str]) -> PlanRequest:
+        """The request in the ULLAGE_* variables."""
         variables = PlanVariables.from_environment(environment)
         return cls(
             None if variables.plan is None else Plan.load(variables.plan),
@@ -64,21 +66,24 @@ class Asked(NamedTuple):
 def install_from(
     environment: Mapping[str, str],
     torch: ModuleType,
-    wait: Callable[[], Asked] | None = None,
+    wait: Callable[[], PlanRequest] | None = None,
     step_aside: Callable[[], None] | None = None,
 ) -> None:
     """Installs the plan that the environment names, if any, or a description.
 
-    wait: called when the model is first called; what it gives back is done then.
-    step_aside: called before a replay: has what watches the process let it alone.
+    Args:
+        environment: the variables of the process.
+        torch: the module, imported.
+        wait: called when the model is first called; returns the request to execute then.
+        step_aside: called before a replay; ends the recording of this process.
     """
-    asked = Asked.from_environment(environment)
-    if asked.plan is not None or asked.describes or wait is not None:
-        Watch(asked, torch=torch, wait=wait, step_aside=step_aside).install()
+    request = PlanRequest.from_environment(environment)
+    if request.plan is not None or request.describes or wait is not None:
+        Watch(request, torch=torch, wait=wait, step_aside=step_aside).install()
 
 
 def start() -> None:
-    """Arranges for the plan to be applied in this process, when and if it imports torch."""
+    """Applies the plan in this process once it imports torch."""
     environment = dict(os.environ)
     on_import("torch", lambda torch: install_from(environment, torch))
     show = sys.excepthook
@@ -93,17 +98,17 @@ def start() -> None:
 
 
 class Watch:
-    """Waits for a model to be trained, and applies the plan to it."""
+    """Waits until a model is trained, and applies the plan to it."""
 
     def __init__(
         self,
-        asked: Asked,
+        request: PlanRequest,
         *,
         torch: ModuleType,
-        wait: Callable[[], Asked] | None = None,
+        wait: Callable[[], PlanRequest] | None = None,
         step_aside: Callable[[], None] | None = None,
     ) -> None:
-        self._plan, self._directory, self._describes, self._replays = asked
+        self._plan, self._directory, self._describes, self._replays = request
         self._torch = torch
         self._wait_for_order = wait
         self._step_aside = step_aside
@@ -111,13 +116,13 @@ class Watch:
         self._is_broken = False
         self._waiting: Changes | None = None
         self._lock = threading.RLock()
-        # The parameters as the optimizer got them: DeepSpeed puts others in their place.
+        # The original parameters of each optimizer: DeepSpeed replaces them.
         self._optimizers: list[tuple[ref[Any], list[ref[Any]]]] = []
         self._planned: WeakSet[Any] = WeakSet()
         self._settled: WeakSet[Any] = WeakSet()  # modules that need not be looked at again
 
     def install(self) -> None:
-        """Notes optimizers from now on; a plan for a program without any waits for a call."""
+        """Records optimizers from now on; a plan without optimizer waits for a call."""
         optimizer = self._torch.optim.Optimizer
         optimizer.__init__ = self._noting(optimizer.__init__)
         if self._plan is not None:
@@ -128,20 +133,20 @@ class Watch:
 
     def _noting(self, make: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(make)
-        def note_and_make(optimizer: Any, *arguments: Any, **named: Any) -> None:
-            make(optimizer, *arguments, **named)
+        def note_and_make(optimizer: Any, *arguments: Any, **keywords: Any) -> None:
+            make(optimizer, *arguments, **keywords)
             self._note_optimizer(optimizer)
 
         return note_and_make
 
     def _note_optimizer(self, optimizer: Any) -> None:
-        parameters = _parameters_of(optimizer)
+        parameters = parameters_of(optimizer)
         self._optimizers = [pair for pair in self._optimizers if pair[0]() is not None]
         self._optimizers.append((ref(optimizer), [ref(parameter) for parameter in parameters]))
         if self._is_applied and self._changes_optimizers() and self._is_planned(parameters):
             self._refuse(
-                "an optimizer was made after the plan had been applied to its parameters, which "
-                "has to do with the optimizer"
+                "an optimizer was made after the plan had been applied to its parameters, and the "
+                "plan changes the optimizer"
             )
         if not self._is_applied:
             note(self._directory, State.WAITING)
@@ -158,7 +163,7 @@ class Watch:
         return any(id(parameter) in known for parameter in parameters)
 
     def _wait(self) -> None:
-        """Looks at each call of a module, before anything of it runs."""
+        """Intercepts each call of a module, before it runs."""
         with self._lock:
             if self._waiting is not None:
                 return
@@ -173,14 +178,14 @@ class Watch:
 
     def _looking(self, call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
-        def look_and_call(module: Any, *arguments: Any, **named: Any) -> Any:
+        def look_and_call(module: Any, *arguments: Any, **keywords: Any) -> Any:
             if self._waiting is not None and self._is_trained(module):
                 with self._lock:
                     if self._waiting is not None:
-                        self._meet(module, arguments, named)
-            return call(module, *arguments, **named)
+                        self._meet(module, arguments, keywords)
+            return call(module, *arguments, **keywords)
 
-        # The compiler sees the call as it is without this.
+        # The compiler traces the original call.
         look_and_call._torchdynamo_inline = call  # type: ignore[attr-defined]
         skip = getattr(self._torch._C._dynamo.eval_frame, "skip_code", None)
         if skip is not None:
@@ -195,19 +200,21 @@ class Watch:
         return bool(self._optimizers_of(module))
 
     def _optimizers_of(self, module: Any) -> list[Any]:
-        """The optimizers that there are which hold a parameter of the module, as they were made."""
+        """The live optimizers that have, or were created with, a parameter of the module."""
         own = {id(parameter) for parameter in module.parameters()}
-        found = []
+        optimizers = []
         for reference, first in self._optimizers:
             optimizer = reference()
             if optimizer is not None:
-                held = _parameters_of(optimizer) + [one() for one in first]
-                if any(id(one) in own for one in held):
-                    found.append(optimizer)
-        return found
+                parameters = parameters_of(optimizer) + [parameter() for parameter in first]
+                if any(id(parameter) in own for parameter in parameters):
+                    optimizers.append(optimizer)
+        return optimizers
 
-    def _meet(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """A module is trained: what holds it gets the plan, or another one is waited for."""
+    def _meet(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Handles the first training call of a module: applies the plan to its outermost module, or
+        waits for another module.
+        """
         if self._wait_for_order is not None:
             wait, self._wait_for_order = self._wait_for_order, None
             self._plan, self._directory, self._describes, self._replays = wait()
@@ -221,13 +228,13 @@ class Watch:
         if self._replays and self._plan is not None:
             self._stop_waiting()
             replay_and_end(
-                self._plan, self._directory, (top, optimizers, module, (arguments, named)),
+                self._plan, self._directory, (top, optimizers, module, (arguments, keywords)),
                 self._step_aside,
             )  # fmt: skip
         try:
-            found = describe_program(top, optimizers) if self._describes else None
+            program = describe_program(top, optimizers) if self._describes else None
             if self._plan is not None:
-                apply_plan(self._plan, top, optimizers)
+                self._plan.apply(top, optimizers)
         except BaseException as error:
             self._refuse(str(error) or type(error).__name__, error)
         if not self._is_applied:
@@ -237,11 +244,11 @@ class Watch:
         self._settle(top)
         self._stop_waiting()
         if not self._is_broken:
-            note(self._directory, State.APPLIED, made_for=found)
+            note(self._directory, State.APPLIED, made_for=program)
 
     def _note_later_errors(self) -> None:
-        """A technique that meets what it is not exact for ends the program with a PlanError: from
-        now on each is noted as it is made, as the program may catch it and go on.
+        """Writes the outcome at each PlanError from now on. A technique raises one when it is not
+        exact for the program, and the program may catch it and go on.
         """
         make = PlanError.__init__
 
@@ -260,20 +267,17 @@ class Watch:
         return self._plan is None or self._plan.made_for.model == describe_program(top, None).model
 
     def _is_another_there(self, modules: list[Any]) -> bool:
-        """Whether the model that the plan is for is trained too, but was not called yet."""
-        named = self._plan.made_for.model if self._plan is not None else ""
+        """Whether the model of the plan is also trained, but was not called yet."""
+        model_class = self._plan.made_for.model if self._plan is not None else ""
         return any(
-            type(module).__name__ == named and self._optimizers_of(module) for module in modules
+            type(module).__name__ == model_class and self._optimizers_of(module)
+            for module in modules
         )
 
     def _refuse(self, reason: str, error: BaseException | None = None) -> None:
-        """Notes that the plan is not applied, and ends the program with an error."""
+        """Writes that the plan is refused, and ends the program with an error."""
         self._stop_waiting()
         note(self._directory, State.REFUSED, reason)
         if error is not None:
             raise error
         raise PlanError(f"{reason}; {NEVER}")
-
-
-def _parameters_of(optimizer: Any) -> list[Any]:
-    return [one for group in optimizer.param_groups for one in group["params"]]

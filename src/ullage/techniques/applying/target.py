@@ -1,4 +1,4 @@
-"""What techniques are applied to: a model and its optimizers, and how all is undone."""
+"""The target of techniques: a model and its optimizers, and the record of changes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class Target:
 
     Attributes:
         model: the outermost module.
-        optimizers: those that hold its parameters. They are changed in place: the program has them.
-        changes: what was done, to be undone.
+        optimizers: the optimizers of its parameters. They are changed in place, because the program
+            refers to them.
+        changes: the record of all changes, to undo them.
     """
 
     def __init__(self, model: Any, optimizers: list[Any], changes: Changes) -> None:
@@ -30,27 +31,28 @@ class Target:
         self._modules = dict(paths(model))
 
     def module(self, path: str) -> Any:
-        """The module at a path, wrappers left out of it.
+        """The module at a path, which leaves out wrappers.
 
         Raises:
-            PlanError: there is none.
+            PlanError: there is no such module.
         """
-        found = self._modules.get(path)
-        if found is None:
+        module = self._modules.get(path)
+        if module is None:
             near = [name for name in self._modules if name.endswith(path.rpartition(".")[2])]
             near = near or [name for name in self._modules if name]
-            shown = ", ".join(near[:_SHOWN])
+            examples = ", ".join(near[:_SHOWN])
             raise PlanError(
-                f"{type(self.model).__name__} has no module {path!r}; it has, such as: {shown}"
+                f"{type(self.model).__name__} has no module {path!r}; it has, for example: "
+                f"{examples}"
             )
-        return found
+        return module
 
     def wrap_forward(self, path: str, around: Callable[..., Any]) -> None:
-        """Has `around(forward, *arguments, **named)` called in place of the forward of a module.
+        """Calls `around(forward, *arguments, **keywords)` instead of the forward of a module.
 
-        `forward` is a method of the module that is called, `forward.__self__`: a copy of the model
-        (`copy.deepcopy`, as for an average of the weights) runs on its own parameters. The module
-        can be pickled, and its signature is what it was.
+        `forward` is a method of the called module, `forward.__self__`. So a copy of the model
+        (`copy.deepcopy`, for example to average weights) runs on its own parameters. The module
+        can still be pickled, and its signature does not change.
         """
         from torch.compiler import is_compiling
 
@@ -58,23 +60,23 @@ class Target:
         inner = module.forward
         if getattr(inner, "__self__", None) is module:
             function = inner.__func__
-        else:  # another has set a function there
+        else:  # something else has set a function there
             function = _with_self(inner)
 
         @functools.wraps(function)
-        def forward(self: Any, *arguments: Any, **named: Any) -> Any:
-            # The compiler knows no methods that are made; what it traces asks for no module either.
+        def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            # The compiler does not support new bound methods; a trace does not need the module.
             bind = functools.partial if is_compiling() else MethodType
-            return around(bind(function, self), *arguments, **named)
+            return around(bind(function, self), *arguments, **keywords)
 
         self.changes.set(module, "forward", MethodType(forward, module))
 
 
 def _with_self(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A function as a method that does not need what it is called on."""
+    """A function as a method that ignores its object."""
 
     @functools.wraps(call)
-    def method(_: Any, *arguments: Any, **named: Any) -> Any:
-        return call(*arguments, **named)
+    def method(_: Any, *arguments: Any, **keywords: Any) -> Any:
+        return call(*arguments, **keywords)
 
     return method

@@ -1,4 +1,4 @@
-"""Batches in parts by their rows, and what a model made of the parts in one again."""
+"""Splits the arguments of a model by rows of the batch, and joins the outputs of the parts."""
 
 from __future__ import annotations
 
@@ -9,30 +9,34 @@ from typing import Any
 from ullage.techniques.means.nested import tensors
 
 
-def split_rows(given: Any, num_parts: int) -> list[Any]:
-    """Arguments with those tensors in parts that have the rows of the first of them.
+def split_rows(arguments: Any, num_parts: int) -> list[Any]:
+    """The arguments of each part: tensors with as many rows as the first tensor are split.
 
     Args:
         given: nested tuples, lists and dicts.
-        num_parts: at most.
+        num_parts: the largest number of parts.
     """
-    total = num_rows(given)
+    total = num_rows(arguments)
     size = max(1, -(-total // num_parts))
     return [
-        _mapped(given, functools.partial(_some_rows, total, start, size))
+        _mapped(arguments, functools.partial(_some_rows, total, start, size))
         for start in range(0, total, size)
     ]
 
 
-def num_rows(given: Any) -> int:
-    """The rows of the first tensor; 0 where there is none."""
-    return next((len(tensor) for tensor in tensors(given) if tensor.dim()), 0)
+def num_rows(arguments: Any) -> int:
+    """The number of rows of the first tensor; 0 if there is none."""
+    return next((len(tensor) for tensor in tensors(arguments) if tensor.dim()), 0)
 
 
 def join_rows(outputs: list[Any], rows: list[int]) -> Any:
-    """What a model made of parts of so many rows, in one; None where it is not one value a row.
+    """The outputs of the parts, joined; None if they do not have one value per row.
 
-    What is neither tensors nor None, such as a cache, is left out.
+    Outputs that are neither tensors nor None, such as a cache, become None.
+
+    Args:
+        outputs: of each part.
+        rows: the number of rows of each part.
     """
     import torch
 
@@ -45,25 +49,25 @@ def join_rows(outputs: list[Any], rows: list[int]) -> Any:
     if isinstance(first, dict):
         for name in list(first):
             first[name] = join_rows([output[name] for output in outputs], rows)
-        return first if any(one is not None for one in first.values()) else None
+        return first if any(output is not None for output in first.values()) else None
     if isinstance(first, tuple | list):
         joined = [join_rows(list(some), rows) for some in zip(*outputs, strict=True)]
-        if all(one is None for one in joined):
+        if all(output is None for output in joined):
             return None
         return type(first)(*joined) if hasattr(first, "_fields") else type(first)(joined)
     return None
 
 
-def _some_rows(total: int, start: int, size: int, one: Any) -> Any:
+def _some_rows(total: int, start: int, size: int, leaf: Any) -> Any:
     import torch
 
-    is_of_rows = isinstance(one, torch.Tensor) and one.dim() and len(one) == total
-    return one[start : start + size] if is_of_rows else one
+    is_of_rows = isinstance(leaf, torch.Tensor) and leaf.dim() and len(leaf) == total
+    return leaf[start : start + size] if is_of_rows else leaf
 
 
-def _mapped(given: Any, change: Callable[[Any], Any]) -> Any:
-    if type(given) in {tuple, list}:
-        return type(given)(_mapped(one, change) for one in given)
-    if type(given) is dict:
-        return {name: _mapped(one, change) for name, one in given.items()}
-    return change(given)
+def _mapped(arguments: Any, change: Callable[[Any], Any]) -> Any:
+    if type(arguments) in {tuple, list}:
+        return type(arguments)(_mapped(argument, change) for argument in arguments)
+    if type(arguments) is dict:
+        return {name: _mapped(argument, change) for name, argument in arguments.items()}
+    return change(arguments)

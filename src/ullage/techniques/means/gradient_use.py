@@ -1,12 +1,12 @@
-"""What a program does with gradients that a technique has freed after their one use.
+"""Watches what a program does with gradients that a technique has freed after their use.
 
-Freed is only what nobody misses. From its use in a step until the program zeroes it, a gradient may
-be neither read nor added to: whoever does is refused, at that line. A program that zeroes gradients
-in place (`zero_grad(set_to_none=False)`) has zeros where a backward does not come, which its
-optimizer steps by; it gets them.
+Only gradients that nobody misses are freed. From its use in a step until the program zeroes it, a
+gradient may be neither read nor added to; a program that does so is refused at that line. A program
+that zeroes gradients in place (`zero_grad(set_to_none=False)`) has zero gradients for parameters
+that a backward does not reach, and its optimizer steps with them. These zeros are provided.
 
-Gradients are read as `parameter.grad`; of parameters that are tensors of a class of their own
-(DTensor) that is not seen.
+Reads are detected as `parameter.grad`. They are not detected for parameters of tensor subclasses
+(DTensor).
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from ullage.techniques.means.optimizer_parts import parameters_of
 
 if TYPE_CHECKING:
     from ullage.techniques.applying.target import Target
 
-# Who reads gradients to see whether there are any.
+# Modules that only test whether there are gradients.
 _MAY_READ = ("ullage.", "torch.optim", "torch.nn.modules", "torch.distributed", "torch._dynamo")
 
 
 class GradientUse:
-    """The gradients of a target's optimizers, which are freed one by one.
+    """The gradients of a target's optimizers, which are freed one at a time.
 
     Args:
         target: a model and its optimizers.
@@ -36,18 +39,16 @@ class GradientUse:
 
         self._refuse = refuse
         self._used: dict[Any, Any] = {}
-        self._zeros: set[Any] = set()  # whose gradients the program has, all zeros
+        self._zeros: set[Any] = set()  # parameters whose gradient is all zeros in the program
         self._on_zero: list[Callable[[], None]] = []
         self._spent: dict[Any, Any] = {}
         self._optimizers = {id(optimizer) for optimizer in target.optimizers}
-        optimizers = [
-            parameter for optimizer in target.optimizers for parameter in _parameters(optimizer)
-        ]
-        if len(set(optimizers)) != len(optimizers):
+        parameters = list(chain.from_iterable(map(parameters_of, target.optimizers)))
+        if len(set(parameters)) != len(parameters):
             refuse("a parameter is in two optimizers, and the second needs its gradient too")
-        target.changes.on_undo(self._forget, optimizers)
-        # A module's own is seen by what it reads, but for tensors of a class of their own.
-        is_plain = all(type(optimizer) is torch.nn.Parameter for optimizer in optimizers)
+        target.changes.on_undo(self._forget, parameters)
+        # `Module.zero_grad` is detected by its reads, except for tensor subclasses.
+        is_plain = all(type(parameter) is torch.nn.Parameter for parameter in parameters)
         for owner in (*target.optimizers, *([] if is_plain else [target.model])):
             target.changes.set(owner, "zero_grad", self._zeroing(owner, owner.zero_grad))
         for optimizer in target.optimizers:
@@ -55,18 +56,18 @@ class GradientUse:
         self._watch_reads(target)
 
     def free(self, parameter: Any) -> None:
-        """Frees a gradient that was used."""
+        """Frees a gradient after its use."""
         parameter.grad = None
         if parameter not in self._used:
             hook = parameter.register_post_accumulate_grad_hook(self._refuse_more)
             self._used[parameter] = hook
 
     def is_used(self, parameter: Any) -> bool:
-        """Whether a gradient was used, and not zeroed since."""
+        """Whether a gradient was used and not zeroed since then."""
         return parameter in self._used
 
     def on_zero(self, call: Callable[[], None]) -> None:
-        """Has a function called before gradients are zeroed."""
+        """Registers a function to call before gradients are zeroed."""
         self._on_zero.append(call)
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
@@ -77,7 +78,7 @@ class GradientUse:
                 parameter.grad = torch.zeros_like(parameter)
 
     def watch_steps(self, target: Target) -> None:
-        """Refuses a second step by the same gradients; called after all other hooks were set."""
+        """Refuses a second step with the same gradients. Call it after all other hooks are set."""
         for optimizer in target.optimizers:
             target.changes.hook(optimizer.register_step_post_hook(self._after_step))
 
@@ -85,11 +86,11 @@ class GradientUse:
         for parameter in _parameters(optimizer):
             hook = self._used.get(parameter)
             if hook is not None and self._spent.get(parameter) is hook:
-                self._refuse("a second step is taken by the same gradients")
+                self._refuse("a second step uses the same gradients")
             self._spent[parameter] = hook
 
     def _zeroing(self, owner: Any, zero_grad: Any) -> Any:
-        """A `zero_grad` that frees."""
+        """A `zero_grad` that always frees."""
 
         @functools.wraps(zero_grad)
         def freeing(set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - as torch has it
@@ -126,12 +127,12 @@ class GradientUse:
         )
 
     def _is_another(self, caller: Any) -> bool:
-        """Whether an optimizer reads the gradients of others."""
+        """Whether the caller is an optimizer that is not ours."""
         owner = caller.f_locals.get("self")
         return hasattr(owner, "param_groups") and id(owner) not in self._optimizers
 
     def _watch_reads(self, target: Target) -> None:
-        """Has whoever reads a gradient that was freed refused."""
+        """Refuses reads of freed gradients."""
         import torch
 
         plain: Any = torch.Tensor.grad
@@ -158,7 +159,5 @@ class GradientUse:
 
 
 def _parameters(owner: Any) -> list[Any]:
-    """Of a module or an optimizer."""
-    if hasattr(owner, "param_groups"):
-        return [one for group in owner.param_groups for one in group["params"]]
-    return list(owner.parameters())
+    """The parameters of a module or an optimizer."""
+    return parameters_of(owner) if hasattr(owner, "param_groups") else list(owner.parameters())

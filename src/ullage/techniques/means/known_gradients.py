@@ -1,4 +1,4 @@
-"""A loss whose gradients are known already when it is made.
+"""A loss whose gradients are already computed when it is created.
 
 with_gradients(value, [gradient], parameter).backward()     # parameter.grad is gradient
 """
@@ -12,12 +12,12 @@ from ullage.errors import PlanError
 
 
 def with_gradients(value: Any, gradients: list[Any], *tensors: Any) -> Any:
-    """A loss of this value, whose backward hands its gradients to these tensors, once.
+    """A loss with this value, whose backward passes the gradients to the tensors, once.
 
     Args:
         value: a tensor without dimensions.
-        gradients: one a tensor, of its shape; they are changed in place.
-        tensors: what the loss was computed from.
+        gradients: one per tensor, of its shape; they are changed in place.
+        tensors: the tensors that the loss was computed from.
     """
     return _function().apply(value, gradients, *tensors)
 
@@ -36,15 +36,15 @@ def _function() -> Any:
         def backward(context: Any, factor: Any) -> Any:
             if torch.is_grad_enabled():
                 raise PlanError(
-                    "backward is asked for gradients of gradients (create_graph=True) of a loss "
-                    "whose gradients the plan has computed with it; take 'micro_batches' and "
-                    "'chunked_loss' out of the plan"
+                    "the program computes gradients of gradients (create_graph=True) of a loss "
+                    "whose gradients the plan computes in forward; remove 'micro_batches' and "
+                    "'chunked_loss' from the plan"
                 )
             gradients, context.gradients = context.gradients, None
             if gradients is None:
                 raise PlanError(
-                    "backward runs twice through a loss whose gradients the plan has computed with "
-                    "it; take 'micro_batches' and 'chunked_loss' out of the plan"
+                    "backward runs twice through a loss whose gradients the plan computes in "
+                    "forward; remove 'micro_batches' and 'chunked_loss' from the plan"
                 )
             return None, None, *(gradient.mul_(factor) for gradient in gradients)
 

@@ -1,8 +1,8 @@
-"""The cross-entropy of a linear layer's output, some rows at a time, together with its gradients.
+"""The cross-entropy of the output of a linear layer, with its gradients, for some rows at a time.
 
-Neither logits nor their gradients exist for more than those rows. The loss is added up in float32;
-torch's own `linear_cross_entropy` does so in bfloat16 for what is bfloat16, which was seen to be
-off by one part in a hundred (torch 2.15), and is not there before torch 2.13.
+Logits and their gradients exist only for those rows. The loss is accumulated in float32. torch's
+own `linear_cross_entropy` exists only since torch 2.13, and accumulates in bfloat16 for bfloat16
+inputs, with an observed error of one percent (torch 2.15).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def linear_cross_entropy(
     ignore_index: int = -100,
     is_mean: bool = True,
 ) -> Any:
-    """What `cross_entropy(layer(hidden), targets)` is, in float32, up to the order of sums.
+    """`cross_entropy(layer(hidden), targets)` in float32, equal up to the order of sums.
 
     Args:
-        hidden_ND: what the layer is given.
+        hidden_ND: the input of the layer.
         layer: an `nn.Linear`.
-        targets_N: a class a row.
-        num_rows: whose logits exist at once.
-        dtype: that the layer multiplies in, and gives its logits in.
-        class_weights: as those of `torch.nn.functional.cross_entropy`, like the rest.
+        targets_N: the class of each row.
+        num_rows: the number of rows whose logits exist at once.
+        dtype: the dtype in which the layer multiplies, and of its logits.
+        class_weights: as `weight` of `torch.nn.functional.cross_entropy`; others likewise.
     """
     import torch
 
@@ -52,7 +52,7 @@ def linear_cross_entropy(
 
 
 class _Sums:
-    """The loss and the gradients of the rows that were added."""
+    """The accumulated loss and gradients."""
 
     def __init__(self, hidden: Any, layer: Any, dtype: Any, wide: Any) -> None:
         import torch
@@ -64,16 +64,16 @@ class _Sums:
         self._bias = None if layer.bias is None else layer.bias.to(dtype)
         self._wide = wide
         self.loss = torch.zeros((), dtype=wide, device=hidden.device)
-        wanted = (one for one in (hidden, layer.weight, layer.bias) if one is not None)
-        self.gradients = {one: torch.zeros_like(one) for one in wanted if one.requires_grad}
+        leaves = (tensor for tensor in (hidden, layer.weight, layer.bias) if tensor is not None)
+        self.gradients = {leaf: torch.zeros_like(leaf) for leaf in leaves if leaf.requires_grad}
 
     def add(self, hidden: Any, classes: Any, shares: Any, rows: slice) -> None:
         """Adds rows: hidden is (rows, features), classes and shares (rows,)."""
         import torch
         from torch.nn import functional
 
-        given = hidden.to(self._dtype)
-        logits = functional.linear(given, self._weight, self._bias)
+        inputs = hidden.to(self._dtype)
+        logits = functional.linear(inputs, self._weight, self._bias)
         logs = functional.log_softmax(logits, 1, dtype=self._wide)
         self.loss.sub_((logs.gather(1, classes[:, None]).squeeze(1) * shares).sum())
         # The gradient of the logits: their softmax, less one for the class.
@@ -81,17 +81,17 @@ class _Sums:
         slopes = logs.exp_().scatter_add_(1, classes[:, None], -ones)
         torch.mul(slopes, shares[:, None], out=logits)
         del logs, slopes
-        self._add_gradients(logits, given, rows)
+        self._add_gradients(logits, inputs, rows)
 
-    def _add_gradients(self, gradient: Any, given: Any, rows: slice) -> None:
-        layer, found = self._layer, self.gradients
-        if self._hidden in found:
-            found[self._hidden][rows] = gradient @ self._weight
-        if layer.weight in found:
-            into = found[layer.weight]
+    def _add_gradients(self, gradient: Any, inputs: Any, rows: slice) -> None:
+        layer, gradients = self._layer, self.gradients
+        if self._hidden in gradients:
+            gradients[self._hidden][rows] = gradient @ self._weight
+        if layer.weight in gradients:
+            into = gradients[layer.weight]
             if into.dtype == self._dtype:
-                into.addmm_(gradient.T, given)
+                into.addmm_(gradient.T, inputs)
             else:
-                into.add_(gradient.T @ given)
-        if layer.bias is not None and layer.bias in found:
-            found[layer.bias].add_(gradient.sum(0))
+                into.add_(gradient.T @ inputs)
+        if layer.bias is not None and layer.bias in gradients:
+            gradients[layer.bias].add_(gradient.sum(0))

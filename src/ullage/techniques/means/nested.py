@@ -1,7 +1,7 @@
-"""What is in the nested tuples, lists and dicts that modules are given, and return.
+"""The tensors in the nested tuples, lists and dicts that modules take and return.
 
-torch's own walk (`torch.utils._pytree`) takes a class that is not registered with it, such as a
-dict of a program's own, for a leaf, and the tensors in it would be missed.
+torch's own traversal (`torch.utils._pytree`) treats an unregistered class, such as a program's own
+dict subclass, as a leaf, and would miss the tensors in it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Whatever is no tuple, list or dict in nested ones."""
+    """The leaves of nested tuples, lists and dicts."""
     if isinstance(value, tuple | list):
-        for one in value:
-            yield from leaves(one)
+        for element in value:
+            yield from leaves(element)
     elif isinstance(value, dict):
         yield from leaves(list(value.values()))
     else:

@@ -1,12 +1,13 @@
-"""Moves what backward needs to the host in forward, and back before backward comes to it.
+"""Moves tensors that backward needs to the host in forward, and back before backward needs them.
 
-What is saved for backward during one call of a module is a *round*. The storages of a round are
-copied out while the module runs, and freed when the next round has ended. When backward comes to
-a round, the storages of the round before it are on their way in. So at most two rounds are on the
-device, and which these are hangs on the order of calls alone, never on how fast copies are.
+The tensors that are saved for backward during one call of a module form a *round*. The storages of
+a round are copied out while the module runs, and freed at the end of the next round. When backward
+reaches a round, the storages of the previous round are already being copied back. So at most two
+rounds are on the device, and which ones depends only on the order of calls, not on the speed of
+copies.
 
-A storage is copied once, however many views of it are saved; storages of parameters and buffers
-stay where they are.
+A storage is copied once, however many views of it are saved. Storages of parameters and buffers are
+not moved.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from ullage.errors import PlanError
-from ullage.techniques.means.offload_link import Link
+from ullage.techniques.means.offload_link import Link, bytes_of
 
-# A buffer may be so many times larger than what is put there.
+# A buffer may be this many times larger than its content.
 _SLACK = 2
 
 
 class Engine:
-    """Offloads what is saved for backward, through a link.
+    """Offloads tensors that are saved for backward, through a link.
 
     Args:
-        link: to the host.
-        device_type: of the tensors that are offloaded: "cuda".
+        link: the link to the host.
+        device_type: the device type of the offloaded tensors: "cuda".
         least_bytes: smaller storages stay on the device.
     """
 
@@ -43,13 +44,13 @@ class Engine:
 
     @contextmanager
     def round(self, stays: Iterable[Any]) -> Iterator[None]:
-        """Offloads what is saved for backward while this lasts, but for the tensors `stays`."""
+        """Offloads tensors that are saved in this context, except those in `stays`."""
         from torch.autograd.graph import saved_tensors_hooks
 
         before = self._last_round
         now = _Round(before)
-        kept = {tensor.untyped_storage()._cdata for tensor in stays if _has_storage(tensor)}
-        with saved_tensors_hooks(lambda tensor: self._pack(tensor, now, kept), self._unpack):
+        staying = {tensor.untyped_storage()._cdata for tensor in stays if _has_storage(tensor)}
+        with saved_tensors_hooks(lambda tensor: self._pack(tensor, now, staying), self._unpack):
             yield
         if now.offloaded:
             self._last_round = now
@@ -57,8 +58,8 @@ class Engine:
                 before.leave()
 
     def pass_by(self, output: Any) -> None:
-        """A module that is not offloaded has run after the last round, which is freed now, and
-        comes back before backward goes through that module.
+        """Frees the last round after a module that is not offloaded, and fetches it before backward
+        goes through that module.
         """
         last = self._last_round
         if last is None:
@@ -70,7 +71,7 @@ class Engine:
             tensor.register_hook(lambda _: _fetch(reference()))
 
     def take(self, num_bytes: int) -> Any:
-        """A buffer of the host, which no copy uses any more once the program's stream is here."""
+        """A host buffer that no copy uses any more at this point of the program's stream."""
         fits = [
             (buffer.numel(), index)
             for index, buffer in enumerate(self._free)
@@ -81,14 +82,14 @@ class Engine:
         return self.link.host_bytes(num_bytes)
 
     def give_back(self, buffer: Any) -> None:
-        """Takes a buffer back, when all copies of it were waited for."""
+        """Returns a buffer after all its copies were waited for."""
         self._free.append(buffer)
 
-    def _pack(self, tensor: Any, now: _Round, kept: set[int]) -> Any:
+    def _pack(self, tensor: Any, now: _Round, staying: set[int]) -> Any:
         if not self._is_offloaded(tensor):
             return tensor
         storage = tensor.untyped_storage()
-        if storage._cdata in kept:
+        if storage._cdata in staying:
             return tensor
         offloaded = self._offload(tensor, storage)
         now.offloaded.append(weakref.ref(offloaded))
@@ -106,13 +107,13 @@ class Engine:
     def _offload(self, tensor: Any, storage: Any) -> _Offloaded:
         from torch.multiprocessing.reductions import StorageWeakRef
 
-        # The reference keeps the address from being used again, though not the memory.
+        # The reference prevents reuse of the address, but does not keep the memory.
         key = storage._cdata
         if key in self._known:
             reference, known = self._known[key]
-            found = known()
-            if found is not None and not reference.expired() and found.is_of(tensor):
-                return found
+            offloaded = known()
+            if offloaded is not None and not reference.expired() and offloaded.is_of(tensor):
+                return offloaded
         new = _Offloaded(self, tensor)
         self._known[key] = StorageWeakRef(storage), weakref.ref(new, lambda _: self._forget(key))
         return new
@@ -128,36 +129,40 @@ class Engine:
 
 
 class _Round:
-    """What is saved for backward during a call of a module; it lives as long as that does."""
+    """The storages that one call of a module saves; it lives as long as they do."""
 
     def __init__(self, before: _Round | None) -> None:
         self._before = None if before is None else weakref.ref(before)
         self.offloaded: list[weakref.ref[_Offloaded]] = []
 
     def leave(self) -> None:
-        """Frees what has been copied to the host."""
-        for one in self._alive():
-            one.leave()
+        """Frees the device memory of storages that are copied to the host."""
+        for offloaded in self._alive():
+            offloaded.leave()
 
     def come(self) -> None:
-        """Backward is here: the round before this one is next."""
+        """Backward has reached this round: fetches the previous round, which is next."""
         before, self._before = self._before, None
         if before is not None:
             _fetch(before())
 
     def fetch(self) -> None:
-        """Starts to bring it back: first what was saved last, which is needed first."""
-        for one in reversed(self._alive()):
-            one.fetch()
+        """Starts to copy it back: what was saved last is needed first."""
+        for offloaded in reversed(self._alive()):
+            offloaded.fetch()
 
     def _alive(self) -> list[_Offloaded]:
-        return [one for one in (reference() for reference in self.offloaded) if one is not None]
+        return [
+            offloaded
+            for offloaded in (reference() for reference in self.offloaded)
+            if offloaded is not None
+        ]
 
 
 class _Offloaded:
-    """A storage that is on the device, on the host, or on its way.
+    """A storage that is on the device, on the host, or being copied.
 
-    Every copy is waited for on the program's stream before what it touches there is freed.
+    The program's stream waits for every copy before the device memory of that copy is freed.
     """
 
     def __init__(self, engine: Engine, tensor: Any) -> None:
@@ -166,7 +171,7 @@ class _Offloaded:
         self._device = tensor.device
         self._version = tensor._version
         self._source: Any = tensor
-        self._bytes: Any = _bytes_of(tensor)
+        self._bytes: Any = bytes_of(tensor)
         self._num_bytes = self._bytes.numel()
         self._host = engine.take(self._num_bytes)
         self._out = self._link.copy_out(self._host[: self._num_bytes], self._bytes)
@@ -178,14 +183,14 @@ class _Offloaded:
         return bool(tensor._version == self._version)
 
     def leave(self) -> None:
-        """Frees the device's memory, once its copy has ended."""
+        """Frees the device memory after the copy to the host."""
         if self._source is not None:
             self._check()
             self._link.wait(self._out)
             self._source = self._bytes = None
 
     def fetch(self) -> None:
-        """Starts to bring it back, where it is not on the device."""
+        """Starts to copy it back, if it is not on the device."""
         if self._bytes is None:
             self._bytes = self._link.device_bytes(self._num_bytes, self._device)
             self._in = self._link.copy_in(self._bytes, self._host[: self._num_bytes])
@@ -220,7 +225,7 @@ class _Offloaded:
 
 
 class _View:
-    """A tensor of an offloaded storage."""
+    """A saved tensor on an offloaded storage."""
 
     __slots__ = ("_dtype", "_offloaded", "_offset", "_round", "_size", "_stride", "_version")
 
@@ -240,10 +245,10 @@ class _View:
         self._round.come()
         storage = self._offloaded.storage()
         empty = torch.empty(0, dtype=self._dtype, device=storage.device)
-        found = empty.set_(storage, self._offset, self._size, self._stride).data
+        view = empty.set_(storage, self._offset, self._size, self._stride).data
         for _ in range(self._version):
-            torch.autograd.graph.increment_version(found)
-        return found
+            torch.autograd.graph.increment_version(view)
+        return view
 
 
 def _fetch(of: _Round | None) -> None:
@@ -254,8 +259,8 @@ def _fetch(of: _Round | None) -> None:
 def _first_tensor(output: Any) -> Any:
     while isinstance(output, tuple | list | dict) and output:
         output = next(iter(output.values() if isinstance(output, dict) else output))
-    if hasattr(output, "_late"):  # logits that are not there: what they would be computed from
-        output = output._late[0].given
+    if hasattr(output, "_late"):  # logits without values: the input of their head
+        output = output._late[0].features
     return output if hasattr(output, "register_hook") else None
 
 
@@ -264,11 +269,3 @@ def _has_storage(tensor: Any) -> bool:
     import torch
 
     return type(tensor) in {torch.Tensor, torch.nn.Parameter} and tensor.layout == torch.strided
-
-
-def _bytes_of(tensor: Any) -> Any:
-    """The whole storage of a tensor, as bytes."""
-    import torch
-
-    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return empty.set_(tensor.untyped_storage())

@@ -1,8 +1,8 @@
-"""Copies between a device and the host, on streams of their own, and who has to wait for them.
+"""Asynchronous copies between a device and the host, and the waits that they need.
 
-All memory of the device belongs to the stream that the program computes on. A copy starts when that
-stream has come to where it was asked for. What it reads or writes may be freed, and what it wrote
-may be read, after the program's stream was told to wait for it.
+All device memory belongs to the stream that the program computes on. A copy starts when that stream
+reaches the point where the copy was requested. After `wait`, the source may be freed and the
+destination may be read on the program's stream.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from ullage.techniques.means.pinned import Pinned
 
 
 class Link(Protocol):
-    """How bytes get from a device to the host and back. Bytes are tensors of uint8."""
+    """Copies bytes from a device to the host and back. Bytes are tensors of uint8."""
 
     def host_bytes(self, num_bytes: int) -> Any:
-        """Memory of the host, for as long as this link lives."""
+        """Host memory that lives as long as this link."""
 
     def device_bytes(self, num_bytes: int, device: Any) -> Any:
-        """Memory of a device, of the program's stream."""
+        """Device memory that belongs to the program's stream."""
 
     def copy_out(self, host: Any, device: Any) -> Any:
         """Starts a copy to the host, and returns its mark."""
@@ -28,19 +28,27 @@ class Link(Protocol):
         """Starts a copy to the device, and returns its mark."""
 
     def wait(self, mark: Any) -> None:
-        """Has the program's stream wait until a copy has ended."""
+        """Makes the program's stream wait until a copy has ended."""
 
     def settle(self) -> None:
         """Waits until the host can read what was copied to it."""
 
 
+def bytes_of(tensor: Any) -> Any:
+    """The whole storage of a tensor, as bytes."""
+    import torch
+
+    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return empty.set_(tensor.untyped_storage())
+
+
 def make_link(kind: str) -> Link:
-    """A link to devices of a type, such as "cuda"."""
+    """A link to devices of one type, for example "cuda"."""
     return CudaLink() if kind == "cuda" else HostLink()
 
 
 class CudaLink:
-    """A link by the two copy engines of a GPU, through pinned memory."""
+    """A link through pinned memory and the two copy engines of a GPU."""
 
     def __init__(self) -> None:
         import torch
@@ -58,17 +66,17 @@ class CudaLink:
         return self._torch.empty(num_bytes, dtype=self._torch.uint8, device=device)
 
     def copy_out(self, host: Any, device: Any) -> Any:
-        """Starts a copy to the host on the stream for these."""
+        """Starts a copy on the stream for copies to the host."""
         return self._copy(host, device, self._of(device.device)[0])
 
     def copy_in(self, device: Any, host: Any) -> Any:
-        """Starts a copy to the device on the stream for these."""
+        """Starts a copy on the stream for copies to the device."""
         return self._copy(device, host, self._of(device.device)[1])
 
     def wait(self, mark: Any) -> None:
-        """Has the stream that asked for the copy wait, and the current one."""
-        event, asked = mark
-        for stream in {asked, self._torch.cuda.current_stream(asked.device)}:
+        """Makes the stream that requested the copy wait, and the current stream."""
+        event, program = mark
+        for stream in {program, self._torch.cuda.current_stream(program.device)}:
             stream.wait_event(event)
 
     def settle(self) -> None:
@@ -91,14 +99,14 @@ class CudaLink:
 
 
 class HostLink:
-    """The same between two places in the host's memory: each copy has ended when it returns."""
+    """A link within host memory: each copy has ended when its call returns."""
 
     def host_bytes(self, num_bytes: int) -> Any:
-        """Memory like any other."""
+        """Ordinary memory."""
         return self.device_bytes(num_bytes, "cpu")
 
     def device_bytes(self, num_bytes: int, device: Any) -> Any:
-        """Memory like any other."""
+        """Ordinary memory."""
         import torch
 
         return torch.empty(num_bytes, dtype=torch.uint8, device=device)
@@ -112,7 +120,7 @@ class HostLink:
         device.copy_(host)
 
     def wait(self, mark: Any) -> None:
-        """There is nothing to wait for."""
+        """Nothing to wait for."""
 
     def settle(self) -> None:
-        """There is nothing to wait for."""
+        """Nothing to wait for."""

@@ -1,8 +1,8 @@
-"""Stepping an optimizer of torch's for some of its parameters at a time.
+"""Steps a torch optimizer for some of its parameters at a time.
 
-Its own class does the arithmetic, with the live settings of the parameters' group; every optimizer
-in torch.optim but LBFGS updates each parameter by itself, so that the parts add up to the whole,
-bit for bit.
+The optimizer's own class does the arithmetic, with the current settings of the parameters' group.
+Every optimizer in torch.optim except LBFGS updates each parameter independently, so the parts
+together equal the full step bit for bit.
 """
 
 from __future__ import annotations
@@ -14,16 +14,21 @@ from typing import Any
 from ullage.errors import PlanError
 
 
+def parameters_of(optimizer: Any) -> list[Any]:
+    """The parameters of an optimizer, group by group."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def check_steps_in_parts(optimizer: Any, technique: str) -> None:
-    """Raises PlanError where an optimizer cannot be stepped in parts."""
+    """Raises PlanError if an optimizer cannot be stepped in parts."""
     from torch.optim import LBFGS
 
     kind = type(optimizer)
     known = kind.__module__.startswith("torch.optim.") and not isinstance(optimizer, LBFGS)
     if not known or not hasattr(kind.step, "__wrapped__"):
         raise PlanError(
-            f"{technique!r} steps an optimizer in parts, which is known to be right for those of "
-            f"torch.optim but LBFGS; this is {kind.__module__}.{kind.__qualname__}"
+            f"{technique!r} steps an optimizer in parts, which is only correct for those of "
+            f"torch.optim except LBFGS; this is {kind.__module__}.{kind.__qualname__}"
         )
 
 
@@ -33,31 +38,31 @@ def step_some(
     parameters: Sequence[Any],
     states: Mapping[Any, dict[str, Any]],
 ) -> None:
-    """Updates some parameters of one group by their gradients, as the optimizer's step would.
+    """Updates some parameters of one group, as the optimizer's step would.
 
     Args:
-        optimizer: one that `check_steps_in_parts` lets pass.
-        group: the group of its `param_groups` that holds the parameters.
+        optimizer: one that `check_steps_in_parts` accepts.
+        group: the group of its `param_groups` that has the parameters.
         parameters: those with a gradient are updated.
-        states: of the parameters; new ones are put there.
+        states: the states of the parameters; new states are added to it.
     """
-    some = object.__new__(type(optimizer))
-    vars(some).update(
+    partial_optimizer = object.__new__(type(optimizer))
+    vars(partial_optimizer).update(
         vars(optimizer),
         param_groups=[{**group, "params": list(parameters)}],
         state=states,
         _optimizer_step_pre_hooks=OrderedDict(),
         _optimizer_step_post_hooks=OrderedDict(),
     )
-    # A scheduler's wrapper counts steps of the whole; hooks of all optimizers are for it as well.
-    vars(some).pop("step", None)
-    type(optimizer).step.__wrapped__(some)
+    # Wrappers of schedulers and global hooks are for the full step only.
+    vars(partial_optimizer).pop("step", None)
+    type(optimizer).step.__wrapped__(partial_optimizer)
 
 
 def parts(optimizer: Any, limit_bytes: int) -> Iterator[tuple[dict[str, Any], list[Any]]]:
-    """Its parameters that have a gradient, as group and some of its parameters at a time.
+    """Parts of the parameters that have a gradient: a group and some of its parameters.
 
-    Each part holds parameters of `limit_bytes` together at most, or a single larger one.
+    The parameters of a part have at most `limit_bytes` in total, or a part is one larger parameter.
     """
     for group in optimizer.param_groups:
         part: list[Any] = []

@@ -1,4 +1,4 @@
-"""A step in the place of an optimizer's own, whoever has wrapped that."""
+"""Replaces the step of an optimizer, also if something else has wrapped that step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 class OwnStep:
-    """Steps in an optimizer's place, whose own step is left nothing to do.
+    """Steps instead of an optimizer, whose own step then has nothing to do.
 
     Args:
-        optimizer: any of torch's.
-        step: called with all gradients in place.
+        optimizer: any torch optimizer.
+        step: called when all gradients are available.
     """
 
     def __init__(self, optimizer: Any, step: Callable[[], None]) -> None:
@@ -23,19 +23,19 @@ class OwnStep:
         self._hidden: list[tuple[dict[str, Any], list[Any]]] = []
 
     def apply(self, changes: Changes) -> None:
-        """Takes the optimizer's place until the changes are undone."""
+        """Replaces the step until the changes are undone."""
         changes.on_undo(self._show)
         changes.hook(self._optimizer.register_step_pre_hook(self._before))
         changes.hook(self._optimizer.register_step_post_hook(self._show))
 
-    def _before(self, _: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        self._show()  # what a step that failed has left hidden
-        given = with_closure_called(arguments, named)
+    def _before(self, _: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        self._show()  # a step that failed may have left parameters hidden
+        call = with_closure_called(arguments, keywords)
         self._step()
         for group in self._optimizer.param_groups:
             self._hidden.append((group, group["params"]))
             group["params"] = []
-        return given
+        return call
 
     def _show(self, *_: Any) -> None:
         while self._hidden:
@@ -43,14 +43,14 @@ class OwnStep:
             group["params"] = parameters
 
 
-def with_closure_called(arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """The arguments of a step, with its closure called: what it computes is needed before."""
+def with_closure_called(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """The arguments of a step after its closure was called, which computes the gradients."""
     import torch
 
     # (optimizer, closure) or (optimizer,), closure=...
-    closure = named.get("closure") if len(arguments) == 1 else arguments[1]
+    closure = keywords.get("closure") if len(arguments) == 1 else arguments[1]
     if closure is None:
         return None
     with torch.enable_grad():
         loss = closure()
-    return (arguments[0],), {**named, "closure": lambda: loss}
+    return (arguments[0],), {**keywords, "closure": lambda: loss}

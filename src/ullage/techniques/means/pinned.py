@@ -9,10 +9,10 @@ _ALIGNMENT = 512
 
 
 class Pinned:
-    """Tensors in host memory that live as long as this and they do, laid side by side in slabs.
+    """Allocates host tensors side by side in slabs.
 
     Args:
-        pin: whether the memory is pinned; without it the tensors are like any other.
+        pin: whether the memory is pinned.
     """
 
     def __init__(self, *, pin: bool) -> None:
@@ -21,7 +21,7 @@ class Pinned:
         self._used_bytes: list[int] = []
 
     def empty_like(self, tensor: Any) -> Any:
-        """A tensor on the host of the shape, strides and type of another, without its values."""
+        """An uninitialised host tensor with the shape, strides and dtype of another tensor."""
         import torch
 
         flat = self.empty(tensor.numel() * tensor.element_size()).view(tensor.dtype)
@@ -29,7 +29,7 @@ class Pinned:
         return flat.as_strided(tensor.size(), strides)
 
     def empty(self, num_bytes: int) -> Any:
-        """So many bytes on the host."""
+        """Uninitialised bytes on the host."""
         import torch
 
         for index, slab in enumerate(self._slabs):
@@ -46,7 +46,7 @@ class Pinned:
         return self._slabs[index][start : start + num_bytes]
 
     def _next_bytes(self, num_bytes: int) -> int:
-        """A power of two; at most a quarter of what there is, where the request is not larger."""
+        """The size of a new slab: a power of two, at most a quarter of all slabs or the request."""
         total = sum(slab.numel() for slab in self._slabs)
         size = _LEAST_BYTES
         while size < num_bytes or 2 * size <= total // 4:

@@ -1,8 +1,9 @@
-"""Where positions lie in what an operator of ATen makes, for the operators that keep them apart.
+"""Rules that say where positions are in the result of an ATen operator, for operators that keep
+positions apart.
 
-A list of what is known to be right: an operator that is not in it mixes positions, as far as
-anybody knows. Positions lie in one dimension of a tensor, which may be joined with others: index i
-of it is of position i // inner % length.
+The rules are a list of operators that are known to be correct; every other operator is treated as
+mixing positions. Positions are in one dimension of a tensor, which may be merged with others: index
+i of it belongs to position i // inner % length.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from typing import Any, NamedTuple
 
 
 class Mixes(Exception):
-    """A module does not treat positions by themselves, or is not known to; says why."""
+    """Why the positions of a module are not independent, or not known to be."""
 
 
 class Along(NamedTuple):
-    """Where the positions of a tensor lie.
+    """Where the positions of a tensor are.
 
     Attributes:
         dim: the dimension, counted from the first.
-        outer: how often all positions come in it, one after another.
-        inner: how many entries of it each has together.
+        outer: the number of repetitions of all positions in it.
+        inner: the number of adjacent entries of each position.
     """
 
     dim: int
@@ -31,7 +32,7 @@ class Along(NamedTuple):
 
 
 Place = Mapping[int, Along | None]
-"""By the id of a tensor, where its positions lie; None: it has none."""
+"""By the id of a tensor, where its positions are; None: it has none."""
 
 
 class Call(NamedTuple):
@@ -40,24 +41,24 @@ class Call(NamedTuple):
     Attributes:
         name: without namespace and overload.
         values: its arguments by name.
-        place: of its tensors.
-        made: the tensors that it made.
+        place: where the positions of its tensors are.
+        results: the tensors that it returned.
         length: the number of positions.
     """
 
     name: str
     values: Mapping[str, Any]
     place: Place
-    made: Sequence[Any]
+    results: Sequence[Any]
     length: int
 
     def along(self, name: str) -> Along | None:
-        """Where positions lie in an argument."""
+        """Where positions are in an argument."""
         value = self.values.get(name)
         return None if value is None else self.place[id(value)]
 
     def refuse(self) -> Mixes:
-        """What to raise where positions meet."""
+        """The error to raise if positions mix."""
         return Mixes(f"lets positions meet in {self.name!r}")
 
 
@@ -91,34 +92,37 @@ _IN_ONE_DIM = frozenset((
 
 
 def follow(
-    operation: Any, arguments: tuple[Any, Any], made: Sequence[Any], place: Place, length: int
+    operation: Any, arguments: tuple[Any, Any], results: Sequence[Any], place: Place, length: int
 ) -> Sequence[Along | None]:
-    """Where positions lie in each tensor that a call of an operator made.
+    """Where positions are in each result of an operator call.
 
     Args:
         operation: an overload.
-        arguments: positional ones, and those by name.
+        arguments: positional arguments, and keyword arguments.
+        results: the tensors that it returned.
+        place: where the positions of its tensors are.
+        length: the number of positions.
 
     Raises:
-        Mixes: they meet in it, or nobody knows.
+        Mixes: the operator mixes positions, or is not known to keep them apart.
     """
-    given, named = arguments
+    positional, keywords = arguments
     schema = operation._schema
     namespace, _, name = schema.name.partition("::")
     name = name.removesuffix("_") if schema.is_mutable else name
     values = {argument.name: argument.default_value for argument in schema.arguments}
     values |= dict(
-        zip((argument.name for argument in schema.arguments), given, strict=False)
-    ) | dict(named)
+        zip((argument.name for argument in schema.arguments), positional, strict=False)
+    ) | dict(keywords)
     rule = _RULES.get(name) if namespace == "aten" else None
     if rule is None or (schema.overload_name.endswith(("out", "dtype")) and name == "view"):
         raise Mixes(f"runs {schema.name}, which is not known to keep positions apart")
-    call = Call(name, values, place, made, length)
-    found = rule(call)
-    for tensor, along in zip(made, found, strict=True):
+    call = Call(name, values, place, results, length)
+    places = rule(call)
+    for tensor, along in zip(results, places, strict=True):
         if along is not None and tensor.shape[along.dim] != along.outer * length * along.inner:
             raise call.refuse()
-    return found
+    return places
 
 
 def is_drawn(operation: Any) -> bool:
@@ -137,21 +141,21 @@ def shape_without(tensor: Any, along: Along | None, length: int) -> tuple[int, .
 
 
 def _pointwise(call: Call) -> Sequence[Along | None]:
-    """Each element of the result is of those at its place, once all are as large."""
+    """Each element of the result depends on the elements at the same place, after broadcasting."""
     tensors = [value for value in call.values.values() if hasattr(value, "untyped_storage")]
-    held = [
+    sides = [
         (tensor.dim() - along.dim, along)
         for tensor in tensors
         if (along := call.place[id(tensor)]) is not None
     ]
-    ((from_right, along), *others) = held
-    if any((right, *one[1:]) != (from_right, *along[1:]) for right, one in others):
+    ((from_right, along), *others) = sides
+    if any((right, *place[1:]) != (from_right, *along[1:]) for right, place in others):
         raise call.refuse()
     for tensor in tensors:
         is_there = tensor.dim() >= from_right and tensor.shape[-from_right] != 1
         if call.place[id(tensor)] is None and is_there:
             raise Mixes("computes with a tensor that has values for positions")
-    return [along._replace(dim=one.dim() - from_right) for one in call.made]
+    return [along._replace(dim=result.dim() - from_right) for result in call.results]
 
 
 def _dims(call: Call, name: str = "dim") -> list[int]:
@@ -169,7 +173,7 @@ def _input(call: Call) -> Any:
 
 
 def _known(call: Call, name: str = "self") -> Along:
-    """Where positions lie in the argument that has to have them."""
+    """Where positions are in the only argument that may have them."""
     along = call.along(name)
     others = [
         key
@@ -186,7 +190,7 @@ def _reducing(call: Call) -> Sequence[Along | None]:
     if along.dim in dims:
         raise call.refuse()
     lost = 0 if call.values.get("keepdim") else sum(dim < along.dim for dim in dims)
-    return [along._replace(dim=along.dim - lost)] * len(call.made)
+    return [along._replace(dim=along.dim - lost)] * len(call.results)
 
 
 def _in_one_dim(call: Call) -> Sequence[Along | None]:
@@ -196,7 +200,7 @@ def _in_one_dim(call: Call) -> Sequence[Along | None]:
         raise call.refuse()
     if along.dim in _dims(call, "dims" if "dims" in call.values else "dim"):
         raise call.refuse()
-    return [along] * len(call.made)
+    return [along] * len(call.results)
 
 
 def _normalised(call: Call) -> Sequence[Along | None]:
@@ -204,11 +208,11 @@ def _normalised(call: Call) -> Sequence[Along | None]:
     along = _known(call, "input")
     if along.dim >= call.values["input"].dim() - len(call.values["normalized_shape"]):
         raise call.refuse()
-    return [along] * len(call.made)
+    return [along] * len(call.results)
 
 
 def _product(call: Call) -> Sequence[Along | None]:
-    """(n, k) @ (k, m), and so for each of a batch: positions may be in n, in m, or in the batch."""
+    """(n, k) @ (k, m), possibly batched: positions may be in n, in m, or in the batch."""
     is_added = call.name in {"addmm", "baddbmm"}
     left, right = ("mat1", "mat2") if call.name == "addmm" else _names_of_factors(call)
     ours, theirs = call.along(left), call.along(right)
@@ -216,45 +220,45 @@ def _product(call: Call) -> Sequence[Along | None]:
     if ours is not None and theirs is not None:
         if ours != theirs or last < 2 or ours.dim != 0:
             raise call.refuse()
-        found = ours
+        product = ours
     elif ours is not None:
         if ours.dim != last - 1:
             raise call.refuse()
-        found = ours
+        product = ours
     elif theirs is not None and theirs.dim == last:
-        found = theirs
+        product = theirs
     else:
         raise call.refuse()
-    return [found] if not is_added else [_with_added(call, found)]
+    return [product] if not is_added else [_with_added(call, product)]
 
 
 def _names_of_factors(call: Call) -> tuple[str, str]:
     return ("batch1", "batch2") if call.name == "baddbmm" else ("self", "mat2")
 
 
-def _with_added(call: Call, found: Along) -> Along:
-    """A product to which something is added, that has the same positions, or none."""
-    (made,) = call.made
+def _with_added(call: Call, product: Along) -> Along:
+    """A product plus a tensor that has the same positions, or none."""
+    (result,) = call.results
     added = _input(call)
-    from_right = made.dim() - found.dim
+    from_right = result.dim() - product.dim
     along = call.along("self")
     if along is None:
         if added.dim() >= from_right and added.shape[-from_right] != 1:
             raise Mixes("computes with a tensor that has values for positions")
-    elif (added.dim() - along.dim, *along[1:]) != (from_right, *found[1:]):
+    elif (added.dim() - along.dim, *along[1:]) != (from_right, *product[1:]):
         raise call.refuse()
-    return found
+    return product
 
 
 def _viewed(call: Call) -> Sequence[Along | None]:
-    """Another shape of the same elements in their order."""
+    """Another shape of the same elements in the same order."""
     along = _known(call)
-    (made,) = call.made
+    (result,) = call.results
     ours = _input(call).shape
     inner = along.inner * prod(ours[along.dim + 1 :])
     stride = 1
-    for dim in reversed(range(made.dim())):
-        size = made.shape[dim]
+    for dim in reversed(range(result.dim())):
+        size = result.shape[dim]
         if inner % stride == 0 and (stride * size) % (inner * call.length) == 0:
             own = inner // stride
             return [Along(dim, size // (own * call.length), own)]
@@ -264,7 +268,7 @@ def _viewed(call: Call) -> Sequence[Along | None]:
 
 def _expanded(call: Call) -> Sequence[Along | None]:
     along = _known(call)
-    return [along._replace(dim=along.dim + call.made[0].dim() - _input(call).dim())]
+    return [along._replace(dim=along.dim + call.results[0].dim() - _input(call).dim())]
 
 
 def _unsqueezed(call: Call) -> Sequence[Along | None]:
@@ -285,37 +289,37 @@ def _turned(call: Call) -> Sequence[Along | None]:
     along, total = _known(call), _input(call).dim()
     order = list(range(total))
     if call.name == "permute":
-        order = [one % total for one in call.values["dims"]]
+        order = [dim % total for dim in call.values["dims"]]
     elif call.name == "transpose":
-        one, other = call.values["dim0"] % total, call.values["dim1"] % total
-        order[one], order[other] = order[other], order[one]
+        first, other = call.values["dim0"] % total, call.values["dim1"] % total
+        order[first], order[other] = order[other], order[first]
     else:  # t
         order.reverse()
     return [along._replace(dim=order.index(along.dim))]
 
 
 def _cut(call: Call) -> Sequence[Along | None]:
-    """A part of another dimension, or all of this."""
+    """A slice along another dimension, or the whole of this one."""
     along = _known(call)
     (dim,) = _dims(call)
     is_whole = call.name == "slice" and all(
-        one.shape == _input(call).shape and call.values["step"] == 1 for one in call.made
+        result.shape == _input(call).shape and call.values["step"] == 1 for result in call.results
     )
     if dim == along.dim and not is_whole:
         raise call.refuse()
     lost = int(call.name in {"select", "unbind"} and dim < along.dim)
-    return [along._replace(dim=along.dim - lost)] * len(call.made)
+    return [along._replace(dim=along.dim - lost)] * len(call.results)
 
 
 def _joined(call: Call) -> Sequence[Along | None]:
-    """Several beside each other in another dimension."""
+    """Several tensors joined along another dimension."""
     tensors = call.values["tensors"]
     places = {call.place[id(tensor)] for tensor in tensors}
-    (made,) = call.made
+    (result,) = call.results
     along = next(iter(places))
     if along is None or len(places) > 1:
         raise Mixes("joins a tensor without positions to those with")
-    dim = call.values["dim"] % made.dim()
+    dim = call.values["dim"] % result.dim()
     if call.name == "cat":
         if dim == along.dim:
             raise call.refuse()

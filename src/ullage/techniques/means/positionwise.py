@@ -1,18 +1,18 @@
-"""A proof, by its operators, that a module treats each position of its input by itself.
+"""A proof, from its operators, that a module treats each position of its input independently.
 
-The module's forward runs on fake tensors, which have shapes and no values, so that weights that are
-zero prove nothing. Each operator of ATen that it calls has to be one whose rule is known
-(position_rules.py): the rule says where positions lie in the result, and raises `Mixes` where one
-position would be computed from another. A tensor without positions, such as a weight, may not be
-as long as they are where it meets them.
+The module's forward runs on fake tensors. They have shapes and no values, so weights that are zero
+do not count as proof. Each ATen operator that it calls must have a known rule (position_rules.py).
+The rule says where positions are in the result, and raises `Mixes` if one position would be
+computed from another. A tensor without positions, such as a weight, must not have their length
+where it is combined with them.
 
-That is done for the whole length and for each length of a tile, and the runs must be the same
-program: the same operators with the same numbers, shapes apart. A module that computes with the
-number of positions, or branches on it, is no proof. Nor is one that writes to its attributes, to
-buffers or to its input, draws random numbers, reads values, has hooks inside, or a backward of its
-own (torch.autograd.Function).
+The forward is traced for the full length and for each length of a tile, and the traces must be the
+same program: the same operators with the same numbers, apart from shapes. There is no proof for a
+module that computes with the number of positions, or branches on it. Nor for one that writes to its
+attributes, to buffers or to its input, draws random numbers, reads values, has hooks on submodules,
+or has a custom autograd function.
 
-    reason = why_not(module.forward, inputs, lengths=(4, 3))     # "" where it is proved
+    reason = why_not(module.forward, inputs, lengths=(4, 3))     # "" if it is proved
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _KINDS = ("Tensor", "Parameter", "FakeTensor")
 
 
 def why_not(forward: Callable[[Any], Any], inputs: Any, lengths: Sequence[int]) -> str:
-    """Why a module is not proved to treat positions by themselves; "" where it is.
+    """Why positions of a module are not proved independent; "" if they are.
 
     Args:
         forward: a method of the module.
-        inputs: what it is called with, of (batch, ..., positions, features).
-        lengths: of the tiles, each two positions or more.
+        inputs: its argument, of shape (batch, ..., positions, features).
+        lengths: the lengths of the tiles, each two positions or more.
     """
     module: Any = forward.__self__  # type: ignore[attr-defined]
     if type(inputs).__name__ not in _KINDS:
@@ -54,8 +54,8 @@ def why_not(forward: Callable[[Any], Any], inputs: Any, lengths: Sequence[int]) 
 
 
 def _follow(forward: Callable[[Any], Any], inputs: Any, lengths: Sequence[int]) -> tuple[str, bool]:
-    """Why it is not proved, and whether Python's or NumPy's random numbers were drawn, as packages
-    do as well that are imported by the first call.
+    """Why it is not proved, and whether random numbers of Python or NumPy were drawn. A package
+    that the first call imports may also draw some.
     """
     state = PythonState(forward.__self__)  # type: ignore[attr-defined]
     try:
@@ -67,8 +67,8 @@ def _follow(forward: Callable[[Any], Any], inputs: Any, lengths: Sequence[int]) 
     except Mixes as error:
         return str(error), False
     except Exception as error:
-        said = (str(error).splitlines() or [""])[0]
-        return f"cannot be followed without values ({type(error).__name__}: {said})", False
+        message = (str(error).splitlines() or [""])[0]
+        return f"cannot be followed without values ({type(error).__name__}: {message})", False
     finally:
         changed, has_drawn = state.changes() + state.parts_added(), state.has_drawn()
         state.put_back()
@@ -79,7 +79,7 @@ def _follow(forward: Callable[[Any], Any], inputs: Any, lengths: Sequence[int]) 
 
 
 def hooked(module: Any) -> str:
-    """Why hooks forbid it; "" where there are none. Those of the module itself run once."""
+    """Why hooks prevent a proof; "" if none do. Hooks of the module itself run only once."""
     from torch.nn.modules import module as hooks
 
     for path, part in module.named_modules():
@@ -99,7 +99,7 @@ def _global_hooks(hooks: Any) -> Iterator[Any]:
 
 @contextmanager
 def _apart() -> Iterator[None]:
-    """While this lasts nobody sees what is run: no mode, no hook, no cache of casts."""
+    """Hides the traced run from modes, global hooks and the autocast cache."""
     import torch
     from torch.autograd.graph import saved_tensors_hooks
     from torch.nn.modules import module as hooks
@@ -114,8 +114,8 @@ def _apart() -> Iterator[None]:
         torch.set_autocast_cache_enabled(False)
         stack.callback(torch.set_autocast_cache_enabled, has_cache)
         stack.enter_context(_disable_current_modes())
-        # The topmost hooks alone are called: these, which keep nothing for a backward that never
-        # comes. A result that its own node keeps would never be freed, nor its parameters.
+        # Only the topmost hooks are called: these save nothing, as there is no backward. Otherwise
+        # a result that its own node saves would never be freed, nor its parameters.
         stack.enter_context(saved_tensors_hooks(_keep_nothing, _keep_nothing))
         yield
 
@@ -125,18 +125,18 @@ def _keep_nothing(_: Any) -> None:
 
 
 class _Run:
-    """A forward on so many positions.
+    """A traced forward on `length` positions.
 
     Attributes:
-        program: what it did, an entry an operator.
+        program: the trace, with one entry per operator.
     """
 
     def __init__(self, forward: Any, inputs: Any, length: int) -> None:
         import torch._dynamo
         from torch._subclasses.fake_tensor import FakeTensorMode
 
-        # Fake tensors import the compiler's settings: the compiler itself comes first where its
-        # loading has been put off.
+        # Fake tensors import the settings of the compiler. If the compiler is loaded lazily, it
+        # must be loaded before.
         _ = torch._dynamo.config
         self.program: list[Any] = []
         self._length = length
@@ -145,40 +145,40 @@ class _Run:
         self._along: dict[int, Along | None] = {}
         self._own: set[int] = set()
         with FakeTensorMode(allow_non_fake_inputs=True):
-            given = _like(inputs, length)
-            self._note(given, Along(given.dim() + POSITIONS, 1, 1), is_own=False)
+            tile = _like(inputs, length)
+            self._note(tile, Along(tile.dim() + POSITIONS, 1, 1), is_own=False)
             with _mode()(self), _functions()():
-                output = forward(given)
-            self._check_output(given, output)
+                output = forward(tile)
+            self._check_output(tile, output)
 
-    def call(self, operation: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Runs an operator, and follows positions through it."""
+    def call(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Runs an operator, and determines where positions are in its results."""
         import torch
 
-        if operation._schema.name == "prim::device":  # what a fake tensor is asked for, not a value
-            return operation(*given, **named)
-        tensors = [one for one in _flat((given, named)) if isinstance(one, torch.Tensor)]
+        if operation._schema.name == "prim::device":  # a property of a fake tensor, not a value
+            return operation(*arguments, **keywords)
+        tensors = [leaf for leaf in _flat((arguments, keywords)) if isinstance(leaf, torch.Tensor)]
         along = [self._of(tensor) for tensor in tensors]
         before = list(zip(tensors, along, strict=True))
-        result = operation(*given, **named)
-        made = [one for one in _flat(result) if isinstance(one, torch.Tensor)]
+        result = operation(*arguments, **keywords)
+        results = [leaf for leaf in _flat(result) if isinstance(leaf, torch.Tensor)]
         if is_drawn(operation) and "attention" not in operation._schema.name:
             raise Mixes("draws random numbers")
-        place = {id(one): where for one, where in before}
-        founds = (
-            follow(operation, (given, named), made, place, self._length)
+        place = {id(tensor): where for tensor, where in before}
+        places = (
+            follow(operation, (arguments, keywords), results, place, self._length)
             if any(along)
-            else [None] * len(made)
+            else [None] * len(results)
         )
-        self._check_written(operation, given, named, founds)
+        self._check_written(operation, arguments, keywords, places)
         shared = {_storage(tensor) for tensor in tensors}
-        self._enter(operation, given, named, made, founds)
-        for one, found in zip(made, founds, strict=True):
-            self._note(one, found, is_own=_storage(one) not in shared)
+        self._enter(operation, arguments, keywords, results, places)
+        for made_tensor, where in zip(results, places, strict=True):
+            self._note(made_tensor, where, is_own=_storage(made_tensor) not in shared)
         return result
 
     def _of(self, tensor: Any) -> Along | None:
-        """Where positions lie in a tensor that an operator is given."""
+        """Where positions are in an argument of an operator."""
         if id(tensor) in self._numbers:
             return self._along[id(tensor)]
         if type(tensor).__name__ not in _KINDS:
@@ -198,52 +198,56 @@ class _Run:
             self._own.add(_storage(tensor))
 
     def _check_written(
-        self, operation: Any, given: tuple[Any, ...], named: dict[str, Any], founds: Sequence[Any]
+        self,
+        operation: Any,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        places: Sequence[Any],
     ) -> None:
-        """Raises Mixes where an operator writes to what the module has not made itself."""
+        """Raises Mixes if an operator writes to a tensor that the module did not create."""
         for number, argument in enumerate(operation._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
-            into = given[number] if number < len(given) else named.get(argument.name)
-            for one in _flat(into):
-                if _storage(one) not in self._own:
+            into = arguments[number] if number < len(arguments) else keywords.get(argument.name)
+            for tensor in _flat(into):
+                if _storage(tensor) not in self._own:
                     raise Mixes("changes its input, a parameter or a buffer in place")
-                if any(found != self._along[id(one)] for found in founds):
+                if any(where != self._along[id(tensor)] for where in places):
                     raise Mixes(f"writes positions where none were ({operation})")
 
     def _enter(
         self,
         operation: Any,
-        given: tuple[Any, ...],
-        named: dict[str, Any],
-        made: list[Any],
-        founds: Sequence[Along | None],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        results: list[Any],
+        places: Sequence[Along | None],
     ) -> None:
         import torch
 
         shapes = [
-            (found, shape_without(one, found, self._length))
-            for one, found in zip(made, founds, strict=True)
+            (where, shape_without(result, where, self._length))
+            for result, where in zip(results, places, strict=True)
         ]
-        tells_shape = any(founds) and shape_tells_all(operation)
+        tells_shape = any(places) and shape_tells_all(operation)
         words = [
-            ("tensor", self._numbers[id(one)]) if isinstance(one, torch.Tensor) else repr(one)
-            for one in _flat((given, named))
-            if isinstance(one, torch.Tensor) or not tells_shape
+            ("tensor", self._numbers[id(leaf)]) if isinstance(leaf, torch.Tensor) else repr(leaf)
+            for leaf in _flat((arguments, keywords))
+            if isinstance(leaf, torch.Tensor) or not tells_shape
         ]
         self.program.append((str(operation), words, shapes))
 
-    def _check_output(self, given: Any, output: Any) -> None:
-        """Raises Mixes where the output is not one tensor with positions where the input's are."""
+    def _check_output(self, inputs: Any, output: Any) -> None:
+        """Raises Mixes unless the output is one tensor with positions in the same dimension."""
         import torch
 
         if not isinstance(output, torch.Tensor) or id(output) not in self._numbers:
             raise Mixes(f"returns {type(output).__name__}, and no tensor that it has computed")
         if self._along[id(output)] != Along(output.dim() + POSITIONS, 1, 1) or (
-            output.shape[:-1] != given.shape[:-1]
+            output.shape[:-1] != inputs.shape[:-1]
         ):
-            raise Mixes(f"makes {tuple(output.shape)} of {tuple(given.shape)}")
-        if _storage(output) == _storage(given):
+            raise Mixes(f"makes {tuple(output.shape)} of {tuple(inputs.shape)}")
+        if _storage(output) == _storage(inputs):
             raise Mixes("returns its input")
         if any(
             isinstance(node, torch.autograd.function.BackwardCFunction) for node in _nodes(output)
@@ -253,7 +257,7 @@ class _Run:
 
 
 def _like(inputs: Any, length: int) -> Any:
-    """A fake tensor in the place of so many positions, laid out as a tile is."""
+    """A fake tensor with the layout of a tile of `length` positions."""
     import torch
 
     whole = torch.empty_strided(
@@ -264,36 +268,36 @@ def _like(inputs: Any, length: int) -> Any:
 
 
 def laid_out(tile: Any, *, are_contiguous: bool) -> Any:
-    """A tile, contiguous where all inputs are: operators go other ways with what is not."""
+    """A tile, contiguous if the inputs are: operators treat other layouts differently."""
     return tile.contiguous() if are_contiguous else tile
 
 
 def shape_tells_all(operation: Any) -> bool:
-    """Whether the result's shape says all about what an operator's numbers ask for."""
+    """Whether the shape of the result contains all information of an operator's numbers."""
     return operation._schema.name in {
         "aten::view", "aten::_unsafe_view", "aten::reshape", "aten::expand",
         "aten::_reshape_alias",
     }  # fmt: skip
 
 
-def _difference(one: list[Any], other: list[Any]) -> str:
-    """Why two runs are not of one program; "" where they are."""
-    for ours, theirs in zip(one, other, strict=False):
+def _difference(program: list[Any], other: list[Any]) -> str:
+    """Why two traces are not the same program; "" if they are."""
+    for ours, theirs in zip(program, other, strict=False):
         if ours[0] != theirs[0]:
             return f"runs {ours[0]} or {theirs[0]} by the number of positions"
         if ours != theirs:
             return f"computes with the number of positions ({ours[0]})"
-    return "" if len(one) == len(other) else "does more or less by the number of positions"
+    return "" if len(program) == len(other) else "does more or less by the number of positions"
 
 
 def _flat(value: Any) -> Iterator[Any]:
     if isinstance(value, tuple | list):
-        for one in value:
-            yield from _flat(one)
+        for element in value:
+            yield from _flat(element)
     elif isinstance(value, dict):
-        for name, one in sorted(value.items()):
+        for name, element in sorted(value.items()):
             yield name
-            yield from _flat(one)
+            yield from _flat(element)
     else:
         yield value
 
@@ -304,11 +308,11 @@ def _storage(tensor: Any) -> int:
 
 def _nodes(output: Any) -> Iterator[Any]:
     """The nodes of the graph behind a tensor."""
-    waiting, seen = [output.grad_fn], set()
+    waiting, visited = [output.grad_fn], set()
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
+        if node is not None and node not in visited:
+            visited.add(node)
             yield node
             waiting += [following for following, _ in node.next_functions]
 
@@ -335,7 +339,7 @@ def _functions() -> Any:
     from torch.overrides import TorchFunctionMode
 
     class Seeing(TorchFunctionMode):  # type: ignore[misc]
-        """Refuses what would change gradients and is no operator."""
+        """Refuses functions that change gradients and are not operators."""
 
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None

@@ -1,16 +1,16 @@
-"""What a module keeps beside parameters and buffers: attributes, lists and dicts, and the random
-numbers of Python and NumPy.
+"""The state of a module besides parameters and buffers: attributes, lists and dicts, and the random
+number generators of Python and NumPy.
 
-A forward may write there (a counter, the loss of a router) and read what it wrote. Who runs it a
-second time has it start from the same state, and takes back what the second run wrote:
+A forward may write to this state (a counter, the loss of a router) and read it. To run a module a
+second time, restore the state before the run and again after it:
 
     before = PythonState(module)
     module(inputs)
     before.changes()                # ["0.calls"]
     with before.again():
-        module(inputs)              # computes the same, and leaves no trace
+        module(inputs)              # computes the same, without side effects
 
-What a module reads elsewhere, such as a global variable, is not seen.
+Reads of other state, such as global variables, are not detected.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# Kept by torch itself; buffers and parameters are compared by who needs them.
+# Managed by torch; callers that need buffers and parameters compare them themselves.
 _TORCH_KEEPS = frozenset({"_buffers", "_parameters", "_modules", "_non_persistent_buffers_set"})
 _CONTAINERS = (list, dict, set, deque)
 _DEPTH = 3
 
 
 class PythonState:
-    """The state of a module and of all in it when this was made."""
+    """A copy of the state of a module and its submodules."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -46,11 +46,11 @@ class PythonState:
             return
         content: Any = dict(value) if isinstance(value, dict) else list(value)
         self._contents.append((name, value, content))
-        for one in content.values() if isinstance(content, dict) else content:
-            self._look_into(name, one, depth - 1)
+        for element in content.values() if isinstance(content, dict) else content:
+            self._look_into(name, element, depth - 1)
 
     def changes(self) -> list[str]:
-        """The attributes that are not now what they were, by their paths."""
+        """The paths of the attributes that have changed."""
         changed = []
         for name, own in self._attributes.items():
             now = _own(self._parts[name])
@@ -65,13 +65,13 @@ class PythonState:
         return list(dict.fromkeys(changed))
 
     def parts_added(self) -> list[str]:
-        """Modules that have come into it or left it."""
+        """The paths of submodules that were added or removed."""
         now = dict(self._module.named_modules())
         before = self._parts
         return [name for name in {**before, **now} if before.get(name) is not now.get(name)]
 
     def has_drawn(self) -> bool:
-        """Whether Python's or NumPy's random numbers were drawn since."""
+        """Whether random numbers of Python or NumPy were drawn since then."""
         return [*map(_comparable, self._draws)] != [*map(_comparable, _draws())]
 
     def tensors(self) -> list[Any]:
@@ -85,7 +85,7 @@ class PythonState:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """While this lasts all is as it was; after it, as it was before that."""
+        """Restores the state for this context, and the present state after it."""
         now = PythonState(self._module)
         self.put_back()
         try:
@@ -94,8 +94,8 @@ class PythonState:
             now.put_back()
 
     def put_back(self) -> None:
-        """Makes all what it was."""
-        skips_tensors = _is_shared_out()
+        """Restores the state."""
+        skips_tensors = _is_distributed()
         for name, own in self._attributes.items():
             attributes: dict[str, Any] = self._parts[name].__dict__
             for key, value in {**_own(self._parts[name]), **own}.items():
@@ -119,20 +119,22 @@ def _own(part: Any) -> dict[str, Any]:
     }
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    if one is other:
+def _is_same(value: Any, other: Any) -> bool:
+    if value is other:
         return True
-    return type(one) is type(other) and isinstance(one, int | float | str) and one == other
+    return type(value) is type(other) and isinstance(value, int | float | str) and value == other
 
 
 def _is_same_content(value: Any, content: Any) -> bool:
     if len(value) != len(content):
         return False
     if isinstance(value, dict):
-        return all(key in value and _is_same(value[key], one) for key, one in content.items())
+        return all(
+            key in value and _is_same(value[key], element) for key, element in content.items()
+        )
     if isinstance(value, set):
-        return all(one in value for one in content)
-    return all(_is_same(one, other) for one, other in zip(value, content, strict=True))
+        return all(element in value for element in content)
+    return all(_is_same(element, other) for element, other in zip(value, content, strict=True))
 
 
 def _fill(value: Any, content: Any) -> None:
@@ -143,8 +145,8 @@ def _fill(value: Any, content: Any) -> None:
         value.update(content)
 
 
-def _is_shared_out() -> bool:
-    """FSDP puts views of its own where parameters were, and others in their place in backward."""
+def _is_distributed() -> bool:
+    """Whether FSDP may have replaced parameters by views, which differ again in backward."""
     import torch
 
     distributed = torch.distributed
@@ -152,14 +154,14 @@ def _is_shared_out() -> bool:
 
 
 def _draws() -> tuple[Any, Any]:
-    """The states of the generators of random numbers that torch does not play again."""
+    """The states of the random generators that torch does not restore."""
     numpy = sys.modules.get("numpy.random")
     return random.getstate(), None if numpy is None else numpy.get_state()
 
 
 def _comparable(state: Any) -> Any:
-    """A state whose arrays are bytes."""
-    return state and tuple(one.tobytes() if hasattr(one, "tobytes") else one for one in state)
+    """A generator state with arrays converted to bytes, for comparison."""
+    return state and tuple(part.tobytes() if hasattr(part, "tobytes") else part for part in state)
 
 
 def _set_draws(draws: tuple[Any, Any]) -> None:

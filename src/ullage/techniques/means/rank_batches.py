@@ -1,9 +1,10 @@
-"""Each rank's own rows of what a script loads, where the script knows nothing of other ranks.
+"""Distributes the rows that a script loads among ranks, for scripts that know nothing of other
+ranks.
 
-A DataLoader that goes over its data by number, in order or shuffled, gets a DistributedSampler: in
-each epoch every row goes to one rank (some rows to two, where they do not come out even), and the
-loader is as many times shorter as there are ranks. One that has a sampler of its own, or whose data
-come as a stream, is left alone: then the program has to tell the ranks apart itself.
+A DataLoader over indexed data, in order or shuffled, gets a DistributedSampler. In each epoch every
+row goes to one rank (some rows to two, if they do not divide evenly), and the number of batches is
+divided by the number of ranks. A DataLoader with its own sampler, or over a stream of data, is not
+changed: its program must distinguish the ranks itself.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from collections.abc import Callable
 from typing import Any
 
 
-def deal_batches(is_shared_out: Callable[[], bool], rank: int, size: int) -> None:
-    """Has the DataLoaders that a script makes from now on deal their rows out to the ranks, unless
-    it shares them out itself.
+def distribute_batches(program_has_ranks: Callable[[], bool], rank: int, size: int) -> None:
+    """Makes each DataLoader that a script creates from now on distribute its rows among the ranks,
+    unless the program does this itself.
     """
     from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
     make = DataLoader.__init__
     signature = inspect.signature(make)
 
-    class Dealt(DistributedSampler):  # type: ignore[misc]
-        """Another order in each epoch, without being told."""
+    class Distributed(DistributedSampler):  # type: ignore[misc]
+        """Uses another order in each epoch, without a call of `set_epoch`."""
 
         def __iter__(self) -> Any:
             rows = super().__iter__()
@@ -33,24 +34,24 @@ def deal_batches(is_shared_out: Callable[[], bool], rank: int, size: int) -> Non
             return rows
 
     @functools.wraps(make)
-    def make_dealing(*arguments: Any, **named: Any) -> None:
-        bound = signature.bind(*arguments, **named)
-        given = bound.arguments
-        data, generator = given.get("dataset"), given.get("generator")
-        if not is_shared_out():
-            has_own = given.get("sampler") is not None or given.get("batch_sampler") is not None
+    def make_distributed(*arguments: Any, **keywords: Any) -> None:
+        bound = signature.bind(*arguments, **keywords)
+        options = bound.arguments
+        data, generator = options.get("dataset"), options.get("generator")
+        if not program_has_ranks():
+            has_own = options.get("sampler") is not None or options.get("batch_sampler") is not None
             if has_own or isinstance(data, IterableDataset):
                 warnings.warn(
-                    "a DataLoader with a sampler of its own, or over a stream, is not dealt out to "
-                    "ranks: they have the same batches unless the program tells them apart",
+                    "a DataLoader with a sampler of its own, or over a stream, is not distributed "
+                    "among ranks: they get the same batches unless the program distinguishes them",
                     stacklevel=2,
                 )
             else:
-                given["sampler"] = Dealt(
-                    data, size, rank, shuffle=bool(given.get("shuffle")),
+                options["sampler"] = Distributed(
+                    data, size, rank, shuffle=bool(options.get("shuffle")),
                     seed=0 if generator is None else generator.initial_seed(),
                 )  # fmt: skip
-                given["shuffle"] = None
+                options["shuffle"] = None
         make(*bound.args, **bound.kwargs)
 
-    DataLoader.__init__ = make_dealing
+    DataLoader.__init__ = make_distributed

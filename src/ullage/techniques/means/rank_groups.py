@@ -1,12 +1,12 @@
-"""The ranks of a job that train one model together: how a process comes to be one of them.
+"""Makes a process one of the ranks of a job that train a model together.
 
-A script that knows nothing of other ranks is started by torchrun like any other: each rank runs all
-of it. Before its first line the rank's device is made the current one (`begin`), and DataLoaders
-deal their rows out (rank_batches.py). As the plan is applied the process group is made, all begin
-with the parameters of rank 0, and what is drawn at random after that is drawn apart.
+torchrun starts a script that knows nothing of other ranks like any other: each rank runs all of it.
+Before its first line, `begin` selects the rank's device and makes DataLoaders distribute their rows
+(rank_batches.py). When the plan is applied, the process group is created, all ranks get the
+parameters of rank 0, and from then on each rank draws its own random numbers.
 
-A program that has made its process group itself shares its batches out itself, too: there nothing
-of this is done.
+A program that has created its process group itself also distributes its batches itself. Then
+nothing of this is done.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import PlanError
-from ullage.techniques.means.rank_batches import deal_batches
+from ullage.techniques.means.rank_batches import distribute_batches
 
 if TYPE_CHECKING:
     from ullage.techniques.applying.changes import Changes
+    from ullage.techniques.applying.target import Target
 
 _SEEDS = 2**32
-# The process group that was made here, while there is one.
-_MADE: list[Any] = []
+# The process group that was created here, if any.
+_GROUPS: list[Any] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,9 @@ class Ranks:
     """The ranks of a job, seen from one of them.
 
     Attributes:
-        rank: the number of this one.
-        size: how many there are.
-        is_ours: whether the process group was made here, for a program that has none.
+        rank: the number of this rank.
+        size: the number of ranks.
+        is_ours: whether the process group was created here, for a program without one.
     """
 
     rank: int
@@ -44,33 +45,53 @@ class Ranks:
     is_ours: bool
 
 
-def begin(torch: ModuleType) -> None:
-    """Before a script's first line: its device is that of its rank, and it gets its share of rows.
+def check_is_whole(target: Target, technique: str) -> None:
+    """Raises PlanError if the program distributes its model itself."""
+    for module in target.model.modules():
+        names = {base.__name__ for base in type(module).__mro__}
+        if names & {"DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel"}:
+            kind = type(module).__name__
+            raise PlanError(f"{technique!r}: the program distributes its training itself ({kind})")
+    if any(hasattr(parameter, "device_mesh") for parameter in target.model.parameters()):
+        raise PlanError(f"{technique!r}: the program distributes its parameters itself (DTensor)")
 
-    The device is chosen when CUDA is first used, and not before: a process must not have used it to
-    fork.
+
+def check_is_eager(target: Target, technique: str) -> None:
+    """Raises PlanError if the program compiles the whole model."""
+    if any(type(module).__name__ == "OptimizedModule" for module in target.model.modules()):
+        raise PlanError(
+            f"{technique!r}: the program compiles the whole model, and the communication between "
+            "ranks would be in the graph; remove torch.compile"
+        )
+
+
+def begin(torch: ModuleType) -> None:
+    """Runs before the first line of a script: selects the rank's device and its share of rows.
+
+    The device is selected when CUDA is first used, and not before: a process that has used CUDA
+    cannot fork.
     """
     local = int(os.environ.get("LOCAL_RANK", "0"))
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if local:
         torch.cuda._lazy_call(lambda: torch.cuda.set_device(local))
     if size > 1:
-        deal_batches(is_shared_out, int(os.environ["RANK"]), size)
+        distribute_batches(program_has_ranks, int(os.environ["RANK"]), size)
 
 
-def is_shared_out() -> bool:
-    """Whether the program has made its process group itself, and so knows of its ranks."""
+def program_has_ranks() -> bool:
+    """Whether the program has created its process group itself, and so knows its ranks."""
     from torch import distributed
 
     is_there = distributed.is_available() and distributed.is_initialized()
-    return is_there and distributed.group.WORLD not in _MADE
+    return is_there and distributed.group.WORLD not in _GROUPS
 
 
 def join(technique: str, model: Any, changes: Changes) -> Ranks:
-    """Makes this process a rank of its job, where the program has not done so.
+    """Makes this process a rank of its job, if the program has not done so.
 
     Raises:
-        PlanError: it is alone, or its model is on the device of another rank.
+        PlanError: there is no other rank, or the model is on the device of another rank.
     """
     import torch
     from torch import distributed
@@ -78,27 +99,29 @@ def join(technique: str, model: Any, changes: Changes) -> Ranks:
     if not distributed.is_initialized():
         if int(os.environ.get("WORLD_SIZE", "1")) < 2:
             raise PlanError(
-                f"{technique!r} shares a training among several ranks, and this process is alone; "
-                "start it with, such as: torchrun --nproc-per-node 2"
+                f"{technique!r} distributes a training among several ranks, and this is the only "
+                "process; start it for example with: torchrun --nproc-per-node 2"
             )
         has_cuda = torch.cuda.is_available()
         distributed.init_process_group("cpu:gloo,cuda:nccl" if has_cuda else "gloo")
-        _MADE[:] = [distributed.group.WORLD]
+        _GROUPS[:] = [distributed.group.WORLD]
         changes.on_undo(_leave)
     ranks = Ranks(
         distributed.get_rank(),
         distributed.get_world_size(),
-        is_ours=not is_shared_out(),
+        is_ours=not program_has_ranks(),
     )
     if ranks.size < 2:
-        raise PlanError(f"{technique!r} shares a training among several ranks, and there is one")
+        raise PlanError(
+            f"{technique!r} distributes a training among several ranks, and there is only one"
+        )
     _check_device(technique, model)
     return ranks
 
 
 def settle(module: Any, device: Any, ranks: Ranks) -> None:
-    """Takes what a module has whole to a device, with the values of rank 0 where the program does
-    not see to it that all ranks begin alike.
+    """Moves the tensors of a module that are not split to a device, with the values of rank 0 if
+    the process group was created here.
     """
     from torch import distributed
 
@@ -114,7 +137,7 @@ def settle(module: Any, device: Any, ranks: Ranks) -> None:
 
 
 def draw_apart(ranks: Ranks) -> None:
-    """What each rank draws at random from now on is its own; rank 0 draws what it would have."""
+    """Gives each rank other random numbers from now on; those of rank 0 do not change."""
     import torch
 
     if not ranks.is_ours or ranks.rank == 0:
@@ -127,7 +150,7 @@ def draw_apart(ranks: Ranks) -> None:
 
 
 def _check_device(technique: str, model: Any) -> None:
-    """Raises PlanError where a model is on a GPU that is another rank's."""
+    """Raises PlanError if a model is on the GPU of another rank."""
     import torch
 
     local = os.environ.get("LOCAL_RANK", "0")
@@ -143,6 +166,6 @@ def _check_device(technique: str, model: Any) -> None:
 def _leave() -> None:
     from torch import distributed
 
-    if distributed.is_initialized() and distributed.group.WORLD in _MADE:
+    if distributed.is_initialized() and distributed.group.WORLD in _GROUPS:
         distributed.destroy_process_group()
-    _MADE.clear()
+    _GROUPS.clear()

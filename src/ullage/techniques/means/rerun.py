@@ -1,11 +1,11 @@
-"""A forward that runs twice, once for its result and again in backward, and has the effects of one.
+"""A forward that runs twice, first for its result and again in backward, with the side effects of
+one run.
 
-What torch's checkpoint leaves to its users is taken care of here: batch norm counts a batch once,
-caches of transformers get keys and values of neither run, and the second run starts from the
-attributes and the random numbers of Python and NumPy that the first one found, and writes to none
-(python_state.py). A module whose second run would not be as its first is refused, where a gradient
-would be wrong and nobody told. torch's random numbers are the business of the checkpoint, which
-plays them again.
+This handles what torch's checkpoint leaves to its users. Batch norm counts a batch once. Caches of
+transformers get no keys and values from either run. The second run starts from the same attributes
+and the same random state of Python and NumPy as the first, and writes to none of them
+(python_state.py). If the second run of a module would differ from the first, so that gradients
+would be silently wrong, the module is refused. The checkpoint itself restores torch's random state.
 
     run = Rerun(module.forward)         # for one call of the module
     checkpointed(run, (inputs,), {})
@@ -25,30 +25,33 @@ from ullage.techniques.means.python_state import PythonState
 
 _WITHIN = ContextVar("a run whose operations' results are kept is on", default=False)
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-# What transformers hands its layers to keep keys and values in: it would get them twice.
+# Caches that transformers passes to its layers; both runs would write keys and values.
 _CACHES = "transformers.cache_utils"
 
 
 def checkpointed(
-    run: Any, arguments: tuple[Any, ...], named: dict[str, Any], **settings: Any
+    run: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], **settings: Any
 ) -> Any:
-    """What a forward makes of its arguments, whose activations are computed again in backward.
+    """Runs a forward whose activations are recomputed in backward.
 
-    torch's checkpoint keeps the random numbers of the devices of positional tensors, and of no
-    others; so it is given one of each device.
+    torch's checkpoint restores the random state only of devices of positional tensors, so it gets
+    one tensor of each device.
 
     Args:
-        settings: of torch's checkpoint.
+        run: the forward, usually a `Rerun`.
+        arguments: its positional arguments.
+        keywords: its keyword arguments.
+        settings: options of torch's checkpoint.
     """
     from torch.utils.checkpoint import checkpoint
 
-    devices = {tensor.device: tensor for tensor in tensors((arguments, named))}
+    devices = {tensor.device: tensor for tensor in tensors((arguments, keywords))}
 
-    def call(_: Any, *arguments: Any, **named: Any) -> Any:
-        return run(*arguments, **named)
+    def call(_: Any, *arguments: Any, **keywords: Any) -> Any:
+        return run(*arguments, **keywords)
 
-    shown = tuple(devices.values())
-    return checkpoint(call, shown, *arguments, use_reentrant=False, **settings, **named)
+    examples = tuple(devices.values())
+    return checkpoint(call, examples, *arguments, use_reentrant=False, **settings, **keywords)
 
 
 class Rerun:
@@ -56,7 +59,8 @@ class Rerun:
 
     Args:
         forward: a method of the module.
-        keeps_results: of some operations, by their order: what runs again within would mix them up.
+        keeps_results: whether results of some operations are saved by their order, which a nested
+            rerun would change.
     """
 
     def __init__(self, forward: Any, *, keeps_results: bool = False) -> None:
@@ -69,21 +73,21 @@ class Rerun:
         self._training = _flags(self._module)
         self._state: PythonState
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        given = list(tensors((arguments, named)))
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        inputs = list(tensors((arguments, keywords)))
         if self._seen is not None:
-            self._check_unchanged(given)
+            self._check_unchanged(inputs)
             with self._state.again(), _apart(self._module):
-                return self._run(arguments, named)
-        before = _versions(given)
+                return self._run(arguments, keywords)
+        before = _versions(inputs)
         self._state = PythonState(self._module)
         attributes = _versions(self._state.tensors())
         buffers = dict(self._module.named_buffers())
         versions = _versions(buffers.values())
         with _apart(self._module):
-            pass  # both runs copy: selective checkpointing wants the same operations of them
-        result = self._run(arguments, named)
-        self._check_repeatable(given, before, buffers, versions)
+            pass  # both runs copy, as selective checkpointing needs the same operations in both
+        result = self._run(arguments, keywords)
+        self._check_repeatable(inputs, before, buffers, versions)
         if self._state.parts_added():
             self._refuse(f"makes or drops its part {self._state.parts_added()[0]!r}")
         if _versions(self._state.tensors()) != attributes:
@@ -91,22 +95,22 @@ class Rerun:
         self._seen = before, _versions(self._module.parameters()), attributes
         return result
 
-    def _run(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _run(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         token = _WITHIN.set(self._keeps_results)
         try:
-            return self._forward(*with_own_caches(arguments), **with_own_caches(named))
+            return self._forward(*with_own_caches(arguments), **with_own_caches(keywords))
         finally:
             _WITHIN.reset(token)
 
     def _check_repeatable(
         self,
-        given: list[Any],
+        inputs: list[Any],
         before: list[int | None],
         buffers: dict[str, Any],
         versions: list[int | None],
     ) -> None:
-        """Raises PlanError where the first run has changed what the second would start from."""
-        if _versions(given) != before:
+        """Raises PlanError if the first run has changed the state that the second starts from."""
+        if _versions(inputs) != before:
             self._refuse("changes its input in place")
         own = {id(buffer) for module in _normalizers(self._module) for buffer in module.buffers()}
         after = dict(self._module.named_buffers())
@@ -115,10 +119,10 @@ class Rerun:
             if id(buffer) not in own and not is_same:
                 self._refuse(f"changes its buffer {name!r}")
 
-    def _check_unchanged(self, given: list[Any]) -> None:
-        """Raises PlanError where something was changed between the two runs."""
+    def _check_unchanged(self, inputs: list[Any]) -> None:
+        """Raises PlanError if something has changed between the two runs."""
         parameters = _versions(self._module.parameters())
-        if (_versions(given), parameters, _versions(self._state.tensors())) != self._seen:
+        if (_versions(inputs), parameters, _versions(self._state.tensors())) != self._seen:
             self._refuse("has inputs or parameters that were changed before backward")
         if _flags(self._module) != self._training:
             self._refuse("was switched between training and evaluation before backward")
@@ -131,34 +135,34 @@ class Rerun:
 
 
 def with_own_caches(value: Any) -> Any:
-    """Arguments of a layer of transformers with copies of the caches that it would put keys and
-    values into: each run finds what the first one found, and nothing is kept. In training nobody
-    reads them; transformers' own checkpointing hands none to its layers.
+    """Arguments of a transformers layer with copies of the caches for keys and values. Each run
+    starts with the same cache, and the copies are discarded. Training does not read the caches;
+    transformers' own checkpointing passes none to its layers.
     """
     if isinstance(value, tuple | list):
-        return type(value)(with_own_caches(one) for one in value)
+        return type(value)(with_own_caches(element) for element in value)
     if isinstance(value, dict):
-        return {name: with_own_caches(one) for name, one in value.items()}
+        return {name: with_own_caches(element) for name, element in value.items()}
     if not type(value).__module__.startswith(_CACHES):
         return value
-    made = copy.copy(value)
-    for name, var in vars(made).items():
-        setattr(made, name, with_own_caches(var))
-    return made
+    cache = copy.copy(value)
+    for name, var in vars(cache).items():
+        setattr(cache, name, with_own_caches(var))
+    return cache
 
 
 def _flags(module: Any) -> list[bool]:
-    """Whether each part is in training."""
+    """The training flag of each submodule."""
     return [part.training for part in module.modules()]
 
 
-def _versions(counted: Any) -> list[int | None]:
-    """How often each was changed; None of one that does not count."""
-    return [None if one.is_inference() else one._version for one in counted]
+def _versions(values: Any) -> list[int | None]:
+    """The version of each tensor; None for tensors without one."""
+    return [None if tensor.is_inference() else tensor._version for tensor in values]
 
 
 def _normalizers(module: Any) -> Iterator[Any]:
-    """The batch norms in a module that follow their batches."""
+    """The batch norms in a module that update running statistics."""
     for part in module.modules():
         if getattr(part, "track_running_stats", False) and part.training:
             yield part
@@ -166,16 +170,16 @@ def _normalizers(module: Any) -> Iterator[Any]:
 
 @contextmanager
 def _apart(module: Any) -> Iterator[None]:
-    """While this lasts, batch norms write their statistics to copies that nobody reads."""
-    kept = []
+    """In this context, batch norms write their statistics to copies, which are discarded."""
+    originals = []
     for part in _normalizers(module):
         for name in _STATISTICS:
             buffer = part._buffers.get(name)
             if buffer is not None:
-                kept.append((part._buffers, name, buffer))
+                originals.append((part._buffers, name, buffer))
                 part._buffers[name] = buffer.clone()
     try:
         yield
     finally:
-        for buffers, name, buffer in kept:
+        for buffers, name, buffer in originals:
             buffers[name] = buffer

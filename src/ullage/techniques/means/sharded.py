@@ -1,7 +1,7 @@
 """A model whose parameters FSDP2 has split, for a program that knows nothing of it.
 
-FSDP2 puts new parameters in the place of the old ones. Here optimizers get them, dictionaries of
-states are whole again when they are asked for, and all of it can be undone.
+FSDP2 replaces the parameters by new ones. Here optimizers get the new parameters, state dicts are
+complete when the program requests them, and all of it can be undone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from ullage.errors import PlanError
 from ullage.techniques.applying.changes import Changes
+from ullage.techniques.means.optimizer_parts import parameters_of
 
 _HOOKS = (
     "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks",
@@ -21,11 +22,11 @@ _HOOKS = (
 
 
 class Sharded:
-    """A model, module after module of which is split.
+    """A model whose modules are split one after another.
 
     Args:
-        model: the outermost module, as the program has made it.
-        changes: by which all is undone.
+        model: the outermost module, as the program created it.
+        changes: where the undo steps are recorded.
     """
 
     def __init__(self, model: Any, changes: Changes) -> None:
@@ -37,7 +38,7 @@ class Sharded:
         changes.hook(model.register_load_state_dict_pre_hook(_deal))
 
     def split(self, module: Any, device: str, **settings: Any) -> None:
-        """Splits a module's parameters that are not split yet, and takes it to the device."""
+        """Splits a module's parameters that are not split yet, and moves it to the device."""
         from torch.distributed import get_world_size
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -49,28 +50,30 @@ class Sharded:
                 _retire(old)
 
     def hand_over(self, optimizers: list[Any]) -> None:
-        """Gives optimizers the new parameters, and has them give and take whole states.
+        """Gives optimizers the new parameters, and makes their state dicts complete.
 
         Raises:
-            PlanError: one has states of the old ones.
+            PlanError: an optimizer has states of the old parameters.
         """
         new = {id(old): owner._parameters[name] for owner, name, old in self._places}
         for optimizer in optimizers:
             if any(known is optimizer for known, _ in self._had):
                 continue
-            if any(id(one) in new for one in optimizer.state):
+            if any(id(parameter) in new for parameter in optimizer.state):
                 raise PlanError(
                     "'shard' does not go with this program: its optimizer has states already; "
                     "load them after the plan is applied"
                 )
             self._had.append((optimizer, [group["params"] for group in optimizer.param_groups]))
             for group in optimizer.param_groups:
-                group["params"] = [new.get(id(one), one) for one in group["params"]]
+                group["params"] = [
+                    new.get(id(parameter), parameter) for parameter in group["params"]
+                ]
             self._changes.hook(optimizer.register_state_dict_post_hook(_gather_states))
             self._changes.hook(optimizer.register_load_state_dict_pre_hook(_deal_states))
 
     def _put_back(self) -> None:
-        """Whole parameters again, in the objects that the program had."""
+        """Restores complete parameters, in the original objects."""
         done: set[int] = set()
         for owner, name, old in self._places:
             if owner._parameters[name] is not old and id(old) not in done:
@@ -89,7 +92,7 @@ class Sharded:
 
 
 def _places(model: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Where each parameter is: its module, its name there, and it."""
+    """Module, name and parameter, for each parameter."""
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
@@ -101,11 +104,11 @@ def _places(model: Any) -> Iterator[tuple[Any, str, Any]]:
 
 @functools.cache
 def _retired() -> type:
-    """A parameter that is used no more."""
+    """The class of replaced parameters."""
     import torch
 
     class Retired(torch.nn.Parameter):  # type: ignore[misc]
-        """What a program still has of a parameter that was split."""
+        """A replaced parameter that the program still refers to; each use is refused."""
 
         grad = property(lambda _: _refuse())
 
@@ -118,20 +121,20 @@ def _retired() -> type:
 
 def _refuse(what: str = "grad") -> NoReturn:
     raise PlanError(
-        f"'shard' does not go with this program: it uses {what!r} of a parameter that it has kept "
-        "from before its model was split among the ranks; take it from model.parameters()"
+        f"'shard' does not go with this program: it uses {what!r} of a parameter that it stored "
+        "before its model was split among the ranks; take it from model.parameters()"
     )
 
 
 def _retire(parameter: Any) -> None:
-    """Frees a parameter, and has it say so when it is used."""
+    """Frees a parameter, and refuses its use from now on."""
     if type(parameter) is not _retired():
         parameter.data = parameter.data.new_empty(0)
         parameter.__class__ = _retired()
 
 
 def _reinstate(parameter: Any, split: Any) -> None:
-    """Makes a parameter what it was, with the values and the gradient that it has now."""
+    """Restores a parameter, with the present values and gradient."""
     import torch
 
     if type(parameter) is _retired():
@@ -144,19 +147,19 @@ def _reinstate(parameter: Any, split: Any) -> None:
 
 
 def _whole(value: Any) -> Any:
-    """A tensor as if it had never been split; all ranks have to ask."""
+    """The complete tensor; all ranks must call this."""
     gather: Callable[[], Any] | None = getattr(value, "full_tensor", None)
     return value if gather is None else gather()
 
 
 def _saved(value: Any) -> Any:
-    """A whole tensor in the host's memory: one after another, as all would not fit the device."""
+    """The complete tensor in host memory, because all of them would not fit the device."""
     whole = _whole(value)
     return whole if whole is value else whole.cpu()
 
 
 def _part_like(parameter: Any, value: Any) -> Any:
-    """This rank's part of a whole tensor, split as a parameter is."""
+    """This rank's part of a complete tensor, split like a parameter."""
     import torch
     from torch.distributed.tensor import distribute_tensor
 
@@ -175,33 +178,33 @@ def _gather(_module: Any, states: dict[str, Any], prefix: str, _metadata: Any) -
 
 
 def _deal(module: Any, states: dict[str, Any], prefix: str, *_: Any) -> None:
-    for name, one in module.named_parameters(remove_duplicate=False):
+    for name, parameter in module.named_parameters(remove_duplicate=False):
         if prefix + name in states:
-            states[prefix + name] = _part_like(one, states[prefix + name])
+            states[prefix + name] = _part_like(parameter, states[prefix + name])
 
 
 def _gather_states(_optimizer: Any, states: dict[str, Any]) -> dict[str, Any]:
-    found = {
-        number: {name: _saved(one) for name, one in of.items()}
+    whole_states = {
+        number: {name: _saved(state) for name, state in of.items()}
         for number, of in states["state"].items()
     }
-    return {**states, "state": found}
+    return {**states, "state": whole_states}
 
 
 def _deal_states(optimizer: Any, states: dict[str, Any]) -> dict[str, Any]:
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    found = {
-        number: {name: _part_like(parameters[number], one) for name, one in of.items()}
+    parameters = parameters_of(optimizer)
+    own_states = {
+        number: {name: _part_like(parameters[number], state) for name, state in of.items()}
         for number, of in states["state"].items()
     }
-    return {**states, "state": found}
+    return {**states, "state": own_states}
 
 
 # ---- What FSDP2 leaves on modules ----------------------------------------------------------------
 
 
 def _looks(module: Any) -> tuple[type, dict[str, Any]]:
-    """What a module is now: its class, its attributes, and the keys of its hooks."""
+    """The class of a module, its attributes, and the keys of its hooks."""
     own = vars(module)
     return type(module), {
         name: set(value) if name in _HOOKS else value for name, value in own.items()
@@ -209,11 +212,11 @@ def _looks(module: Any) -> tuple[type, dict[str, Any]]:
 
 
 def _undress(before: dict[Any, tuple[type, dict[str, Any]]]) -> None:
-    """Takes off modules what was added since."""
+    """Removes from modules what FSDP2 has added."""
     for module, (kind, attributes) in before.items():
         module.__class__ = kind
         own = vars(module)
-        for name in [one for one in own if one not in attributes]:
+        for name in [attribute for attribute in own if attribute not in attributes]:
             del own[name]
         for name in _HOOKS:
             for key in set(own.get(name, ())) - attributes.get(name, set()):

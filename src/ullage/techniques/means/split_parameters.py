@@ -1,8 +1,8 @@
-"""Parameters of which each rank has a part, where the program goes on as if it had all of each.
+"""Parameters that are split among ranks, for a program that continues as if each rank had all of
+them.
 
-The parameters stay the objects that they were, with less in them. Dictionaries of states are whole
-when they are asked for, by all ranks; norms of gradients are those of all parts; and all of it can
-be undone.
+The parameters remain the same objects with less data. State dicts are complete when all ranks
+request them, gradient norms cover all parts, and all of it can be undone.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any, NoReturn
 
 from ullage.techniques.applying.changes import Changes
+from ullage.techniques.means.optimizer_parts import parameters_of
 
-# Each element is stepped by itself, whatever else is in its tensor.
+# Optimizers that update each element independently of the rest of its tensor.
 _BY_ELEMENT = {
     "SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adagrad", "Adadelta",
 }  # fmt: skip
@@ -27,8 +28,8 @@ class SplitParameters:
         refuse: raises a PlanError with a reason.
         model: the outermost module.
         rank: the number of this rank.
-        size: how many there are.
-        changes: by which all is undone.
+        size: the number of ranks.
+        changes: where the undo steps are recorded.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class SplitParameters:
         self._watch_norms()
 
     def split(self, parameter: Any, dim: int) -> None:
-        """Leaves this rank's part of a parameter in it, split along a dimension."""
+        """Replaces the data of a parameter by this rank's part along a dimension."""
         if parameter in self._dims:
             return
         self._dims[parameter] = dim
@@ -61,15 +62,17 @@ class SplitParameters:
         parameter.grad = None if gradient is None else self._part(gradient, dim)
 
     def hand_over(self, optimizers: list[Any]) -> None:
-        """Has optimizers give and take whole states.
+        """Makes the state dicts of optimizers complete.
 
         Raises:
-            PlanError: one looks at more than an element at a time, or has states already.
+            PlanError: an update depends on more than one element, or there are states already.
         """
         for optimizer in optimizers:
             kind = type(optimizer).__name__
             if kind not in _BY_ELEMENT:
-                self._refuse(f"{kind} may look at whole parameters, of which a rank has parts")
+                self._refuse(
+                    f"{kind} may need complete parameters for its updates, and a rank has a part"
+                )
             if any(dim in optimizer.state for dim in self._dims):
                 self._refuse(
                     "its optimizer has states already; load them after the plan is applied"
@@ -79,7 +82,7 @@ class SplitParameters:
             self._changes.hook(optimizer.register_load_state_dict_pre_hook(self._deal_states))
 
     def __deepcopy__(self, _: object) -> NoReturn:
-        """A copy of the model would have parts, and nothing that makes them whole."""
+        """Refuses copies of the model: their parts could not be gathered."""
         self._refuse("it copies its model, of which each rank has parts")
 
     # ---- Parts and wholes ------------------------------------------------------------------------
@@ -88,7 +91,7 @@ class SplitParameters:
         return whole.chunk(self._size, dim)[self._rank].clone()
 
     def _whole(self, part: Any, dim: int) -> Any:
-        """All ranks have to ask."""
+        """The complete tensor; all ranks must call this."""
         import torch
 
         part = part.detach().contiguous()
@@ -105,87 +108,89 @@ class SplitParameters:
         }
 
     def _put_back(self) -> None:
-        """Whole parameters again."""
+        """Restores complete parameters."""
         for optimizer in self._optimizers:
-            for one in self._dims:
-                if one in optimizer.state:
-                    optimizer.state[one] = self._whole_states(one, optimizer.state[one])
-        for one, dim in self._dims.items():
-            gradient, one.grad = one.grad, None
-            one.data = self._whole(one.data, dim)
-            one.grad = None if gradient is None else self._whole(gradient, dim)
+            for parameter in self._dims:
+                if parameter in optimizer.state:
+                    optimizer.state[parameter] = self._whole_states(
+                        parameter, optimizer.state[parameter]
+                    )
+        for parameter, dim in self._dims.items():
+            gradient, parameter.grad = parameter.grad, None
+            parameter.data = self._whole(parameter.data, dim)
+            parameter.grad = None if gradient is None else self._whole(gradient, dim)
 
     # ---- Dictionaries of states ------------------------------------------------------------------
 
     def _gather(self, module: Any, states: dict[str, Any], prefix: str, _metadata: Any) -> None:
-        for name, one in module.named_parameters(remove_duplicate=False):
-            if one in self._dims and prefix + name in states:
-                # In the host's memory, one after another: all would not fit the device.
-                states[prefix + name] = self._whole(one.data, self._dims[one]).cpu()
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            if parameter in self._dims and prefix + name in states:
+                # In host memory, because all of them would not fit the device.
+                states[prefix + name] = self._whole(parameter.data, self._dims[parameter]).cpu()
 
     def _deal(self, module: Any, states: dict[str, Any], prefix: str, *_: Any) -> None:
-        for name, one in module.named_parameters(remove_duplicate=False):
-            found = states.get(prefix + name)
-            if one in self._dims and found is not None and found.shape != one.shape:
-                states[prefix + name] = self._part(found, self._dims[one])
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            whole = states.get(prefix + name)
+            if parameter in self._dims and whole is not None and whole.shape != parameter.shape:
+                states[prefix + name] = self._part(whole, self._dims[parameter])
 
     def _gather_states(self, optimizer: Any, states: dict[str, Any]) -> dict[str, Any]:
-        found = dict(states["state"])
-        for number, parameter in enumerate(_parameters(optimizer)):
-            if parameter in self._dims and number in found:
-                found[number] = self._whole_states(parameter, found[number])
-        return {**states, "state": found}
+        whole_states = dict(states["state"])
+        for number, parameter in enumerate(parameters_of(optimizer)):
+            if parameter in self._dims and number in whole_states:
+                whole_states[number] = self._whole_states(parameter, whole_states[number])
+        return {**states, "state": whole_states}
 
     def _deal_states(self, optimizer: Any, states: dict[str, Any]) -> dict[str, Any]:
-        found = dict(states["state"])
-        for number, parameter in enumerate(_parameters(optimizer)):
+        own_states = dict(states["state"])
+        for number, parameter in enumerate(parameters_of(optimizer)):
             dim = self._dims.get(parameter)
-            if dim is None or number not in found:
+            if dim is None or number not in own_states:
                 continue
             whole = list(parameter.shape)
             whole[dim] *= self._size
-            found[number] = {
+            own_states[number] = {
                 name: self._part(value, dim)
                 if list(getattr(value, "shape", ())) == whole
                 else value
-                for name, value in found[number].items()
+                for name, value in own_states[number].items()
             }
-        return {**states, "state": found}
+        return {**states, "state": own_states}
 
     # ---- Norms -----------------------------------------------------------------------------------
 
     def _watch_norms(self) -> None:
-        """What looks through all gradients sees those of all ranks, or is refused."""
+        """Makes gradient norms cover all ranks, and refuses a GradScaler."""
         from torch.amp.grad_scaler import GradScaler
         from torch.nn.utils import clip_grad
 
         norm_of = clip_grad._get_total_norm
 
         def total_norm(
-            tensors: Iterable[Any], norm_type: float = 2.0, *arguments: Any, **named: Any
+            tensors: Iterable[Any], norm_type: float = 2.0, *arguments: Any, **keywords: Any
         ) -> Any:
             own = {id(dim.grad) for dim in self._dims}
             listed = list(tensors)
-            split = [one for one in listed if id(one) in own]
-            rest = [one for one in listed if id(one) not in own]
+            split = [gradient for gradient in listed if id(gradient) in own]
+            rest = [gradient for gradient in listed if id(gradient) not in own]
             return self._joined(
-                norm_of(split, norm_type, *arguments, **named),
-                norm_of(rest, norm_type, *arguments, **named),
+                norm_of(split, norm_type, *arguments, **keywords),
+                norm_of(rest, norm_type, *arguments, **keywords),
                 float(norm_type),
             )
 
         def scale(scaler: Any, outputs: Any) -> Any:
             if scaler.is_enabled():
-                self._refuse("a GradScaler would judge the parts of each rank by themselves")
+                self._refuse("a GradScaler would check the parts of each rank separately")
             return scale_all(scaler, outputs)
 
         scale_all = GradScaler.scale
-        # What the public function calls, which programs may have imported before.
+        # An internal function: programs may have imported the public one already.
         self._changes.set(clip_grad, "_get_total_norm", total_norm)
         self._changes.set(GradScaler, "scale", scale)
 
     def _joined(self, split: Any, rest: Any, order: float) -> Any:
-        """The norm of what is split, over all ranks, and of what each has as a whole."""
+        """The norm of split gradients over all ranks, joined with the norm of complete ones."""
         import torch
         from torch import distributed
 
@@ -197,7 +202,3 @@ class SplitParameters:
         powers = split**order
         distributed.all_reduce(powers)
         return (powers + rest**order) ** (1 / order)
-
-
-def _parameters(optimizer: Any) -> list[Any]:
-    return [one for group in optimizer.param_groups for one in group["params"]]

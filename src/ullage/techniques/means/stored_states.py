@@ -1,8 +1,8 @@
-"""States of an optimizer kept in another form between its steps than in them.
+"""Optimizer states that are stored in another form between steps.
 
-The step goes over the parameters in parts. Of each part the states are fetched, used by the
-optimizer's own step, and stored again, so that beside their stored form only those of few parts
-exist at any time. `optimizer.state` holds the stored form, under the same keys.
+The step processes the parameters in parts. The states of each part are fetched, used by the
+optimizer's own step, and stored again. So besides the stored form, only the states of a few parts
+exist at a time. `optimizer.state` contains the stored form, with the same keys.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ States = dict[Any, dict[str, Any]]
 
 
 class Store(Protocol):
-    """How states are kept. Parts are fetched, begun and kept in the same order."""
+    """Stores states. `fetch`, `begin` and `keep` are called for the parts in the same order."""
 
     num_ahead: int
-    """How many parts are fetched before the first of them is begun."""
+    """The number of parts that are fetched ahead of the part that is stepped."""
 
     def fetch(self, stored: States) -> States:
-        """The states of a part as its step is to have them once it has begun."""
+        """The states of a part for its step; they are valid after `begin`."""
 
     def begin(self) -> None:
-        """The step of the next part begins."""
+        """Called before the step of the next part."""
 
     def keep(self, states: States, stored: States) -> None:
-        """Puts states in the place of the stored ones, where there are any."""
+        """Stores states, into the existing stored ones if there are any."""
 
     def end(self) -> None:
-        """The last part was kept."""
+        """Called after the last part was stored."""
 
     def settle(self) -> None:
-        """Waits until the host can read what is stored."""
+        """Waits until the host can read the stored states."""
 
 
 class StoredStates:
-    """An optimizer whose states are in a store between steps."""
+    """An optimizer whose states are in a store between its steps."""
 
     def __init__(self, optimizer: Any, store: Store, part_bytes: int) -> None:
         self._optimizer = optimizer
@@ -66,9 +66,9 @@ class StoredStates:
     def _step(self) -> None:
         store, state = self._store, self._optimizer.state
         fetched: list[States] = []
-        found = list(parts(self._optimizer, self._part_bytes))
-        for index, (group, part) in enumerate(found):
-            ahead = found[index + len(fetched) : index + 1 + store.num_ahead]
+        all_parts = list(parts(self._optimizer, self._part_bytes))
+        for index, (group, part) in enumerate(all_parts):
+            ahead = all_parts[index + len(fetched) : index + 1 + store.num_ahead]
             fetched += [store.fetch(_of(state, more)) for _, more in ahead]
             store.begin()
             states = fetched.pop(0)

@@ -1,3 +1,3 @@
-"""A plan replayed with real numbers on the CPU, inside the process of the program: what is trained
-under it is compared with what is trained without it, before anybody is handed the plan.
+"""Replays a plan with real numbers on the CPU, inside the process of the program. The training with
+the plan is compared with the training without it before the user gets the plan.
 """

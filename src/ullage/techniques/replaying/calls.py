@@ -1,8 +1,8 @@
-"""The arguments of a call as they were on the device, on the CPU and smaller: fewer rows of the
-batch, fewer positions.
+"""The arguments of a recorded call, copied to the CPU and made smaller: fewer rows of the batch,
+fewer positions.
 
     small = Smaller.of(arguments, num_rows=2, length=16)
-    arguments, named = small.draw(arguments, dtype, seed)
+    arguments, keywords = small.draw(arguments, dtype, seed)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from ullage.techniques.replaying.twin import CannotReplayError, known_values
 
-# Names of arguments that say where something is, or what counts.
+# Words in the names of arguments that are masks, and of arguments that are tokens.
 _MASKS = ("mask",)
 _TOKENS = ("input_ids", "labels", "idx", "token", "target", "x")
 _IMAGE = 64
@@ -21,13 +21,13 @@ _IMAGE = 64
 
 @dataclass(frozen=True, slots=True)
 class Smaller:
-    """Which sizes become which.
+    """The sizes of the arguments, before and after.
 
     Attributes:
-        rows: of the batch, before and after.
+        rows: rows of the batch, before and after.
         length: positions, before and after.
-        side: of images, before and after.
-        num_tokens: a token number below it is in range of every embedding.
+        side: the side of images, before and after.
+        num_tokens: token ids below this number are valid for every embedding.
     """
 
     rows: tuple[int, int]
@@ -37,18 +37,22 @@ class Smaller:
 
     @classmethod
     def of(cls, call: Any, *, num_rows: int, length: int | None, num_tokens: int) -> Smaller:
-        """What a call can be made smaller to.
+        """The smaller sizes for a call.
 
-        length: of sequences; None: as they are.
+        Args:
+            call: its arguments.
+            num_rows: the largest number of rows.
+            length: the largest length of sequences; None: unchanged.
+            num_tokens: token ids below this number are valid.
         """
-        found = list(tensors(call))
-        rows = next((one.shape[0] for one in found if one.dim()), 1)
+        inputs = list(tensors(call))
+        rows = next((tensor.shape[0] for tensor in inputs if tensor.dim()), 1)
         lengths = [
-            one.shape[1]
-            for one in found
-            if (one.dim() == 2 and not one.is_floating_point()) or one.dim() == 3
+            tensor.shape[1]
+            for tensor in inputs
+            if (tensor.dim() == 2 and not tensor.is_floating_point()) or tensor.dim() == 3
         ]
-        sides = [one.shape[-1] for one in found if one.dim() == 4]
+        sides = [tensor.shape[-1] for tensor in inputs if tensor.dim() == 4]
         positions, side = next(iter(lengths), 0), next(iter(sides), 0)
         to = positions if length is None else min(positions, length)
         to_side = side if length is None else min(side, _IMAGE)
@@ -57,15 +61,15 @@ class Smaller:
     @property
     def text(self) -> str:
         """For people."""
-        said = [f"batch {self.rows[1]}"]
+        sizes = [f"batch {self.rows[1]}"]
         if self.length[0]:
-            said.append(f"length {self.length[1]}")
+            sizes.append(f"length {self.length[1]}")
         if self.side[0]:
-            said.append(f"images of {self.side[1]}")
-        return ", ".join(said)
+            sizes.append(f"images of {self.side[1]}")
+        return ", ".join(sizes)
 
     def shape(self, tensor: Any) -> tuple[int, ...]:
-        """What a tensor's shape becomes."""
+        """The smaller shape of a tensor."""
         sizes = list(tensor.shape)
         if sizes and sizes[0] == self.rows[0]:
             sizes[0] = self.rows[1]
@@ -73,14 +77,14 @@ class Smaller:
         before, after = self.side if is_image else self.length
         last = len(sizes)
         if tensor.is_floating_point() and not is_image and last > 2 and sizes[-2] != before:
-            last -= 1  # features that happen to be as many
+            last -= 1  # features that happen to have the same size
         for place in range(1, last):
             if before and sizes[place] == before:
                 sizes[place] = after
         return tuple(sizes)
 
     def draw(self, call: Any, dtype: Any, seed: int) -> Any:
-        """The arguments with numbers."""
+        """The smaller arguments, with random numbers."""
         import torch
 
         generator = torch.Generator().manual_seed(seed)
@@ -95,8 +99,8 @@ class Smaller:
         if tensor.is_floating_point():
             if (is_mask and known.any()) or not bool(known.isfinite().all()):
                 return known
-            made = torch.empty(shape, dtype=dtype, device="cpu").normal_(generator=generator)
-            return made.requires_grad_(tensor.requires_grad and tensor.is_leaf)
+            noise = torch.empty(shape, dtype=dtype, device="cpu").normal_(generator=generator)
+            return noise.requires_grad_(tensor.requires_grad and tensor.is_leaf)
         if is_mask:
             return known if known.any() else torch.ones_like(known)
         is_token = not name or any(word in name for word in _TOKENS)
@@ -109,28 +113,28 @@ class Smaller:
 
 def tensors(value: Any) -> Iterator[Any]:
     """All tensors in arguments."""
-    found: list[Any] = []
-    mapped(value, lambda tensor, _: found.append(tensor))
-    return iter(found)
+    leaves: list[Any] = []
+    mapped(value, lambda tensor, _: leaves.append(tensor))
+    return iter(leaves)
 
 
 def mapped(value: Any, change: Any, name: str = "") -> Any:
     """Arguments of the same structure with other tensors.
 
     Raises:
-        CannotReplayError: there is an object among them that is not known.
+        CannotReplayError: the arguments contain an object of an unsupported class.
     """
     import torch
 
     if isinstance(value, torch.Tensor):
         return change(value, name)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(mapped(one, change, name) for one in value))
+        return type(value)(*(mapped(element, change, name) for element in value))
     if isinstance(value, list | tuple):
-        return type(value)(mapped(one, change, name) for one in value)
+        return type(value)(mapped(element, change, name) for element in value)
     if isinstance(value, dict):
-        made = {key: mapped(one, change, str(key)) for key, one in value.items()}
-        return made if type(value) is dict else _like(value, made)
+        entries = {key: mapped(element, change, str(key)) for key, element in value.items()}
+        return entries if type(value) is dict else _like(value, entries)
     if value is None or isinstance(value, bool | int | float | str | torch.dtype | torch.device):
         return value
     if hasattr(value, "data") and isinstance(value.data, dict):  # transformers' BatchEncoding
@@ -138,8 +142,8 @@ def mapped(value: Any, change: Any, name: str = "") -> Any:
     raise CannotReplayError(f"it is called with a {type(value).__name__}, which is not copied")
 
 
-def _like(mapping: Any, made: dict[Any, Any]) -> Any:
+def _like(mapping: Any, entries: dict[Any, Any]) -> Any:
     try:
-        return type(mapping)(made)
+        return type(mapping)(entries)
     except TypeError:
-        return made
+        return entries

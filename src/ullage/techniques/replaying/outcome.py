@@ -1,8 +1,8 @@
-"""What came of replaying a plan with real numbers: the process that replays writes it down, the
-search reads it.
+"""The result of a replay with real numbers: the process that replays writes it, the search reads
+it.
 
     write_replayed(directory, Replayed(...))    # in the process
-    read_replayed(directory)                    # in that which started it; None: it said nothing
+    read_replayed(directory)                    # in the process that started it; None: no result
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _PREFIX = "replayed-"
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay showed.
+    """The result of a replay.
 
     Attributes:
-        done: what was replayed, for people: "12 of 12 Block", "optimizer_offload of AdamW".
-        not_done: what was not, and why.
+        done: the replayed actions, for people: "12 of 12 Block", "optimizer_offload of AdamW".
+        not_done: the actions that were not replayed, and why.
         reduced: how the replay differs from the program: "batch 2, length 16".
-        precision: of its numbers: "float64"; empty: nothing was replayed.
-        difference: where the treated training differs from the untreated; empty: nowhere.
+        precision: the dtype of its numbers: "float64"; empty: nothing was replayed.
+        difference: how the training with the plan differs from that without; empty: not at all.
         loss_diff: the largest difference of a loss, relative to it.
         gradient_diff, parameter_diff: the largest difference of a gradient and of a parameter
             after the steps, relative to the largest of its tensor.
-        num_steps: how many were trained.
-        seconds: how long it took.
+        num_steps: the number of training steps.
+        seconds: the duration of the replay.
     """
 
     done: tuple[str, ...] = ()
@@ -48,29 +48,29 @@ class Replayed:
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing that was replayed differs."""
+        """Whether all replayed actions leave the training unchanged."""
         return not self.difference
 
     @property
     def text(self) -> str:
         """For people, in a line."""
-        said = []
+        clauses = []
         if self.done:
             how = f", in {self.precision}" + (f", {self.reduced}" if self.reduced else "")
-            said.append(f"replayed with real numbers: {', '.join(self.done)}{how}")
+            clauses.append(f"replayed with real numbers: {', '.join(self.done)}{how}")
         if self.difference:
-            said.append(f"differs: {self.difference}")
-        said += [f"not replayed: {name}, because {why}" for name, why in self.not_done.items()]
-        return "; ".join(said) or "nothing in it changes the arithmetic"
+            clauses.append(f"differs: {self.difference}")
+        clauses += [f"not replayed: {name}, because {why}" for name, why in self.not_done.items()]
+        return "; ".join(clauses) or "nothing in it changes the arithmetic"
 
     @property
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The result as JSON."""
         return {"is_same": self.is_same, **asdict(self), "done": [*self.done]}
 
 
 def write_replayed(directory: Path, replayed: Replayed) -> None:
-    """Says what this process has found; the last word counts."""
+    """Writes the result of this process; the last call counts."""
     path = directory / f"{_PREFIX}{os.getpid()}.json"
     written = path.with_suffix(".new")
     with suppress(OSError):
@@ -79,11 +79,11 @@ def write_replayed(directory: Path, replayed: Replayed) -> None:
 
 
 def read_replayed(directory: Path) -> Replayed | None:
-    """What the processes of a run have found; of several, the first that differs."""
+    """Reads the results of the processes of a run; of several, the first with a difference."""
     replayeds = [
-        Replayed(**{**said, "done": tuple(said["done"])})
+        Replayed(**{**document, "done": tuple(document["done"])})
         for path in sorted(directory.glob(f"{_PREFIX}*.json"))
-        for said in [json.loads(path.read_text(encoding="utf-8"))]
+        for document in [json.loads(path.read_text(encoding="utf-8"))]
     ]
     return next(
         (replayed for replayed in replayeds if not replayed.is_same), next(iter(replayeds), None)

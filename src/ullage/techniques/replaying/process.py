@@ -1,5 +1,5 @@
-"""The end of a process that replays a plan in place of training: it says what it has found, and
-ends, whatever the program had still to do.
+"""Ends a process that replays a plan instead of training: it writes the result and exits, whatever
+the program still had to do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ullage.techniques.plan import Plan
 from ullage.techniques.replaying.outcome import Replayed, write_replayed
 
 LIMIT_S, PATIENCE_S = 60, 300
-"""A replay that takes more processor time, or waits longer for it, is ended."""
+"""Limits of a replay: seconds of processor time, and seconds in all."""
 
 
 def replay_and_end(
@@ -26,12 +26,12 @@ def replay_and_end(
     """Replays, and ends the process.
 
     Args:
-        plan: to be replayed.
-        directory: where the result goes.
-        of: the model, its optimizers, the module that the program calls, and the arguments.
-        step_aside: has what watches this process let it alone.
+        plan: the plan to replay.
+        directory: where the result is written.
+        of: the model, its optimizers, the module that the program calls, and its arguments.
+        step_aside: ends the recording of this process.
     """
-    # Whatever ends this process before the replay does is told by these lines.
+    # This result remains if something ends the process before the replay does.
     names = [action.technique for action in plan.actions]
     early = f"it took more than {LIMIT_S} s of processor time, or ended its process"
     write_replayed(directory, Replayed(not_done=dict.fromkeys(names, early)))
@@ -41,7 +41,7 @@ def replay_and_end(
     ):
         signal.signal(number, signal.SIG_DFL)
         signal.setitimer(timer, limit_s)
-    # Techniques compare real numbers where they find no phantom.
+    # Techniques compare real numbers if there is no phantom.
     os.environ.pop(PHANTOM, None)
     try:
         if step_aside is not None:
@@ -55,6 +55,6 @@ def replay_and_end(
     write_replayed(directory, replayed)
     with suppress(OSError, ValueError, AttributeError):
         sys.stderr.flush()
-    leave = getattr(os._exit, "__wrapped__", os._exit)  # without what watches a program's end
+    leave = getattr(os._exit, "__wrapped__", os._exit)  # the unwrapped exit, without our hooks
     leave(0)
     raise SystemExit

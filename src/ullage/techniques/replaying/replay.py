@@ -1,10 +1,10 @@
-"""Replays a plan on twins of a model, small enough for seconds.
+"""Replays a plan on twins of a model that are small enough to train in seconds.
 
-The ways to make a model small are tried one after another, the smallest first, until a twin trains
-without the plan; then twins that are the same to the bit train under it. What the plan does to
-modules that no twin has called, or what it changes on purpose, is said to be not replayed.
+The ways to make a model smaller are tried in order, the smallest first, until a twin trains without
+the plan. Then twins that are identical to the bit train with the plan. Actions on modules that no
+twin has called, and intended changes of the training, are reported as not replayed.
 
-    replay(plan, model, optimizers, called, (arguments, named))
+    replay(plan, model, optimizers, called, (arguments, keywords))
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ from ullage.techniques.technique import Action, Place, Semantics
 
 _ROWS, _LENGTH = 2, 16
 _MOST_BYTES = 3 << 30
-# Of each number: the weight, its gradient and states, and what the untreated training came to.
+# For each parameter: weight, gradient, states, and the results of the untreated training.
 _COPIES = 6
-# Of each kind of module, two take part where the model has no more parameters then.
+# Two modules of each kind remain if the model then has at most this many parameters.
 _TWO, _MANY = 2, 20_000_000
 _CHUNKED = "chunked_loss"
 _NOTHING_FITS = "no way to make it small was tried"
 
 
 class _Way(NamedTuple):
-    """A way to make a model small: how many modules stay of those that are alike (None: all),
-    whether rows of embeddings are left out, the length of sequences (None: the program's).
+    """A way to make a model smaller: how many modules remain of those that are alike (None: all),
+    whether rows of embeddings are dropped, the length of sequences (None: the program's), and
+    whether numbers are in double precision.
     """
 
     num_alike: int | None
@@ -59,13 +60,13 @@ class _Way(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is to be replayed.
+    """The call that is replayed.
 
     Attributes:
-        root: the model, wrappers left out.
-        optimizers: of it.
-        path: of the module that the program called.
-        call: the arguments of that call: those by order, and those by name.
+        root: the model without wrappers.
+        optimizers: the optimizers of the model.
+        path: the path of the module that the program called.
+        call: the positional and keyword arguments of that call.
         kinds: the class of each module, by its path.
     """
 
@@ -77,25 +78,25 @@ class Model:
 
 
 def replay(plan: Plan, top: Any, optimizers: list[Any], called: Any, call: Any) -> Replayed:
-    """What comes of a plan's replay; whatever goes wrong, it is said."""
+    """The result of a plan's replay; errors are part of the result."""
     started_s = time.monotonic()
     actions, not_done = _split(plan)
     root = unwrapped(top)
     replayed = Replayed(not_done=not_done)
     if actions:
-        path = next((path for path, one in paths(root) if one is unwrapped(called)), "")
-        kinds = {path: class_name(one) for path, one in paths(root)}
+        path = next((path for path, module in paths(root) if module is unwrapped(called)), "")
+        kinds = {path: class_name(module) for path, module in paths(root)}
         replayed = _replay(Model(root, optimizers, path, call, kinds), actions, not_done)
     return replace(replayed, seconds=round(time.monotonic() - started_s, 3))
 
 
 def _split(plan: Plan) -> tuple[tuple[Action, ...], dict[str, str]]:
-    """The actions that are to compute the same, and why others are not replayed."""
+    """The actions that must not change results, and why the others are not replayed."""
     actions, not_done = [], dict[str, str]()
     for action in plan.actions:
         technique = TECHNIQUES[action.technique]
         if technique.apply is None:
-            continue  # a setting of the allocator computes nothing
+            continue  # settings of the allocator do not affect results
         if technique.place is Place.RANKS or technique.needs_ranks:
             not_done[action.technique] = "it needs several ranks"
         elif technique.semantics is Semantics.ROUNDING:
@@ -111,13 +112,13 @@ def _replay(model: Model, actions: tuple[Action, ...], not_done: dict[str, str])
     first_reason = ""
     for way in _ways():
         try:
-            found = _try(model, actions, way)
+            replayed = _try(model, actions, way)
         except CannotReplayError as error:
             reason = str(error)
-        except Exception as error:  # the program's own code may do anything
+        except Exception as error:  # the program's own code may raise anything
             reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
         else:
-            return replace(found, not_done={**not_done, **found.not_done})
+            return replace(replayed, not_done={**not_done, **replayed.not_done})
         first_reason = first_reason or reason
     names = {action.technique: first_reason or _NOTHING_FITS for action in actions}
     return Replayed(not_done={**not_done, **names})
@@ -131,10 +132,10 @@ def _ways() -> Iterator[_Way]:
 
 
 def _try(model: Model, actions: tuple[Action, ...], way: _Way) -> Replayed:
-    """A replay of twins that are made small in one way.
+    """Replays on twins that are made smaller in one way.
 
     Raises:
-        Exception: the twin does not train without the plan either.
+        Exception: the twin does not train without the plan.
     """
     import torch
 
@@ -160,15 +161,15 @@ def _try(model: Model, actions: tuple[Action, ...], way: _Way) -> Replayed:
         untreated = train(make, script, lambda *_: None)
         if not all(torch.isfinite(torch.tensor(untreated.losses))):
             raise CannotReplayError("its loss of random numbers is no number")
-        said = _in_words(thin, rows, smaller)
-        found = _judge(model, thin, actions, lambda some: _treat(make, script, some), untreated)
-        return replace(found, reduced=said, precision=str(dtype).removeprefix("torch."))
+        reductions = _in_words(thin, rows, smaller)
+        replayed = _judge(model, thin, actions, lambda some: _treat(make, script, some), untreated)
+        return replace(replayed, reduced=reductions, precision=str(dtype).removeprefix("torch."))
 
 
 def _treat(make: Any, script: Script, actions: Sequence[Action]) -> Training:
     def plan_for(model: Any, optimizers: list[Any]) -> Plan:
-        named = [path for action in actions for path in action.modules]
-        return Plan(tuple(actions), describe_program(model, optimizers, named))
+        module_paths = [path for action in actions for path in action.modules]
+        return Plan(tuple(actions), describe_program(model, optimizers, module_paths))
 
     return train(make, script, plan_for)
 
@@ -176,35 +177,37 @@ def _treat(make: Any, script: Script, actions: Sequence[Action]) -> Training:
 def _judge(
     model: Model, thin: Thin, actions: tuple[Action, ...], treat: Any, untreated: Training
 ) -> Replayed:
-    """Trains under the plan; what only the twin refuses is left out, and said."""
+    """Trains with the plan; actions that only the twin refuses are reported as not replayed."""
     import torch
 
     not_done: dict[str, str] = {}
-    wanted = [action for action in thin.actions if action.modules or not _is_for_modules(action)]
+    pending = [action for action in thin.actions if action.modules or not _is_for_modules(action)]
     dtype = next(iter(untreated.values.values())).dtype if untreated.values else torch.float64
-    while wanted:
+    while pending:
         try:
-            treated = treat(wanted)
+            treated = treat(pending)
         except PlanError as error:
-            refuser = next((one for one in wanted if repr(one.technique) in str(error)), None)
+            refuser = next(
+                (action for action in pending if repr(action.technique) in str(error)), None
+            )
             if refuser is None or _is_for_modules(refuser):
                 return Replayed(not_done=not_done, difference=f"refused: {error}")
-            # What it refuses may be what stands for the program's loop.
+            # It may refuse our training loop, which replaces the program's.
             not_done[refuser.technique] = f"the twin is refused: {error}"
-            wanted.remove(refuser)
+            pending.remove(refuser)
             continue
         except Exception as error:
             text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
             return Replayed(not_done=not_done, difference=f"it fails with {text}")
-        found = compare(treated, untreated, dtype)
-        done, more = _covered(model.kinds, thin, actions, wanted, untreated.called)
+        difference = compare(treated, untreated, dtype)
+        done, more = _covered(model.kinds, thin, actions, pending, untreated.called)
         return Replayed(
             done=done,
             not_done={**not_done, **more},
-            difference=found.text,
-            loss_diff=found.loss,
-            gradient_diff=found.gradient,
-            parameter_diff=found.parameter,
+            difference=difference.text,
+            loss_diff=difference.loss,
+            gradient_diff=difference.gradient,
+            parameter_diff=difference.parameter,
             num_steps=NUM_STEPS,
         )
     return Replayed(not_done=not_done)
@@ -217,12 +220,17 @@ def _covered(
     replayed: Sequence[Action],
     called: Set[str],
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """What was replayed, and the modules that were not, for people.
+    """Which actions were replayed on how many modules, and which were not, for people.
 
-    called: the paths of the modules that the untreated twin calls.
+    Args:
+        kinds: the class of each module, by its path.
+        thin: the thinned model.
+        actions: of the plan.
+        replayed: the actions that were replayed.
+        called: the paths of the modules that the untreated twin calls.
     """
     done, not_done = [], dict[str, str]()
-    names = {one.technique for one in replayed}
+    names = {action.technique for action in replayed}
     for action in actions:
         if action.technique not in names:
             continue
@@ -266,7 +274,7 @@ def _check_size(root: Any, rows: Rows, dtype: Any) -> None:
 
 
 def _available_bytes() -> int:
-    """What the machine could still give, by its own account."""
+    """The memory that the machine reports as available."""
     with suppress(OSError, ValueError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -275,9 +283,9 @@ def _available_bytes() -> int:
 
 
 def _in_words(thin: Thin, rows: Rows, smaller: Smaller) -> str:
-    said = [smaller.text]
+    reductions = [smaller.text]
     if thin.num_left_out:
-        said.append(f"{thin.num_left_out} modules that are like others left out")
+        reductions.append(f"{thin.num_left_out} modules that are like others left out")
     if rows.sizes:
-        said.append(f"{', '.join(map(str, sorted(rows.sizes)))} rows of embeddings made 1024")
-    return ", ".join(said)
+        reductions.append(f"{', '.join(map(str, sorted(rows.sizes)))} rows of embeddings made 1024")
+    return ", ".join(reductions)

@@ -1,8 +1,9 @@
-"""A model with fewer modules: of those in one list that are alike and are treated alike, few stay.
+"""Makes a model smaller: of the modules in a list that are alike and get the same actions, only a
+few remain.
 
-with thinned(root, actions) as thin:
-    thin.actions        # with the paths that the modules have meanwhile
-    thin.stands_for     # of each path that a plan names, the path of one that is alike
+    with thinned(root, actions) as thin:
+        thin.actions        # with the new paths of the modules
+        thin.stands_for     # for each path of the plan, the path of a module that is alike
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ullage.record.owners.module_trees import join, paths
 from ullage.techniques.technique import Action
 
 _LISTS = ("ModuleList", "Sequential")
-# What tells one of several layers from another, and changes nothing that it computes.
+# Attributes that distinguish layers of a list without an effect on results.
 _NUMBERS = ("idx", "index", "layer", "id", "block")
 
 _Kind = tuple[Any, ...]
@@ -24,13 +25,13 @@ _Kind = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Thin:
-    """What is left of a model.
+    """A thinned model.
 
     Attributes:
-        actions: those of the plan, on what is left.
-        stands_for: by each path that the plan names, the path of a module in the model as it is
-            now that is alike and treated alike.
-        num_left_out: modules that are not there.
+        actions: the actions of the plan, on the modules that remain.
+        stands_for: for each path of the plan, the path of a remaining module that is alike and has
+            the same actions.
+        num_left_out: the number of removed modules.
     """
 
     actions: tuple[Action, ...]
@@ -40,9 +41,13 @@ class Thin:
 
 @contextmanager
 def thinned(root: Any, actions: Sequence[Action], num_alike: int | None = 2) -> Iterator[Thin]:
-    """While this lasts, the model has the fewest modules that a plan can be replayed with.
+    """Removes modules that a replay of the plan does not need, in this context.
 
-    num_alike: how many stay of those that are alike and are treated alike; None: all.
+    Args:
+        root: the model.
+        actions: the actions of the plan.
+        num_alike: how many modules remain of those that are alike and have the same actions;
+            None: all.
     """
     kinds = _kinds(root, actions)
     before = []
@@ -59,9 +64,9 @@ def thinned(root: Any, actions: Sequence[Action], num_alike: int | None = 2) -> 
                     new_path[join(path, name)] = None
                 for number, name in enumerate(staying):
                     new_path[join(path, name)] = join(path, str(number))
-                held = [module._modules[name] for name in staying]
+                children = [module._modules[name] for name in staying]
                 module._modules = type(module._modules)(
-                    (str(number), one) for number, one in enumerate(held)
+                    (str(number), child) for number, child in enumerate(children)
                 )
         renamed = {path: _renamed(path, new_path) for path in kinds}
         yield Thin(
@@ -75,17 +80,17 @@ def thinned(root: Any, actions: Sequence[Action], num_alike: int | None = 2) -> 
             left_out,
         )
     finally:
-        for module, held in before:
-            module._modules = held
+        for module, children in before:
+            module._modules = children
 
 
 def _kinds(root: Any, actions: Sequence[Action]) -> dict[str, _Kind]:
-    """Of each module, what it is and how it and all in it are treated."""
+    """For each module, its structure and the actions on it and its submodules."""
     treated: dict[str, list[tuple[str, str]]] = {}
     for action in actions:
         for path in action.modules:
             treated.setdefault(path, []).append((action.technique, str(action.settings)))
-    found = {}
+    kinds = {}
     for path, module in paths(root):
         inside = f"{path}." if path else ""
         within = sorted(
@@ -93,17 +98,17 @@ def _kinds(root: Any, actions: Sequence[Action]) -> dict[str, _Kind]:
             for other, done in treated.items()
             if other.startswith(inside)
         )
-        found[path] = (*structure(module), tuple(treated.get(path, ())), tuple(within))
-    return found
+        kinds[path] = (*structure(module), tuple(treated.get(path, ())), tuple(within))
+    return kinds
 
 
 def structure(module: Any) -> tuple[Any, ...]:
-    """What tells a module from others: classes, shapes and settings of all in it."""
+    """The structure of a module: classes, shapes and settings of all its submodules."""
     parts = [(path, type(part).__name__, *_settings(part)) for path, part in module.named_modules()]
     tensors = [
-        (name, tuple(one.shape), str(one.dtype), one.requires_grad)
-        for name, one in (*module.named_parameters(), *module.named_buffers())
-        if not getattr(one, "is_lazy", False)
+        (name, tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad)
+        for name, tensor in (*module.named_parameters(), *module.named_buffers())
+        if not getattr(tensor, "is_lazy", False)
     ]
     return tuple(parts), tuple(tensors)
 
@@ -118,12 +123,12 @@ def _settings(part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _staying(path: str, module: Any, kinds: Mapping[str, _Kind], num_alike: int) -> list[str]:
-    """The names of the modules of a list that stay; what has no parameters stays."""
+    """The names of the remaining modules of a list; those without parameters remain."""
     count: dict[_Kind, int] = {}
     staying = []
-    for name, one in module._modules.items():
+    for name, child in module._modules.items():
         kind = kinds.get(join(path, name))
-        if one is not None and kind is not None and next(one.parameters(), None) is not None:
+        if child is not None and kind is not None and next(child.parameters(), None) is not None:
             count[kind] = count.get(kind, 0) + 1
             if count[kind] > num_alike:
                 continue
@@ -132,7 +137,7 @@ def _staying(path: str, module: Any, kinds: Mapping[str, _Kind], num_alike: int)
 
 
 def _renamed(path: str, new_path: Mapping[str, str | None]) -> str | None:
-    """The path that a module has meanwhile; None: it is not there."""
+    """The new path of a module; None: it is removed."""
     name, rest = path, ""
     while name:
         if name in new_path:
@@ -146,7 +151,7 @@ def _renamed(path: str, new_path: Mapping[str, str | None]) -> str | None:
 
 
 def _renamed_above(path: str, rest: str, new_path: Mapping[str, str | None]) -> str | None:
-    """A path of which the last list is renamed: those that hold that list may be too."""
+    """A path whose last list is renamed; the lists that contain it may be renamed too."""
     parent, _, last = path.rpartition(".")
     above = _renamed(parent, new_path) if parent else ""
     return None if above is None else join(join(above, last), rest)
@@ -159,5 +164,5 @@ def _stands_for(
     for path, to in renamed.items():
         if to is not None:
             there.setdefault(kinds[path], to)
-    named = [path for action in actions for path in action.modules]
-    return {path: there[kinds[path]] for path in named if kinds[path] in there}
+    module_paths = [path for action in actions for path in action.modules]
+    return {path: there[kinds[path]] for path in module_paths if kinds[path] in there}

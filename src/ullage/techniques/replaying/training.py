@@ -1,8 +1,8 @@
-"""Some steps of a twin on the CPU, under a plan or without, and where two of these differ.
+"""Trains a twin for some steps on the CPU, with a plan or without, and compares two trainings.
 
-untreated = train(make, arguments, None)
-treated = train(make, arguments, plan)
-compare(treated, untreated)
+untreated = train(make, script, lambda *_: None)
+treated = train(make, script, plan_for)
+compare(treated, untreated, dtype)
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Make = Callable[[], tuple[Any, list[Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What some steps came to.
+    """The results of some training steps.
 
     Attributes:
-        losses: of each step.
-        gradients: of the last step, by parameter; those that nobody has freed.
-        values: parameters and buffers after it, by name.
+        losses: the loss of each step.
+        gradients: the gradients of the last step, by parameter, except freed ones.
+        values: parameters and buffers after the last step, by name.
         called: the paths of the modules that were called.
     """
 
@@ -44,13 +44,13 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What stands for the program's training loop.
+    """Replaces the training loop of the program.
 
     Attributes:
-        path: of the module that it calls.
-        draw: the arguments of the call of a step.
-        has_classes: what the model returns are logits, of which the program takes cross-entropy.
-        dtype: of floating-point numbers.
+        path: the path of the module that it calls.
+        draw: returns the arguments of the call in a step.
+        has_classes: whether the model returns logits for a cross-entropy of the program.
+        dtype: the dtype of floating-point numbers.
     """
 
     path: str
@@ -64,7 +64,10 @@ def train(
 ) -> Training:
     """Trains a twin for some steps.
 
-    plan_for: the plan for the twin and its optimizers; None of none.
+    Args:
+        make: creates the twin and its optimizers.
+        script: the training loop.
+        plan_for: returns the plan for the twin and its optimizers, or None.
     """
     import torch
 
@@ -72,7 +75,7 @@ def train(
     model, optimizers = make()
     plan = plan_for(model, optimizers)
     context = contextlib.nullcontext() if plan is None else plan.applied(model, optimizers)
-    # A plan may be refused for hooks that it finds.
+    # A plan may refuse modules with hooks.
     noting = _noting_calls(model, done.called) if plan is None else contextlib.nullcontext()
     with on_the_cpu(script.dtype), noting, context:
         torch.manual_seed(_SEED)
@@ -80,20 +83,22 @@ def train(
         called = dict(paths(model))[script.path]
         for step in range(NUM_STEPS):
             _clear(model, optimizers)
-            arguments, named = script.draw(step)
-            loss = loss_of(called(*arguments, **named), has_classes=script.has_classes, seed=step)
+            arguments, keywords = script.draw(step)
+            loss = loss_of(
+                called(*arguments, **keywords), has_classes=script.has_classes, seed=step
+            )
             _backward(loss)
             done.losses.append(float(loss.detach()))
             if step == NUM_STEPS - 1:
                 done.gradients.update(_gradients(model))
             _step(model, optimizers)
-        done.values.update({name: one.detach().clone() for name, one in _values(model)})
+        done.values.update({name: tensor.detach().clone() for name, tensor in _values(model)})
     return done
 
 
 def _backward(loss: Any) -> None:
-    """`loss.backward()`, with what is computed again in it on the CPU too: modes for functions of
-    torch are off while one such function lasts, and `backward` is one.
+    """Runs `loss.backward()` with recomputation on the CPU as well. `Tensor.backward` is a torch
+    function, and torch disables function modes such as `on_the_cpu` while one runs.
     """
     import torch
 
@@ -118,9 +123,9 @@ def _clear(model: Any, optimizers: Sequence[Any]) -> None:
 
 def _gradients(model: Any) -> dict[str, Any]:
     return {
-        name: one.grad.detach().clone()
-        for name, one in model.named_parameters()
-        if one.grad is not None
+        name: parameter.grad.detach().clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
     }
 
 
@@ -137,8 +142,8 @@ def _step(model: Any, optimizers: Sequence[Any]) -> None:
 
 
 def loss_of(output: Any, *, has_classes: bool, seed: int) -> Any:
-    """The loss that the model returns; else, of what it returns, cross-entropy of drawn classes, or
-    how far it is from drawn numbers.
+    """The loss that the model returns; else the cross-entropy of its logits with random classes, or
+    the mean squared error of its outputs to random numbers.
     """
     import torch
 
@@ -156,15 +161,15 @@ def loss_of(output: Any, *, has_classes: bool, seed: int) -> Any:
         classes = torch.randint(0, rows.shape[1], (rows.shape[0],), generator=generator)
         return torch.nn.functional.cross_entropy(rows, classes)
     losses = []
-    for one in tensors:
-        aim = torch.empty(one.shape, dtype=one.dtype, device="cpu").normal_(generator=generator)
-        losses.append((one - aim).square().mean())
+    for tensor in tensors:
+        aim = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+        losses.append((tensor - aim.normal_(generator=generator)).square().mean())
     return torch.stack(losses).sum()
 
 
 @contextlib.contextmanager
 def _noting_calls(model: Any, called: set[str]) -> Iterator[None]:
-    """Notes which modules are called."""
+    """Records which modules are called."""
     handles = [
         module.register_forward_pre_hook(lambda _, __, path=path: called.add(path))
         for path, module in paths(model)
@@ -178,7 +183,7 @@ def _noting_calls(model: Any, called: set[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_the_cpu(dtype: Any) -> Iterator[None]:
-    """While this lasts, a device or a floating-point type that is named is that of the twin."""
+    """Replaces CUDA devices and floating-point dtypes by those of the twin, in this context."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -197,12 +202,12 @@ def on_the_cpu(dtype: Any) -> Iterator[None]:
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            named = {key: changed(value) for key, value in (kwargs or {}).items()}
+            keywords = {key: changed(value) for key, value in (kwargs or {}).items()}
             if function is tensor.cuda:
                 return args[0]
             if function in to_types:
                 return args[0].to(dtype)
-            return function(*map(changed, args), **named)
+            return function(*map(changed, args), **keywords)
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -217,8 +222,8 @@ def on_the_cpu(dtype: Any) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far two trainings are apart: relative to the loss, and to the largest number of a tensor;
-    and what is too far, for people.
+    """The differences between two trainings, relative to the loss and to the largest number of a
+    tensor, and a text for people if one of them is too large.
     """
 
     loss: float
@@ -228,30 +233,32 @@ class Difference:
 
 
 def compare(treated: Training, untreated: Training, dtype: Any) -> Difference:
-    """Where two trainings differ by more than the order of sums can."""
+    """Finds differences between two trainings that the order of sums cannot explain."""
     import torch
 
     is_double = dtype is torch.float64
     close = 1e-8 if is_double else 2e-3
-    # An optimizer that divides by the root of squares makes a whole step of a gradient that is zero
-    # but for its rounding.
+    # An optimizer that divides by the root of squares turns a gradient of pure rounding errors
+    # into a full step.
     least = 0.0 if is_double else 2 * _RATE * NUM_STEPS
     pairs = zip(treated.losses, untreated.losses, strict=True)
-    losses = [abs(one - other) / max(abs(other), 1.0) for one, other in pairs]
-    largest = max((float(one.abs().max()) for one in untreated.gradients.values() if one.numel()),
-                  default=0.0)  # fmt: skip
+    losses = [abs(loss - other) / max(abs(other), 1.0) for loss, other in pairs]
+    largest = max(
+        (float(value.abs().max()) for value in untreated.gradients.values() if value.numel()),
+        default=0.0,
+    )
     gradients = _apart(treated.gradients, untreated.gradients, 1e-3 * largest)
     values = _apart(treated.values, untreated.values, 0.0, least)
     text = ""
     for number, off in enumerate(losses):
-        if not off <= close:  # so is what is no number
+        if not off <= close:  # also true for NaN
             text = f"the loss of step {number + 1} is {treated.losses[number]:.10g} under it, and "
             text += f"{untreated.losses[number]:.10g} without"
             break
-    for what, found in (("gradient", gradients), ("value", values)):
-        name = max(found, key=found.__getitem__, default="")
-        if not text and any(not off <= close for off in found.values()):
-            text = f"the {what} of {name} is off by {found[name]:.2g} of it"
+    for what, deviations in (("gradient", gradients), ("value", values)):
+        name = max(deviations, key=deviations.__getitem__, default="")
+        if not text and any(not off <= close for off in deviations.values()):
+            text = f"the {what} of {name} is off by {deviations[name]:.2g} of it"
     return Difference(
         max(losses, default=0.0),
         max(gradients.values(), default=0.0),
@@ -261,16 +268,16 @@ def compare(treated: Training, untreated: Training, dtype: Any) -> Difference:
 
 
 def _apart(
-    found: dict[str, Any], expected: dict[str, Any], floor: float, least: float = 0.0
+    tensors: dict[str, Any], expected: dict[str, Any], floor: float, least: float = 0.0
 ) -> dict[str, float]:
-    """By name, how far tensors are apart; of those that are in both."""
+    """The deviation of each tensor that is in both, by name."""
     apart = {}
-    for name in found.keys() & expected.keys():
-        one, other = found[name], expected[name]
-        if one.shape != other.shape:
+    for name in tensors.keys() & expected.keys():
+        tensor, other = tensors[name], expected[name]
+        if tensor.shape != other.shape:
             apart[name] = float("inf")
-        elif one.numel():
-            off = float((one.double() - other.double()).abs().max()) - least
+        elif tensor.numel():
+            off = float((tensor.double() - other.double()).abs().max()) - least
             scale = max(float(other.double().abs().max()), floor)
             apart[name] = max(off, 0.0) / scale if scale else float(off > 0)
     return dict(sorted(apart.items()))

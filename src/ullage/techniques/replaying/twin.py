@@ -1,7 +1,7 @@
-"""A copy of a model on the CPU, with random numbers of double precision for weights.
+"""A copy of a model on the CPU, with random weights in double precision.
 
 The model itself is on a device that computes nothing. Its twin has the same objects, code and
-shapes, except where it is made smaller: rows of large embeddings are left out (`Rows`), as are
+shapes, except where it is made smaller: rows of large embeddings are dropped (`Rows`), as are
 modules of a list beyond two that are alike (thinning.py).
 
     model, optimizers = make_twin(root, optimizers, dtype, Rows.of(root))
@@ -16,25 +16,25 @@ from typing import Any, NamedTuple
 
 from ullage.record.owners.module_trees import class_name
 
-# Embeddings of more rows have this many in the twin.
+# Embeddings with more rows have NUM_ROWS in the twin.
 _MANY_ROWS = 4096
 NUM_ROWS = 1024
-# Random numbers that are drawn; a larger tensor repeats them.
-_DRAWN = 1_000_003
+# The number of random numbers that are drawn; a larger tensor repeats them.
+_NUM_DRAWS = 1_000_003
 _NOISE = 0.1
 _RATE = 1e-3
 
 
 class CannotReplayError(Exception):
-    """Why there can be no twin."""
+    """Why a twin cannot be made."""
 
 
 class Rows(NamedTuple):
-    """The rows that are left out of embeddings, and of the layers that make logits for them.
+    """The rows that are dropped from embeddings, and from the layers that compute their logits.
 
     Attributes:
         sizes: the numbers of rows that become `NUM_ROWS`.
-        parameters: those whose rows are left out, by identity.
+        parameters: the ids of the parameters that lose rows.
     """
 
     sizes: frozenset[int]
@@ -42,7 +42,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, root: Any) -> Rows:
-        """All that can be left out of a model."""
+        """All rows that can be dropped from a model."""
         from torch import nn
 
         tables = [module for module in root.modules() if isinstance(module, nn.Embedding)]
@@ -57,19 +57,21 @@ class Rows(NamedTuple):
 
     @classmethod
     def none(cls) -> Rows:
-        """Nothing is left out."""
+        """No rows are dropped."""
         return cls(frozenset(), frozenset())
 
     def shape(self, parameter: Any) -> tuple[int, ...]:
-        """What a parameter's shape becomes."""
+        """The shape of a parameter in the twin."""
         shape = tuple(parameter.shape)
         return (NUM_ROWS, *shape[1:]) if id(parameter) in self.parameters else shape
 
     def tell(self, model: Any) -> None:
-        """Has the modules of the twin, and their configurations, say how many rows there are."""
+        """Updates the number of rows in attributes of the twin's modules and configurations."""
         if not self.sizes:
             return
-        configs = {id(one): one for m in model.modules() if (one := getattr(m, "config", None))}
+        configs = {
+            id(config): config for m in model.modules() if (config := getattr(m, "config", None))
+        }
         for owner in (*model.modules(), *configs.values()):
             for name, value in list(getattr(owner, "__dict__", {}).items()):
                 if type(value) is int and value in self.sizes:
@@ -79,17 +81,17 @@ class Rows(NamedTuple):
 
 
 def num_elements(root: Any, rows: Rows) -> int:
-    """Of all parameters of a twin."""
+    """The number of elements of all parameters of a twin."""
     import math
 
     return sum(math.prod(rows.shape(parameter)) for parameter in root.parameters())
 
 
 def make_twin(root: Any, optimizers: list[Any], dtype: Any, rows: Rows) -> tuple[Any, list[Any]]:
-    """The twin of a model and its optimizers; the same numbers each time.
+    """The twin of a model and its optimizers, with the same random numbers in each call.
 
     Raises:
-        CannotReplayError: something of it cannot be copied.
+        CannotReplayError: something in the model cannot be copied.
     """
     memo: dict[int, Any] = {}
     try:
@@ -101,9 +103,9 @@ def make_twin(root: Any, optimizers: list[Any], dtype: Any, rows: Rows) -> tuple
         raise CannotReplayError(
             f"{class_name(root)} cannot be copied ({type(error).__name__}: {_first_line(error)})"
         ) from None
-    for name, one in model.named_parameters():
-        if not one.is_cpu:
-            raise CannotReplayError(f"{name} is a {type(one).__name__}, which is not copied")
+    for name, parameter in model.named_parameters():
+        if not parameter.is_cpu:
+            raise CannotReplayError(f"{name} is a {type(parameter).__name__}, which is not copied")
     rows.tell(model)
     twins = {id(old): memo[id(old)] for old in root.parameters() if id(old) in memo}
     return model, [_twin_of_optimizer(optimizer, twins) for optimizer in optimizers]
@@ -115,14 +117,14 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def _tensors_become_twins(dtype: Any, rows: Rows) -> Iterator[None]:
-    """While this lasts, a deep copy of a tensor is its twin."""
+    """Makes a deep copy of a tensor its twin, in this context."""
     import torch
 
-    drawn = _Drawn(dtype)
+    numbers = _RandomNumbers(dtype)
 
     def twin(tensor: Any, memo: dict[int, Any]) -> Any:
         if id(tensor) not in memo:
-            memo[id(tensor)] = _twin_of_tensor(tensor, drawn, rows)
+            memo[id(tensor)] = _twin_of_tensor(tensor, numbers, rows)
         return memo[id(tensor)]
 
     kinds = (torch.Tensor, torch.nn.Parameter)
@@ -136,8 +138,8 @@ def _tensors_become_twins(dtype: Any, rows: Rows) -> Iterator[None]:
             kind.__deepcopy__ = method
 
 
-class _Drawn:
-    """Random numbers, the same for each twin of a model."""
+class _RandomNumbers:
+    """A source of random numbers, the same for each twin of a model."""
 
     def __init__(self, dtype: Any) -> None:
         import torch
@@ -148,14 +150,14 @@ class _Drawn:
 
     def normal(self, shape: tuple[int, ...]) -> Any:
         torch, size = self._torch, self._torch.Size(shape).numel()
-        drawn = torch.empty(min(size, _DRAWN), dtype=self.dtype, device="cpu")
-        drawn.normal_(generator=self._generator)
-        if size > _DRAWN:
-            drawn = drawn.repeat(-(-size // _DRAWN))[:size]
-        return drawn.reshape(shape)
+        values = torch.empty(min(size, _NUM_DRAWS), dtype=self.dtype, device="cpu")
+        values.normal_(generator=self._generator)
+        if size > _NUM_DRAWS:
+            values = values.repeat(-(-size // _NUM_DRAWS))[:size]
+        return values.reshape(shape)
 
 
-def _twin_of_tensor(tensor: Any, drawn: _Drawn, rows: Rows) -> Any:
+def _twin_of_tensor(tensor: Any, numbers: _RandomNumbers, rows: Rows) -> Any:
     import torch
 
     is_parameter = isinstance(tensor, torch.nn.Parameter)
@@ -164,18 +166,18 @@ def _twin_of_tensor(tensor: Any, drawn: _Drawn, rows: Rows) -> Any:
     if is_lazy or getattr(kind, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__:
         raise CannotReplayError(f"it has a {kind.__name__}, which is not copied")
     if not is_parameter or not tensor.is_floating_point():
-        made = known_values(tensor, drawn.dtype)
-        return torch.nn.Parameter(made, tensor.requires_grad) if is_parameter else made
+        twin = known_values(tensor, numbers.dtype)
+        return torch.nn.Parameter(twin, tensor.requires_grad) if is_parameter else twin
     shape = rows.shape(tensor)
-    made = drawn.normal(shape).mul_(_deviation(shape))
-    if len(shape) < 2:  # of a norm or a bias: around what it is
-        known = known_values(tensor, drawn.dtype).nan_to_num_().clamp_(-2, 2)
-        made += known[: shape[0]] if shape else known
-    return torch.nn.Parameter(made, tensor.requires_grad)
+    twin = numbers.normal(shape).mul_(_deviation(shape))
+    if len(shape) < 2:  # a norm or a bias: noise around its values
+        known = known_values(tensor, numbers.dtype).nan_to_num_().clamp_(-2, 2)
+        twin += known[: shape[0]] if shape else known
+    return torch.nn.Parameter(twin, tensor.requires_grad)
 
 
 def _deviation(shape: tuple[int, ...]) -> float:
-    """Of weights with which a sum over their inputs is about as large as an input."""
+    """The standard deviation of weights that keeps outputs about as large as inputs."""
     import math
 
     if len(shape) < 2 or shape[0] == 1:
@@ -185,15 +187,15 @@ def _deviation(shape: tuple[int, ...]) -> float:
 
 
 def known_values(tensor: Any, dtype: Any) -> Any:
-    """A tensor on the CPU with the values that are known of it; floating point in the twin's
-    precision. A square of zeros is taken for a causal mask whose values the device has not kept.
+    """A tensor on the CPU with its known values; floating-point values have the twin's dtype. A
+    square matrix of zeros is taken for a causal mask whose values the device has lost.
     """
     import torch
 
-    made = tensor.detach().to("cpu", copy=True)
-    if made.dim() >= 2 and made.shape[-1] == made.shape[-2] > 1 and not made.any():
-        made = torch.ones_like(made).tril_()
-    return made.to(dtype) if made.is_floating_point() else made
+    values = tensor.detach().to("cpu", copy=True)
+    if values.dim() >= 2 and values.shape[-1] == values.shape[-2] > 1 and not values.any():
+        values = torch.ones_like(values).tril_()
+    return values.to(dtype) if values.is_floating_point() else values
 
 
 def _twin_of_optimizer(optimizer: Any, twins: Mapping[int, Any]) -> Any:
@@ -201,24 +203,26 @@ def _twin_of_optimizer(optimizer: Any, twins: Mapping[int, Any]) -> Any:
     step.
     """
     kind: Any = type(optimizer)
-    made = kind.__new__(kind)
+    twin = kind.__new__(kind)
     groups = []
     for group in optimizer.param_groups:
-        told = {name: _plain(value) for name, value in group.items() if name != "params"}
-        if "lr" in told:
-            told["lr"] = float(told["lr"]) or _RATE  # a schedule may begin at 0
-        if told.get("capturable"):
-            told["capturable"] = False
-        held = [twins[id(one)] for one in group["params"] if id(one) in twins]
-        groups.append({"params": held, **told})
+        settings = {name: _plain(value) for name, value in group.items() if name != "params"}
+        if "lr" in settings:
+            settings["lr"] = float(settings["lr"]) or _RATE  # a schedule may begin at 0
+        if settings.get("capturable"):
+            settings["capturable"] = False
+        parameters = [
+            twins[id(parameter)] for parameter in group["params"] if id(parameter) in twins
+        ]
+        groups.append({"params": parameters, **settings})
     own = {
         name: value
         for name, value in vars(optimizer).items()
         if value is None or isinstance(value, bool | int | float | str | tuple)
     }
     defaults = {name: _plain(value) for name, value in optimizer.defaults.items()}
-    made.__setstate__({**own, "defaults": defaults, "state": _states(), "param_groups": groups})
-    return made
+    twin.__setstate__({**own, "defaults": defaults, "state": _states(), "param_groups": groups})
+    return twin
 
 
 def _states() -> Any:
@@ -228,5 +232,5 @@ def _states() -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A setting of a group; one that is a tensor as its number."""
+    """A setting of a group; a tensor becomes a number."""
     return value.detach().cpu().item() if hasattr(value, "detach") else copy.copy(value)

@@ -4,7 +4,7 @@
     lay_out(model, context=8192).num_sectors(free_bytes)    # continuous batching
 
 Source: transformers 5.23, cache_utils.py and generation/continuous_batching/cache.py; a test
-compares both with what the library itself allocates (docs/serving.md).
+compares both with what the library itself allocates (docs/results/serving.md).
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def generated_bytes(
     Counts: full layers, batch x context; sliding and chunked ones no more than their window;
     latents; what the encoder gave. StaticCache holds as much from the start, DynamicCache once it
     has grown.
-    Ignores: within a step, DynamicCache makes each layer's keys anew one token longer and frees
-    the old ones, one layer's keys or values at a time; right after a prompt that is longer than
-    the window, sliding layers still hold all of it, until the next step.
+    Ignores: within a step, DynamicCache copies each layer's keys into a tensor one token longer
+    and frees the old one, one layer's keys or values at a time; right after a prompt that is
+    longer than the window, sliding layers still hold all of it, until the next step.
     Error: none for attention; recurrent states are taken to be as wide as keys, and some models
     compute them in 32 bits.
     Source: transformers 5.23, cache_utils.py.
 
     Args:
-        model: it.
+        model: the model that is served.
         batch: requests.
         context: tokens that are in the cache; of StaticCache, that there is room for.
         element: bytes of an element.
@@ -101,11 +101,11 @@ class Sectors:
     Attributes:
         context: tokens of a request.
         kinds: layers of each kind, and a layer of it.
-        heads: of queries.
-        kv_heads: on this rank.
+        heads: query heads.
+        kv_heads: key and value heads on this rank.
         head_dim: elements of a key.
         hidden: elements of a token's vector.
-        vocab: tokens that there are.
+        vocab: size of the vocabulary.
         batched: tokens of a step.
         element: bytes of an element.
         is_flash: flash attention: neither masks nor repeated heads, and batches in two sets.
@@ -242,7 +242,7 @@ class Requests:
 
     Attributes:
         context: tokens of a request.
-        block_bytes: of one request's cache.
+        block_bytes: bytes of one request's cache.
     """
 
     context: int
@@ -281,7 +281,7 @@ def lay_out(
 
     Counts: sectors, and the pages that each kind of layer takes of them.
     Ignores: what is not in the pool (weights, activations), which its bytes are to leave out.
-    Error: none; docs/serving.md has what it was held against.
+    Error: none; docs/results/serving.md says what it was compared with.
     Source: transformers 5.23, generation/continuous_batching/cache.py.
 
     Raises:

@@ -8,7 +8,7 @@ is as large as the largest group's pages. What vLLM prints as "GPU KV cache size
 concurrency times max_model_len: no physical capacity where layers are of several kinds.
 
 Exact, given the bytes: a test compares blocks, tokens, concurrency and block sizes with the
-answers of a real engine (docs/serving.md).
+answers of a real engine (docs/results/serving.md).
 Source: vLLM 0.32, v1/core/kv_cache_utils.py, v1/kv_cache_interface.py, platforms/interface.py.
 """
 
@@ -66,8 +66,8 @@ def find_rules(version: str | None) -> tuple[Rules, str]:
     parts = version.removeprefix("v").split(".")
     if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
         raise SpecError(f"engine_version={version!r} is not a version; write one such as 0.32.0")
-    asked = (int(parts[0]), int(parts[1]))
-    if asked == newest.version:
+    release = (int(parts[0]), int(parts[1]))
+    if release == newest.version:
         return newest, ""
     return newest, (
         f"vLLM {version} has not been checked: these are the rules of {newest.name}, and blocks, "
@@ -77,7 +77,7 @@ def find_rules(version: str | None) -> tuple[Rules, str]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the layout depends on beside the model.
+    """What the layout depends on, besides the model.
 
     Attributes:
         max_model_len: tokens of the longest request.
@@ -85,14 +85,14 @@ class Settings:
         kv: precision of keys and values.
         block_size: tokens of a block; None: the rules' own.
         tensor_parallel: ranks.
-        has_prefix_caching: blocks of earlier requests are kept and found again.
-        batches_in_flight: steps that are scheduled before the first is settled: 2 with
+        has_prefix_caching: blocks of earlier requests are reused.
+        batches_in_flight: steps that are scheduled before the first has finished: 2 with
             asynchronous scheduling, which is the default on GPUs.
-        kernel_block: a multiple of which blocks must be: 16 for FlashAttention, 32 on the CPU.
+        kernel_block: blocks must be a multiple of it: 16 for FlashAttention, 32 on the CPU.
         is_state_fp32: recurrent states are kept in 32 bits.
-        speculated: tokens that are proposed ahead in each step.
+        speculated: tokens that a draft proposes in each step (speculative decoding).
         encoder_budget: tokens of encoded input in one step; None: max_batched_tokens.
-        rules: of the release.
+        rules: the rules of the vLLM release.
     """
 
     max_model_len: int
@@ -110,7 +110,7 @@ class Settings:
 
     @property
     def in_flight(self) -> int:
-        """Tokens that are scheduled and not yet settled, so their blocks are not yet freed."""
+        """Tokens whose steps have not finished, so that their blocks are not freed yet."""
         return self.batches_in_flight * self.max_batched_tokens
 
 
@@ -120,10 +120,10 @@ class Group:
 
     Attributes:
         layer: what one of them keeps.
-        num_layers: how many they are.
+        num_layers: number of the layers.
         block_size: tokens of a block.
-        page_bytes: of one layer's part of a block.
-        request_blocks: that a request of max_model_len is charged.
+        page_bytes: bytes of one layer's part of a block.
+        request_blocks: blocks that vLLM charges a request of max_model_len.
     """
 
     layer: Layer
@@ -135,11 +135,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The layout; how large it becomes depends on the bytes that there are.
+    """The layout; its size depends on the bytes for the cache.
 
     Attributes:
-        groups: that share the pool.
-        settings: that it follows from.
+        groups: the groups of layers that share the pool.
+        settings: the settings that the layout follows from.
     """
 
     groups: tuple[Group, ...]
@@ -190,16 +190,16 @@ def lay_out(layers: tuple[Layer, ...], settings: Settings) -> Pool:
 
     Counts: blocks as vLLM's scheduler charges them, with the blocks of windows in flight.
     Ignores: what the bytes for the cache are; vllm_memory.py has an interval of them.
-    Error: none; docs/serving.md has what it was held against.
+    Error: none; docs/results/serving.md says what it was compared with.
     Source: vLLM 0.32, v1/core/kv_cache_utils.py, v1/kv_cache_interface.py.
 
     Raises:
         SpecError: pages of the layers cannot be made equal.
     """
-    kept: list[Layer] = [layer for layer in layers if not isinstance(layer, Encoder)]
-    block, page = _hybrid_block(kept, settings)
+    cached_layers: list[Layer] = [layer for layer in layers if not isinstance(layer, Encoder)]
+    block, page = _hybrid_block(cached_layers, settings)
     buckets: dict[Layer, int] = {}
-    for layer in kept:
+    for layer in cached_layers:
         buckets[layer] = buckets.get(layer, 0) + 1
     if not buckets:
         return Pool((), settings)

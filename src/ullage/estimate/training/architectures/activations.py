@@ -51,7 +51,7 @@ def find_activation(config: Config, *names: str, default: str) -> Callable[[Tens
     Raises:
         SpecError: ullage does not know it.
     """
-    said = config.text(*names, default=default)
-    if said not in _ACTIVATIONS:
-        raise config.wrong(names[0], f"found {said!r}, expected {', '.join(_ACTIVATIONS)}")
-    return _ACTIVATIONS[said]
+    name = config.text(*names, default=default)
+    if name not in _ACTIVATIONS:
+        raise config.wrong(names[0], f"found {name!r}, expected {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]

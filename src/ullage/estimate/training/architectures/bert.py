@@ -131,8 +131,11 @@ class Bert(Model):
         self.pooler = self.head = None
         if embeds_sentences:
             self.pooler = Linear(arena, hidden, hidden, dtype, has_bias=True)
-            for one, _ in self.pooler.parameters():  # the loss does not see it: it gets no gradient
-                one.needs_grad = False
+            for (
+                tensor,
+                _,
+            ) in self.pooler.parameters():  # the loss does not see it: it gets no gradient
+                tensor.needs_grad = False
         else:
             self.head = Head(arena, config, dtype, self.embeddings.words.weight)
         self.stacks = (self.layers,)

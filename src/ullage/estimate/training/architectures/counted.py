@@ -1,4 +1,4 @@
-"""A model of which nothing is known but how many parameters it has."""
+"""A model of which only the number of parameters is known."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ def causal_mask(x: Tensor, recipe: Recipe, window: int | None = None) -> Tensor 
     batch, length = x.shape[:2]
     shape = (batch, 1, length, length)
     if recipe.attention == "eager":
-        seen = x.like((1, *shape[1:]), BOOL)
+        visible = x.like((1, *shape[1:]), BOOL)
         mask = x.like(shape)
-        del seen
+        del visible
         return mask
     if window is None or length <= window:
         return None

@@ -70,8 +70,8 @@ class FeedForward(Module):
         function = kind.removeprefix("gated-")
         if kind == "gated-gelu":
             function = "gelu_new"
-        named = Config(config.name, {"feed_forward_proj": function})
-        self.activation = find_activation(named, "feed_forward_proj", default="relu")
+        activation = Config(config.name, {"feed_forward_proj": function})
+        self.activation = find_activation(activation, "feed_forward_proj", default="relu")
         self.dropout = config.real("dropout_rate", default=0.1)
         self.wi = Linear(arena, hidden, inner, dtype)
         self.gate = Linear(arena, hidden, inner, dtype) if kind.startswith("gated-") else None

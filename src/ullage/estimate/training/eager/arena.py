@@ -142,14 +142,14 @@ class Arena:
         machine: the GPU and PyTorch that it is on.
         is_recording: autograd builds a graph (torch.is_grad_enabled()).
         is_training: modules are in training mode.
-        checkpoints_every: each so many-th layer of a stack is checkpointed; 0: none is.
+        checkpoints_every: N where every Nth layer of a stack is checkpointed; 0: none is.
         is_selective: checkpoints keep the outputs of matrix products and of attention.
         blas_workspace_bytes: what a product of matrices takes for as long as it runs.
         autocast: the dtype of torch.autocast; None outside of it.
         casts: parameters in that dtype, by index of their storage: (section, tensor). They stay
             until autocast ends.
-        steps_with: of an optimizer that steps each parameter in the backward pass: gets it once it
-            has its gradient, which is then let go.
+        steps_with: the step of an optimizer that runs in the backward pass: called with a parameter
+            once it has its gradient, which is then freed.
         sharding: how ranks share out parameters (sharding.py); None: they do not.
     """
 

@@ -40,7 +40,7 @@ __all__ = [
 ]  # fmt: skip
 
 _FLASH_ROWS: Final = 128  # flash attention's backward works on whole blocks of rows
-_EFFICIENT_ROWS: Final = 32  # the sums of efficient attention are padded to so many
+_EFFICIENT_ROWS: Final = 32  # the sums of efficient attention are padded to a multiple
 _CUDNN_TILE: Final = 128
 _MASK_ROW: Final = 16  # elements to which the rows of a mask's gradient are padded
 # Numbers of the two tensors from which dropout is made again; efficient attention, where there is
@@ -187,11 +187,11 @@ def _backward_rule(inputs: Sequence[Tensor | None], heads: Heads, kernel: Kernel
     samples and heads, rows of whole 16s, and is summed.
     """
     *three, mask = inputs
-    known = [one for one in three if one is not None]
-    wanted = [one.needs_grad for one in known]
-    shapes = [one.shape for one in known]
-    layouts = [one.is_permuted or kernel is Kernel.EFFICIENT for one in known]
-    is_packed = kernel is Kernel.EFFICIENT and len({one.storage.index for one in known}) == 1
+    known = [tensor for tensor in three if tensor is not None]
+    needs_grad = [tensor.needs_grad for tensor in known]
+    shapes = [tensor.shape for tensor in known]
+    layouts = [tensor.is_permuted or kernel is Kernel.EFFICIENT for tensor in known]
+    is_packed = kernel is Kernel.EFFICIENT and len({tensor.storage.index for tensor in known}) == 1
     mask_shape = mask.shape if mask is not None and mask.needs_grad else None
 
     def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
@@ -201,7 +201,7 @@ def _backward_rule(inputs: Sequence[Tensor | None], heads: Heads, kernel: Kernel
             tensors += [whole.alias(shape, is_dense=False) for shape in shapes]
             del whole
         else:
-            for shape, is_wanted in zip(shapes, wanted, strict=True):
+            for shape, is_wanted in zip(shapes, needs_grad, strict=True):
                 tensors.append(gradient.like(shape, heads.dtype) if is_wanted else None)
         for tensor, is_permuted in zip(tensors, layouts, strict=True):
             if tensor is not None:

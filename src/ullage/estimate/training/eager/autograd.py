@@ -1,8 +1,8 @@
 """The graph that a forward pass leaves, and the backward pass over it.
 
 The rules are those of PyTorch's engine (torch/csrc/autograd/engine.cpp, input_buffer.cpp,
-accumulate_grad.cpp): the node that was made last runs first, what it saved is let go after it has
-run, gradients that meet are added in place where nobody else holds the first, and a leaf's first
+accumulate_grad.cpp): the newest node runs first, what it saved is freed after it has run,
+gradients that meet are added in place where nothing else refers to the first, and a leaf's first
 gradient is taken as it is.
 """
 
@@ -184,12 +184,12 @@ def remember(make: Callable[[], Tensor], arena: Arena) -> Tensor:
 
 
 class _Remade(list[Tensor]):
-    """What a checkpoint made again: only the node's function holds it."""
+    """What a checkpoint recomputed: only the node's function refers to it."""
 
 
 def drop_remade(saved: Sequence[Tensor]) -> None:
-    """Lets go of what a checkpoint made again. The engine sums a gradient to its input's shape when
-    the function is done with its own; what a node saved itself is let go after that.
+    """Frees what a checkpoint recomputed. The engine sums a gradient to its input's shape when
+    the function has freed its own tensors; what a node saved itself is freed after that.
     """
     if isinstance(saved, _Remade):
         saved.clear()
@@ -234,9 +234,9 @@ def _recompute(frame: _Frame) -> None:
     finally:
         state.frames = outer
     events = log.events[begin:]
-    gone = {~event for event in events if event < 0}
+    freed = {~event for event in events if event < 0}
     for index in events:  # what is left of it is what forward would have kept
-        if index >= 0 and index not in gone and log.categories[index] is None:
+        if index >= 0 and index not in freed and log.categories[index] is None:
             log.categories[index] = Category.ACTIVATION
 
 
@@ -268,7 +268,7 @@ def backward(root: Tensor, gradient: Tensor | None = None) -> None:
 
 def _count_edges(root: Node) -> dict[int, int]:
     """How many gradients each node of the graph waits for, by its number: a node that has run is
-    let go.
+    freed.
     """
     counts: dict[int, int] = {}
     stack = [root]
@@ -284,7 +284,7 @@ def _count_edges(root: Node) -> dict[int, int]:
 
 
 def _run(node: Node, buffers: dict[Node, Tensor]) -> None:
-    """One node: its rule, then what it saved is let go, then its gradients go on."""
+    """Runs one node: its rule, then what it saved is freed, then its gradients are passed on."""
     saved = _saved_of(node)
     arrived = buffers.pop(node)
     gradients = list(node.rule(arrived, saved))
@@ -304,15 +304,15 @@ def _run(node: Node, buffers: dict[Node, Tensor]) -> None:
             edge.gathered.append(gradient)
             buffers[edge] = gradient
         elif edge in buffers:
-            held = buffers.pop(edge)
+            total = buffers.pop(edge)
             is_alone = (
-                sys.getrefcount(held) == _ONLY_HERE
-                and sys.getrefcount(held.storage) == _ONLY_HERE
-                and held.is_whole
-                and not held.is_view
+                sys.getrefcount(total) == _ONLY_HERE
+                and sys.getrefcount(total.storage) == _ONLY_HERE
+                and total.is_whole
+                and not total.is_view
             )
-            buffers[edge] = held if is_alone else held.like()
-            del held
+            buffers[edge] = total if is_alone else total.like()
+            del total
         else:
             buffers[edge] = gradient
         del gradient

@@ -37,31 +37,31 @@ def convolve(
         x.shape, weight.shape, (x.shape[0], weight.shape[0], *sizes), x.dtype, stride == 1, is_last
     )
     has_copy = is_last and prod(weight.shape[2:]) > 1
-    wanted = x.needs_grad, weight.needs_grad, bias is not None and bias.needs_grad
+    needs_grad = x.needs_grad, weight.needs_grad, bias is not None and bias.needs_grad
 
     def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
         whole = gradient if gradient.is_permuted is is_last else gradient.like(gradient.shape)
-        seen = None if is_fine or not wanted[1] else gradient.like(problem.image)
+        dense = None if is_fine or not needs_grad[1] else gradient.like(problem.image)
         tensors: list[Tensor | None] = [None, None, None]
-        if wanted[0]:
+        if needs_grad[0]:
             tensors[0] = gradient.like(problem.image).lay_out(is_permuted=is_last)
             copy = saved[1].like(problem.filter) if has_copy else None
             _work(gradient.arena, Direction.BACKWARD_DATA, problem)
             del copy
-        if wanted[1]:
+        if needs_grad[1]:
             tensors[1] = gradient.like(problem.filter).lay_out(is_permuted=has_copy)
             _work(gradient.arena, Direction.BACKWARD_FILTER, problem)
-        del whole, seen
-        if wanted[2]:
+        del whole, dense
+        if needs_grad[2]:
             tensors[2] = _sum_to_channels(gradient)
         return tensors
 
     node = record((x, weight, bias), rule, x, weight)
-    seen = None if is_fine else x.like(x.shape)
+    dense_x = None if is_fine else x.like(x.shape)
     out = x.like(problem.response).lay_out(is_permuted=is_last)
     copy = weight.like(weight.shape) if has_copy else None
     _work(x.arena, Direction.FORWARD, problem)
-    del copy, seen
+    del copy, dense_x
     return connect(out, node)
 
 

@@ -27,7 +27,7 @@ UINT8: Final = DType("uint8", 1, is_floating=False)
 
 def find_dtype(name: str) -> DType:
     """The dtype of a name such as "bfloat16"."""
-    for one in (FLOAT32, BFLOAT16, FLOAT16):
-        if one.name == name:
-            return one
+    for dtype in (FLOAT32, BFLOAT16, FLOAT16):
+        if dtype.name == name:
+            return dtype
     raise SpecError(f"dtype: found {name!r}, expected float32, bfloat16 or float16")

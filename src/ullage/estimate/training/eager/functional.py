@@ -62,7 +62,7 @@ def _result(first: Tensor, second: Tensor) -> Tensor:
 def _fit_each(
     gradients: list[Tensor | None], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[DType]
 ) -> list[Tensor | None]:
-    """Gradients in the shapes and dtypes of their inputs; each is let go once it is summed."""
+    """Gradients in the shapes and dtypes of their inputs; each is freed once it is summed."""
     for place, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True)):
         gradient = gradients[place]
         if gradient is not None:
@@ -77,7 +77,7 @@ def broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...
         return first
     longer, shorter = (first, second) if len(first) >= len(second) else (second, first)
     padded = (1,) * (len(longer) - len(shorter)) + shorter
-    return tuple(max(one, other) for one, other in zip(longer, padded, strict=True))
+    return tuple(max(size, other) for size, other in zip(longer, padded, strict=True))
 
 
 # ------------------------------------------------------------------------------- element by element
@@ -86,12 +86,12 @@ def broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...
 def add(first: Tensor, second: Tensor) -> Tensor:
     """first + second (also minus): saves nothing, hands its gradient to both."""
     shapes, dtypes = (first.shape, second.shape), (first.dtype, second.dtype)
-    wanted = first.needs_grad, second.needs_grad
+    needs_grad = first.needs_grad, second.needs_grad
 
     def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
         return [
             fit(gradient.detach(), shape, dtype) if is_wanted else None
-            for shape, dtype, is_wanted in zip(shapes, dtypes, wanted, strict=True)
+            for shape, dtype, is_wanted in zip(shapes, dtypes, needs_grad, strict=True)
         ]
 
     node = record((first, second), rule)
@@ -101,11 +101,11 @@ def add(first: Tensor, second: Tensor) -> Tensor:
 def sub(first: Tensor, second: Tensor) -> Tensor:
     """first - second: saves nothing; the second's gradient is a new tensor, negated."""
     shapes, dtypes = (first.shape, second.shape), (first.dtype, second.dtype)
-    wanted = first.needs_grad, second.needs_grad
+    needs_grad = first.needs_grad, second.needs_grad
 
     def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
-        of_second = gradient.like() if wanted[1] else None
-        return _fit_each([gradient.detach() if wanted[0] else None, of_second], shapes, dtypes)
+        of_second = gradient.like() if needs_grad[1] else None
+        return _fit_each([gradient.detach() if needs_grad[0] else None, of_second], shapes, dtypes)
 
     node = record((first, second), rule)
     return connect(_result(first, second), node)
@@ -113,17 +113,17 @@ def sub(first: Tensor, second: Tensor) -> Tensor:
 
 def mul(first: Tensor, second: Tensor) -> Tensor:
     """first * second: saves each where the other needs a gradient."""
-    wanted = first.needs_grad, second.needs_grad
+    needs_grad = first.needs_grad, second.needs_grad
     shapes, dtypes = (first.shape, second.shape), (first.dtype, second.dtype)
     saved = [
-        one for one, is_wanted in zip((second, first), wanted, strict=True) if is_wanted
+        tensor for tensor, is_wanted in zip((second, first), needs_grad, strict=True) if is_wanted
     ]  # fmt: skip
 
     def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
         others = iter(saved)
         products = [
             gradient.like(dtype=_promote(gradient, next(others))) if is_wanted else None
-            for is_wanted in wanted
+            for is_wanted in needs_grad
         ]
         return _fit_each(products, shapes, dtypes)
 
@@ -231,23 +231,25 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     # addmm, whose gradients come in another order than mm's; else the bias is added in place
     is_fused = bias is not None and x.is_dense
     x = in_order(x)
-    wanted = x.needs_grad, weight.needs_grad, bias is not None and bias.needs_grad
-    saved = [one for one, is_wanted in ((weight, wanted[0]), (x, wanted[1])) if is_wanted]
+    needs_grad = x.needs_grad, weight.needs_grad, bias is not None and bias.needs_grad
+    saved = [
+        tensor for tensor, is_wanted in ((weight, needs_grad[0]), (x, needs_grad[1])) if is_wanted
+    ]
     shape, sizes, width = x.shape, weight.shape, weight.shape[0]
     work = 2 * x.numel * width
 
     def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
         gradient = in_order(gradient)
-        of_input = multiply(gradient, shape, work=work) if wanted[0] and is_fused else None
-        of_weight = multiply(gradient, sizes, work=work) if wanted[1] else None
-        if wanted[0] and not is_fused:
+        of_input = multiply(gradient, shape, work=work) if needs_grad[0] and is_fused else None
+        of_weight = multiply(gradient, sizes, work=work) if needs_grad[1] else None
+        if needs_grad[0] and not is_fused:
             of_input = multiply(gradient, shape, work=work)
         if of_input is not None and len(shape) > 2:
             of_input = of_input.alias()  # what was computed is a matrix
         if of_weight is not None:
             of_weight = of_weight.alias()  # what was computed is its transpose
         drop_remade(saved)
-        of_bias = sum_to(gradient, (width,)) if wanted[2] else None
+        of_bias = sum_to(gradient, (width,)) if needs_grad[2] else None
         return [of_input, of_weight, of_bias]
 
     node = record((x, weight, bias), rule, *saved)
@@ -273,15 +275,19 @@ def matmul(first: Tensor, second: Tensor, *, is_second_transposed: bool = False)
     Operands whose leading dimensions are not in order are copied; rows may be far apart.
     """
     first, second = _stacked(lower(first)), _stacked(lower(second))
-    wanted = first.needs_grad, second.needs_grad
+    needs_grad = first.needs_grad, second.needs_grad
     shapes = first.shape, second.shape
-    saved = [one for one, is_wanted in zip((second, first), wanted, strict=True) if is_wanted]
+    saved = [
+        tensor for tensor, is_wanted in zip((second, first), needs_grad, strict=True) if is_wanted
+    ]
 
     def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
         gradient = _stacked(gradient)
-        of_second = multiply(gradient, shapes[1], work=work) if wanted[1] else None
-        of_first = multiply(gradient, shapes[0], work=work) if wanted[0] else None
-        return [one if one is None else one.alias() for one in (of_first, of_second)]
+        of_second = multiply(gradient, shapes[1], work=work) if needs_grad[1] else None
+        of_first = multiply(gradient, shapes[0], work=work) if needs_grad[0] else None
+        return [
+            product if product is None else product.alias() for product in (of_first, of_second)
+        ]
 
     columns = second.shape[-2] if is_second_transposed else second.shape[-1]
     work = 2 * first.numel * columns
@@ -317,8 +323,8 @@ def embedding(indices: Tensor, weight: Tensor, *, rows: int | None = None) -> Te
     return connect(weight.like((*indices.shape, sizes[-1])), node)
 
 
-# embedding_dense_backward sorts the indices when there are more, in this many tensors like them,
-# and sums in float32 the rows of each run of equal indices, of at most so many. Source:
+# embedding_dense_backward sorts more indices than _SORTED_FROM, in _SORTED_TENSORS tensors like
+# them, and sums in float32 the rows of each run of at most _SEGMENT_ROWS equal indices. Source:
 # aten/src/ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu.
 _SORTED_FROM = 3072
 _SORTED_TENSORS = 6
@@ -328,14 +334,14 @@ _SEGMENT_ROWS = 10
 def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """native_layer_norm: saves its input, a mean and a reciprocal deviation for each row."""
     x = raise_(x)
-    weight, bias = (None if one is None else raise_(one) for one in (weight, bias))
+    weight, bias = (None if tensor is None else raise_(tensor) for tensor in (weight, bias))
     sizes = None if weight is None else weight.shape
     has_bias = bias is not None
 
     is_dense = x.is_dense
 
     def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
-        copies = [gradient.like() for one in (gradient.is_dense, is_dense) if not one]
+        copies = [gradient.like() for is_usable in (gradient.is_dense, is_dense) if not is_usable]
         out = gradient.like(gradient.shape)
         weights = None if sizes is None else gradient.like(sizes)
         biases = gradient.like(sizes) if has_bias else None

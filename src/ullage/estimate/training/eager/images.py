@@ -23,12 +23,12 @@ def relu_(x: Tensor) -> Tensor:
 def add_(x: Tensor, other: Tensor) -> Tensor:
     """x += other: saves nothing, hands its gradient to both."""
     shapes, dtypes = (x.shape, other.shape), (x.dtype, other.dtype)
-    wanted = x.needs_grad, other.needs_grad
+    needs_grad = x.needs_grad, other.needs_grad
 
     def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
         return [
             fit(gradient.detach(), shape, dtype) if is_wanted else None
-            for shape, dtype, is_wanted in zip(shapes, dtypes, wanted, strict=True)
+            for shape, dtype, is_wanted in zip(shapes, dtypes, needs_grad, strict=True)
         ]
 
     node = record((x, other), rule)

@@ -16,18 +16,18 @@ from ullage.trace.category import Category
 
 __all__ = ["Embedding", "LayerNorm", "Linear", "Module", "Stack", "parameter"]
 
-_PLAYED: Final = 3  # a stack of so many layers is played as it is
+_PLAYED: Final = 3  # a stack of at most this many layers is played as it is
 
 
 def parameter(arena: Arena, *shape: int, dtype: DType, needs_grad: bool = True) -> Tensor:
     """nn.Parameter: memory that belongs to the model."""
-    made: Tensor
+    tensor: Tensor
     if arena.sharding is None:
-        made = empty(arena, shape, dtype, Category.PARAMETER)
+        tensor = empty(arena, shape, dtype, Category.PARAMETER)
     else:
-        made = arena.sharding.shard(arena, shape, dtype)
-    made.needs_grad = needs_grad
-    return made
+        tensor = arena.sharding.shard(arena, shape, dtype)
+    tensor.needs_grad = needs_grad
+    return tensor
 
 
 class Module:
@@ -38,9 +38,9 @@ class Module:
     def children(self) -> Iterator[tuple[str, Module, int]]:
         """Each module in it, its name, and how many like it the real model has."""
         for name, value in vars(self).items():
-            for one in value if isinstance(value, list) else (value,):
-                if isinstance(one, Module):
-                    yield name, one, 1
+            for child in value if isinstance(value, list) else (value,):
+                if isinstance(child, Module):
+                    yield name, child, 1
 
     def parameters(self) -> Iterator[tuple[Tensor, int]]:
         """Each parameter, frozen or not, and how many like it the real model has; one that is
@@ -50,8 +50,8 @@ class Module:
             if isinstance(value, Tensor) and value.storage.category is Category.PARAMETER:
                 yield value, 1
         for _, child, repeats in self.children():
-            for one, count in child.parameters():
-                yield one, count * repeats
+            for tensor, count in child.parameters():
+                yield tensor, count * repeats
 
 
 class Linear(Module):
@@ -175,7 +175,7 @@ class Stack(Module):
         if sharding is None:
             return [[] for _ in self.layers]
         return [
-            [one for one, _ in layer.parameters() if id(one) not in sharding.apart]
+            [tensor for tensor, _ in layer.parameters() if id(tensor) not in sharding.apart]
             for layer in self.layers
         ]
 
@@ -220,8 +220,8 @@ _LONGEST: Final = 12  # layers of a pattern
 def _find_pieces(keys: Sequence[Hashable]) -> Iterator[tuple[int, Sequence[Any]]]:
     """(repeats, layers) that stand for all layers.
 
-    A pattern that comes again and again is there once for its first time, when what all of its
-    layers share is let go of in the backward pass, and once for all that are followed by another.
+    A pattern that repeats is there once for its first time, whose backward pass frees what all of
+    its layers share, and once for all the times that another follows.
     """
     place = 0
     while place < len(keys):

@@ -54,20 +54,20 @@ def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor) -> Tensor:
 
     def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
         whole = gradient if gradient.is_permuted is is_permuted else gradient.like(gradient.shape)
-        seen = None if is_fine else gradient.like(saved[0].shape)
+        dense = None if is_fine else gradient.like(saved[0].shape)
         out = gradient.like(saved[0].shape).lay_out(is_permuted=is_permuted)
-        made = [out, gradient.like((channels,), dtype), gradient.like((channels,), dtype)]
+        gradients = [out, gradient.like((channels,), dtype), gradient.like((channels,), dtype)]
         sums = [gradient.like((batch, channels), FLOAT32) for _ in range(2)]
         factors = [gradient.like((batch, groups, 1), FLOAT32) for _ in range(2)]
-        del sums, factors, whole, seen
-        return made
+        del sums, factors, whole, dense
+        return gradients
 
     node = record((x, weight, bias), rule, x, weight)
-    seen = None if is_fine else x.like(x.shape)
+    dense_x = None if is_fine else x.like(x.shape)
     out = x.like(x.shape).lay_out(is_permuted=is_permuted)
     statistics = [x.like((batch, groups)) for _ in range(2)]
     factors = [x.like((batch, channels), FLOAT32) for _ in range(2)]
-    del factors, seen
+    del factors, dense_x
     if node is not None:
         keep(node, *statistics)
     return connect(out, node)

@@ -66,10 +66,12 @@ def scratch_of_columns(machine: Machine, rows: int, columns: int, dtype: DType) 
     if values < min(height * _FEW_VALUES, _MANY_VALUES):
         return ()
     values = -(-rows // height)
-    wanted = machine.multiprocessors * (machine.threads_per_multiprocessor // (width * height))
-    if values < _MANY_VALUES or blocks > wanted:
+    num_blocks = machine.multiprocessors * (machine.threads_per_multiprocessor // (width * height))
+    if values < _MANY_VALUES or blocks > num_blocks:
         return ()
-    shares = max(min(-(-wanted // blocks), -(-values // _FEW_VALUES)), -(-values // _MANY_VALUES))
+    shares = max(
+        min(-(-num_blocks // blocks), -(-values // _FEW_VALUES)), -(-values // _MANY_VALUES)
+    )
     if shares <= 1:
         return ()
     return _ACCUMULATOR_BYTES * columns * shares * width * vector, 4 * blocks

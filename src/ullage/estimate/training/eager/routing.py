@@ -51,12 +51,12 @@ def grouped_product(x: Tensor, weight: Tensor, *, is_transposed: bool = False) -
     """
     shapes = x.shape, weight.shape
     width = weight.shape[2] if is_transposed else weight.shape[1]
-    wanted = x.needs_grad, weight.needs_grad
-    saved = [one for one, is_wanted in zip((weight, x), wanted, strict=True) if is_wanted]
+    needs_grad = x.needs_grad, weight.needs_grad
+    saved = [tensor for tensor, is_wanted in zip((weight, x), needs_grad, strict=True) if is_wanted]
 
     def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
-        of_weight = gradient.like(shapes[1]) if wanted[1] else None
-        of_rows = gradient.like(shapes[0]) if wanted[0] else None
+        of_weight = gradient.like(shapes[1]) if needs_grad[1] else None
+        of_rows = gradient.like(shapes[0]) if needs_grad[0] else None
         return [of_rows, of_weight]
 
     node = record((x, weight), rule, *saved)

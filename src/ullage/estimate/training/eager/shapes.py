@@ -1,4 +1,4 @@
-"""Views, and the operators that lay elements out anew."""
+"""Views, and the operators that change the layout of elements."""
 
 from __future__ import annotations
 

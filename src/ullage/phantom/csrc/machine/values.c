@@ -4,7 +4,7 @@
  * it is unknown. Unknown bytes read as zeros, or as the number that the recorder expects, and each host read of them is
  * reported with its place in the user's code (the callback walks the Python stack).
  *
- * The recorder's policy (docs/values.md) assumes values that no kernel computed. Assumed bytes are kept like known ones
+ * The recorder's policy (docs/reference/values.md) assumes values that no kernel computed. Assumed bytes are kept like known ones
  * and marked ASSUMED; of a block whose elements are all assumed to be equal, that number alone is kept.
  *
  * A call that is known to write says so: `forget`. Of a launch only words that may point at what it writes are known:

@@ -30,11 +30,19 @@ from ullage.estimate.training.eager.parallel.ring import attend_in_ring
 from ullage.estimate.training.eager.tensor import INT64, DType, Tensor
 from ullage.estimate.training.layout import Ring
 from ullage.estimate.training.recipe import Recipe
+from ullage.models.blocks import Shape, read_flag
 from ullage.models.config import Config
+from ullage.models.decoders import (
+    FULL,
+    SLIDING,
+    Style,
+    attention_shape,
+    find_style,
+    layer_kinds,
+    with_defaults,
+)
 
 __all__ = ["FULL", "SLIDING", "Attention", "Context", "Decoder", "GatedMLP", "Layer", "Parts"]
-
-FULL, SLIDING = "full_attention", "sliding_attention"  # layer_types of a config.json
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +51,22 @@ class Parts:
 
     Attributes:
         dtype: of the parameters.
-        head_dim: width of a head.
     """
 
     arena: Arena
     config: Config
     recipe: Recipe
     dtype: DType
-    head_dim: int
+
+    @property
+    def style(self) -> Style:
+        """How the model differs from Llama: defaults and biases."""
+        return find_style(self.config.model_type)
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes of attention."""
+        return attention_shape(self.config, self.config.model_type)
 
     def linear(self, inputs: int, outputs: int, *, has_bias: bool = False) -> Linear:
         """nn.Linear in the model's dtype."""
@@ -85,39 +101,25 @@ class Attention(Module):
     """LlamaAttention: queries, grouped keys and values, rotated.
 
     Attributes:
-        has_bias: whether the queries', keys' and values' projections have one; None: as the field
-            attention_bias says.
-        has_out_bias: the same of the last projection.
-        bias_default: what attention_bias is where the configuration does not say.
         ring: ranks that share out the sequence; None: this rank has all of it.
     """
 
-    has_bias: ClassVar[bool | None] = None
-    has_out_bias: ClassVar[bool | None] = None
-    bias_default: ClassVar[bool] = False
     ring: Ring | None = None
 
     def __init__(self, parts: Parts, kind: str = FULL) -> None:
-        config = parts.config
-        hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
-        kv_heads = config.number("num_key_value_heads", default=heads)
-        if heads % max(kv_heads, 1):
-            raise config.wrong(
-                "num_key_value_heads", f"found {kv_heads}, expected a divisor of {heads} heads"
-            )
-        said = config.flag("attention_bias", default=self.bias_default)
-        has_bias = said if self.has_bias is None else self.has_bias
-        has_out_bias = said if self.has_out_bias is None else self.has_out_bias
+        config, style, shape = parts.config, parts.style, parts.shape
         self.kind = kind
-        self.head_dim = parts.head_dim
+        self.head_dim = shape.head_dim
         self.is_eager = parts.is_eager
         self.ring = parts.recipe.layout.ring
         self.dropout = config.real("attention_dropout", default=0.0)
-        width, kv_width = heads * self.head_dim, kv_heads * self.head_dim
-        self.q_proj = parts.linear(hidden, width, has_bias=has_bias)
-        self.k_proj = parts.linear(hidden, kv_width, has_bias=has_bias)
-        self.v_proj = parts.linear(hidden, kv_width, has_bias=has_bias)
-        self.o_proj = parts.linear(width, hidden, has_bias=has_out_bias)
+        width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        has_bias = read_flag(config, style.qkv_bias)
+        self.q_proj = parts.linear(shape.hidden, width, has_bias=has_bias)
+        self.k_proj = parts.linear(shape.hidden, kv_width, has_bias=has_bias)
+        self.v_proj = parts.linear(shape.hidden, kv_width, has_bias=has_bias)
+        has_out_bias = read_flag(config, style.out_bias)
+        self.o_proj = parts.linear(width, shape.hidden, has_bias=has_out_bias)
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (batch, heads, length, head_dim)."""
@@ -150,7 +152,7 @@ class GatedMLP(Module):
         config = parts.config
         hidden = config.number("hidden_size")
         inner = config.number("intermediate_size") if inner is None else inner
-        has_bias = config.flag("mlp_bias", default=False)
+        has_bias = read_flag(config, parts.style.mlp_bias)
         self.act = find_activation(config, "hidden_act", "hidden_activation", default="silu")
         self.gate_proj = parts.linear(hidden, inner, has_bias=has_bias)
         self.up_proj = parts.linear(hidden, inner, has_bias=has_bias)
@@ -193,26 +195,22 @@ class Decoder(LanguageModel):
     Attributes:
         layer: of what the stack is made.
         norm_kind: of the norm after the last layer.
-        is_tied: whether the head's weight is the embedding's where the configuration does not say.
         has_sdpa: transformers knows sdpa for it; else attention is by hand, whatever was asked for.
-        head_dim, window_default: fields head_dim and sliding_window where they are not there; None:
-            the hidden size's share, and no window.
+        has_window: layers see a window where sliding_window is there, or a default of it; of others
+            only those that layer_types names.
     """
 
     layer: ClassVar[type[Layer]] = Layer
     norm_kind: ClassVar[type[Norm]] = RMSNorm
-    is_tied: ClassVar[bool] = False
     has_sdpa: ClassVar[bool] = True
-    head_dim: ClassVar[int | None] = None
-    window_default: ClassVar[int | None] = None
+    has_window: ClassVar[bool] = False
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         if not self.has_sdpa:
             recipe = replace(recipe, attention="eager")
+        config = with_defaults(config, config.model_type)
         hidden, vocab = config.number("hidden_size"), config.number("vocab_size")
-        heads = config.number("num_attention_heads", least=1)
-        width = config.number("head_dim", default=self.head_dim or hidden // heads)
-        parts = Parts(arena, config, recipe, parameter_dtype(recipe), width)
+        parts = Parts(arena, config, recipe, parameter_dtype(recipe))
         self.parts = parts
         self.embed_tokens = Embedding(arena, vocab, hidden, parts.dtype)
         self.kinds = self.layer_kinds()
@@ -229,22 +227,18 @@ class Decoder(LanguageModel):
             for _ in range(self.count_tables())
             for frequency in frequencies(arena, self.rotated)
         ]
-        is_tied = config.flag("tie_word_embeddings", default=self.is_tied)
+        is_tied = config.flag("tie_word_embeddings", default=parts.style.is_tied)
         self.lm_head = Linear(
             arena, hidden, vocab, parts.dtype, weight=self.embed_tokens.weight if is_tied else None
         )
         self.stacks = (self.layers,)
 
     def layer_kinds(self) -> list[str]:
-        """Of each layer what it sees: the field layer_types, or everything."""
+        """Of each layer what it sees: the field layer_types, a window, or everything."""
         config = self.parts.config
-        count = config.number("num_hidden_layers", least=1)
-        kinds = config.row("layer_types", default=None)
-        if kinds is None:
-            return [FULL] * count
-        if len(kinds) != count:
-            raise config.wrong("layer_types", f"found {len(kinds)} of them for {count} layers")
-        return list(kinds)
+        if self.has_window or config.has("layer_types"):
+            return list(layer_kinds(config, config.model_type))
+        return [FULL] * config.number("num_hidden_layers", least=1)
 
     def window(self, kind: str) -> int | None:
         """How many tokens back a layer of a kind sees; None: all."""
@@ -255,14 +249,14 @@ class Decoder(LanguageModel):
         """The field of that name; null says that there is none."""
         config = self.parts.config
         if "sliding_window" not in config.fields:
-            return self.window_default
+            return self.parts.style.window
         window: int | None = config.number("sliding_window", default=None)
         return window
 
     @property
     def rotated(self) -> int:
         """How many elements of a head are rotated."""
-        return self.parts.head_dim
+        return self.parts.shape.head_dim
 
     def count_tables(self) -> int:
         """How many paces the rotation has."""

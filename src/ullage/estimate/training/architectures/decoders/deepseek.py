@@ -95,7 +95,7 @@ def rotate_pairs(x: Tensor, table: Table) -> Tensor:
     it.
     """
     half = x.shape[-1] // 2
-    cos, sin = (one.alias((*one.shape[:-1], half), is_dense=False) for one in table)
+    cos, sin = (part.alias((*part.shape[:-1], half), is_dense=False) for part in table)
     even, odd = F.narrow(x, -1, half), F.narrow(x, -1, half)
     first = F.add(F.mul(even, cos), F.mul(odd, sin))
     second = F.add(F.mul(odd, cos), F.mul(even, sin))

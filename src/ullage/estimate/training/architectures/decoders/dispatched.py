@@ -28,7 +28,7 @@ def make_experts(parts: Parts, count: int, inner: int) -> Experts:
     """All experts, or this rank's.
 
     Raises:
-        SpecError: they cannot be divided by the ranks that there are.
+        SpecError: the number of experts is not a multiple of the number of ranks.
     """
     ranks = parts.recipe.layout.expert
     if ranks == 1:
@@ -50,7 +50,7 @@ class DispatchedExperts(Experts):
 
     def __call__(self, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
         sharding = x.arena.sharding
-        group = [one for one, _ in self.parameters()]
+        group = [tensor for tensor, _ in self.parameters()]
         entered = _passage(x, lambda: sharding.reduce(group))
         sharding.gather(group)
         out = F.to(self._dispatch(entered, weights, numbers), x.dtype)
@@ -61,14 +61,14 @@ class DispatchedExperts(Experts):
         """To the experts' ranks, through the experts, and back."""
         order = numbers.like((numbers.numel,))
         arrived = _exchange(take_rows(x, order.like()))
-        found = self._run(arrived)
-        rows = place_rows(_exchange(found), order)
+        products = self._run(arrived)
+        rows = place_rows(_exchange(products), order)
         rows = F.view(rows, (*numbers.shape, rows.shape[-1]))
         return sum_second(F.mul(rows, F.view(weights, (*weights.shape, 1))))
 
     def _run(self, x: Tensor) -> Tensor:
-        """The experts on rows that have chosen one each. Rows of none of them, of which there are
-        none, are masked all the same.
+        """The experts on rows that have chosen one each. Rows that belong to none of this rank's
+        experts are masked, though there are none.
         """
         count = (x.shape[0],)
         order = x.like(count, INT64)

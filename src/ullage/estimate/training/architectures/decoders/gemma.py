@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from ullage.estimate.training.architectures.decoders.decoder import (
     FULL,
-    SLIDING,
     Attention,
     Context,
     Decoder,
@@ -63,17 +62,9 @@ class Gemma2(Decoder):
 
     layer: ClassVar[type[Layer]] = Gemma2Layer
     has_sdpa = False
-    head_dim = 256
-    window_default = 4096
+    has_window = True
     norm_kind: ClassVar[type[Norm]] = CenteredNorm
-    is_tied = True
     cap: float | None = 30.0  # final_logit_softcapping, where the configuration says nothing
-
-    def layer_kinds(self) -> list[str]:
-        if self.parts.config.has("layer_types"):
-            return super().layer_kinds()
-        count = self.parts.config.number("num_hidden_layers", least=1)
-        return [FULL if place % 2 else SLIDING for place in range(count)]
 
     def embed(self, tokens: Tensor) -> Tensor:
         return F.scale(self.embed_tokens(tokens))
@@ -113,14 +104,6 @@ class Gemma3(Gemma2):
     layer: ClassVar[type[Layer]] = Gemma3Layer
     has_sdpa = True
     cap = None
-
-    def layer_kinds(self) -> list[str]:
-        config = self.parts.config
-        if config.has("layer_types"):
-            return super().layer_kinds()
-        every = config.number("sliding_window_pattern", default=6, least=1)
-        count = config.number("num_hidden_layers", least=1)
-        return [SLIDING if (place + 1) % every else FULL for place in range(count)]
 
     def count_tables(self) -> int:
         return len(set(self.kinds))

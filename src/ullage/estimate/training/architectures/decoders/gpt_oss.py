@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from ullage.estimate.training.architectures.decoders.decoder import (
     FULL,
-    SLIDING,
     Attention,
     Context,
     Decoder,
@@ -34,8 +33,6 @@ from ullage.estimate.training.eager.tensor import Tensor
 class SinkAttention(Attention):
     """GptOssAttention: a score for nothing stands beside those for the tokens."""
 
-    bias_default = True
-
     def __init__(self, parts: Parts, kind: str = FULL) -> None:
         super().__init__(parts, kind)
         heads = parts.config.number("num_attention_heads")
@@ -57,8 +54,8 @@ class SinkAttention(Attention):
         highest_score, _ = highest(joined, 1)
         joined = F.sub(joined, highest_score)
         shares = F.softmax(joined)
-        seen = F.narrow(shares, -1, length)
-        out = F.matmul(F.dropout(seen, self.dropout), value)
+        weights = F.narrow(shares, -1, length)
+        out = F.matmul(F.dropout(weights, self.dropout), value)
         return F.transpose(F.contiguous(F.transpose(out, 1, 2)), 1, 2)
 
 
@@ -138,14 +135,7 @@ class GptOss(Decoder):
     layer: ClassVar[type[Layer]] = GptOssLayer
     norm_kind: ClassVar[type[Norm]] = WideNorm
     has_sdpa = False
-    head_dim = 64
-    window_default = 128
-
-    def layer_kinds(self) -> list[str]:
-        if self.parts.config.has("layer_types"):
-            return super().layer_kinds()
-        count = self.parts.config.number("num_hidden_layers", least=1)
-        return [FULL if place % 2 else SLIDING for place in range(count)]
+    has_window = True
 
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
         return dict.fromkeys(kinds, rotary_table(x, x.shape[1], self.rotated // 2))

@@ -159,7 +159,7 @@ class GraniteHybrid(Decoder):
 
     @property
     def has_rotation(self) -> bool:
-        """Positions are told by rotating; else they are not told."""
+        """Queries and keys are rotated; otherwise the model has no positions."""
         return self.parts.config.fields.get("position_embedding_type") == "rope"
 
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
@@ -214,7 +214,7 @@ class Bamba(Decoder):
 
     @property
     def rotated(self) -> int:
-        return int(self.parts.head_dim * 0.5)  # fixed in its configuration class
+        return int(self.parts.shape.head_dim * 0.5)  # fixed in its configuration class
 
 
 class NemotronNorm(Norm):
@@ -298,7 +298,6 @@ class NemotronH(Decoder):
 
     layer: ClassVar[type[Layer]] = NemotronLayer
     norm_kind: ClassVar[type[Norm]] = NemotronNorm
-    head_dim = 128
 
     def layer_kinds(self) -> list[str]:
         config = self.parts.config

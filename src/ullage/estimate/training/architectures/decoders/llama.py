@@ -30,39 +30,15 @@ class Llama(Decoder):
 class Mistral(Decoder):
     """MistralForCausalLM: every layer sees a window, if there is one."""
 
-    window_default: ClassVar[int | None] = 4096
-
     def layer_kinds(self) -> list[str]:
         kind = FULL if self.sliding_window is None else SLIDING
         return [kind] * self.parts.config.number("num_hidden_layers", least=1)
 
 
-class Qwen2Attention(Attention):
-    """Qwen2Attention: a bias on queries, keys and values."""
-
-    has_bias = True
-    has_out_bias = False
-
-
-class Qwen2Layer(Layer):
-    """Qwen2DecoderLayer."""
-
-    attention: ClassVar[type[Attention]] = Qwen2Attention
-
-
 class Qwen2(Decoder):
     """Qwen2ForCausalLM: the layers from max_window_layers on see a window, if it is used."""
 
-    layer: ClassVar[type[Layer]] = Qwen2Layer
-
-    def layer_kinds(self) -> list[str]:
-        config = self.parts.config
-        if config.has("layer_types") or not config.flag("use_sliding_window", default=False):
-            return super().layer_kinds()
-        first = config.number("max_window_layers", default=28)
-        count = config.number("num_hidden_layers", least=1)
-        has_window = config.has("sliding_window")
-        return [SLIDING if has_window and place >= first else FULL for place in range(count)]
+    has_window = True
 
 
 class Qwen3Attention(Attention):
@@ -89,7 +65,6 @@ class Qwen3Layer(Layer):
 class Qwen3(Qwen2):
     """Qwen3ForCausalLM."""
 
-    head_dim: ClassVar[int | None] = 128
     layer: ClassVar[type[Layer]] = Qwen3Layer
 
 
@@ -178,7 +153,6 @@ class SmolLM3(Decoder):
     """SmolLM3ForCausalLM: every no_rope_layer_interval-th layer knows nothing of positions."""
 
     layer: ClassVar[type[Layer]] = SmolLM3Layer
-    is_tied = True
 
     def layer_kinds(self) -> list[str]:
         config = self.parts.config
@@ -189,7 +163,7 @@ class SmolLM3(Decoder):
         rotated = config.row("no_rope_layers", default=None)
         if rotated is None:
             rotated = [(place + 1) % every for place in range(count)]
-        return [FULL if one else UNROTATED for one in rotated]
+        return [FULL if rotates else UNROTATED for rotates in rotated]
 
 
 UNROTATED = "full_attention without rotation"

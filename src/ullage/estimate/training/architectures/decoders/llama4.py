@@ -23,8 +23,9 @@ from ullage.estimate.training.eager.attention import attend_eagerly
 from ullage.estimate.training.eager.module import Linear, Module, parameter
 from ullage.estimate.training.eager.routing import add_in_place, highest, repeat_rows, sum_first
 from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
+from ullage.models.decoders import CHUNKED
 
-CHUNKED, DENSE = "chunked_attention", " dense"
+DENSE = " dense"
 
 
 class Llama4Attention(Attention):
@@ -42,14 +43,16 @@ class Llama4Attention(Attention):
     def __call__(self, x: Tensor, context: Context) -> Tensor:
         batch, length, _ = x.shape
         query, key = (
-            F.view(one, (batch, length, one.shape[2] // self.head_dim, self.head_dim))
-            for one in (self.q_proj(x), self.k_proj(x))
+            F.view(heads, (batch, length, heads.shape[2] // self.head_dim, self.head_dim))
+            for heads in (self.q_proj(x), self.k_proj(x))
         )
         value = split_heads(self.v_proj(x), self.head_dim)
         if self.is_rotated:
             query, key = self.turn(query, key, context)
         if self.is_normalized:
-            query, key = (F.to(normalize(F.to(one, FLOAT32)), one.dtype) for one in (query, key))
+            query, key = (
+                F.to(normalize(F.to(heads, FLOAT32)), heads.dtype) for heads in (query, key)
+            )
         if self.is_tempered:
             scales = x.like((batch, length, 1, 1), FLOAT32)
             query = F.to(F.mul(query, scales), query.dtype)
@@ -67,9 +70,9 @@ class Llama4Attention(Attention):
     def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """As complex numbers, in float32."""
         table, _ = context.tables[self.kind]
-        wide = [F.to(one, FLOAT32) for one in (query, key)]
-        turned = [F.mul(one, table) for one in wide]
-        query, key = (F.to(one, query.dtype) for one in turned)
+        wide = [F.to(heads, FLOAT32) for heads in (query, key)]
+        turned = [F.mul(heads, table) for heads in wide]
+        query, key = (F.to(heads, query.dtype) for heads in turned)
         return query, key
 
 
@@ -133,20 +136,13 @@ class Llama4(Decoder):
 
     layer: ClassVar[type[Layer]] = Llama4Layer
     norm_kind: ClassVar[type[Norm]] = UnscaledNorm
-    head_dim = 128
+    has_window = True
 
     def layer_kinds(self) -> list[str]:
-        config = self.parts.config
-        count = config.number("num_hidden_layers", least=1)
-        every = config.number("no_rope_layer_interval", default=4, least=1)
-        rotated = config.row("no_rope_layers", default=()) or [
-            (place + 1) % every for place in range(count)
-        ]
-        step = config.number("interleave_moe_layer_step", default=1, least=1)
-        mixed = set(config.row("moe_layers", default=tuple(range(step - 1, count, step))))
+        config, style = self.parts.config, self.parts.style
         return [
-            (CHUNKED if rotated[place] else FULL) + ("" if place in mixed else DENSE)
-            for place in range(count)
+            kind if style.sizes(config, place).experts else kind + DENSE
+            for place, kind in enumerate(super().layer_kinds())
         ]
 
     def window(self, kind: str) -> int | None:

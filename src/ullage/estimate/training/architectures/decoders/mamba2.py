@@ -152,7 +152,7 @@ class Mixer(Module):
         residual = F.mul(view_any(self.d, (heads, 1)), _pad(x, (*padded, width)))
         x = F.mul(x, view_any(F.to(dt, FLOAT32), (batch, length, heads, 1)))
         a = F.mul(decay, F.to(dt, FLOAT32))
-        x, a, b, c = (_pad(one, (*padded, *one.shape[3:])) for one in (x, a, b, c))
+        x, a, b, c = (_pad(tensor, (*padded, *tensor.shape[3:])) for tensor in (x, a, b, c))
         every = batch * chunks * heads
         sums = F.scale(F.contiguous(permuted(a, (batch, heads, chunks, chunk))))  # cumsum
         within = self._attend(x, sums, b, c, every)

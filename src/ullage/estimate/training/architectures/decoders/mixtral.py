@@ -38,7 +38,6 @@ class MixtralLayer(Layer):
 class Mixtral(Mistral):
     """MixtralForCausalLM, without the loss that balances its experts."""
 
-    window_default = None
     layer: ClassVar[type[Layer]] = MixtralLayer
 
 
@@ -55,7 +54,7 @@ class Qwen3MoELayer(Layer):
         if self.is_dense:
             return GatedMLP(parts)
         config = parts.config
-        count = config.number("num_experts", default=128)
+        count = config.number("num_experts", "num_local_experts", default=128)
         chosen = config.number("num_experts_per_tok", default=8)
         return Mixture(
             Router(parts, count, chosen, casts=True),
@@ -66,7 +65,6 @@ class Qwen3MoELayer(Layer):
 class Qwen3MoE(Qwen3):
     """Qwen3MoeForCausalLM: some layers may have no experts."""
 
-    head_dim = None
     layer: ClassVar[type[Layer]] = Qwen3MoELayer
 
     def layer_kinds(self) -> list[str]:

@@ -23,16 +23,15 @@ class Phi3Attention(Attention):
     """Phi3Attention: queries, keys and values come from one matrix."""
 
     def __init__(self, parts: Parts, kind: str = FULL) -> None:
-        config = parts.config
-        hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
-        kv_heads = config.number("num_key_value_heads", default=heads)
+        config, shape = parts.config, parts.shape
         self.kind = kind
-        self.head_dim = parts.head_dim
+        self.head_dim = shape.head_dim
         self.is_eager = parts.is_eager
         self.dropout = config.real("attention_dropout", default=0.0)
-        self.widths = heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.head_dim
-        self.o_proj = parts.linear(heads * self.head_dim, hidden)
-        self.qkv_proj = parts.linear(hidden, sum(self.widths))
+        width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        self.widths = width, kv_width, kv_width
+        self.o_proj = parts.linear(width, shape.hidden)
+        self.qkv_proj = parts.linear(shape.hidden, sum(self.widths))
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         joined = self.qkv_proj(x)
@@ -92,4 +91,4 @@ class Phi3(Decoder):
 
     @property
     def rotated(self) -> int:
-        return int(self.parts.head_dim * rotated_share(self.parts.config, 1.0))
+        return int(self.parts.shape.head_dim * rotated_share(self.parts.config, 1.0))

@@ -1,4 +1,4 @@
-"""CLIP, as transformers' modeling_clip.py has it: pictures and texts, told apart by contrast."""
+"""CLIP, as transformers' modeling_clip.py has it: pictures and texts, with a contrastive loss."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Clip(Model):
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         pictures, tokens = inputs
-        seen = self.visual_projection(self.vision(pictures))
+        picture_vectors = self.visual_projection(self.vision(pictures))
         read = self.text_projection(self.text(tokens))
         scale = F.elementwise(self.logit_scale, saves_input=False, saves_output=True)
-        return contrast(unit_length(seen), F.mul(unit_length(read), scale))
+        return contrast(unit_length(picture_vectors), F.mul(unit_length(read), scale))

@@ -57,8 +57,8 @@ class Block(Module):
         if is_basic:
             sizes = [(inputs, width, 3, stride), (width, width, 3, 1)]
         self.convs = [
-            NormedConv(arena, one, other, size, dtype, stride=step)
-            for one, other, size, step in sizes
+            NormedConv(arena, inputs, other, size, dtype, stride=step)
+            for inputs, other, size, step in sizes
         ]
         self.downsample = None
         if stride != 1 or inputs != outputs:

@@ -30,7 +30,7 @@ from ullage.trace.category import Category
 __all__ = ["Block", "Level", "Transformer", "UNet"]
 
 _TEXT_TOKENS: Final = 77  # of CLIP
-_TIME_IDS: Final = 6  # sizes and crops that SDXL is told
+_TIME_IDS: Final = 6  # sizes and crops, an input of SDXL
 _POOLED: Final = 1280  # width of SDXL's pooled text
 
 
@@ -196,7 +196,7 @@ class UNet(Model):
             count = self.sizes.layers + 1
             skips = [width] * (count - 1) + [skipped]
             coming = [before, *[width] * (count - 1)]
-            both = [one + other for one, other in zip(coming, skips, strict=True)]
+            both = [width + other for width, other in zip(coming, skips, strict=True)]
             level = Level(arena, self.sizes, both, width)
             if self.plan.attends_up[len(self.widths) - 1 - place]:
                 level.attentions = [self._transformer(arena, place) for _ in both]
@@ -214,8 +214,8 @@ class UNet(Model):
         shapes: list[tuple[int, ...]] = [(batch, _TEXT_TOKENS, self.sizes.text)]
         if self.has_sizes:
             shapes += [(batch, _POOLED), (batch, _TIME_IDS)]
-        given = [empty(arena, shape, self.dtype, Category.INPUT) for shape in shapes]
-        return noisy, noise, numbers, *given
+        inputs = [empty(arena, shape, self.dtype, Category.INPUT) for shape in shapes]
+        return noisy, noise, numbers, *inputs
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         noisy, noise, numbers, text, *_ = inputs
@@ -274,11 +274,11 @@ class _Plan:
     def __init__(self, config: Config, count: int) -> None:
         for name, usual in _USUAL.items():
             if config.fields.get(name) not in (None, False, usual):
-                found = config.fields[name]
-                raise config.wrong(name, f"found {found!r}, expected {usual!r} or nothing")
+                values = config.fields[name]
+                raise config.wrong(name, f"found {values!r}, expected {usual!r} or nothing")
         down, up = config.row("down_block_types"), config.row("up_block_types")
-        self.attends_down = [_attends(config, "down_block_types", one) for one in down]
-        self.attends_up = [_attends(config, "up_block_types", one) for one in up]
+        self.attends_down = [_attends(config, "down_block_types", kind) for kind in down]
+        self.attends_up = [_attends(config, "up_block_types", kind) for kind in up]
         # The field is called so for historical reasons: it holds the number of heads.
         heads = config.fields.get("num_attention_heads") or config.fields.get(
             "attention_head_dim", 8
@@ -295,10 +295,10 @@ def _attends(config: Config, name: str, kind: object) -> bool:
     return kind in known[:2]
 
 
-def _for_each(config: Config, name: str, found: object, count: int) -> list[int]:
+def _for_each(config: Config, name: str, value: object, count: int) -> list[int]:
     """A number for each block, or one for all."""
-    if isinstance(found, int):
-        return [found] * count
-    if isinstance(found, list | tuple) and len(found) == count:
-        return [int(one) for one in found]
-    raise config.wrong(name, f"found {found!r}, expected a number, or {count} of them")
+    if isinstance(value, int):
+        return [value] * count
+    if isinstance(value, list | tuple) and len(value) == count:
+        return [int(number) for number in value]
+    raise config.wrong(name, f"found {value!r}, expected a number, or {count} of them")

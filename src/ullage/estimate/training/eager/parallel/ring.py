@@ -96,15 +96,15 @@ def _forward(query: Tensor, key: Tensor, value: Tensor, way: _Way) -> tuple[Tens
         merged = update if step <= ring.rank else merged.like(merged.shape)  # else its second half
         sums = sums.like()
         del block, update, of_block
-    found = to(merged, query.dtype)
+    output = to(merged, query.dtype)
     del merged, gathered, sent
-    return found, sums
+    return output, sums
 
 
 def _backward(gradient: Tensor, saved: Sequence[Tensor], way: _Way) -> Gradients:
     query, key, value, *_ = saved
     _, kernel, ring = way
-    of_query, of_key, of_value = (one.like(dtype=FLOAT32) for one in (query, key, value))
+    of_query, of_key, of_value = (tensor.like(dtype=FLOAT32) for tensor in (query, key, value))
     copies = [contiguous(key), contiguous(value)]
     sent = _join(key, value)
     gathered = sent.like((ring.ranks, *sent.shape))
@@ -117,7 +117,7 @@ def _backward(gradient: Tensor, saved: Sequence[Tensor], way: _Way) -> Gradients
         backward = _run_backward(gradient, query, way.seen(step), kernel)
         if step:  # what was handed on has arrived elsewhere, and theirs is here
             handed = received
-            of_key, of_value = (received.alias(one.shape) for one in (key, value))
+            of_key, of_value = (received.alias(tensor.shape) for tensor in (key, value))
         if 0 < step <= ring.rank:  # into the first half
             of_key, of_value = of_key.like(), of_value.like()
         flat = [contiguous(of_key), contiguous(of_value)]
@@ -126,11 +126,11 @@ def _backward(gradient: Tensor, saved: Sequence[Tensor], way: _Way) -> Gradients
         received = handed.like()
         if step > ring.rank:  # into the second half
             of_query = of_query.like(of_query.shape)
-    found = to(of_query, query.dtype)
+    query_gradient = to(of_query, query.dtype)
     del of_query
     joined = to(received, key.dtype)
     del handed, received, of_key, of_value, sent, backward, gathered
-    return [found, joined.alias(key.shape), joined.alias(value.shape)]
+    return [query_gradient, joined.alias(key.shape), joined.alias(value.shape)]
 
 
 def _run(query: Tensor, heads: Heads, kernel: Kernel) -> tuple[Tensor, Tensor]:
@@ -147,9 +147,9 @@ def _run_backward(gradient: Tensor, query: Tensor, heads: Heads, kernel: Kernel)
         (heads.batch, heads.kv_count, heads.kv_length, heads.width),
         (heads.batch, heads.kv_count, heads.kv_length, heads.value_width),
     )
-    made = [query.like(shape) for shape in shapes]
+    copies = [query.like(shape) for shape in shapes]
     take_scratch(kernel, gradient, heads)
-    return made
+    return copies
 
 
 def _join(key: Tensor, value: Tensor, dtype: DType | None = None) -> Tensor:

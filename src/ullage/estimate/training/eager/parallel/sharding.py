@@ -45,7 +45,7 @@ class FullyShard:
     Attributes:
         num_shards: ranks that share the parameters out.
         stored: dtype of the shards, of their gradients and of the optimizer's states.
-        is_freed: parameters are let go after the forward pass (reshard_after_forward).
+        is_freed: parameters are freed after the forward pass (reshard_after_forward).
         is_offloaded: shards are in host memory, and come to the device when they are gathered.
         gathered: the whole parameters of each group that has them now, by the group.
         buffer: of the last all-gather.
@@ -81,7 +81,7 @@ class FullyShard:
 
     @contextmanager
     def shared_by(self, ranks: int) -> Iterator[None]:
-        """Parameters that are made within are shared out by so many ranks, as a group apart."""
+        """This number of ranks share the parameters that are made within, in a group of its own."""
         self._among = ranks
         try:
             yield
@@ -138,20 +138,20 @@ class FullyShard:
             self._fetch(self.order[-1])
 
     def reduce(self, group: Sequence[Tensor]) -> None:
-        """After a group's backward pass: the gradients are scattered, the parameters let go."""
+        """After a group's backward pass: the gradients are scattered, the parameters freed."""
         self.gathered.pop(self._key(group), None)
         self._reduced.add(self._key(group))
         while self.order and self._key(self.order[-1]) in self._reduced:
             self.order.pop()
-        trained = [one for one in group if one.grad is not None]
+        trained = [tensor for tensor in group if tensor.grad is not None]
         if not trained:
             return
         self.sent = None
-        size = sum(one.numel for one in trained) * self.stored.itemsize
+        size = sum(tensor.numel for tensor in trained) * self.stored.itemsize
         self.sent = self.arena.take(size, Category.COMMUNICATION)
         for one in trained:
             one.grad = None
-        own = sum(shard_numel(one.shape, self.num_ranks(one)) for one in trained)
+        own = sum(shard_numel(tensor.shape, self.num_ranks(tensor)) for tensor in trained)
         own *= self.stored.itemsize
         aside = self._take_aside(own, Category.GRADIENT, _REDUCES)
         if not self.is_offloaded:
@@ -173,10 +173,10 @@ class FullyShard:
             return
         parts = []
         if self.is_offloaded:
-            sizes = [shard_numel(one.shape, self.num_ranks(one)) for one in group]
+            sizes = [shard_numel(tensor.shape, self.num_ranks(tensor)) for tensor in group]
             sizes = [size * self.stored.itemsize for size in sizes]
             parts = [self._take_aside(size, Category.PARAMETER, _GATHERS) for size in sizes]
-        whole = sum(one.nbytes for one in group)
+        whole = sum(tensor.nbytes for tensor in group)
         buffer = self._take_aside(whole, Category.COMMUNICATION, _GATHERS)
         parts.clear()
         self.buffer = buffer
@@ -189,7 +189,9 @@ class FullyShard:
 
     def _unpack(self, group: Sequence[Tensor]) -> None:
         take = self.arena.take
-        self.gathered[self._key(group)] = [take(one.nbytes, Category.PARAMETER) for one in group]
+        self.gathered[self._key(group)] = [
+            take(tensor.nbytes, Category.PARAMETER) for tensor in group
+        ]
 
     @staticmethod
     def _key(group: Sequence[Tensor]) -> int:

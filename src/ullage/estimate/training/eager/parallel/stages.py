@@ -77,8 +77,8 @@ class KeptHead(Module):
         return logits
 
     def merge(self, arena: Arena, micro_batches: int) -> None:
-        """The logits of all micro-batches in one tensor, which the caller lets go; those that it
-        was made from stay until the next step begins.
+        """Takes one tensor for the logits of all micro-batches, and frees it; the logits that it is
+        made from stay until the next step begins.
         """
         arena.take(micro_batches * self.logits_bytes)
 

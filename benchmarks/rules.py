@@ -1,0 +1,37 @@
+"""Write the table of docs/reference/rules.md from the rules of `ullage explain`.
+
+python -m benchmarks.rules
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ullage.explain.rules.registry import RULES
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "rules.md"
+BEGIN = "<!-- rules: written by python -m benchmarks.rules -->\n"
+END = "<!-- end rules -->\n"
+
+
+def render(page: str) -> str:
+    """The page with the table of today's rules."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + BEGIN + _table() + END + after
+
+
+def _table() -> str:
+    rows = [f"| {rule.code} | {rule.kind.value} | {rule.title} |" for rule in RULES.values()]
+    lines = ("", "| code | kind | finding |", "|---|---|---|", *rows, "")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def main() -> None:
+    """Rewrite the table."""
+    PAGE.write_text(render(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"Wrote {PAGE}")
+
+
+if __name__ == "__main__":
+    main()
