@@ -26,13 +26,15 @@ from ullage.cli.options.run import RunOptions
 from ullage.cli.segments import SegmentsOptions
 from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.estimate.training.recipe import Recipe
+from ullage.protocol import variables
+from ullage.protocol.variables import VARIABLES, Variable
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ullage"
 
 # A package imports itself and the rows above its own; those of one row do not import each other.
 LAYERS = (
-    ("version", "units", "errors", "printable", "parsing", "native", "programs"),
+    ("version", "units", "errors", "printable", "parsing", "protocol", "native", "programs"),
     ("files", "gpus", "models", "trace"),
     ("estimate", "record"),
     ("techniques",),
@@ -248,6 +250,50 @@ def test_programs_know_nothing_of_ullage(path: Path) -> None:
 def test_there_are_few_rows_and_few_files_at_the_root() -> None:
     assert len(LAYERS) <= MAX_ROWS
     assert {path.stem for path in SOURCE.glob("*.py")} == ROOT_FILES
+
+
+# They run before ullage can be imported, or without it, and spell the variables of the protocol.
+SPELLING = ("phantom/site/sitecustomize.py", "programs")
+IN_QUOTES = re.compile(r"""["'](ULLAGE_[A-Z_]+)["']""")
+
+
+def spelled_variables(path: Path) -> set[str]:
+    """The ULLAGE_* variables that are spelled in a string of the file."""
+    return set(IN_QUOTES.findall(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("path", [*FILES, *C_FILES], ids=label)
+def test_variables_are_spelled_in_the_protocol_alone(path: Path) -> None:
+    spelled = spelled_variables(path)
+    if path.suffix == ".py" and not label(path).startswith((*SPELLING, "protocol/")):
+        assert not spelled
+    assert spelled <= {variable.name for variable in VARIABLES}
+
+
+@pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.name)
+def test_a_variable_names_its_writers_and_readers(variable: Variable) -> None:
+    for user in (*variable.writers, *variable.readers):
+        path = SOURCE / user
+        assert variable.name in spelled_variables(path) or any(
+            module.startswith("ullage.protocol.") for module in imports(parse(path))
+        )
+
+
+@pytest.mark.parametrize("path", [*FILES, *C_FILES], ids=label)
+def test_who_uses_a_variable_is_named_by_it(path: Path) -> None:
+    used = spelled_variables(path)
+    if path.suffix == ".py":
+        prefix = "ullage.protocol.variables."
+        used |= {
+            getattr(variables, name)
+            for module in imports(parse(path))
+            if module.startswith(prefix) and (name := module.removeprefix(prefix)).isupper()
+        }
+    if package_of(path) == "protocol":
+        return
+    for variable in VARIABLES:
+        if variable.name in used:
+            assert label(path) in {*variable.writers, *variable.readers}, variable.name
 
 
 # Python starts these in a process of their own, by their path or with -m.

@@ -79,10 +79,10 @@ def _check(value: object, depth: int) -> None:
     if depth > _MAX_DEPTH:
         raise ValueError(_TOO_DEEP)
     if isinstance(value, Mapping):
-        for one in value.values():
-            _check(one, depth + 1)
+        for member in value.values():
+            _check(member, depth + 1)
     elif isinstance(value, list):
-        for one in value:
-            _check(one, depth + 1)
+        for member in value:
+            _check(member, depth + 1)
     elif isinstance(value, int | float) and not -MAX_NUMBER <= value <= MAX_NUMBER:
         raise ValueError(_TOO_LARGE)

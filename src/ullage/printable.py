@@ -41,7 +41,7 @@ def printable_values(value: Any) -> Any:  # noqa: ANN401 - plain values of any k
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
-        return {printable_values(key): printable_values(one) for key, one in value.items()}
+        return {printable_values(key): printable_values(member) for key, member in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(map(printable_values, value))
     return value

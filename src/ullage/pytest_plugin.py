@@ -110,7 +110,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
     config = item.config
     if _RUNS not in config.stash:
-        files = dict.fromkeys(one.path for one in item.session.items if _LIMITS in one.stash)
+        files = dict.fromkeys(test.path for test in item.session.items if _LIMITS in test.stash)
         config.stash[_RUNS] = PhantomRuns(config, list(files))
     config.stash[_RUNS].run(item, nextitem, options.gpu_of(item.stash[_LIMITS]))
     return True

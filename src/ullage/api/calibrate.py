@@ -26,6 +26,7 @@ from ullage.gpus.rates import Rates, Sample, Speed, fit_speed
 from ullage.phantom.torch_build import find_version
 from ullage.plan.costs.roofline import flops_per_s, link_bytes_per_s, peer_bytes_per_s
 from ullage.programs import program_path
+from ullage.protocol.variables import PHANTOM
 
 _PROGRAM = program_path("measure_rates")
 _LIMIT_S = 900
@@ -44,7 +45,7 @@ def calibrate(python: str | None = None) -> Rates:
         SpecError: the catalogue does not have this GPU.
     """
     interpreter = python or sys.executable
-    if os.environ.get("ULLAGE_PHANTOM"):
+    if os.environ.get(PHANTOM):
         raise DeviceError(
             "this GPU is a phantom: its kernels do nothing, and times on it mean nothing; run "
             "`ullage calibrate` by itself on a machine with a GPU"

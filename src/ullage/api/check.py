@@ -151,12 +151,12 @@ def judge_result(result: CaseResult, lock: Lock) -> Judged:
         case.name,
         case.scenario,
         result.report,
-        result.kept.measured,
+        result.figures.measured,
         lock.scenarios,
         total_bytes=result.total_bytes,
-        warnings=result.kept.warnings,
+        warnings=result.figures.warnings,
         output=result.output,
-        wall_s=result.kept.wall_s,
+        wall_s=result.figures.wall_s,
     )
 
 

@@ -1,1 +1,1 @@
-"""A memory budget that CI can hold: scenarios, the lock of what they took, and the comparison."""
+"""Memory budgets in CI: scenarios, the lock file of their measured memory, and the comparison."""

@@ -1,4 +1,4 @@
-"""What a scenario may take: a budget in bytes, and how far it may move from its lock.
+"""The budget of a scenario: a limit in bytes, and the allowed difference from its lock.
 
 Budget(max_used_bytes=22 * GIB)
 Amount.parse("5%").of(80 * GIB)             # 4 GiB
@@ -30,7 +30,7 @@ SEGMENT_BYTES = 20 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A number of bytes, or a share of something."""
+    """A number of bytes, or a share of a total."""
 
     size_bytes: int = 0
     share: Fraction = Fraction(0)
@@ -42,22 +42,22 @@ class Amount:
         Raises:
             SpecError: it is neither.
         """
-        found = _PERCENT.fullmatch(text.strip()) if isinstance(text, str) else None
-        if found:
-            return cls(share=Fraction(found["number"]) / 100)
+        match = _PERCENT.fullmatch(text.strip()) if isinstance(text, str) else None
+        if match:
+            return cls(share=Fraction(match["number"]) / 100)
         try:
             return cls(parse_bytes(text))
         except SpecError as error:
             raise SpecError(f"{error}; or a share, such as 5%") from None
 
     def of(self, whole_bytes: int) -> int:
-        """The bytes, of a whole of so many."""
+        """The bytes, given the total."""
         return self.size_bytes + int(self.share * whole_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a device may be asked for; None does not matter.
+    """The limits of a device; None: no limit.
 
     Attributes:
         max_allocated_bytes, max_reserved_bytes, max_used_bytes: the highest that each peak may be;
@@ -77,7 +77,7 @@ NO_BUDGET = Budget()
 
 
 class Allowed(NamedTuple):
-    """By how much each level may be above the lock."""
+    """The allowed increase of each level over the lock."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -85,7 +85,7 @@ class Allowed(NamedTuple):
 
 
 def allowed_growth(tolerance: Amount | None, locked: Peaks) -> Allowed:
-    """By how much the peaks may be above the locked ones.
+    """The allowed increase of the peaks over the locked ones.
 
     A tolerance that is given holds for each level. Else it is 0.5 % or 16 MiB, what is less; of
     what the allocator reserves, and so of the whole device, at least one segment of 20 MiB.

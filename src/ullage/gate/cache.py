@@ -1,13 +1,13 @@
-"""What was found before, kept until something that it depends on changes.
+"""The cache of results: each is valid until something that it depends on changes.
 
     cache = Cache(project / ".ullage_cache")
-    kept = cache.find(key)                          # None: it has to be run
-    cache.keep(key, kept, digests)
-    cache.snapshot_of(locked)                       # what was seen when that was locked, if here
+    result = cache.find(key)                        # None: the case has to be run
+    cache.keep(key, result, digests)
+    cache.snapshot_of(locked)                       # the snapshot of that entry, if it is here
 
-An entry is a file that is written whole or not at all, so two checks at once, or one that is
-killed, leave a cache that holds what it says. What cannot be read counts as not there. Snapshots
-lie beside the entries, under a digest of the figures that they gave.
+An entry is a file that is written atomically, so that neither two checks at once nor a killed one
+corrupt the cache. A file that cannot be read counts as absent. Snapshots lie next to the entries,
+under a digest of their figures.
 """
 
 from __future__ import annotations
@@ -37,10 +37,8 @@ _KEPT_BYTES = 512 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What a run that went through came to: of each of its devices what it took, and what it warned
-    of.
-    """
+class CaseFigures:
+    """The result of a run that ended normally: the figures of each device, and the warnings."""
 
     measured: Mapping[str, Measured]
     warnings: tuple[str, ...]
@@ -48,32 +46,34 @@ class Kept:
 
 
 class Cache:
-    """A directory of what was found before; a disk that takes nothing leaves it empty."""
+    """A directory of earlier results; it stays empty where the disk cannot be written to."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def find(self, key: str) -> Kept | None:
-        """What was kept under a digest when every file that it depends on was what it is now."""
+    def find(self, key: str) -> CaseFigures | None:
+        """The result stored under a key, if no file that it depends on has changed since."""
         for path in self._directory.glob(f"{key}-*.json"):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError,
                                      SpecError):  # fmt: skip
                 document = json.loads(path.read_text(encoding="utf-8"))
                 if document["version"] == _VERSION and is_unchanged(document["inputs"]):
-                    kept = _parse(document)
+                    result = _parse(document)
                     _touch(path)
-                    return kept
+                    return result
         return None
 
-    def keep(self, key: str, kept: Kept, inputs: Mapping[str, str]) -> None:
-        """Keeps what a run came to, which read these files."""
+    def keep(self, key: str, result: CaseFigures, inputs: Mapping[str, str]) -> None:
+        """Stores the result of a run, with the digests of the files that it read."""
         document = {
             "version": _VERSION,
             "inputs": dict(inputs),
-            "lock": render_lock(Lock({name: one.entry for name, one in kept.measured.items()})),
-            "lines": {name: one.lines for name, one in kept.measured.items()},
-            "warnings": kept.warnings,
-            "wall_s": kept.wall_s,
+            "lock": render_lock(
+                Lock({name: figures.entry for name, figures in result.measured.items()})
+            ),
+            "lines": {name: figures.lines for name, figures in result.measured.items()},
+            "warnings": result.warnings,
+            "wall_s": result.wall_s,
         }
         with contextlib.suppress(OSError):
             self._make()
@@ -82,7 +82,7 @@ class Cache:
             self._prune()
 
     def snapshot_of(self, entry: Entry) -> Path | None:
-        """A snapshot of a run that gave these figures."""
+        """The snapshot of a run with these figures."""
         path = self._snapshot(entry)
         if not path.is_file():
             return None
@@ -90,7 +90,7 @@ class Cache:
         return path
 
     def keep_snapshot(self, entry: Entry, snapshot: Path) -> None:
-        """Takes a snapshot of a run that gave these figures."""
+        """Stores the snapshot of a run with these figures."""
         with contextlib.suppress(OSError):
             self._make()
             keep_file(snapshot, self._snapshot(entry), force=True)
@@ -99,14 +99,14 @@ class Cache:
         return self._directory / f"{_digest(render_lock(Lock({'': entry})))}.pickle"
 
     def _make(self) -> None:
-        """The directory, which git is told to leave alone."""
+        """The directory, with a .gitignore in it."""
         self._directory.mkdir(exist_ok=True)
         ignore = self._directory / ".gitignore"
         if not ignore.exists():
             write_text("*\n", ignore, force=True)
 
     def _prune(self) -> None:
-        """Removes what was not used for a month, and of the rest the oldest beyond a size."""
+        """Removes entries unused for a month, then the oldest above the size limit."""
         now, total = time.time(), 0
         files = [(path.stat(), path) for path in self._directory.glob("*.*")]
         for status, path in sorted(files, key=lambda pair: -pair[0].st_mtime):
@@ -116,7 +116,7 @@ class Cache:
 
 
 def _touch(path: Path) -> None:
-    """It was of use now."""
+    """Marks an entry as used now."""
     with contextlib.suppress(OSError):
         os.utime(path)
 
@@ -125,9 +125,9 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
-def _parse(document: Mapping[str, Any]) -> Kept:
+def _parse(document: Mapping[str, Any]) -> CaseFigures:
     entries = parse_lock(document["lock"]).scenarios
-    return Kept(
+    return CaseFigures(
         measured={
             name: Measured(
                 entry,

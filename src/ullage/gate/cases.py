@@ -1,8 +1,8 @@
-"""Runs the cases of scenarios, as many at once as the machine has room for, those whose result is
-known left out.
+"""Runs the cases of scenarios in parallel, as many as memory and processors allow. Cases whose
+result is in the cache are not run again.
 
     with run_cases(cases, settings) as results:
-        results[0].report.verdict, results[0].kept.measured
+        results[0].report.verdict, results[0].figures.measured
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ullage.errors import SpecError
 from ullage.explain.stops import describe_stop
 from ullage.explain.verdict import Verdict
-from ullage.gate.cache import Cache, Kept
+from ullage.gate.cache import Cache, CaseFigures
 from ullage.gate.dependencies import digest_case
 from ullage.gate.figures import measure
 from ullage.gate.inputs import digest_inputs, read_inputs
@@ -51,7 +51,7 @@ class Settings:
 
     Attributes:
         python: an interpreter instead of that of each scenario.
-        cache: where results are kept; None neither looks for them nor keeps any.
+        cache: where results are looked up and stored; None: no cache is used.
         on_progress: called with a line, such as "3 of 8 runs".
         on_failure: called with the last output of a program that failed.
     """
@@ -64,26 +64,26 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """What a case came to.
+    """The result of a case.
 
     Attributes:
-        case: that was run, or whose result was known.
-        total_bytes: of its device; None where that never runs out.
-        report: of the run; None where the result was known.
-        kept: what each device took; empty where none was used.
+        case: the case that was run, or found in the cache.
+        total_bytes: the memory of its device; None where it is unlimited.
+        report: of the run; None where the result is from the cache.
+        figures: the memory that each device needed; empty where none was used.
         output: the last lines of a program that failed.
     """
 
     case: Case
     total_bytes: int | None
     report: RunReport | None
-    kept: Kept
+    figures: CaseFigures
     output: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A case that is ready to be run: its job, and what its result is kept under."""
+    """A case that is ready to run: its job, and the key of its result in the cache."""
 
     case: Case
     job: Job
@@ -103,7 +103,7 @@ class _Prepared:
 
 @contextmanager
 def run_cases(cases: Sequence[Case], settings: Settings) -> Iterator[list[CaseResult]]:
-    """The results of cases, in their order; while this lasts, their snapshots are there.
+    """The results of cases, in their order; the snapshots exist until the context ends.
 
     Raises:
         SpecError: a program is not there, or an option is not possible.
@@ -115,16 +115,22 @@ def run_cases(cases: Sequence[Case], settings: Settings) -> Iterator[list[CaseRe
             _prepare(case, directory / str(number), settings)
             for number, case in enumerate(cases)
         ]  # fmt: skip
-        results = {one.case.name: _find(one, settings) for one in prepared}
-        unknown = [one for one in prepared if results[one.case.name] is None]
+        results = {
+            prepared_case.case.name: _find(prepared_case, settings) for prepared_case in prepared
+        }
+        unknown = [
+            prepared_case for prepared_case in prepared if results[prepared_case.case.name] is None
+        ]
         began_ns = time.time_ns()
-        for one, run, output in _run_all(unknown, settings):
-            results[one.case.name] = _conclude(one, run, output, began_ns, settings)
+        for prepared_case, run, output in _run_all(unknown, settings):
+            results[prepared_case.case.name] = _conclude(
+                prepared_case, run, output, began_ns, settings
+            )
         yield [result for result in results.values() if result is not None]
 
 
 def _prepare(case: Case, directory: Path, settings: Settings) -> _Prepared:
-    """Checks all that can be known to be wrong; says of which scenario it is."""
+    """Checks a case before anything runs; errors name its scenario."""
     scenario = case.scenario
     python = settings.python or scenario.python
     numbers = scenario.ranks if isinstance(scenario.ranks, tuple) else (0,)
@@ -167,7 +173,7 @@ def _prepare(case: Case, directory: Path, settings: Settings) -> _Prepared:
 
 
 def _words(case: Case) -> tuple[str, ...]:
-    """What is run: the command, or what calls the function."""
+    """The command that is run, or the one that calls the function."""
     replay = case.replay
     if replay is None or replay.function is None:
         return case.command
@@ -177,9 +183,11 @@ def _words(case: Case) -> tuple[str, ...]:
 
 
 def _find(prepared: _Prepared, settings: Settings) -> CaseResult | None:
-    kept = None if settings.cache is None else settings.cache.find(prepared.key)
+    cached = None if settings.cache is None else settings.cache.find(prepared.key)
     return (
-        None if kept is None else CaseResult(prepared.case, _total_bytes(prepared.job), None, kept)
+        None
+        if cached is None
+        else CaseResult(prepared.case, _total_bytes(prepared.job), None, cached)
     )
 
 
@@ -195,9 +203,9 @@ def _run_all(
     """
     alone = [case for case in cases if case.job.options.rank is None and not case.is_server]
     if alone:
-        snapshots = [one.directory / "run.pickle" for one in alone]
+        snapshots = [case.directory / "run.pickle" for case in alone]
         runs = ParallelRuns(
-            [one.job for one in alone], settings.on_progress, settings.on_failure, snapshots
+            [case.job for case in alone], settings.on_progress, settings.on_failure, snapshots
         )
         runs.run_all()
         if runs.was_interrupted:
@@ -213,14 +221,14 @@ def _run_all(
 
 
 def _run_server(prepared: _Prepared, settings: Settings) -> tuple[RunReport, str]:
-    """Starts the server on a port of its own, and sends it the requests."""
+    """Starts the server on a free port, and sends it the requests."""
     case, replay = prepared.case, prepared.case.replay
     if replay is None or replay.url is None:
         raise ValueError(f"{case.name} is no server")
-    told = {PORT_NAME: str(find_free_port())}
+    port_values = {PORT_NAME: str(find_free_port())}
     path = case.scenario.directory / replay.file
     service = Service(
-        Endpoint.parse(fill_in(replay.url, told)),
+        Endpoint.parse(fill_in(replay.url, port_values)),
         read_requests(path, replay.limit),
         path.parent,
         users=int(replay.users),
@@ -229,8 +237,8 @@ def _run_server(prepared: _Prepared, settings: Settings) -> tuple[RunReport, str
         timeout_s=replay.timeout_s,
         fields=replay.fields,
     )
-    words = [fill_in(word, told) for word in case.command]
-    variables = {name: fill_in(text, told) for name, text in case.env.items()}
+    words = [fill_in(word, port_values) for word in case.command]
+    variables = {name: fill_in(text, port_values) for name, text in case.env.items()}
     job = replace(
         prepared.job,
         program=resolve_program(words, prepared.job.program.python, case.scenario.directory),
@@ -269,7 +277,7 @@ def _run_ranks(prepared: _Prepared, settings: Settings) -> tuple[RunReport, str]
 def _conclude(
     prepared: _Prepared, report: RunReport, output: str, began_ns: int, settings: Settings
 ) -> CaseResult:
-    """What a run took; what can be relied on is kept."""
+    """The result of a run; a reliable one is stored in the cache."""
     measured = measure(
         report,
         [_explain(process.snapshot) for process in report.processes],
@@ -280,13 +288,13 @@ def _conclude(
     warnings = report.warnings
     if stop is not None and stop.kind is StepKind.INFERENCE:
         warnings += (describe_stop(stop),)
-    kept = Kept(measured, warnings, report.program.wall_s)
+    result = CaseFigures(measured, warnings, report.program.wall_s)
     if settings.cache is not None and measured and report.verdict is Verdict.FITS:
         inputs = read_inputs(prepared.notes)
         digests = None if inputs is None else digest_inputs(inputs, began_ns)
         if digests is not None:
-            settings.cache.keep(prepared.key, kept, digests)
-    return CaseResult(prepared.case, _total_bytes(prepared.job), report, kept, output)
+            settings.cache.keep(prepared.key, result, digests)
+    return CaseResult(prepared.case, _total_bytes(prepared.job), report, result, output)
 
 
 def _explain(snapshot: str | None) -> SnapshotReport | None:
@@ -297,17 +305,17 @@ def _explain(snapshot: str | None) -> SnapshotReport | None:
 
 
 def _key(prepared: _Prepared, rank: int | None) -> Key:
-    """What the figures of a run hold for."""
+    """The conditions under which the figures of a run were measured."""
     job, case = prepared.job, prepared.case
     environment = os.environ | dict(case.env)
-    told = (environment.get(name) for name in _ALLOCATOR_VARIABLES)
+    settings = (environment.get(name) for name in _ALLOCATOR_VARIABLES)
     world_size = case.scenario.world_size
     return Key(
         torch=job.build.version,
         cuda=job.build.cuda,
         gpu="unlimited" if job.device.is_unlimited else job.device.gpu.slug,
         ullage=__version__,
-        allocator=case.scenario.alloc_conf or next(filter(None, told), ""),
+        allocator=case.scenario.alloc_conf or next(filter(None, settings), ""),
         command=case.text,
         ranks="" if world_size is None or rank is None else f"rank {rank} of {world_size}",
     )

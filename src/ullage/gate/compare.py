@@ -1,4 +1,4 @@
-"""A run beside its lock and its budget: what is broken, and what changed.
+"""Compares a run with its lock and its budget: what is violated, and what changed.
 
 found = compare("train", measured.entry, locked, budget, tolerance, total_bytes)
 found.is_kept, [one.text for one in found.broken]
@@ -21,7 +21,7 @@ _TOLD_SHARE = 0.05
 
 
 class Rule(enum.Enum):
-    """What a level is held against."""
+    """What a level is compared with."""
 
     LOCK = "lock"
     BUDGET = "budget"
@@ -29,7 +29,7 @@ class Rule(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One level held against one rule.
+    """One level compared with one limit.
 
     Attributes:
         name: of the level: "allocated", "reserved", "used", "headroom" or "growth per step".
@@ -54,7 +54,7 @@ HEADROOM, GROWTH = "headroom", "growth per step"
 
 
 class Changed(NamedTuple):
-    """An owner with what it held when locked and what it holds now."""
+    """An owner with its bytes when locked and now."""
 
     name: str
     before_bytes: int
@@ -62,13 +62,13 @@ class Changed(NamedTuple):
 
     @property
     def changed_bytes(self) -> int:
-        """More now: positive."""
+        """The difference; positive where it is more now."""
         return self.after_bytes - self.before_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Who holds more or less at the peak than when it was locked, the largest change first.
+    """The owners whose bytes at the peak changed since the lock, the largest change first.
 
     Attributes:
         categories: every one that changed.
@@ -86,7 +86,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One device of a case beside its lock and its budget.
+    """One device of a case compared with its lock and its budget.
 
     Attributes:
         name: of the entry in the lock, such as "train/batch=8".
@@ -106,12 +106,12 @@ class Comparison:
 
     @property
     def broken(self) -> tuple[Judgement, ...]:
-        """What is not kept."""
+        """The checks that fail."""
         return tuple(judgement for judgement in self.judgements if not judgement.is_kept)
 
     @property
     def is_kept(self) -> bool:
-        """Whether nothing is broken."""
+        """Whether every check passes."""
         return not self.broken
 
 
@@ -124,7 +124,7 @@ def compare(
     tolerance: Amount | None,
     total_bytes: int | None,
 ) -> Comparison:
-    """Holds what a device took against its lock, if it has one, and its budget.
+    """Compares the figures of a device with its lock, if it has one, and its budget.
 
     total_bytes: of the device; None where it never runs out.
     """
@@ -137,13 +137,13 @@ def compare(
         Changes() if locked is None else find_changes(locked, entry),
         is_less=locked is not None
         and allowed is not None
-        and any(_levels(locked.peaks)[one] - level > getattr(allowed, f"{one}_bytes")
-                for one, level in _levels(entry.peaks).items()),
+        and any(_levels(locked.peaks)[level_name] - level > getattr(allowed, f"{level_name}_bytes")
+                for level_name, level in _levels(entry.peaks).items()),
     )  # fmt: skip
 
 
 def _levels(peaks: Peaks) -> dict[str, int]:
-    """The levels that are judged, by name."""
+    """The levels that are compared, by name."""
     return {
         "allocated": peaks.allocated_bytes,
         "reserved": peaks.reserved_bytes,
@@ -174,7 +174,7 @@ def _judge_lock(entry: Entry, locked: Entry, allowed: Allowed) -> Iterator[Judge
 
 
 def find_changes(before: Entry, after: Entry) -> Changes:
-    """What two entries differ in."""
+    """The differences between two entries."""
     categories = _compare(before.categories, after.categories)
     modules, places = (
         _of_some_size(_compare(*sides))
@@ -185,7 +185,7 @@ def find_changes(before: Entry, after: Entry) -> Changes:
 
 
 def _compare(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[Changed, ...]:
-    """Every owner whose bytes changed, what grew first and most."""
+    """Every owner whose bytes changed, the largest growth first."""
     names = dict.fromkeys((*after, *before))
     rows = [Changed(name, before.get(name, 0), after.get(name, 0)) for name in names]
     changed = [row for row in rows if row.changed_bytes]

@@ -60,21 +60,21 @@ class Configuration:
 
     @property
     def lock_path(self) -> Path:
-        """Where the lock is: beside it."""
+        """The lock file: next to the configuration."""
         return self.path.with_name(LOCK_NAME)
 
 
-def load_configuration(start: Path, named: Path | None = None) -> Configuration:
+def load_configuration(start: Path, path: Path | None = None) -> Configuration:
     """The configuration of a directory, or of the nearest one above that has one.
 
     Args:
         start: where the search begins.
-        named: a file to read instead.
+        path: a file to read instead.
 
     Raises:
         SpecError: there is none, or something in it is wrong.
     """
-    source, table = _read(named) if named is not None else _find(start.absolute())
+    source, table = _read(path) if path is not None else _find(start.absolute())
     top = Section(source, (), table)
     scenarios = {
         name: _parse_scenario(name, top_table, source)
@@ -105,7 +105,7 @@ def _find(start: Path) -> tuple[Source, Mapping[str, Any]]:
 
 
 def _has_table(project: Path) -> bool:
-    """Whether a pyproject.toml has a table of ours; one that cannot be read, and may, has."""
+    """Whether a pyproject.toml has our table; True where it cannot be parsed and might have it."""
     try:
         content = project.read_bytes()
     except OSError:
@@ -144,7 +144,7 @@ def _read(path: Path) -> tuple[Source, Mapping[str, Any]]:
 
 
 def _explain_syntax(message: str) -> str:
-    """What tomllib found; a table that is there twice is a scenario that is."""
+    """Explains the error of tomllib; a repeated table is a repeated scenario."""
     twice = re.search(r"Cannot declare \((?:.*?, )?'scenario', '([^']+)'\) twice", message)
     if twice is None:
         return message
@@ -257,7 +257,7 @@ def _options(section: Section) -> dict[str, Any]:
 
 def _matrix(section: Section) -> dict[str, tuple[str, ...]]:
     inner = section.inner("matrix")
-    found: dict[str, tuple[str, ...]] = {}
+    choices: dict[str, tuple[str, ...]] = {}
     for name in list(inner.names):
         values = inner.words(name)
         if not isinstance(values, list) or not values:
@@ -265,8 +265,8 @@ def _matrix(section: Section) -> dict[str, tuple[str, ...]]:
         twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:
             raise inner.error(name, f"has {twice!r} twice; give each value once")
-        found[name] = tuple(values)
-    return found
+        choices[name] = tuple(values)
+    return choices
 
 
 def _limits(section: Section) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def _amount(section: Section, key: str) -> Amount | None:
 
 
 def _checked(scenario: Scenario, section: Section) -> Scenario:
-    """The scenario itself, if it has what it needs and nothing in it contradicts the rest."""
+    """The scenario, checked for missing and contradictory settings."""
     if not scenario.command and scenario.replay is None:
         raise section.error("command", 'is missing; write what to run: command = "train.py"')
     matrix = dict(scenario.matrix)
@@ -306,9 +306,9 @@ def _checked(scenario: Scenario, section: Section) -> Scenario:
         if scenario.gpus:
             raise section.error(GPU, "and matrix.gpu are both there; keep one of them")
         scenario = replace(scenario, gpus=matrix.pop(GPU), matrix=matrix)
-    asked = scenario.replay
+    replay = scenario.replay
     texts = (*scenario.command, *scenario.env.values(),
-             *((asked.file, asked.users) if asked is not None else ()))  # fmt: skip
+             *((replay.file, replay.users) if replay is not None else ()))  # fmt: skip
     used = {name for text in texts for name in variables_in(text)}
     for name in matrix:
         if name not in used:
@@ -325,23 +325,23 @@ def _checked(scenario: Scenario, section: Section) -> Scenario:
 
 
 def _choose_device(scenario: Scenario, gpu: str | None, section: Section) -> PhantomDevice:
-    """The device of a case; what is wrong with it is told at its key."""
-    told: dict[str, Any] = {}
+    """The device of a case; an error names the key that causes it."""
+    options: dict[str, Any] = {}
     for key, value in (
         (GPU, gpu),
         ("memory", scenario.memory),
         ("capability", scenario.capability),
     ):
-        told[key] = value
+        options[key] = value
         try:
-            device = choose_device(**told)
+            device = choose_device(**options)
         except SpecError as error:
             raise section.error(key, f": {error}") from None
     return device
 
 
 def _check_budget(budget: Budget, device: PhantomDevice, section: Section) -> None:
-    """Refuses what no run could break, or none could keep."""
+    """Refuses budgets that every run meets, or that none can."""
     if budget.headroom is not None and device.is_unlimited:
         raise section.error(
             "budget", 'asks for headroom on no GPU; name one, such as: gpu = "h100-80gb"'

@@ -1,4 +1,4 @@
-"""What a run depends on beside the files that it reads: one digest of all of it.
+"""What a run depends on besides the files that it reads, as one digest.
 
     digest_case(case, device, build, environment)
 
@@ -43,7 +43,7 @@ _ASK = "import json, sys; print(json.dumps([sys.version, sys.executable, sys.pat
 
 
 def digest_case(case: Case, program: UserProgram, device: PhantomDevice, build: TorchBuild) -> str:
-    """A digest of all that is known before a case is run.
+    """A digest of everything that is known before a case is run.
 
     Raises:
         EnvironmentProblem: its interpreter does not run.
@@ -72,16 +72,19 @@ def digest_case(case: Case, program: UserProgram, device: PhantomDevice, build: 
 
 
 def _requests(case: Case) -> Iterator[tuple[str, str]]:
-    """The files that requests come from, which the program itself need not read."""
+    """The files with the requests, which the program itself may not read."""
     if case.replay is not None:
         path = case.scenario.directory / case.replay.file
         requests = read_requests(path, case.replay.limit)
-        for one in {path, *(one for request in requests for one in audio_of(request, path.parent))}:
-            yield str(one), digest_file(str(one))
+        for file in {
+            path,
+            *(file for request in requests for file in audio_of(request, path.parent)),
+        }:
+            yield str(file), digest_file(str(file))
 
 
 def _lasting(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The variables that a result may hang on."""
+    """The environment variables that a result may depend on."""
     for name, value in environment.items():
         if name not in _PASSING and not name.startswith(_PASSING_PREFIXES):
             yield name, value
@@ -89,7 +92,7 @@ def _lasting(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def _digest_ullage() -> str:
-    """Every module of this ullage, and the phantom."""
+    """Every module of this ullage, and the phantom library."""
     package = Path(__file__).parent.parent
     digest = hashlib.sha256(__version__.encode())
     for path in sorted((*package.rglob("*.py"), *package.glob("native/lib/*.so*"))):
@@ -100,7 +103,7 @@ def _digest_ullage() -> str:
 
 @functools.cache
 def _digest_interpreter(python: str, directory: str, module_path: str) -> str:
-    """The interpreter and all that is installed for it, as it says itself in that directory."""
+    """The interpreter and the distributions installed for it, as it reports when run there."""
     try:
         answer = subprocess.run(
             [python, "-c", _ASK], capture_output=True, text=True, timeout=60, check=True,
@@ -123,6 +126,6 @@ def _digest_interpreter(python: str, directory: str, module_path: str) -> str:
 
 
 def _installed(directory: Path) -> Iterator[Path]:
-    """What says that a distribution is installed, and what puts others on the module path."""
+    """The metadata of installed distributions, and the files that extend the module path."""
     for pattern in ("*.dist-info", "*.egg-info", "*.egg-link", "*.pth"):
         yield from directory.glob(pattern)

@@ -1,4 +1,4 @@
-"""What a run took, as an entry of the lock: peaks, growth, and who held what at the peak.
+"""The figures of a run as entries of the lock: peaks, growth, and the owners at the peak.
 
 measured = measure(run.report, snapshots, key_of)
 measured["rank=3"].entry.peaks.allocated_bytes
@@ -33,7 +33,7 @@ MIN_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one device took.
+    """The figures of one device.
 
     Attributes:
         entry: as the lock has it.
@@ -52,7 +52,7 @@ def measure(
     key_of: Callable[[int | None], Key],
     project: str = "",
 ) -> dict[str, Measured]:
-    """What each device took, by what tells it from the others; "" where it is the only one.
+    """The figures of each device, by rank and index; "" where it is the only one.
 
     Args:
         report: of a run that went through.
@@ -61,19 +61,19 @@ def measure(
         project: the name of the program's directory, which goes before no file's name.
     """
     pairs = list(_pairs(report))
-    found: dict[str, Measured] = {}
+    figures: dict[str, Measured] = {}
     for process, device in pairs:
         number = report.processes.index(process)
         snapshot = snapshots[number] if number < len(snapshots) else None
         name, copies = _name(device, pairs), 1
-        while name in found:  # two processes on one device
+        while name in figures:  # two processes on one device
             copies += 1
             name = ",".join(filter(None, (_name(device, pairs), f"process={copies}")))
         measured = _measure(device, report, snapshot, key_of(device.rank), project)
-        found[name] = replace(
+        figures[name] = replace(
             measured, snapshot=None if process.snapshot is None else Path(process.snapshot)
         )
-    return found
+    return figures
 
 
 def _pairs(report: RunReport) -> Iterator[tuple[Process, DeviceReport]]:
@@ -88,11 +88,11 @@ def _pairs(report: RunReport) -> Iterator[tuple[Process, DeviceReport]]:
 
 
 def _name(device: DeviceReport, pairs: Sequence[tuple[Process, DeviceReport]]) -> str:
-    """Rank and device, as far as they differ."""
+    """Rank and device index, where they differ."""
     parts = []
-    if len({one.rank for _, one in pairs}) > 1:
+    if len({other.rank for _, other in pairs}) > 1:
         parts.append(f"rank={device.rank}")
-    alike = {one.totals.index for _, one in pairs if one.rank == device.rank}
+    alike = {other.totals.index for _, other in pairs if other.rank == device.rank}
     if len(alike) > 1:
         parts.append(f"device={device.totals.index}")
     return ",".join(parts)
@@ -107,8 +107,8 @@ def _measure(
 ) -> Measured:
     totals, basis = device.totals, report.allocator_basis
     least = _LISTED_SHARE * totals.peak_allocated_bytes
-    seen = None if snapshot is None else _seen(snapshot, totals.index)
-    places, lines = _places(seen, project)
+    peak = None if snapshot is None else _seen(snapshot, totals.index)
+    places, lines = _places(peak, project)
     modules = {
         OUTSIDE if share.path is None else share.path: share.size_bytes
         for share in merge_numbered(device.modules_at_peak)
@@ -124,8 +124,8 @@ def _measure(
         ),
         basis=basis.kind,
         assumed=_assumed(basis),
-        moment="" if seen is None else seen.course.describe(seen.peak_event),
-        growth_bytes=None if seen is None else _growth(seen),
+        moment="" if peak is None else peak.course.describe(peak.peak_event),
+        growth_bytes=None if peak is None else _growth(peak),
         categories={
             category.value: size for category, size in device.at_peak.by_category.items() if size
         },
@@ -137,13 +137,13 @@ def _measure(
 
 
 def _assumed(basis: Basis) -> tuple[str, ...]:
-    """What was assumed, without the sizes that follow it and that a lock has no use for."""
-    told = (
+    """The assumptions, without their sizes, which a lock does not need."""
+    texts = (
         assumption.what.partition(";")[0]
         for assumption in basis.assumptions
         if not assumption.is_note
     )
-    return tuple(sorted(set(told)))
+    return tuple(sorted(set(texts)))
 
 
 def _seen(snapshot: SnapshotReport, index: int) -> DeviceSnapshot | None:
@@ -153,7 +153,7 @@ def _seen(snapshot: SnapshotReport, index: int) -> DeviceSnapshot | None:
 def _places(
     device_snapshot: DeviceSnapshot | None, project: str
 ) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-    """What each function allocated of what is live at the peak, and at which lines."""
+    """The bytes live at the peak by allocating function, with the lines."""
     sizes: dict[str, int] = {}
     lines: dict[str, dict[int, None]] = {}
     for share in (
@@ -169,7 +169,7 @@ def _places(
 
 
 def _growth(device_snapshot: DeviceSnapshot) -> int | None:
-    """By how much more is held after each step; None where the steps are too few, or not known.
+    """The growth of live bytes per step; None where the steps are too few or unknown.
 
     What is held after a step follows the size of its batch, so the least of the first half of the
     steps is compared with the least of the second half. What one step in many adds counts in part.
@@ -180,10 +180,10 @@ def _growth(device_snapshot: DeviceSnapshot) -> int | None:
     course = device_snapshot.course
     if course.source is not StepSource.RECORD or course.num_steps < MIN_STEPS:
         return None
-    held = device_snapshot.levels.requested_bytes[course.step_ends][1:]
-    half = len(held) // 2
-    first, second = held[:half], held[len(held) - half :]
-    begin, end = int(first.argmin()), len(held) - half + int(second.argmin())
+    levels = device_snapshot.levels.requested_bytes[course.step_ends][1:]
+    half = len(levels) // 2
+    first, second = levels[:half], levels[len(levels) - half :]
+    begin, end = int(first.argmin()), len(levels) - half + int(second.argmin())
     distance = end - begin
     if course.requests:
         ends = np.sort([request.end for request in course.requests])

@@ -36,7 +36,7 @@ _OURS = frozenset({_CACHE_TAG, ".ullage_cache", LOCK_NAME})
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The paths that a run read, listed, and looked for modules in."""
+    """The paths that a run read, listed, and searched for modules."""
 
     files: frozenset[str]
     lists: frozenset[str]
@@ -45,19 +45,23 @@ class Inputs:
 
 def read_inputs(notes: Path) -> Inputs | None:
     """What the processes of a run noted; None where they noted nothing, as without Python."""
-    found: dict[str, set[str]] = {READ: set(), WRITE: set(), LIST: set(), IMPORT: set()}
+    paths_by_kind: dict[str, set[str]] = {READ: set(), WRITE: set(), LIST: set(), IMPORT: set()}
     paths = list(notes.iterdir())
     for path in paths:
         for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
             kind, name = json.loads(line)
-            found[kind].add(_source(name) if kind == READ else name)
+            paths_by_kind[kind].add(_source(name) if kind == READ else name)
     if not paths:
         return None
-    return Inputs(frozenset(found[READ]), frozenset(found[LIST]), frozenset(found[IMPORT]))
+    return Inputs(
+        frozenset(paths_by_kind[READ]),
+        frozenset(paths_by_kind[LIST]),
+        frozenset(paths_by_kind[IMPORT]),
+    )
 
 
 def _source(path: str) -> str:
-    """The file that a compiled one was made of; without it the compiled one."""
+    """The source of a compiled module, or the compiled file where there is no source."""
     directory, name = os.path.split(path)
     parent, tag = os.path.split(directory)
     if tag != _CACHE_TAG:
@@ -79,14 +83,14 @@ def digest_inputs(inputs: Inputs, began_ns: int) -> dict[str, str] | None:
 
 
 def is_unchanged(digests: Mapping[str, str]) -> bool:
-    """Whether every path is what it was."""
+    """Whether no path has changed."""
     digest = {READ: digest_file, LIST: _digest_list, IMPORT: _digest_modules}
     parts = ((key.partition(" "), known) for key, known in digests.items())
     return all(kind in digest and digest[kind](path) == known for (kind, _, path), known in parts)
 
 
 def digest_files(directory: Path, patterns: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Each file that a pattern such as "data/*.bin" names, with its digest."""
+    """Each file that matches a pattern such as "data/*.bin", with its digest."""
     for pattern in patterns:
         for path in sorted(directory.glob(pattern)):
             if path.is_file():
@@ -101,7 +105,7 @@ def _changed_ns(path: str) -> int:
 
 
 def digest_file(path: str) -> str:
-    """A digest of what a file holds; of a large one, of its size and time."""
+    """A digest of the content of a file; of a large one, of its size and time."""
     try:
         status = Path(path).stat()
         if not stat.S_ISREG(status.st_mode):
@@ -119,7 +123,7 @@ def _digest_list(path: str) -> str:
 
 
 def _digest_modules(path: str) -> str:
-    """What an import may find there; the program's own compiled files are none."""
+    """The entries that an import may find there, without the program's own compiled files."""
     return _digest_names(path, _may_be_module)
 
 

@@ -1,4 +1,4 @@
-"""The lock file: what each scenario, and each marked test, took when it was locked.
+"""The lock file: the memory of each scenario, and of each marked test, when it was locked.
 
     lock = read_lock(Path("ullage.lock"))
     lock.scenarios["train"].peaks.allocated_bytes
@@ -38,7 +38,7 @@ _SCENARIO, _TEST = "scenario", "test"
 
 
 class Peaks(NamedTuple):
-    """The highest of four levels on one device, in bytes; each holds the one before."""
+    """The peaks of four levels on one device, in bytes; each includes the one before."""
 
     requested_bytes: int
     allocated_bytes: int
@@ -48,7 +48,7 @@ class Peaks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What the figures of an entry hold for; a text that does not apply is empty.
+    """The conditions under which an entry was measured; a text that does not apply is empty.
 
     Attributes:
         command: as it is written in the configuration, variables filled in.
@@ -69,7 +69,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one device took.
+    """The figures of one device.
 
     Attributes:
         key: what that holds for.
@@ -104,11 +104,11 @@ class Lock:
     tests: Mapping[str, Entry] = field(default_factory=dict)
 
     def with_scenarios(self, entries: Mapping[str, Entry | None]) -> Lock:
-        """The same with these entries of scenarios changed; None takes one out."""
+        """The lock with these entries of scenarios changed; None removes one."""
         return replace(self, scenarios=_changed(self.scenarios, entries))
 
     def with_tests(self, entries: Mapping[str, Entry | None]) -> Lock:
-        """The same with these entries of tests changed; None takes one out."""
+        """The lock with these entries of tests changed; None removes one."""
         return replace(self, tests=_changed(self.tests, entries))
 
 
@@ -153,7 +153,10 @@ def parse_lock(text: str, name: str = LOCK_NAME) -> Lock:
     tables = {kind: _table(document.pop(kind, {}), name, kind) for kind in (_SCENARIO, _TEST)}
     _refuse_rest(document, name, "the file")
     scenarios, tests = (
-        {one: _parse_entry(table, name, f"{kind} {one!r}") for one, table in entries.items()}
+        {
+            entry_name: _parse_entry(table, name, f"{kind} {entry_name!r}")
+            for entry_name, table in entries.items()
+        }
         for kind, entries in tables.items()
     )
     return Lock(scenarios, tests)
@@ -170,13 +173,13 @@ def render_lock(lock: Lock) -> str:
 
 
 def _order(name: str) -> list[str]:
-    """By which names are sorted: batch=8 before batch=16."""
+    """The sort key of a name: batch=8 before batch=16."""
     parts = re.split(r"([0-9]+)", name)
     return [part.zfill(_DIGITS) if part.isdecimal() else part for part in parts]
 
 
 def change_lock(path: Path, change: Callable[[Lock], Lock]) -> Lock:
-    """Reads a lock file, changes it and writes it, while nobody else does; returns what it is now.
+    """Reads a lock file, changes it and writes it, under a file lock; returns the new lock.
 
     The file appears whole or stays what it was; a change that changes nothing leaves it alone.
 
@@ -199,7 +202,7 @@ def change_lock(path: Path, change: Callable[[Lock], Lock]) -> Lock:
 
 @contextmanager
 def _held(directory: Path) -> Iterator[None]:
-    """While this lasts, no other process changes a lock file there."""
+    """Holds a file lock: no other process changes the lock file there."""
     number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(number, fcntl.LOCK_EX)
@@ -212,7 +215,7 @@ _REMEDY = "restore it from git, or remove it and run `ullage lock`"
 
 
 def _entry_table(entry: Entry) -> Table:
-    """An entry as it is written: what is empty is left out."""
+    """An entry as it is written, without its empty fields."""
     key = {name: text for name, text in _texts(entry.key).items() if text}
     table: dict[str, Plain | Table] = {**key, "basis": entry.basis.value}
     if entry.assumed:
@@ -227,7 +230,7 @@ def _entry_table(entry: Entry) -> Table:
     for name in _SIZES:
         sizes: Mapping[str, int] = getattr(entry, name)
         if sizes:
-            table[name] = {size: sizes[size] for size in sorted(sizes)}
+            table[name] = dict(sorted(sizes.items()))
     return table
 
 
@@ -246,8 +249,8 @@ def _parse_entry(table: Any, name: str, which: str) -> Entry:  # noqa: ANN401 - 
     def take(key: str, kind: type, default: object = None) -> Any:  # noqa: ANN401 - parsed TOML
         value = rest.pop(key, default)
         if not isinstance(value, kind) or isinstance(value, bool):
-            found = "is missing" if value is None else f"is {show_value(value)}"
-            raise SpecError(f"{name}: {key} of {which} {found}; {_REMEDY}")
+            problem = "is missing" if value is None else f"is {show_value(value)}"
+            raise SpecError(f"{name}: {key} of {which} {problem}; {_REMEDY}")
         return value
 
     def take_size(key: str) -> int:
@@ -258,17 +261,19 @@ def _parse_entry(table: Any, name: str, which: str) -> Entry:  # noqa: ANN401 - 
     basis = take("basis", str)
     if basis not in {kind.value for kind in BasisKind}:
         raise SpecError(f"{name}: basis of {which} is {basis!r}; {_REMEDY}")
-    lists = {one: take(one, list, []) for one in ("assumed", "findings")}
+    lists = {list_name: take(list_name, list, []) for list_name in ("assumed", "findings")}
     peaks = Peaks(*(take_size(f"peak_{field}") for field in Peaks._fields))
     moment = take("peak_at", str, "")
     growth = take("growth_bytes_per_step", int, 0) if "growth_bytes_per_step" in rest else None
-    sizes = {one: take(one, dict, {}) for one in _SIZES}
+    sizes = {table_name: take(table_name, dict, {}) for table_name in _SIZES}
     _refuse_rest(rest, name, which)
     _check_members(lists, str, name, which)
-    _check_members({one: list(table.values()) for one, table in sizes.items()}, int, name, which)
-    for one, table_of in sizes.items():
+    _check_members(
+        {table_name: list(table.values()) for table_name, table in sizes.items()}, int, name, which
+    )
+    for table_name, table_of in sizes.items():
         for owner, size in table_of.items():
-            _size(size, name, f"{one}.{owner} of {which}")
+            _size(size, name, f"{table_name}.{owner} of {which}")
     return Entry(
         key, peaks, BasisKind(basis), tuple(lists["assumed"]), moment, growth,
         findings=tuple(lists["findings"]), **sizes,
@@ -276,7 +281,7 @@ def _parse_entry(table: Any, name: str, which: str) -> Entry:  # noqa: ANN401 - 
 
 
 def _size(value: int, name: str, which: str) -> int:
-    """A number of bytes that something can take."""
+    """Checks that a value is a possible number of bytes."""
     if value < 0:
         raise SpecError(f"{name}: {which} is {value} bytes; expected 0 or more; {_REMEDY}")
     return value

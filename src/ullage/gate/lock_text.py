@@ -58,7 +58,7 @@ def _value_lines(key: str, value: Plain) -> Iterator[str]:
         yield line
         return
     yield f"{_key(key)} = ["
-    yield from (f"  {_text(one)}," for one in value)
+    yield from (f"  {_text(text)}," for text in value)
     yield "]"
 
 

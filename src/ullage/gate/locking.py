@@ -1,6 +1,6 @@
-"""Writes what cases took into the lock file, and says what became of the entries.
+"""Writes the figures of cases into the lock file, and reports which entries changed.
 
-report = write_entries(path, judged, renewed={"train"}, gone=())
+report = write_entries(path, judged, renewed={"train"}, obsolete=())
 report.written, report.left
 """
 
@@ -17,7 +17,7 @@ from ullage.gate.verdicts import Judged, exit_code_of
 
 @dataclass(frozen=True, slots=True)
 class LockReport:
-    """What became of the entries of a lock file.
+    """The changes to the entries of a lock file.
 
     Attributes:
         path: of the file.
@@ -35,8 +35,8 @@ class LockReport:
 
     @property
     def refused(self) -> tuple[Judged, ...]:
-        """The cases that did not go through, and whose entries stay as they were."""
-        return tuple(one for one in self.judged if not one.state.is_lockable)
+        """The cases that did not end normally, and whose entries are unchanged."""
+        return tuple(case for case in self.judged if not case.state.is_lockable)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -45,9 +45,9 @@ class LockReport:
 
 
 def write_entries(
-    path: Path, judged: Sequence[Judged], renewed: Collection[str], gone: Sequence[str]
+    path: Path, judged: Sequence[Judged], renewed: Collection[str], obsolete: Sequence[str]
 ) -> LockReport:
-    """Writes an entry for each device of each case that went through.
+    """Writes an entry for each device of each case that ended normally.
 
     Args:
         path: of the lock file.
@@ -61,27 +61,27 @@ def write_entries(
     before: list[Lock] = []
 
     def change(lock: Lock) -> Lock:
-        """Of the lock as it is now, which another may have changed since it was read."""
+        """Changes the lock as it is now: another process may have changed it since it was read."""
         before.append(lock)
-        return lock.with_scenarios(dict.fromkeys(gone) | dict(_entries(lock, judged, renewed)))
+        return lock.with_scenarios(dict.fromkeys(obsolete) | dict(_entries(lock, judged, renewed)))
 
     after = change_lock(path, change).scenarios
     known = before[0].scenarios
-    found = {comparison.name: comparison.entry for case in judged if case.state.is_lockable
+    entries = {comparison.name: comparison.entry for case in judged if case.state.is_lockable
              for comparison in case.comparisons}  # fmt: skip
     return LockReport(
         path=path,
         judged=tuple(judged),
         written=tuple(name for name, entry in after.items() if known.get(name) != entry),
         removed=tuple(name for name in known if name not in after),
-        left=tuple(name for name, entry in found.items() if after[name].peaks != entry.peaks),
+        left=tuple(name for name, entry in entries.items() if after[name].peaks != entry.peaks),
     )
 
 
 def _entries(
     lock: Lock, judged: Sequence[Judged], renewed: Collection[str]
 ) -> Iterator[tuple[str, Entry | None]]:
-    """What is to be changed; None removes an entry."""
+    """The changes; None removes an entry."""
     for case in judged:
         if not case.state.is_lockable:
             continue

@@ -1,4 +1,4 @@
-"""Which cases a name on the command line means.
+"""Which cases a name on the command line selects.
 
 select(["train/batch=8", "train/batch=16", "eval"], ["train"])      # both of train
 """
@@ -13,36 +13,35 @@ from fnmatch import translate
 from ullage.errors import SpecError
 
 
-def select(names: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
-    """The names that are meant, in their order: those of a scenario, of one of its cases, or of a
-    pattern with * or ?.
+def select(names: Sequence[str], selectors: Sequence[str]) -> tuple[str, ...]:
+    """The selected names, in order. A selector is a scenario, a case, or a pattern with * or ?.
 
     Raises:
-        SpecError: one of them means nothing.
+        SpecError: a selector matches no name.
     """
-    patterns = [re.compile(translate(_without_sets(one))) for one in wanted]
-    for one, pattern in zip(wanted, patterns, strict=True):
-        if not any(_is_meant(name, one, pattern) for name in names):
+    patterns = [re.compile(translate(_without_sets(selector))) for selector in selectors]
+    for selector, pattern in zip(selectors, patterns, strict=True):
+        if not any(_is_meant(name, selector, pattern) for name in names):
             known = list(dict.fromkeys(name.partition("/")[0] for name in names))
-            close = get_close_matches(one, [*known, *names], n=1)
+            close = get_close_matches(selector, [*known, *names], n=1)
             meant = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(known)}"
-            raise SpecError(f"there is no scenario {one!r}; {meant}")
+            raise SpecError(f"there is no scenario {selector!r}; {meant}")
     return tuple(
         name
         for name in names
-        if any(_is_meant(name, *pair) for pair in zip(wanted, patterns, strict=True))
+        if any(_is_meant(name, *pair) for pair in zip(selectors, patterns, strict=True))
     )
 
 
 def is_of(name: str, case: str) -> bool:
-    """Whether the entry of a lock is of a case, or of a scenario, of that name."""
+    """Whether a lock entry belongs to the case or scenario of that name."""
     return name == case or name.startswith((f"{case}/", f"{case},"))
 
 
-def _is_meant(name: str, wanted: str, pattern: re.Pattern[str]) -> bool:
-    return is_of(name, wanted) or pattern.match(name) is not None
+def _is_meant(name: str, selector: str, pattern: re.Pattern[str]) -> bool:
+    return is_of(name, selector) or pattern.match(name) is not None
 
 
 def _without_sets(text: str) -> str:
-    """A bracket in a name stands for itself."""
+    """A bracket in a name is literal."""
     return text.replace("[", "[[]")

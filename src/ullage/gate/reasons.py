@@ -1,10 +1,11 @@
-"""Why a scenario takes more than it did: the likely causes, the most telling first.
+"""Why a scenario needs more memory than before: the likely causes, the most important first.
 
     find_reasons(comparison, measured, diff)
     ["torch 2.14.0 to 2.15.0: the lock holds for another", "+1.31 GiB: activations at model.py:70"]
 
-Where the run that was locked is at hand, `ullage diff` of both says why. Elsewhere the lock alone
-speaks: what it holds for, what is found now and was not, and the function that allocated more.
+Where the snapshot of the locked run is available, `ullage diff` of both runs gives the causes.
+Elsewhere they come from the lock alone: changed versions, new findings, and the function that
+allocated more.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ def find_reasons(
         lines: of each place, in its file as it is now.
         diff: of the run that was locked and this one; None where one of them is not here.
     """
-    found = [*_other_keys(comparison)]
+    reasons = [*_other_keys(comparison)]
     if diff is not None:
-        found += [
+        reasons += [
             f"{signed(cause.changed_bytes)}: {cause.text}" if cause.changed_bytes else cause.text
             for cause in diff.causes
         ]
     else:
-        found += _from_lock(comparison, lines)
-    return tuple(found[:_MOST])
+        reasons += _from_lock(comparison, lines)
+    return tuple(reasons[:_MOST])
 
 
 def _other_keys(comparison: Comparison) -> Iterator[str]:
@@ -60,5 +61,5 @@ def name_place(place: Changed, lines: Mapping[str, tuple[int, ...]]) -> str:
     """A place with its lines as they are now: "model.py:70,74 in forward"."""
     numbers = lines.get(place.name, ())
     file, _, function = place.name.partition(" in ")
-    shown = ",".join(map(str, numbers[:3])) + ("..." if len(numbers) > 3 else "")
-    return f"{file}:{shown} in {function}" if numbers else place.name
+    line_list = ",".join(map(str, numbers[:3])) + ("..." if len(numbers) > 3 else "")
+    return f"{file}:{line_list} in {function}" if numbers else place.name

@@ -36,7 +36,7 @@ def read_replay(section: Section) -> Replay | None:
     if REQUESTS not in section.names:
         return None
     inner = section.inner(REQUESTS)
-    given = set(inner.names)
+    keys = set(inner.names)
     function, url = inner.text("function", "serve.py:handle"), inner.text("url", _EXAMPLE_URL)
     if (function is None) == (url is None):
         raise inner.error(
@@ -45,7 +45,7 @@ def read_replay(section: Section) -> Replay | None:
             f'url = "{_EXAMPLE_URL}" of the server that the command starts',
         )
     for key in _SERVER_ONLY:
-        if url is None and key in given:
+        if url is None and key in keys:
             raise inner.error(key, "is for a server, and a function is called; leave it out")
     file = inner.text("file", "requests.jsonl")
     if file is None:
@@ -81,7 +81,7 @@ def _fields(inner: Section) -> dict[str, Any]:
 
 
 def check_contradictions(section: Section, table: dict[str, Any], replay: Replay) -> None:
-    """Refuses what a scenario with requests cannot have beside them."""
+    """Refuses settings that a scenario with requests cannot have."""
     for key in ("steps", "world_size"):
         if key in table:
             raise section.error(
@@ -100,7 +100,7 @@ def check_contradictions(section: Section, table: dict[str, Any], replay: Replay
 
 
 def check_replay(case: Case, section: Section) -> None:
-    """Reads the requests of a case, and refuses what cannot be sent, or not there."""
+    """Reads the requests of a case, and refuses those that cannot be sent."""
     inner, replay = section.inner(REQUESTS), case.replay
     if replay is None:
         return
@@ -149,7 +149,7 @@ def _check_server(
 
 
 def _check_function(text: str, directory: Path, inner: Section) -> None:
-    """Refuses a function whose file is not there, or that its file does not define."""
+    """Refuses a function whose file is missing or does not define it."""
     match = _FUNCTION.fullmatch(text)
     if match is None:
         example = 'expected a file or module and a function, such as "serve.py:handle"'
@@ -175,12 +175,12 @@ def _check_function(text: str, directory: Path, inner: Section) -> None:
 
 def _names_in(tree: ast.Module) -> set[str]:
     """Every name that a module may define anywhere."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.Name):
-            found.add(node.id)
+            names.add(node.id)
         elif isinstance(node, ast.alias):
-            found.add((node.asname or node.name).partition(".")[0])
-    return found
+            names.add((node.asname or node.name).partition(".")[0])
+    return names

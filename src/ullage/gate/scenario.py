@@ -22,7 +22,7 @@ PORT_NAME = "port"
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A file of requests, and who answers them.
+    """A file of requests, and the function or server that answers them.
 
     Attributes:
         file: of a JSON object on each line; it and `users` may hold variables of the matrix.
@@ -50,7 +50,7 @@ class Replay:
         return replace(self, file=fill_in(self.file, values), users=fill_in(self.users, values))
 
     def describe(self, command: str) -> str:
-        """What is run, as the lock has it: "serve.py:handle < requests.jsonl, 8 users"."""
+        """The command in the lock: "serve.py:handle < requests.jsonl, 8 users"."""
         first = "" if self.limit is None else f", the first {self.limit}"
         many = "1 user" if self.users == "1" else f"{self.users} users"
         return f"{command or self.function} < {self.file}{first}, {many}"
@@ -58,23 +58,23 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A program, how it is run, and what it may take.
+    """A program, how it is run, and its memory budget.
 
     Attributes:
         name: by which it is called.
         line: of the configuration, where it begins.
         command: its words, as they would follow `ullage run --`; {NAME} is a variable's place.
-        gpus: of the catalogue, each a case of its own; none: an H100-80 that never runs out.
+        gpus: names of the catalogue, each a case of its own; none: an H100-80 without a limit.
         directory: where it runs.
         python: the interpreter; None is that of ullage.
         num_devices, world_size, local_world_size: as for `ullage.run`.
         ranks: those that are played, or "distinct"; empty where the program is no rank.
-        env: variables of the environment, beside those that are there.
+        env: environment variables, in addition to ullage's own environment.
         matrix: the values of each variable.
-        inputs: files that the result depends on beside those that Python is seen to read.
-        replay: requests that are replayed against it, if any.
+        inputs: files that the result depends on, besides those that Python reads.
+        replay: the requests that are sent to it, if any.
         timeout_s: how long a case may run before it is ended.
-        tolerance: by how much a peak may be above the lock; None is the default.
+        tolerance: the allowed increase of a peak over the lock; None: the default.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run of a scenario: its words and environment with the values of its variables in them."""
+    """One run of a scenario: its command and environment with the values of its variables."""
 
     name: str
     scenario: Scenario
@@ -117,7 +117,7 @@ class Case:
 
     @property
     def text(self) -> str:
-        """What is run, as the lock has it."""
+        """The command, as it is written in the lock."""
         command = shlex.join(self.command)
         return command if self.replay is None else self.replay.describe(command)
 
@@ -129,17 +129,19 @@ def expand(scenario: Scenario) -> tuple[Case, ...]:
         variables[GPU] = scenario.gpus
     cases = []
     for values in itertools.product(*variables.values()):
-        told = dict(zip(variables, values, strict=True))
-        varied = ",".join(f"{name}={value}" for name, value in told.items())
+        values_by_name = dict(zip(variables, values, strict=True))
+        varied = ",".join(f"{name}={value}" for name, value in values_by_name.items())
         only = scenario.gpus[0] if scenario.gpus else None
         cases.append(
             Case(
                 name=f"{scenario.name}/{varied}" if varied else scenario.name,
                 scenario=scenario,
-                gpu=told.get(GPU, only),
-                command=tuple(fill_in(word, told) for word in scenario.command),
-                env={name: fill_in(text, told) for name, text in scenario.env.items()},
-                replay=None if scenario.replay is None else scenario.replay.filled_in(told),
+                gpu=values_by_name.get(GPU, only),
+                command=tuple(fill_in(word, values_by_name) for word in scenario.command),
+                env={name: fill_in(text, values_by_name) for name, text in scenario.env.items()},
+                replay=None
+                if scenario.replay is None
+                else scenario.replay.filled_in(values_by_name),
             )
         )
     return tuple(cases)

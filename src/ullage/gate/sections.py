@@ -85,7 +85,7 @@ class Section:
     def words(self, key: str) -> str | list[str] | None:
         """A text, or a list of texts and numbers as texts."""
         value: str | list[Any] | None = self._take(key, (str, list))
-        return [self._word(key, one) for one in value] if isinstance(value, list) else value
+        return [self._word(key, word) for word in value] if isinstance(value, list) else value
 
     def list(self, key: str) -> list[Any] | None:
         """A list."""
@@ -95,7 +95,7 @@ class Section:
     def mapping(self, key: str) -> Mapping[str, str]:
         """A table of texts, or numbers as texts."""
         table: dict[str, Any] = self._take(key, dict) or {}
-        return {name: self._word(key, one) for name, one in table.items()}
+        return {name: self._word(key, word) for name, word in table.items()}
 
     def inner(self, key: str) -> Section:
         """A table in this one; an empty one where there is none."""
@@ -103,16 +103,16 @@ class Section:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The keys that were not taken yet."""
+        """The remaining keys."""
         return tuple(self._rest)
 
     def items(self) -> dict[str, Any]:
-        """All that was not taken yet, taken."""
-        found, self._rest = self._rest, {}
-        return found
+        """Takes all remaining keys."""
+        rest, self._rest = self._rest, {}
+        return rest
 
     def refuse_rest(self) -> None:
-        """Raises SpecError where a key is left that nobody knows."""
+        """Raises SpecError where an unknown key is left."""
         for key in self._rest:
             close = get_close_matches(key, self._known, n=1)
             meant = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(self._known)}"

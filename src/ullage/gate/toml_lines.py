@@ -26,13 +26,13 @@ def find_line(text: str, path: tuple[str, ...]) -> int:
         header = _HEADER.match(line[:_MAX_CHARS])
         assigned = _ASSIGNED.match(line[:_MAX_CHARS])
         if header:
-            table = found = _keys(header["keys"])
+            table = keys = _keys(header["keys"])
         elif assigned:
-            found = (*table, *_keys(assigned["keys"]))
+            keys = (*table, *_keys(assigned["keys"]))
         else:
             continue
-        depth = len(found)
-        if depth > best and found == path[:depth]:
+        depth = len(keys)
+        if depth > best and keys == path[:depth]:
             best, best_line = depth, number
     return best_line
 

@@ -1,4 +1,4 @@
-"""What a check comes to: the comparisons of every case, and the one answer.
+"""The result of a check: the comparisons of every case, and the one exit code.
 
 judged = judge(case_name, report, kept, locked, ...)
 exit_code_of([judged, ...])
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class State(enum.Enum):
-    """What becomes of a case; the gravest decides."""
+    """The outcome of a case; the gravest decides."""
 
     PASSED = "passed"
     UNLOCKED = "not locked"
@@ -33,7 +33,7 @@ class State(enum.Enum):
 
     @property
     def exit_code(self) -> ExitCode:
-        """What a check of this case alone exits with."""
+        """The exit code of a check of this case alone."""
         if self is State.FAILED:
             return ExitCode.PROGRAM_FAILED
         is_fine = self in {State.PASSED, State.UNLOCKED}
@@ -41,26 +41,26 @@ class State(enum.Enum):
 
     @property
     def is_lockable(self) -> bool:
-        """Whether the run went through, so that what it took can be locked."""
+        """Whether the run ended normally, so that its figures can be locked."""
         return self not in {State.FAILED, State.OUT_OF_MEMORY}
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A case, judged.
+    """A case with its verdict.
 
     Attributes:
         name: of the case.
         scenario: it is one of.
-        state: what became of it.
+        state: its outcome.
         reason: why it failed or ran out of memory; empty otherwise.
         comparisons: one for each device that was used.
         measured: the same devices, with the lines of each place.
         missing: entries of the lock that no device stands for any more.
         warnings: of the run.
         output: the last lines of a program that failed.
-        wall_s: how long the run took, now or when it was kept.
-        is_kept: whether the result was known, and nothing was run.
+        wall_s: how long the run took, now or when it was cached.
+        is_kept: whether the result is from the cache.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Judged:
 
     @property
     def is_less(self) -> bool:
-        """Whether it passes, and takes less than was locked."""
+        """Whether it passes, with less memory than was locked."""
         return self.state is State.PASSED and any(
             comparison.is_less for comparison in self.comparisons
         )
@@ -109,17 +109,17 @@ def judge(
         total_bytes: of a device; None where it never runs out.
         warnings, output, wall_s: of the run.
     """
-    named = {entry_name(name, which): one for which, one in measured.items()}
+    figures = {entry_name(name, which): figure for which, figure in measured.items()}
     comparisons = tuple(
         compare(
             entry,
-            one.entry,
+            figure.entry,
             locked.get(entry),
             budget=scenario.budget,
             tolerance=scenario.tolerance,
             total_bytes=total_bytes,
         )
-        for entry, one in named.items()
+        for entry, figure in figures.items()
     )
     state, reason = _find_state(report, comparisons)
     return Judged(
@@ -128,8 +128,8 @@ def judge(
         state,
         reason,
         comparisons,
-        named,
-        missing=tuple(one for one in locked if is_of(one, name) and one not in named),
+        figures,
+        missing=tuple(entry for entry in locked if is_of(entry, name) and entry not in figures),
         warnings=warnings,
         output=output,
         wall_s=wall_s,
@@ -138,15 +138,15 @@ def judge(
 
 
 def entry_name(case: str, which: str) -> str:
-    """How the lock calls one device of a case: "train/rank=3", "train/batch=8,rank=3"."""
+    """The name of a device of a case in the lock: "train/rank=3", "train/batch=8,rank=3"."""
     if not which:
         return case
     return f"{case},{which}" if "/" in case else f"{case}/{which}"
 
 
 def exit_code_of(judged: Sequence[Judged]) -> ExitCode:
-    """What a check exits with: a program that failed is graver than a budget that was broken."""
-    codes = {one.state.exit_code for one in judged}
+    """The exit code of a check: a failed program is graver than an exceeded budget."""
+    codes = {case.state.exit_code for case in judged}
     for code in (ExitCode.PROGRAM_FAILED, ExitCode.ANSWER_IS_NO):
         if code in codes:
             return code

@@ -114,9 +114,9 @@ def find_compiler(*, target: str | None = None, cc: str | None = None) -> tuple[
         raise BuildError(
             f"building for {target!r} needs the zig compiler; install it with `pip install ziglang`"
         )
-    named = cc or os.environ.get("CC")
-    if named:
-        return tuple(shlex.split(named))
+    compiler = cc or os.environ.get("CC")
+    if compiler:
+        return tuple(shlex.split(compiler))
     for name in ("cc", "gcc", "clang"):
         if shutil.which(name):
             return (name,)
@@ -182,13 +182,13 @@ def _compile_objects(
     pool: ThreadPoolExecutor, compiler: tuple[str, ...], sources: Path, name: Path
 ) -> list[Path]:
     """Compiles each source of a library into an object that is named after both."""
-    found = sorted(sources.rglob("*.c"))
-    if not found:
+    source_files = sorted(sources.rglob("*.c"))
+    if not source_files:
         raise BuildError(f"no C sources found in {str(sources)!r}; the installation is incomplete")
-    objects = [name.with_name(f"{name.stem}-{source.stem}.o") for source in found]
+    objects = [name.with_name(f"{name.stem}-{source.stem}.o") for source in source_files]
     for done in [
         pool.submit(_call, compiler, *COMPILE_FLAGS, "-c", str(source), "-o", str(object_))
-        for source, object_ in zip(found, objects, strict=True)
+        for source, object_ in zip(source_files, objects, strict=True)
     ]:
         done.result()
     return objects

@@ -1,8 +1,8 @@
 """What the processes of a run left in its directory: records, snapshots, and the marks of those
 that used a device and left nothing else, as one that was killed.
 
-    remains = collect(run_dir, pid, Path("run.pickle"), force=False)
-    remains.records, remains.unrecorded
+    artifacts = collect(run_dir, pid, Path("run.pickle"), force=False)
+    artifacts.records, artifacts.unrecorded
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Remains:
-    """What a run left.
+class Artifacts:
+    """The files of a run.
 
     Attributes:
         records: of each process that wrote one, the started process's first, with the path that
@@ -38,9 +38,9 @@ class Remains:
     warnings: tuple[str, ...]
 
 
-def collect(run_dir: Path, pid: int, kept: Path | None, *, force: bool) -> Remains:
+def collect(run_dir: Path, pid: int, snapshot: Path | None, *, force: bool) -> Artifacts:
     """Reads what the process `pid` and its children left, and moves the snapshots to where they are
-    kept: the first at `kept`, the others beside it.
+    kept: the first at `snapshot`, the others next to it.
 
     Raises:
         SnapshotError: a record cannot be read.
@@ -55,8 +55,8 @@ def collect(run_dir: Path, pid: int, kept: Path | None, *, force: bool) -> Remai
     taken: set[Path] = set()
     for record, path in read:
         place = None
-        if kept is not None:
-            target = kept if not records else kept.with_stem(kept.stem + _which(record))
+        if snapshot is not None:
+            target = snapshot if not records else snapshot.with_stem(snapshot.stem + _which(record))
             try:
                 # Of this run, one snapshot does not overwrite another.
                 place = keep_file(
@@ -66,14 +66,14 @@ def collect(run_dir: Path, pid: int, kept: Path | None, *, force: bool) -> Remai
                 )
                 taken.add(target)
             except OSError as error:
-                told = levels.get(record.pid)
-                why = (told and told.excuse) or error.strerror or str(error)
+                level = levels.get(record.pid)
+                why = (level and level.excuse) or error.strerror or str(error)
                 warnings.append(f"the snapshot {str(target)!r} could not be written: {why}")
         records.append((record, None if place is None else str(place)))
     for record, _ in records:
         levels.pop(record.pid, None)
-    unrecorded = tuple((number, told.excuse) for number, told in sorted(levels.items()))
-    return Remains(tuple(records), unrecorded, levels, tuple(warnings))
+    unrecorded = tuple((number, level.excuse) for number, level in sorted(levels.items()))
+    return Artifacts(tuple(records), unrecorded, levels, tuple(warnings))
 
 
 def _which(record: Record) -> str:

@@ -20,6 +20,7 @@ from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.native.libraries import LIBRARY_DIR
+from ullage.protocol.variables import PARENT, PLAN_NOTES, RUN_DIR
 from ullage.record.session.frameworks import note_framework
 from ullage.record.session.import_hooks import Load, around_import
 from ullage.record.session.tracebacks import clean_tracebacks
@@ -46,10 +47,10 @@ def stubs_for_libraries() -> Iterator[None]:
     original: Any = ctypes.CDLL
     stubs = LIBRARY_DIR
 
-    def load(name: str | None, *arguments: Any, **named: Any) -> ctypes.CDLL:
+    def load(name: str | None, *arguments: Any, **keywords: Any) -> ctypes.CDLL:
         stub = stubs / os.path.basename(name) if name else None  # noqa: PTH119
         c_d_l_l: ctypes.CDLL = original(
-            str(stub) if stub and stub.exists() else name, *arguments, **named
+            str(stub) if stub and stub.exists() else name, *arguments, **keywords
         )
         return c_d_l_l
 
@@ -61,13 +62,14 @@ def stubs_for_libraries() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Has the kernel end this process when the one that ULLAGE_PARENT names ends, even if killed.
+    """Has the kernel end this process when the one named by the variable PARENT ends, even if
+    killed.
 
-    Only the process that `ullage run` started is told: it takes the variable out.
+    Only the process that `ullage run` started gets the variable, and takes it out.
     """
-    named = os.environ.pop("ULLAGE_PARENT", "")
-    if named.isdecimal():
-        end_with(int(named))
+    parent = os.environ.pop(PARENT, "")
+    if parent.isdecimal():
+        end_with(int(parent))
 
 
 def end_with(parent: int) -> None:
@@ -91,16 +93,18 @@ def start(wait: Callable[[Any], PlanRequest] | None = None) -> None:
     if any(_COMPILE_WORKER in word for word in sys.orig_argv):
         return  # it asks what the device is, and takes nothing of it
     environment = dict(os.environ)
-    if "ULLAGE_RUN_DIR" in environment:
-        note_framework(Path(environment["ULLAGE_RUN_DIR"]))
+    if RUN_DIR in environment:
+        note_framework(Path(environment[RUN_DIR]))
 
     def load_and_watch(torch: ModuleType, load: Load) -> None:
         changed = _changed_variables(environment)
         with stubs_for_libraries():
             load(torch)
         session = watch(torch, changed, environment)
-        held = None if wait is None or session is None else functools.partial(wait, session)
-        install_plan(torch, environment, held, session)
+        wait_for_order = (
+            None if wait is None or session is None else functools.partial(wait, session)
+        )
+        install_plan(torch, environment, wait_for_order, session)
 
     around_import("torch", load_and_watch)
 
@@ -112,7 +116,7 @@ def install_plan(
     session: Session | None = None,
 ) -> None:
     """Has the plan of the run applied, where it has one."""
-    if "ULLAGE_PLAN_NOTES" in environment or wait is not None:
+    if PLAN_NOTES in environment or wait is not None:
         from ullage.techniques.applying.script import install_from
 
         install_from(environment, torch, wait, None if session is None else session.step_aside)
@@ -178,8 +182,8 @@ def _watch_parts(session: Any) -> None:
         error = lost.exc_value
         if error is not None:
             clean_tracebacks(error)
-            shown = (lost.exc_type, error, error.__traceback__, lost.thread)
-            lost = threading.ExceptHookArgs(shown)
+            arguments = (lost.exc_type, error, error.__traceback__, lost.thread)
+            lost = threading.ExceptHookArgs(arguments)
         show_of_thread(lost)
 
     def note_callback(lost: sys.UnraisableHookArgs) -> None:

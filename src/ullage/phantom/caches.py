@@ -26,8 +26,8 @@ def compiler_variables(run_dir: Path, environment: Mapping[str, str]) -> dict[st
         "TRITON_CACHE_AUTOTUNING": "0",
         "VLLM_CACHE_ROOT": str(run_dir / "vllm"),  # it keeps what Inductor made, and choices
     }
-    kept = environment.get("TRITON_CACHE_DIR") or _kernels(environment)
-    return variables | ({"TRITON_CACHE_DIR": kept} if kept else {})
+    kernels = environment.get("TRITON_CACHE_DIR") or _kernels(environment)
+    return variables | ({"TRITON_CACHE_DIR": kernels} if kernels else {})
 
 
 def _kernels(environment: Mapping[str, str]) -> str | None:

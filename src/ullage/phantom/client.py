@@ -58,9 +58,9 @@ class Service:
 
 def find_free_port() -> int:
     """A port of this machine that nothing listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
         return port
 
 
@@ -86,9 +86,9 @@ def replay(service: Service, child: Child, run_dir: Path) -> None:
         return
     for part in in_parts(service.requests, service.users):
         noted = _Part(service, child, run_dir).send(part)
-        for one in noted:
-            note(run_dir, one)
-        if any(one.failure for one in noted) or not child.is_running:
+        for response in noted:
+            note(run_dir, response)
+        if any(response.failure for response in noted) or not child.is_running:
             return
 
 
@@ -189,8 +189,8 @@ class _Part:
             return f"the server closed the connection ({type(error).__name__}: {error})", False
         finally:
             connection.close()
-        shown = " ".join(text.split())[:_SHOWN_CHARS]
-        return f"HTTP {response.status}: {shown}", response.status < _BAD
+        excerpt = " ".join(text.split())[:_SHOWN_CHARS]
+        return f"HTTP {response.status}: {excerpt}", response.status < _BAD
 
     def _look(self) -> tuple[dict[int, int], int]:
         """The position of each process, and how often there was no room."""

@@ -2,7 +2,7 @@
 capability.
 
 device = choose_device(gpu="rtx-4090")
-environment["ULLAGE_DEVICE"] = device.environment_text()
+environment[DEVICE] = device.environment_text()
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class PhantomDevice:
         """The GPU with the memory that may be used of it, which a verdict is about."""
         if self.budget_bytes is None:
             return self.gpu
-        named = f"{self.gpu.slug} within {format_bytes(self.budget_bytes)}"
-        return _with_total(self.gpu, named, self.budget_bytes)
+        slug = f"{self.gpu.slug} within {format_bytes(self.budget_bytes)}"
+        return _with_total(self.gpu, slug, self.budget_bytes)
 
     def environment_text(self) -> str:
-        """What the native library reads in ULLAGE_DEVICE."""
+        """What the native library reads in the variable DEVICE."""
         gpu = self.gpu
         fields = {
             "name": gpu.name.replace(";", ","),
@@ -101,7 +101,7 @@ def choose_device(
         SpecError: an unknown GPU, one without CUDA, a malformed size or capability, or a budget
             that is more than the device has.
     """
-    is_unlimited = all(one is None for one in (gpu, memory, capability, budget))
+    is_unlimited = all(option is None for option in (gpu, memory, capability, budget))
     try:
         entry = find_gpu(DEFAULT_GPU if gpu is None else gpu)
     except SpecError as error:

@@ -145,29 +145,29 @@ def _install_torch(
     A machine's pip may be configured to prefer a CPU build (local wheels, another index). Then the
     same version is asked for without the configured wheels, and at last without any configuration.
     """
-    wanted = f"torch=={spec.torch}" if spec.torch else "torch"
-    progress(f"Installing {wanted} without NVIDIA's packages (a download of about 0.6 GB)")
-    _pip(python, "install", "--no-deps", wanted)
-    first = found = _installed_torch(site_packages)
+    requirement = f"torch=={spec.torch}" if spec.torch else "torch"
+    progress(f"Installing {requirement} without NVIDIA's packages (a download of about 0.6 GB)")
+    _pip(python, "install", "--no-deps", requirement)
+    first = installed = _installed_torch(site_packages)
     with tempfile.TemporaryDirectory() as empty:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
-        kept |= {k: v for k, v in os.environ.items() if k in {"PIP_CERT", "PIP_PROXY"}}
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
+        variables |= {k: v for k, v in os.environ.items() if k in {"PIP_CERT", "PIP_PROXY"}}
         for environ in (
             # pip ignores an empty setting; an empty directory takes the configured one's place.
             {**os.environ, "PIP_FIND_LINKS": empty},
-            {**kept, "PIP_CONFIG_FILE": os.devnull},
+            {**variables, "PIP_CONFIG_FILE": os.devnull},
         ):
-            if found.has_cuda:
-                return found
-            progress(f"pip found torch {found.version}, not a CUDA build; looking elsewhere")
-            arguments = ("install", "--no-deps", "--force-reinstall", wanted)
+            if installed.has_cuda:
+                return installed
+            progress(f"pip found torch {installed.version}, not a CUDA build; looking elsewhere")
+            arguments = ("install", "--no-deps", "--force-reinstall", requirement)
             try:
                 _pip(python, *arguments, environ=environ)
             except EnvironmentProblem:
                 continue
-            found = _installed_torch(site_packages)
-    if found.has_cuda:
-        return found
+            installed = _installed_torch(site_packages)
+    if installed.has_cuda:
+        return installed
     raise EnvironmentProblem(
         f"pip found torch {first.version}, which is not a CUDA build (it has no libtorch_cuda.so); "
         "a CUDA build is needed, and none was found without pip's configuration either; PyPI has "
@@ -178,18 +178,18 @@ def _install_torch(
 
 def _installed_torch(site_packages: Path) -> _InstalledTorch:
     """What the environment's torch says of itself, without importing it."""
-    found = next(iter(metadata.distributions(name="torch", path=[str(site_packages)])), None)
-    if found is None:
+    distribution = next(iter(metadata.distributions(name="torch", path=[str(site_packages)])), None)
+    if distribution is None:
         raise EnvironmentProblem(
             f"no torch in {str(site_packages)!r}; make the environment anew with --force"
         )
     lib = site_packages / "torch" / "lib"
     return _InstalledTorch(
-        version=found.version,
-        has_cuda="+cpu" not in found.version and (lib / "libtorch_cuda.so").exists(),
+        version=distribution.version,
+        has_cuda="+cpu" not in distribution.version and (lib / "libtorch_cuda.so").exists(),
         lib=lib,
-        requirements=tuple(line for line in found.requires or () if "extra ==" not in line),
-        file_names=frozenset(path.name for path in found.files or ()),
+        requirements=tuple(line for line in distribution.requires or () if "extra ==" not in line),
+        file_names=frozenset(path.name for path in distribution.files or ()),
     )
 
 

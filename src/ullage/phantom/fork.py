@@ -1,8 +1,8 @@
 """Runs inside a warm process: imports torch, then becomes a run of the program by forking.
 
 Loaded by site/sitecustomize.py, before the interpreter turns to the program. The process that it is
-loaded in never gets there: it waits for orders, one JSON object a line, on the socket that
-ULLAGE_WARM names, and forks for each. `become_a_run` returns in the forked process alone, where the
+loaded in never gets there: it waits for orders, one JSON object a line, on the socket named by the
+variable WARM, and forks for each. `become_a_run` returns in the forked process alone, where the
 interpreter goes on to the program as if it had just started, with torch imported already.
 
     order   {"number": 3, "arguments": ["--batch-size", "8"], "environment": {...}, "output": path}
@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ullage.phantom.bootstrap import end_with, install_plan, stubs_for_libraries, watch
+from ullage.protocol.variables import WARM
 
 _POLL_S = 0.02
 
@@ -30,7 +31,7 @@ def become_a_run() -> None:
     """Waits for orders; returns once in the process of each."""
     # Ctrl-C at the terminal is meant for the runs; this process ends when its orders do.
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    orders = socket.socket(fileno=int(os.environ.pop("ULLAGE_WARM")))
+    orders = socket.socket(fileno=int(os.environ.pop(WARM)))
     orders.set_inheritable(False)
     try:
         with stubs_for_libraries():

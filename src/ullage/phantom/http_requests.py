@@ -86,7 +86,7 @@ def check_request(request: Request, directory: Path) -> None:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise SpecError(f"{request.where}: {key} is {size!r}; expected a number of tokens")
     hashes = body.get("hash_ids", [])
-    if not isinstance(hashes, list) or not all(isinstance(one, int) for one in hashes):
+    if not isinstance(hashes, list) or not all(isinstance(hash_id, int) for hash_id in hashes):
         raise SpecError(f"{request.where}: hash_ids is {hashes!r}; expected a list of numbers")
     seconds = body.get("audio_s", 1)
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
@@ -114,9 +114,9 @@ def make_body(request: Request, fields: Mapping[str, Any], directory: Path) -> t
         directory: that the paths of audio files begin at.
     """
     line = request.body
-    asked = {key: value for key, value in line.items() if key not in _TRACE}
-    made = _completion(line) if "input_length" in line else {}
-    body = {**made, **fields, **asked}
+    own_fields = {key: value for key, value in line.items() if key not in _TRACE}
+    trace_fields = _completion(line) if "input_length" in line else {}
+    body = {**trace_fields, **fields, **own_fields}
     audio = _audio(request, directory)
     if audio is None:
         return json.dumps(body).encode(), "application/json"
@@ -129,8 +129,8 @@ def _completion(line: Mapping[str, Any]) -> dict[str, Any]:
     hashes = [*line.get("hash_ids", []), *range(count // _BLOCK_TOKENS + 1)]
     blocks = hashes[: count // _BLOCK_TOKENS + 1]
     tokens = [_FIRST_TOKEN + block % _NUM_TOKENS for block in blocks for _ in range(_BLOCK_TOKENS)]
-    made = {"prompt": tokens[:count], "ignore_eos": True}
-    return made | ({"max_tokens": line["output_length"]} if "output_length" in line else {})
+    completion = {"prompt": tokens[:count], "ignore_eos": True}
+    return completion | ({"max_tokens": line["output_length"]} if "output_length" in line else {})
 
 
 def _audio(request: Request, directory: Path) -> tuple[str, bytes] | None:

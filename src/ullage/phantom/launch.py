@@ -1,9 +1,9 @@
 """Starts a program on the phantom, and waits for it.
 
-The library is preloaded into a child process, in front of NVIDIA's own, and a directory with a
-sitecustomize.py is put on its module path: that is all the program ever sees of ullage. This module
-needs nothing but the standard library, so that the child starts at once and whatever else the
-parent needs is imported while it runs.
+The phantom library is preloaded into a child process, in front of NVIDIA's libraries, and a
+directory with a sitecustomize.py is put on its module path. The program meets nothing else of
+ullage. This module imports only the standard library, so that the child starts at once; the parent
+imports the rest while the child runs.
 
     with start(program, environment, stdout_to_stderr=False) as child:
         ...                     # import, prepare
@@ -33,11 +33,13 @@ from ullage.native.libraries import LIBRARY_DIR, PHANTOM
 from ullage.phantom import nvidia_smi
 from ullage.phantom.caches import compiler_variables
 from ullage.phantom.device import PhantomDevice
-from ullage.phantom.orphan_processes import end_strays
+from ullage.phantom.orphan_processes import end_orphans
 from ullage.phantom.program import UserProgram
 from ullage.phantom.rank import Rank
-from ullage.phantom.signals import handling, held_back, is_in_foreground
+from ullage.phantom.signals import delayed_signals, handling, is_in_foreground
 from ullage.phantom.torch_build import TorchBuild
+from ullage.protocol.run import LoneRank, PlanVariables, RunVariables
+from ullage.protocol.variables import RUN_DIR
 from ullage.record.values.assume import WORST_CASE, Assumed
 
 if TYPE_CHECKING:
@@ -53,27 +55,27 @@ _MAX_SIGNALS = 3
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to run a program, beside on which device.
+    """How to run a program, apart from the device.
 
     Attributes:
         alloc_conf: what PYTORCH_ALLOC_CONF is set to; None leaves it as the environment has it.
-        steps: stop after so many steps; None runs the program to its end.
-        has_snapshot: whether a snapshot is to be written.
-        has_real_init: whether weights that are initialised on the CPU really are.
-        has_dummy_weights: whether weight files that are not there are made up.
-        has_values: whether small values are computed beside the phantom.
-        assumed: what is assumed of values that are not known.
-        rank: the rank of a distributed job that the program plays without its peers, if any.
-        mail: the directory that ranks share which are played together.
+        steps: the number of steps after which it stops; None: it runs to its end.
+        has_snapshot: whether a snapshot is written.
+        has_real_init: whether weights on the CPU are really initialised.
+        has_dummy_weights: whether missing weight files get dummy content.
+        has_values: whether small values are computed on the CPU.
+        assumed: what is assumed of unknown values.
+        rank: the rank of a distributed job that is played without its peers, if any.
+        mail: the directory shared by the ranks that are played together.
         num_devices: how many devices there are, all alike; None is one, or those of the rank's
             node.
-        variables: of the environment, beside those that are there.
+        variables: environment variables, in addition to the parent's.
         inputs: a directory in which each process notes the files that it reads; None notes none.
-        plan: what is applied to the model that the program trains; None: nothing.
-        describes: whether that model is described, so that a plan can be made for it.
-        has_work: whether the work of a step is recorded; what is allocated is a little different.
-        replays: whether the plan is replayed with real numbers on the CPU in place of the training.
-        timeout_s: how long the program may run before it is ended; None: as long as it takes.
+        plan: the plan that is applied to the model; None: none.
+        describes: whether the model is described, so that a plan can be made for it.
+        has_work: whether the work of a step is recorded, which changes allocations a little.
+        replays: whether the plan is replayed on the CPU in place of the training.
+        timeout_s: how long the program may run before it is ended; None: without limit.
     """
 
     alloc_conf: str | None = None
@@ -112,7 +114,7 @@ class Ended:
 
 
 def check_platform() -> None:
-    """Raises EnvironmentProblem where the phantom cannot work at all."""
+    """Raises EnvironmentProblem where the phantom cannot work."""
     system = platform.system()
     if system != "Linux":
         raise EnvironmentProblem(
@@ -144,18 +146,11 @@ def make_environment(
     put_before(environment, "LD_LIBRARY_PATH", str(LIBRARY_DIR))
     put_before(environment, "PYTHONPATH", str(SITE_DIR))
     put_before(environment, "PATH", str(nvidia_smi.install(run_dir, sys.executable)))
-    environment |= {
-        "ULLAGE_PHANTOM": "1",
-        "ULLAGE_RUN_DIR": str(run_dir),
-        "ULLAGE_PARENT": str(os.getpid()),
-        "ULLAGE_DEVICE": device.environment_text(),
-        "ULLAGE_NUM_DEVICES": str(options.num_devices or (rank.local_world_size if rank else 1)),
-        "ULLAGE_LIBRARIES": build.libraries_text(),
-        "ULLAGE_SNAPSHOT": str(int(options.has_snapshot)),
-        "ULLAGE_PROGRESS": str(run_dir / PROGRESS_FILE),
-    }
     environment |= compiler_variables(run_dir, environment)
-    for name, value in _optional_variables(run_dir, options).items():
+    variables = _run_variables(run_dir, device, build, options).to_environment() | plan_variables(
+        run_dir, options.plan, describes=options.describes, replays=options.replays
+    )
+    for name, value in variables.items():
         environment.pop(name, None)  # not inherited from a run around this one
         if value is not None:
             environment[name] = value
@@ -167,42 +162,48 @@ def make_environment(
     return environment
 
 
-def _optional_variables(run_dir: Path, options: RunOptions) -> dict[str, str | None]:
-    """What a run asks of a process beside the device; None: a variable that is not to be there."""
-    rank = options.rank
-    return {
-        "ULLAGE_STEPS": None if options.steps is None else str(options.steps),
-        "ULLAGE_REAL_INIT": "1" if options.has_real_init else None,
-        "ULLAGE_DUMMY_WEIGHTS": "1" if options.has_dummy_weights else None,
-        "ULLAGE_VALUES": None if options.has_values else "0",
-        "ULLAGE_ASSUME": None if options.assumed == WORST_CASE else options.assumed.text(),
-        "ULLAGE_RANK": f"{rank.number}/{rank.world_size}" if rank else None,
-        "ULLAGE_MAIL": str(options.mail or run_dir) if rank else None,
-        "ULLAGE_INPUTS": None if options.inputs is None else str(options.inputs),
-        "ULLAGE_WORK": "1" if options.has_work else None,
-        "ULLAGE_REPLAY": "1" if options.replays else None,
-        **plan_variables(run_dir, options.plan, describes=options.describes),
-    }
+def _run_variables(
+    run_dir: Path, device: PhantomDevice, build: TorchBuild, options: RunOptions
+) -> RunVariables:
+    rank, is_worst_case = options.rank, options.assumed == WORST_CASE
+    return RunVariables(
+        run_dir=run_dir,
+        device=device.environment_text(),
+        libraries=build.libraries_text(),
+        num_devices=options.num_devices or (rank.local_world_size if rank else 1),
+        parent=os.getpid(),
+        progress=run_dir / PROGRESS_FILE,
+        max_steps=options.steps,
+        has_snapshot=options.has_snapshot,
+        has_work=options.has_work,
+        has_real_init=options.has_real_init,
+        has_dummy_weights=options.has_dummy_weights,
+        has_values=options.has_values,
+        assumptions=() if is_worst_case else tuple(options.assumed.text().split(",")),
+        lone_rank=LoneRank(rank.number, rank.world_size, options.mail or run_dir) if rank else None,
+        inputs=options.inputs,
+    )
 
 
 def plan_variables(
-    run_dir: Path, plan: Plan | None, *, describes: bool = False
+    run_dir: Path, plan: Plan | None, *, describes: bool = False, replays: bool = False
 ) -> dict[str, str | None]:
-    """What has a plan applied in a process: variables of the environment, and a file in `run_dir`.
+    """Writes the plan to a file in `run_dir`; the variables that have a process apply it.
 
-    None: a variable that is not to be there.
+    None: a variable that the process must not inherit.
     """
     if plan is not None and not plan.actions:
         plan = None  # the program as it is
     if plan is not None:
         run_dir.mkdir(exist_ok=True)
         (run_dir / PLAN_FILE).write_text(plan.text(), encoding="utf-8")
-    return {
-        "ULLAGE_PLAN": None if plan is None else str(run_dir / PLAN_FILE),
-        "ULLAGE_DESCRIBE": "1" if describes else None,
-        "ULLAGE_PLAN_NOTES": str(run_dir) if plan is not None or describes else None,
-        **({} if plan is None else plan.variables),
-    }
+    variables = PlanVariables(
+        plan=None if plan is None else run_dir / PLAN_FILE,
+        notes=run_dir if plan is not None or describes else None,
+        describes=describes,
+        replays=replays,
+    ).to_environment()
+    return {**variables, **({} if plan is None else plan.variables)}
 
 
 class Child:
@@ -217,7 +218,7 @@ class Child:
         self._timed_out_after_s: float | None = None
 
     def start(self, process: subprocess.Popen[bytes]) -> None:
-        """The process is there: it gets the signals that came before it."""
+        """Takes the started process, and sends it the signals that came before."""
         self.pid, self._process = process.pid, process
         for number in self._signals:
             process.send_signal(number)
@@ -238,11 +239,11 @@ class Child:
             wall_s=time.monotonic() - self._started_s,
             was_interrupted=bool(self._signals),
             timed_out_after_s=self._timed_out_after_s,
-            left_running=end_strays(self._run_dir) if self._run_dir is not None else (),
+            left_running=end_orphans(self._run_dir) if self._run_dir is not None else (),
         )
 
     def forward(self, number: int, frame: FrameType | None) -> None:
-        """A signal handler: the child gets the signal, and decides."""
+        """A signal handler that forwards the signal to the child."""
         del frame
         self._signals.append(number)
         if self._process is None:
@@ -269,8 +270,8 @@ class Child:
         return True
 
     def end(self, patience_s: float, is_busy: Callable[[], bool]) -> bool:
-        """Asks the process to end, and kills it where it does not and has nothing to finish; False:
-        it had ended already.
+        """Terminates the process, and kills it where it goes on and is not busy; False: it had
+        already ended.
         """
         if self._process is None or not self.is_running:
             return False
@@ -283,7 +284,7 @@ class Child:
 
     @contextmanager
     def limited(self, timeout_s: float | None) -> Iterator[None]:
-        """While this lasts, the child is ended where it runs longer than that; None: it may."""
+        """Ends the child after a time, until the context ends; None: without limit."""
         if timeout_s is None:
             yield
             return
@@ -307,7 +308,7 @@ class Child:
             self._process.kill()
             self._process.wait()
             if self._run_dir is not None:
-                end_strays(self._run_dir)
+                end_orphans(self._run_dir)
 
 
 @contextmanager
@@ -318,12 +319,12 @@ def start(
     stdout_to_stderr: bool = False,
     output: Path | None = None,
 ) -> Iterator[Child]:
-    """Starts a program; while the context lasts, signals that end a process go to it.
+    """Starts a program; until the context ends, signals that end a process are forwarded to it.
 
     Args:
         program: what to run.
-        environment: from `make_environment`; with no ULLAGE_RUN_DIR in it, the processes that the
-            program leaves running are left alone.
+        environment: from `make_environment`; without RUN_DIR in it, the processes that the program
+            leaves running are left alone.
         stdout_to_stderr: whether the program's own output goes to stderr, which leaves stdout to a
             document.
         output: a file that all the program prints goes to; it then has no stdin either.
@@ -333,7 +334,7 @@ def start(
     """
     command = [program.python, *program.arguments]
     sys.stdout.flush()
-    run_dir = environment.get("ULLAGE_RUN_DIR")
+    run_dir = environment.get(RUN_DIR)
     child = Child(None if run_dir is None else Path(run_dir))
     with handling(child.forward):  # from before there is a process: no signal finds it unattended
         try:
@@ -360,7 +361,7 @@ def start(
 
 @contextmanager
 def run_directory() -> Iterator[Path]:
-    """A directory for what a run leaves, which is gone afterwards.
+    """A directory for the files of a run, which is removed afterwards.
 
     Raises:
         EnvironmentProblem: no temporary directory can be made.
@@ -375,11 +376,11 @@ def run_directory() -> Iterator[Path]:
     try:
         yield Path(directory)
     finally:
-        with held_back():
+        with delayed_signals():
             shutil.rmtree(directory, ignore_errors=True)
 
 
 def put_before(environment: dict[str, str], name: str, value: str) -> None:
-    """Sets a list variable, in front of what it held."""
-    held = environment.get(name)
-    environment[name] = f"{value}:{held}" if held else value
+    """Puts a value in front of a list variable."""
+    value_before = environment.get(name)
+    environment[name] = f"{value}:{value_before}" if value_before else value

@@ -4,7 +4,8 @@ what it would start, and what it would set in the environment.
     ((program, variables),) = ranks_of([job.program], environment)
     program.arguments, variables        # train.py, {"ACCELERATE_USE_FSDP": "true", ...}
 
-The launcher itself is asked (asked.py), so that its own configuration files and options count.
+The launcher itself is queried (programs/launcher_query.py), so that its configuration files and
+options count.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ullage.phantom.launch import SITE_DIR
 from ullage.phantom.program import UserProgram
 from ullage.programs import program_path
 
-_ASKED = program_path("launcher_query")
+_QUERY = program_path("launcher_query")
 _PATIENCE_S = 300.0
 _TAIL = 3
 # Launchers that end in torch.distributed.run, as commands and as modules.
@@ -58,16 +59,17 @@ def ranks_of(
 
     Args:
         launched: the launchers with their words.
-        environment: they are asked in, on the phantom.
+        environment: the variables of the query's process, which is on the phantom.
 
     Raises:
-        SpecError: they cannot be asked.
+        SpecError: they do not answer.
     """
     first = launched[0]
     name = Path(first.argv[0] if first.argv[0] != "-m" else first.argv[1]).name
     try:
         done = subprocess.run(
-            [first.python, str(_ASKED)], input=json.dumps([one.arguments for one in launched]),
+            [first.python, str(_QUERY)],
+            input=json.dumps([program.arguments for program in launched]),
             env={**environment, "PYTHONPATH": _not_ours(environment)}, cwd=first.directory,
             capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False,
         )  # fmt: skip
@@ -77,16 +79,16 @@ def ranks_of(
             "to play one rank"
         ) from None
     if done.returncode:
-        said = "; ".join(done.stderr.strip().splitlines()[-_TAIL:])
-        raise SpecError(f"{name} cannot be asked what it starts: {said}")
+        last_lines = "; ".join(done.stderr.strip().splitlines()[-_TAIL:])
+        raise SpecError(f"{name} does not say which ranks it starts: {last_lines}")
     answers = json.loads(done.stdout.splitlines()[-1])
-    return [_read(one, answer, name) for one, answer in zip(launched, answers, strict=True)]
+    return [_read(program, answer, name) for program, answer in zip(launched, answers, strict=True)]
 
 
 def _not_ours(environment: Mapping[str, str]) -> str:
-    """The module path without our directory: nothing of a launcher is to be recorded."""
+    """The module path without ullage's directory, so that nothing of the launcher is recorded."""
     listed = environment.get("PYTHONPATH", "").split(os.pathsep)
-    return os.pathsep.join(one for one in listed if one != str(SITE_DIR))
+    return os.pathsep.join(entry for entry in listed if entry != str(SITE_DIR))
 
 
 def _read(launched: UserProgram, answer: Mapping[str, Any], name: str) -> Started | str:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ullage.native.libraries import PHANTOM
+from ullage.protocol.variables import RUN_DIR, device_property
 from ullage.record.session.levels import find_marks, read_levels
 
 NAME = "nvidia-smi"
@@ -133,7 +134,7 @@ def _read_card(nvml: ctypes.CDLL, index: int) -> Card:
 
 def _uses(index: int) -> tuple[Use, ...]:
     """What the processes of the run that still live hold of a device."""
-    directory = os.environ.get("ULLAGE_RUN_DIR")
+    directory = os.environ.get(RUN_DIR)
     if directory is None:
         return ()
     uses = []
@@ -147,9 +148,7 @@ def _uses(index: int) -> tuple[Use, ...]:
 
 def _context_bytes() -> int:
     """What the driver takes for each process that uses a device."""
-    fields = os.environ.get("ULLAGE_DEVICE", "").split(";")
-    values = dict(field.partition("=")[::2] for field in fields)
-    return int(values.get("context_bytes", 0))
+    return int(device_property(os.environ, "context_bytes") or 0)
 
 
 # ---- Fields -------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""Ends what a program leaves running: servers, workers and daemons that it started and forgot.
+"""Ends the processes that a program leaves running: servers, workers and daemons.
 
-Each process of a run has the run's own directory in its environment, which tells it apart from all
-others on the machine whoever its parent is by now.
+Each process of a run has the run's directory in its environment. So it is found whatever its
+parent is by now.
 
-    strays = end_strays(run_dir)        # (4711, "process 4711 (python -m http.server)"), ...
+    orphans = end_orphans(run_dir)      # (4711, "process 4711 (python -m http.server)"), ...
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# What ends by itself when the program does, such as multiprocessing's resource tracker, may.
+from ullage.protocol.variables import RUN_DIR
+
+# Some end by themselves after the program, such as multiprocessing's resource tracker.
 _PATIENCE_S = 0.5
 # For a record to be written after SIGTERM; then they are killed.
 _GRACE_S = 3.0
@@ -23,24 +25,24 @@ _POLL_S = 0.02
 _COMMAND_CHARS = 60
 
 
-def end_strays(run_dir: Path) -> tuple[tuple[int, str], ...]:
-    """Ends the processes of a run that are left, and says which had to be.
+def end_orphans(run_dir: Path) -> tuple[tuple[int, str], ...]:
+    """Ends the remaining processes of a run; returns those that did not end by themselves.
 
-    They get SIGTERM, and time to write their records, then SIGKILL. One that has emptied its
+    They get SIGTERM, time to write their records, then SIGKILL. A process that has emptied its
     environment is not found.
     """
     started_s = time.monotonic()
     ended: dict[int, str] = {}
-    while found := set(_find(run_dir)):
+    while pids := set(_find(run_dir)):
         passed_s = time.monotonic() - started_s
         if passed_s > _LIMIT_S:  # a process that the kernel does not let go of
             break
         if passed_s > _PATIENCE_S:
-            for pid in found - ended.keys():
+            for pid in pids - ended.keys():
                 ended[pid] = _describe(pid)
                 _send(pid, signal.SIGTERM)
         if passed_s > _PATIENCE_S + _GRACE_S:
-            for pid in found:
+            for pid in pids:
                 _send(pid, signal.SIGKILL)
         time.sleep(_POLL_S)
     return tuple(sorted(ended.items()))
@@ -48,7 +50,7 @@ def end_strays(run_dir: Path) -> tuple[tuple[int, str], ...]:
 
 def _find(run_dir: Path) -> Iterator[int]:
     """The processes with this run's directory in the environment that they were started with."""
-    tag = b"ULLAGE_RUN_DIR=" + os.fsencode(run_dir)
+    tag = os.fsencode(f"{RUN_DIR}={run_dir}")
     for entry in os.scandir("/proc"):
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
@@ -61,14 +63,14 @@ def _find(run_dir: Path) -> Iterator[int]:
 
 
 def _describe(pid: int) -> str:
-    """Its number, and its command line as far as it is worth showing."""
+    """The number and the shortened command line of a process."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         words = []
-    shown = [word.decode(errors="replace") for word in words]
-    # Where an interpreter lies is the longest and least telling part.
-    command = " ".join([Path(shown[0]).name, *shown[1:]]).strip() if shown else ""
+    parts = [word.decode(errors="replace") for word in words]
+    # The path of the interpreter is long and says little.
+    command = " ".join([Path(parts[0]).name, *parts[1:]]).strip() if parts else ""
     if len(command) > _COMMAND_CHARS:
         command = command[: _COMMAND_CHARS - 1] + "…"
     return f"process {pid} ({command})" if command else f"process {pid}"

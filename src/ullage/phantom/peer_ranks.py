@@ -1,9 +1,9 @@
-"""Ranks that are played for the sake of others: a rank that waits for an object which another rank
-sends has that rank started beside it, which ends when it is no longer needed.
+"""Peer ranks: where a rank waits for an object from another rank, that rank is started too, and
+ended when nobody waits for it any more.
 
-    with companions(program, options, mail, environment_of) as beside:
-        ...                         # run the ranks that were asked for
-        beside.note_end(0)          # rank 0 has ended: nobody needs to wait for it any more
+    with peer_ranks(program, options, mail, environment_of) as peers:
+        ...                        # run the ranks of the job
+        peers.note_end(0)          # rank 0 has ended: nobody needs to wait for it any more
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ullage.phantom.orphan_processes import end_strays
+from ullage.phantom.orphan_processes import end_orphans
 from ullage.phantom.program import UserProgram
 
 _POLL_S = 0.05
-_WANTED = "wanted-"
+_REQUEST = "wanted-"
 
 
-class Companions:
-    """The ranks that were started because another one wants something of them.
+class PeerRanks:
+    """The ranks that were started because another rank waits for their data.
 
     Args:
         program: what every rank runs.
-        mail: the directory in which ranks say what they want.
+        mail: the directory in which ranks request each other.
         environment_of: the variables of a rank, with a directory of its own.
     """
 
@@ -42,17 +42,17 @@ class Companions:
         self._known: set[int] = set()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._is_over = threading.Event()
-        for wanted in mail.glob(f"{_WANTED}*"):  # by those of before
-            wanted.unlink()
+        for request in mail.glob(f"{_REQUEST}*"):  # left by an earlier job
+            request.unlink()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     def note_start(self, rank: int) -> None:
-        """A rank runs, and needs no companion in its stead."""
+        """A rank runs by itself, and is not started as a peer."""
         self._known.add(rank)
 
     def note_end(self, rank: int) -> None:
-        """A rank has ended: what it has not sent it never will."""
+        """A rank has ended, and sends no more data."""
         (self._mail / f"ended-{rank}").touch()
 
     def close(self) -> None:
@@ -62,12 +62,12 @@ class Companions:
         for rank, process in self._processes.items():
             process.kill()
             process.wait()
-            end_strays(self._directory(rank))
+            end_orphans(self._directory(rank))
 
     def _serve(self) -> None:
         while not self._is_over.wait(_POLL_S):
-            wanted = {int(path.name[len(_WANTED) :]) for path in self._mail.glob(f"{_WANTED}*")}
-            for rank in wanted - self._known:
+            ranks = {int(path.name[len(_REQUEST) :]) for path in self._mail.glob(f"{_REQUEST}*")}
+            for rank in ranks - self._known:
                 self._known.add(rank)
                 self._start(rank)
             for rank, process in self._processes.items():
@@ -92,12 +92,12 @@ class Companions:
 
 
 @contextmanager
-def companions(
+def peer_ranks(
     program: UserProgram, mail: Path, environment_of: Callable[[int, Path], Mapping[str, str]]
-) -> Iterator[Companions]:
-    """Watches for wanted ranks until the context ends."""
-    beside = Companions(program, mail, environment_of)
+) -> Iterator[PeerRanks]:
+    """Starts the ranks that others wait for, until the context ends."""
+    peers = PeerRanks(program, mail, environment_of)
     try:
-        yield beside
+        yield peers
     finally:
-        beside.close()
+        peers.close()

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ullage.phantom.bootstrap import end_with, start
 from ullage.phantom.fork import Orders, take_on
+from ullage.protocol.variables import PREFORK, device_property
 from ullage.record.session.import_hooks import on_import
 
 if TYPE_CHECKING:
@@ -45,18 +46,18 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_
 """What has libraries start no threads, which would not be in a copy."""
 
 
-def start_held() -> None:
+def start_preforked() -> None:
     """Has the program stop at its first call, and this process wait there."""
-    orders = socket.socket(fileno=int(os.environ.pop("ULLAGE_HELD")))
+    orders = socket.socket(fileno=int(os.environ.pop(PREFORK)))
     orders.set_inheritable(False)
     files = _open_files()
 
     def wait(session: Session) -> PlanRequest:
         if not _is_alone() or _open_files() != files:
             _give_up()
-        asked = _become_a_run(session, orders)
+        request = _become_a_run(session, orders)
         leaving.append(session)
-        return asked
+        return request
 
     leaving: list[Session] = []
     atexit.register(_leave, leaving)  # the first to be registered is the last to be called
@@ -74,12 +75,12 @@ def _become_a_run(session: Session, orders: socket.socket) -> PlanRequest:
     _flush()
     # Ctrl-C at the terminal is meant for the runs; this process ends when its orders do.
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    held = os.getpid()
+    parent = os.getpid()
     order = Orders(orders, _find_fork()).wait()
     signal.signal(signal.SIGINT, interrupt)
-    end_with(held)
+    end_with(parent)
     take_on(order)
-    library.never_runs_out("unlimited=1" in os.environ.get("ULLAGE_DEVICE", "").split(";"))
+    library.never_runs_out(device_property(os.environ, "unlimited") == "1")
     session.go_on_as(Settings.from_environment(os.environ))
     return PlanRequest.from_environment(os.environ)
 
@@ -107,11 +108,11 @@ def _is_alone() -> bool:
 
 def _open_files() -> dict[str, str]:
     """What each descriptor is of; that with which it is found out is gone when it is read."""
-    found = {}
+    targets = {}
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            found[entry.name] = str(entry.readlink())
-    return found
+            targets[entry.name] = str(entry.readlink())
+    return targets
 
 
 def _start_no_monitor(tqdm: ModuleType) -> None:
@@ -127,16 +128,16 @@ def _start_no_workers(dataloader: ModuleType) -> None:
     signature = inspect.signature(make)
 
     @functools.wraps(make)
-    def make_without(loader: object, *arguments: object, **named: object) -> None:
+    def make_without(loader: object, *arguments: object, **keywords: object) -> None:
         try:
-            told = signature.bind(loader, *arguments, **named)
+            bound = signature.bind(loader, *arguments, **keywords)
         except TypeError:  # a wrong call fails as it would
-            make(loader, *arguments, **named)
+            make(loader, *arguments, **keywords)
             return
-        if told.arguments.get("num_workers"):
-            for name in _OF_WORKERS & told.arguments.keys():
-                told.arguments[name] = signature.parameters[name].default
-        make(*told.args, **told.kwargs)
+        if bound.arguments.get("num_workers"):
+            for name in _OF_WORKERS & bound.arguments.keys():
+                bound.arguments[name] = signature.parameters[name].default
+        make(*bound.args, **bound.kwargs)
 
     kind.__init__ = make_without
 

@@ -129,12 +129,12 @@ def _remark_on(word: str, command: Path) -> str:
 
 
 def _find_interpreter(python: str) -> str:
-    found = shutil.which(os.path.expanduser(python))  # noqa: PTH111 - Path drops a leading ./
-    if found is None:
+    path = shutil.which(os.path.expanduser(python))  # noqa: PTH111 - Path drops a leading ./
+    if path is None:
         raise SpecError(
             f"there is no interpreter {python!r}; give the path of one, such as DIR/bin/python"
         )
-    return found
+    return path
 
 
 def _check_script(path: Path) -> None:
@@ -165,23 +165,23 @@ def _check_is_python(file: Path) -> None:
 
         if file.suffix == ".pyc" or is_zipfile(file):
             return  # compiled code or an archive, which python runs
-        found = "a binary file"
+        content = "a binary file"
     elif shebang.startswith("#!") and "python" not in shebang and b"exec" not in second:
-        found = f"a script for {shebang[2:].strip()}"
+        content = f"a script for {shebang[2:].strip()}"
     else:
         return
-    raise SpecError(f"{str(file)!r} is {found}; give a Python file, or -m MODULE")
+    raise SpecError(f"{str(file)!r} is {content}; give a Python file, or -m MODULE")
 
 
 def _find_entry_point(name: str, interpreter: str) -> Path:
     """The script of that name beside the interpreter, else on PATH."""
-    found = _which_entry_point(name, interpreter)
-    if found is None:
+    script = _which_entry_point(name, interpreter)
+    if script is None:
         raise SpecError(
             f"{name!r} is neither a file here nor a command beside {interpreter} or on PATH; "
             "give a Python file, -m MODULE, or a Python entry point such as torchrun"
         )
-    return Path(found)
+    return Path(script)
 
 
 def _which_entry_point(name: str, interpreter: str) -> str | None:
@@ -201,8 +201,12 @@ def _interpreter_of(script: Path) -> str:
     except OSError as error:
         raise SpecError(f"{str(script)!r} cannot be read: {error.strerror or error}") from None
     long = _LONG_SHEBANG.match(second) if first.startswith(b"#!/bin/sh") else None
-    named = long["python"].strip(b'"') if long else first.removeprefix(b"#!").strip()
-    words = named.decode(errors="replace").split() if not long else [named.decode(errors="replace")]
+    interpreter = long["python"].strip(b'"') if long else first.removeprefix(b"#!").strip()
+    words = (
+        interpreter.decode(errors="replace").split()
+        if not long
+        else [interpreter.decode(errors="replace")]
+    )
     if len(words) > 1 and Path(words[0]).name == "env":
         words = words[1:]
     if not (first.startswith(b"#!") and words and _INTERPRETER.fullmatch(Path(words[0]).name)):

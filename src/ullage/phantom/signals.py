@@ -1,8 +1,8 @@
-"""The signals that end a process: who hears them, and when.
+"""The signals that end a process: who handles them, and when.
 
 with handling(child.forward):       # Ctrl-C, SIGTERM and SIGHUP go to the child
     ...
-with held_back():                   # they wait until this is done
+with delayed_signals():                   # they wait until this is done
     shutil.rmtree(directory)
 """
 
@@ -19,8 +19,8 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Signals wait until this is done."""
+def delayed_signals() -> Iterator[None]:
+    """Delays signals until the context ends."""
     came: list[int] = []
     with handling(lambda number, _frame: came.append(number)):
         yield

@@ -5,7 +5,7 @@ imports, so that is compared before anything is started: `find_torch` reads torc
 (about 10 ms, see elf.py), `check_torch` sets them against what the phantom exports.
 
     build = check_torch(find_torch(python), LIBRARY_DIR)
-    environment["ULLAGE_LIBRARIES"] = build.libraries_text()
+    environment[LIBRARIES] = build.libraries_text()
 """
 
 from __future__ import annotations
@@ -95,15 +95,15 @@ class TorchBuild:
     imports: frozenset[str]
 
     def libraries_text(self) -> str:
-        """The versions of NVIDIA's libraries, as ULLAGE_LIBRARIES has them."""
+        """The versions of NVIDIA's libraries, as the variable LIBRARIES has them."""
         return ";".join(f"{name}={version}" for name, version in _library_versions(self).items())
 
     def preloaded(self, library_dir: Path) -> tuple[Path, ...]:
         """The stubs to load before anything else, so that torch's own copies of those libraries are
         not.
         """
-        wanted = sorted(self.sonames | set(ALWAYS_PRELOADED))
-        return tuple(path for path in (library_dir / soname for soname in wanted) if path.exists())
+        sonames = sorted(self.sonames | set(ALWAYS_PRELOADED))
+        return tuple(path for path in (library_dir / soname for soname in sonames) if path.exists())
 
 
 def find_torch(python: str) -> TorchBuild:
@@ -276,7 +276,7 @@ def _read_pins(directory: Path, version: str) -> dict[str, str]:
         if (path / "METADATA").exists():
             text = (path / "METADATA").read_text(encoding="utf-8", errors="replace")
             # Older metadata puts versions into parentheses: nvidia-nccl-cu12 (==2.21.5).
-            return {found["name"]: found["version"] for found in _PIN.finditer(text)}
+            return {pin["name"]: pin["version"] for pin in _PIN.finditer(text)}
     return {}
 
 

@@ -29,6 +29,7 @@ from ullage.errors import EnvironmentProblem
 from ullage.phantom.launch import Ended
 from ullage.phantom.prefork import ONE_THREAD
 from ullage.phantom.program import UserProgram
+from ullage.protocol.variables import PREFORK, WARM
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class _Answers:
 
     pid: threading.Event = field(default_factory=threading.Event)
     end: threading.Event = field(default_factory=threading.Event)
-    said: dict[str, int] = field(default_factory=dict)
+    fields: dict[str, int] = field(default_factory=dict)
 
 
 class WarmChild:
@@ -55,9 +56,9 @@ class WarmChild:
             EnvironmentProblem: the warm process is gone.
         """
         self._answers.pid.wait()
-        if "pid" not in self._answers.said:
+        if "pid" not in self._answers.fields:
             raise EnvironmentProblem("the process that runs were to be forked from has ended")
-        return self._answers.said["pid"]
+        return self._answers.fields["pid"]
 
     def wait(self, timeout_s: float | None = None) -> Ended:
         """Waits for the end; a run whose end nobody saw counts as killed, and one that takes longer
@@ -68,7 +69,7 @@ class WarmChild:
             self.stop()
             self._answers.end.wait()
             timed_out_after_s = timeout_s
-        status = self._answers.said.get("status", -signal.SIGKILL)
+        status = self._answers.fields.get("status", -signal.SIGKILL)
         return Ended(
             exit_code=128 - status if status < 0 else status,
             wall_s=time.monotonic() - self._started_s,
@@ -78,7 +79,7 @@ class WarmChild:
 
     def stop(self) -> None:
         """Ends the forked process, if there is one and it still runs."""
-        pid = self._answers.said.get("pid")
+        pid = self._answers.fields.get("pid")
         if pid is not None and not self._answers.end.is_set():
             os.kill(pid, signal.SIGKILL)
 
@@ -136,12 +137,12 @@ class WarmProcess:
         # A process that ends with orders unread resets the connection.
         with self._orders.makefile("rb") as lines, suppress(ConnectionResetError):
             for line in lines:
-                said: dict[str, Any] = json.loads(line)
+                answer: dict[str, Any] = json.loads(line)
                 with self._lock:
-                    answers = self._runs[said.pop("number")]
-                answers.said.update(said)
+                    answers = self._runs[answer.pop("number")]
+                answers.fields.update(answer)
                 answers.pid.set()
-                if "status" in said:
+                if "status" in answer:
                     answers.end.set()
         with self._lock:
             self._is_over = True
@@ -156,15 +157,15 @@ def _give_up(answers: _Answers) -> None:
 
 @contextmanager
 def start_warm(
-    program: UserProgram, environment: Mapping[str, str], *, is_held: bool = False
+    program: UserProgram, environment: Mapping[str, str], *, is_preforked: bool = False
 ) -> Iterator[WarmProcess]:
     """Starts the process; it imports torch while the caller goes on.
 
     Args:
         program: what to run.
         environment: from `launch.make_environment`; what differs between runs is given with each.
-        is_held: whether it runs the program up to the first call of what that trains (held.py).
-            Runs can differ in nothing then that the program could have seen before.
+        is_preforked: whether it runs the program up to the first call of its model (prefork.py).
+            Runs may then differ only in what the program has not read by that call.
 
     Raises:
         EnvironmentProblem: the interpreter cannot be started.
@@ -173,7 +174,7 @@ def start_warm(
     try:
         process = subprocess.Popen(
             [program.python, *program.arguments],
-            env={**environment, **_orders_from(theirs.fileno(), is_held=is_held)},
+            env={**environment, **_orders_from(theirs.fileno(), is_preforked=is_preforked)},
             cwd=program.directory,
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
@@ -194,5 +195,5 @@ def start_warm(
         warm.close()
 
 
-def _orders_from(number: int, *, is_held: bool) -> dict[str, str]:
-    return {"ULLAGE_HELD": str(number), **ONE_THREAD} if is_held else {"ULLAGE_WARM": str(number)}
+def _orders_from(number: int, *, is_preforked: bool) -> dict[str, str]:
+    return {PREFORK: str(number), **ONE_THREAD} if is_preforked else {WARM: str(number)}

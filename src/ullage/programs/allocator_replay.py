@@ -99,7 +99,8 @@ def _replay(
         allocated first), "ignored" (the kinds of operations that are left out); "ops" (the column
         of what is replayed; without it, that of this name).
     """
-    os.environ.update(dict.fromkeys(_CONF, order["settings"]), ULLAGE_DEVICE=order["device"])
+    os.environ.update(dict.fromkeys(_CONF, order["settings"]))
+    os.environ["ULLAGE_DEVICE"] = order["device"]
     begin = time.monotonic()
     torch.cuda.init()
     if order["fraction"] is not None:

@@ -1,9 +1,10 @@
-"""Runs launchers of ranks up to where they would start them, and tells what they would start.
+"""Runs launchers up to the moment at which they would start ranks, and reports what they would
+start.
 
 This runs in the program's own interpreter: torchrun and Accelerate both end in one function of
 PyTorch's, with the variables of the ranks in the environment by then.
 
-    echo '[["accelerate", "launch", "--config_file", "config.yaml", "train.py"]]' | python asked.py
+    echo '[["accelerate", "launch", "--cpu", "train.py"]]' | python launcher_query.py
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, NoReturn
 import torch.distributed.run as launcher
 
 
-class Told(BaseException):
+class Answered(BaseException):
     """What a launcher would start; not an error, so that nobody on the way takes it for one."""
 
 
@@ -36,8 +37,8 @@ def _ask(command: list[str]) -> dict[str, Any]:
             runpy.run_module(command[1], run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(command[0], run_name="__main__")
-    except Told as told:
-        answer: dict[str, Any] = told.args[0]
+    except Answered as answered:
+        answer: dict[str, Any] = answered.args[0]
         now = answer["variables"]
         return {**answer, "variables": {k: v for k, v in now.items() if before.get(k) != v}}
     except (Exception, SystemExit) as error:  # the launcher's own
@@ -48,12 +49,12 @@ def _ask(command: list[str]) -> dict[str, Any]:
     return {"failure": "it ended by itself"}
 
 
-def _tell(asked: Any) -> NoReturn:  # noqa: ANN401 - what argparse gives
-    words = [*(["-m"] if asked.module else []), asked.training_script]
-    raise Told(
+def _tell(arguments: Any) -> NoReturn:  # noqa: ANN401 - what argparse gives
+    words = [*(["-m"] if arguments.module else []), arguments.training_script]
+    raise Answered(
         {
-            "program": [*words, *asked.training_script_args],
-            "is_python": not asked.no_python,
+            "program": [*words, *arguments.training_script_args],
+            "is_python": not arguments.no_python,
             "variables": dict(os.environ),
         }
     )
@@ -70,13 +71,13 @@ def _lead_to_torch() -> None:
         return
     launch_deepspeed = launch.deepspeed_launcher
 
-    def start_one(asked: Any) -> NoReturn:  # noqa: ANN401 - likewise
-        os.environ.update(prepare_simple_launcher_cmd_env(asked)[1])
-        _tell(asked)
+    def start_one(arguments: Any) -> NoReturn:  # noqa: ANN401 - likewise
+        os.environ.update(prepare_simple_launcher_cmd_env(arguments)[1])
+        _tell(arguments)
 
-    def start_here(asked: Any) -> None:  # noqa: ANN401 - likewise
-        asked.num_machines = 1
-        launch_deepspeed(asked)
+    def start_here(arguments: Any) -> None:  # noqa: ANN401 - likewise
+        arguments.num_machines = 1
+        launch_deepspeed(arguments)
 
     launch.simple_launcher, launch.deepspeed_launcher = start_one, start_here
 

@@ -78,10 +78,10 @@ class Meter:
     def _batch(self, call: Callable[[], object], calls: int) -> float:
         """The seconds of one of several calls in a row."""
         if not self._is_gpu:
-            begun = time.perf_counter()
+            start_s = time.perf_counter()
             for _ in range(calls):
                 call()
-            return (time.perf_counter() - begun) / calls
+            return (time.perf_counter() - start_s) / calls
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         for _ in range(20):  # the device is busy while the host launches what is timed
@@ -103,9 +103,9 @@ def measure_matmul(meter: Meter, precision: str) -> None:
         left, right = (torch.randn(n, n, device=meter.device).to(dtype) for _ in range(2))
         call = partial(torch.mm, left, right)
         if precision.startswith("float8"):
-            one = torch.ones((), device=meter.device)
+            unit_scale = torch.ones((), device=meter.device)
             columns = right.t().contiguous().t()
-            scaled = partial(torch._scaled_mm, scale_a=one, scale_b=one)
+            scaled = partial(torch._scaled_mm, scale_a=unit_scale, scale_b=unit_scale)
             call = partial(scaled, left, columns, out_dtype=torch.bfloat16)
         meter.time("matmul", precision, 2.0 * n**3, call)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -159,10 +159,10 @@ def measure_launch(meter: Meter) -> None:
     tensor = torch.zeros(16, device=meter.device)
 
     def launch() -> float:
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         for _ in range(_LAUNCHES):
             tensor.add(tensor)
-        return (time.perf_counter() - begun) / _LAUNCHES
+        return (time.perf_counter() - start_s) / _LAUNCHES
 
     launch()
     for _ in range(_REPEATS):
@@ -178,8 +178,8 @@ def measure_peers(meter: Meter) -> None:
     if size < 2:
         raise RuntimeError("there is one GPU only")
     with tempfile.TemporaryDirectory() as directory:
-        meeting, found = Path(directory, "meeting"), Path(directory, "found")
-        command = [sys.executable, __file__, meter.device, str(found), _PEERS, str(meeting)]
+        meeting, output = Path(directory, "meeting"), Path(directory, "found")
+        command = [sys.executable, __file__, meter.device, str(output), _PEERS, str(meeting)]
         # The ranks of one machine need no other network; NCCL's data goes from GPU to GPU.
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         ranks = [
@@ -195,10 +195,10 @@ def measure_peers(meter: Meter) -> None:
                 rank.kill()
         if any(codes):
             raise RuntimeError(f"the ranks ended with {codes}")
-        meter.samples += json.loads(found.read_text(encoding="utf-8"))
+        meter.samples += json.loads(output.read_text(encoding="utf-8"))
 
 
-def measure_as_rank(device: str, found: str, meeting: str, rank: int, size: int) -> None:
+def measure_as_rank(device: str, output: str, meeting: str, rank: int, size: int) -> None:
     """One rank of `measure_peers`; the first writes what it saw."""
     import torch.distributed as dist
 
@@ -223,20 +223,20 @@ def measure_as_rank(device: str, found: str, meeting: str, rank: int, size: int)
             meter.samples.append(["peers", kind, work, statistics.median(seconds)])
     dist.destroy_process_group()
     if rank == 0:
-        Path(found).write_text(json.dumps(meter.samples), encoding="utf-8")
+        Path(output).write_text(json.dumps(meter.samples), encoding="utf-8")
 
 
 def _timed(call: Callable[[], object], device: str) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
-    begun = time.perf_counter()
+    start_s = time.perf_counter()
     call()
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start_s
 
 
-def main(device: str, found: str) -> None:
+def main(device: str, output: str) -> None:
     """Measures everything, and writes it."""
     if os.environ.get("ULLAGE_PHANTOM"):
         raise SystemExit("this GPU is a phantom: its kernels do nothing, and times mean nothing")
@@ -265,7 +265,7 @@ def main(device: str, found: str) -> None:
         "samples": meter.samples,
         "skipped": meter.skipped,
     }
-    Path(found).write_text(json.dumps(document), encoding="utf-8")
+    Path(output).write_text(json.dumps(document), encoding="utf-8")
 
 
 def _driver() -> str:

@@ -102,7 +102,7 @@ def checkpoint(model: nn.Module, kind: str | int) -> None:
         return
     from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
-    kept = [
+    saved_operators = [
         torch.ops.aten.mm.default,
         torch.ops.aten.bmm.default,
         torch.ops.aten.addmm.default,
@@ -110,7 +110,7 @@ def checkpoint(model: nn.Module, kind: str | int) -> None:
         torch.ops.aten._scaled_dot_product_efficient_attention.default,
         torch.ops.aten._scaled_dot_product_cudnn_attention.default,
     ]
-    contexts = partial(create_selective_checkpoint_contexts, kept)
+    contexts = partial(create_selective_checkpoint_contexts, saved_operators)
     model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
 
 

@@ -117,14 +117,14 @@ def as_on_a_gpu(kv_bytes: int) -> list[Any]:
 
     def check_and_update_config(config: Theirs) -> None:
         cache, scheduler = config.cache_config, config.scheduler_config
-        kept = [
+        settings = [
             (cache, "block_size"), (cache, "mamba_ssm_cache_dtype"),
             (cache, "enable_prefix_caching"), (scheduler, "async_scheduling"),
             (scheduler, "enable_chunked_prefill"), (scheduler, "max_num_batched_tokens"),
         ]  # fmt: skip
-        values = [getattr(owner, name) for owner, name in kept]
+        values = [getattr(owner, name) for owner, name in settings]
         theirs(config)
-        for (owner, name), value in zip(kept, values, strict=True):
+        for (owner, name), value in zip(settings, values, strict=True):
             setattr(owner, name, value)
 
     blocks = staticmethod(lambda kv_cache_spec=None: [MultipleOf(KERNEL_BLOCK)])
@@ -233,8 +233,8 @@ def attempt(action: Callable[..., Theirs], *arguments: Theirs) -> Theirs:
     except Exception as error:  # whatever the engine raises is its answer
         traceback.print_exc()
         leave_nothing()
-        told = error.errors()[0]["msg"] if hasattr(error, "errors") else error
-        return {"error": f"{type(error).__name__}: {told}"}
+        reason = error.errors()[0]["msg"] if hasattr(error, "errors") else error
+        return {"error": f"{type(error).__name__}: {reason}"}
 
 
 def name_class(config: dict[str, Any]) -> dict[str, Any]:
@@ -287,8 +287,8 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the engine prints is no answer
 
-    def say(**said: object) -> None:
-        print(json.dumps(said), file=out)
+    def say(**message: object) -> None:
+        print(json.dumps(message), file=out)
 
     with tempfile.TemporaryDirectory() as scratch:
         try:

@@ -22,7 +22,7 @@ from ullage.phantom.launch import (
     run_directory,
 )
 from ullage.phantom.launcher import launcher_of, ranks_of
-from ullage.phantom.peer_ranks import Companions, companions
+from ullage.phantom.peer_ranks import PeerRanks, peer_ranks
 from ullage.phantom.program import UserProgram, resolve_program
 from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
 from ullage.record.values.assume import Assumed
@@ -56,8 +56,12 @@ def make_options(
     """The options as a run without a snapshot has them; SpecError where one is not possible, and
     PlanError where a plan cannot be read.
     """
-    found = plan if plan is None or isinstance(plan, Plan) else Plan.load(os.fspath(plan))
-    if found is not None and alloc_conf is not None and found.variables.keys() & _ALLOCATOR:
+    loaded_plan = plan if plan is None or isinstance(plan, Plan) else Plan.load(os.fspath(plan))
+    if (
+        loaded_plan is not None
+        and alloc_conf is not None
+        and loaded_plan.variables.keys() & _ALLOCATOR
+    ):
         raise SpecError(
             f"alloc_conf={alloc_conf!r} and the plan both set the allocator up; leave one of them "
             "out"
@@ -70,7 +74,7 @@ def make_options(
         has_dummy_weights=dummy_weights,
         has_values=values,
         assumed=Assumed.parse(assume),
-        plan=found,
+        plan=loaded_plan,
     )
 
 
@@ -110,13 +114,13 @@ def _as_one_rank(job: Job) -> Job:
     if isinstance(started, str):
         raise SpecError(started)
     program, variables = started
-    told = {**job.options.variables, **variables}
-    return replace(job, program=program, options=replace(job.options, variables=told))
+    all_variables = {**job.options.variables, **variables}
+    return replace(job, program=program, options=replace(job.options, variables=all_variables))
 
 
 @contextmanager
-def job_companions(job: Job, mail: Path) -> Iterator[Companions | None]:
-    """While this lasts, a rank that waits for what another one sends has that rank run beside it;
+def job_peer_ranks(job: Job, mail: Path) -> Iterator[PeerRanks | None]:
+    """While this lasts, a rank that waits for data of another rank has that rank run too;
     None for a job that is no rank.
     """
     rank = job.options.rank
@@ -130,5 +134,5 @@ def job_companions(job: Job, mail: Path) -> Iterator[Companions | None]:
         )
         return make_environment(directory, job.device, job.build, options)
 
-    with companions(job.program, mail, environment_of) as beside:
-        yield beside
+    with peer_ranks(job.program, mail, environment_of) as peers:
+        yield peers

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ullage.errors import EnvironmentProblem, SnapshotError
 from ullage.phantom.launch import PROGRESS_FILE, Ended, make_environment, run_directory, start
-from ullage.runs.job import Job, job_companions
+from ullage.runs.job import Job, job_peer_ranks
 
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def run_job(
     job: Job,
-    kept: Path | None,
+    snapshot: Path | None,
     *,
     stdout_to_stderr: bool,
     on_progress: Callable[[str], None] | None = None,
@@ -35,27 +35,27 @@ def run_job(
 
     Args:
         job: what is run.
-        kept: where its snapshot goes; None keeps none.
+        snapshot: the file for its snapshot; None: none is kept.
         stdout_to_stderr: the program's own output goes to stderr.
         on_progress: called with a line as steps end.
         force: replace the snapshot file.
         meanwhile: called once while the child runs: to import what its report will need.
     """
-    with run_directory() as run_dir, job_companions(job, run_dir) as beside:
+    with run_directory() as run_dir, job_peer_ranks(job, run_dir) as peers:
         environment = make_environment(run_dir, job.device, job.build, job.options)
-        if beside is not None and job.options.rank is not None:
-            beside.note_start(job.options.rank.number)
+        if peers is not None and job.options.rank is not None:
+            peers.note_start(job.options.rank.number)
         with start(job.program, environment, stdout_to_stderr=stdout_to_stderr) as child:
             from ullage.explain.run import explain_run  # noqa: F401 - while the child runs
 
             if meanwhile is not None:
                 meanwhile()
             ended = child.wait(_watch(run_dir / PROGRESS_FILE, on_progress))
-        return explain_job(job, run_dir, child.pid, ended, kept, force=force)
+        return explain_job(job, run_dir, child.pid, ended, snapshot, force=force)
 
 
 def explain_job(
-    job: Job, run_dir: Path, pid: int, ended: Ended, kept: Path | None, *, force: bool = False
+    job: Job, run_dir: Path, pid: int, ended: Ended, snapshot: Path | None, *, force: bool = False
 ) -> RunReport:
     """Explains what the process `pid` of a job and its children left in `run_dir`."""
     from ullage.explain.killed import record_of
@@ -66,9 +66,9 @@ def explain_job(
     from ullage.record.requests.requests import read_notes
     from ullage.record.session.frameworks import other_frameworks
 
-    remains = collect(run_dir, pid, kept, force=force)
-    records = [(_with_both_ends(record, place, job), place) for record, place in remains.records]
-    for number, levels in remains.levels.items():
+    artifacts = collect(run_dir, pid, snapshot, force=force)
+    records = [(_with_both_ends(record, place, job), place) for record, place in artifacts.records]
+    for number, levels in artifacts.levels.items():
         # The program itself has to end well to be judged, unless it is a server that was stopped.
         if levels.devices and (number != pid or ended.was_stopped):
             records.append((record_of(number, levels, job.device.gpu, job.build.version), None))
@@ -83,9 +83,11 @@ def explain_job(
             wall_s=ended.wall_s,
             was_interrupted=ended.was_interrupted,
             timed_out_after_s=ended.timed_out_after_s,
-            unrecorded=tuple(one for one in remains.unrecorded if one[0] not in known),
+            unrecorded=tuple(
+                process for process in artifacts.unrecorded if process[0] not in known
+            ),
             left_running=ended.left_running,
-            not_kept=remains.warnings,
+            not_kept=artifacts.warnings,
             failed_request=next(failed, None),
             plan=_outcome(job, run_dir),
             remarks=(*job.program.remarks, *other_frameworks(run_dir, known)),
@@ -144,21 +146,21 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
 
 
 def _watch(path: Path, on_progress: Callable[[str], None] | None) -> Callable[[], None] | None:
-    """What to call now and then to hear of finished steps."""
+    """The function that reports finished steps, to be called about ten times a second."""
     if on_progress is None:
         return None
-    seen = 0
+    num_bytes = 0
 
     def look() -> None:
-        nonlocal seen
+        nonlocal num_bytes
         try:
             with path.open(encoding="utf-8", errors="replace") as file:
-                file.seek(seen)
+                file.seek(num_bytes)
                 text = file.read()
         except FileNotFoundError:
             return
         whole, newline, _rest = text.rpartition("\n")
-        seen += len((whole + newline).encode())
+        num_bytes += len((whole + newline).encode())
         if whole:
             on_progress(whole.rpartition("\n")[2])
 

@@ -1,9 +1,9 @@
-"""Runs several jobs, as many at once as the machine has room for, most of them forked from a warm
-process.
+"""Runs several jobs in parallel, as many as memory and processors allow, most of them forked from a
+warm process.
 
-The first is an ordinary run. While it lasts, the warm process imports torch; the others are forked
-from it. A program that sets environment variables before it imports torch could make torch another
-in that process: all its runs are started afresh.
+The first is an ordinary run. Meanwhile the warm process imports torch, and the other runs are
+forked from it. A program that sets environment variables before it imports torch could change how
+torch behaves: all its runs are started afresh.
 
     runs = ParallelRuns(jobs, on_progress=print, on_failure=print)
     runs.run_all()
@@ -26,13 +26,13 @@ from types import FrameType
 from ullage.errors import EnvironmentProblem
 from ullage.explain.run import RunReport
 from ullage.phantom.launch import Child, Ended, make_environment, run_directory, start
-from ullage.phantom.orphan_processes import end_strays
-from ullage.phantom.peer_ranks import Companions
+from ullage.phantom.orphan_processes import end_orphans
+from ullage.phantom.peer_ranks import PeerRanks
 from ullage.phantom.warm import WarmChild, WarmProcess, start_warm
-from ullage.runs.job import Job, job_companions
+from ullage.runs.job import Job, job_peer_ranks
 from ullage.runs.one import explain_job
 
-# A run needs as much host memory as the first one did; this much of what is free is given to them.
+# Each run is assumed to need the host memory of the first; runs may use this share of what is free.
 _HOST_SHARE = 0.8
 _TAIL_BYTES = 4000
 # In the directory of a run: what its program wrote.
@@ -40,13 +40,13 @@ OUTPUT = "output"
 
 
 class ParallelRuns:
-    """Several jobs: which are done, which go on, and how they are started.
+    """Several jobs: which are done, which are running, and how they are started.
 
     Args:
         jobs: what to run.
         on_progress: called with a line, such as "3 of 8 runs", as runs end.
         on_failure: called with the last output of a program that failed.
-        snapshots: for each job where its snapshot goes, if anywhere; nothing of that name is there.
+        snapshots: for each job the file for its snapshot, if any, which must not exist.
 
     Attributes:
         results: of each job; None where it was interrupted.
@@ -70,7 +70,7 @@ class ParallelRuns:
         self._on_failure = on_failure or (lambda _text: None)
         self._running = Running()
         self._warm: WarmProcess | None = None
-        self._companions: Companions | None = None
+        self._peer_ranks: PeerRanks | None = None
         self._warm_environment: dict[str, str] = {}
 
     def run_all(self) -> None:
@@ -78,10 +78,10 @@ class ParallelRuns:
         with ExitStack() as stack:
             stack.enter_context(_terminated_as_interrupted())
             directory = stack.enter_context(run_directory())
-            # Last of all, when the warm process has ended too: what its forks have left.
-            stack.callback(end_strays, directory)
+            # Last of all, after the warm process has ended: the processes that its forks have left.
+            stack.callback(end_orphans, directory)
             mail = self._jobs[0].options.mail or directory
-            self._companions = stack.enter_context(job_companions(self._jobs[0], mail))
+            self._peer_ranks = stack.enter_context(job_peer_ranks(self._jobs[0], mail))
             try:
                 # Two runs are over before a warm process is of use.
                 if len(self._jobs) > 2 and not self.fresh_because:
@@ -103,7 +103,7 @@ class ParallelRuns:
         self._warm = stack.enter_context(start_warm(job.program, self._warm_environment))
 
     def _learn_from_first(self) -> None:
-        """Whether its program leaves torch's import to be what it is in a warm process."""
+        """Notes whether the program changes variables before it imports torch."""
         first = self.results[0]
         processes = first.processes if first is not None else ()
         changed = sorted({name for p in processes for name in p.record.changed_variables})
@@ -125,13 +125,13 @@ class ParallelRuns:
             try:
                 while pending:
                     done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                    for one in done:
-                        one.result()
+                    for future in done:
+                        future.result()
                     ended = sum(result is not None for result in self.results)
                     self._on_progress(f"{ended} of {len(self._jobs)} runs")
             except BaseException:
-                for one in pending:
-                    one.cancel()
+                for future in pending:
+                    future.cancel()
                 self._running.stop()
                 raise
 
@@ -140,7 +140,7 @@ class ParallelRuns:
         job = self._jobs[number]
         run_dir.mkdir()
         output = run_dir / OUTPUT
-        self._note_rank(job, Companions.note_start)
+        self._note_rank(job, PeerRanks.note_start)
         ended = None
         if number > 0 and self._warm is not None and not self.fresh_because:
             ended = self._fork(self._warm, job, run_dir)
@@ -148,7 +148,7 @@ class ParallelRuns:
             environment = make_environment(run_dir, job.device, job.build, job.options)
             with start(job.program, environment, output=output) as child:
                 ended = self._running.wait(child, job.options.timeout_s)
-        self._note_rank(job, Companions.note_end)
+        self._note_rank(job, PeerRanks.note_end)
         if self.was_interrupted:
             return
         result = explain_job(job, run_dir, ended[0], ended[1], self._snapshots[number])
@@ -158,13 +158,13 @@ class ParallelRuns:
         self.results[number] = result
         shutil.rmtree(run_dir, ignore_errors=True)
 
-    def _note_rank(self, job: Job, note: Callable[[Companions, int], None]) -> None:
-        """Tells those that wait for a rank that it has started or ended."""
-        if self._companions is not None and job.options.rank is not None:
-            note(self._companions, job.options.rank.number)
+    def _note_rank(self, job: Job, note: Callable[[PeerRanks, int], None]) -> None:
+        """Tells the peer ranks that a rank has started or ended."""
+        if self._peer_ranks is not None and job.options.rank is not None:
+            note(self._peer_ranks, job.options.rank.number)
 
     def _fork(self, warm: WarmProcess, job: Job, run_dir: Path) -> tuple[int, Ended] | None:
-        """A run forked from the warm process; None where that process is gone."""
+        """A run forked from the warm process; None where that process has ended."""
         environment = make_environment(run_dir, job.device, job.build, job.options)
         changes = dict(environment.items() - self._warm_environment.items())
         try:
@@ -175,7 +175,7 @@ class ParallelRuns:
 
 
 class Running:
-    """The runs that are going on in any thread: what stops them stops those too that come later.
+    """The running jobs of all threads; stopping them also stops those that start later.
 
     Attributes:
         is_stopped: whether they were.
@@ -219,7 +219,7 @@ class Running:
         """
         child = warm.fork(_arguments(job), changes, run_dir / OUTPUT)
         pid, ended = self.wait(child, job.options.timeout_s)
-        return pid, replace(ended, left_running=end_strays(run_dir))
+        return pid, replace(ended, left_running=end_orphans(run_dir))
 
 
 def _are_alike(jobs: Sequence[Job]) -> bool:

@@ -138,7 +138,9 @@ class RayTrials:
                     raise _lost(node.name, error) from None
                 self._on_progress(f"node {node.name} is lost; what ran there is run again")
                 waiting.appendleft(number)
-                self._nodes = [one for one in self._nodes if one is not node] or self._find_nodes()
+                self._nodes = [
+                    other for other in self._nodes if other is not node
+                ] or self._find_nodes()
         return [results[number] for number in range(len(jobs))]
 
     def _note(self, result: RunReport, output: str) -> RunReport:
@@ -157,24 +159,24 @@ class RayTrials:
             if node["Alive"] and node["Resources"].get("CPU", 0) >= 1
         ]
         place = ray.put((_place(self._job), self._job))
-        begun = {node.actor.begin.remote(place): node for node in nodes}
-        ready, late = ray.wait([*begun], num_returns=len(begun), timeout=_READY_S)
-        for one in late:
-            ray.kill(begun[one].actor)
-            self._on_progress(f"{begun[one].name} has no processors free")
-        for one in ready:
+        starting = {node.actor.begin.remote(place): node for node in nodes}
+        ready, late = ray.wait([*starting], num_returns=len(starting), timeout=_READY_S)
+        for reference in late:
+            ray.kill(starting[reference].actor)
+            self._on_progress(f"{starting[reference].name} has no processors free")
+        for reference in ready:
             try:
-                ray.get(one)
+                ray.get(reference)
             except ray.exceptions.RayTaskError as error:
-                raise _ours(error, begun[one].name) from None
+                raise _ours(error, starting[reference].name) from None
             except ray.exceptions.RayError as error:
-                raise _lost(begun[one].name, error) from None
+                raise _lost(starting[reference].name, error) from None
         if not ready:
             raise EnvironmentProblem(
                 f"no node of the Ray cluster {self._address!r} had all its processors free within "
                 f"{_READY_S:.0f} s; wait until one has, or search without --ray"
             )
-        return [begun[one] for one in ready]
+        return [starting[reference] for reference in ready]
 
 
 class _Node:
@@ -300,8 +302,8 @@ def _ours(error: Any, name: str) -> BaseException:  # noqa: ANN401 - ray has no 
 
 
 def _lost(name: str, error: BaseException) -> EnvironmentProblem:
-    said = str(error).strip().splitlines() or [type(error).__name__]
+    lines = str(error).strip().splitlines() or [type(error).__name__]
     return EnvironmentProblem(
-        f"node {name} of the Ray cluster was lost while a run went on there: {said[0]}; see the "
+        f"node {name} of the Ray cluster was lost while a run went on there: {lines[0]}; see the "
         "logs of Ray on it, or search without --ray"
     )

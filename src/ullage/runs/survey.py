@@ -70,12 +70,14 @@ class Survey:
             )
         jobs = [
             replace(
-                self._job, options=replace(self._job.options, rank=replace(self._rank, number=one))
+                self._job, options=replace(self._job.options, rank=replace(self._rank, number=rank))
             )
-            for one in new
+            for rank in new
         ]
-        kept = self._snapshots
-        snapshots = [None if kept is None else kept / f"rank{one}.pickle" for one in new]
+        directory = self._snapshots
+        snapshots = [
+            None if directory is None else directory / f"rank{rank}.pickle" for rank in new
+        ]
         runs = ParallelRuns(jobs, self._on_progress, self._on_failure, snapshots)
         runs.run_all()
         if runs.was_interrupted:
@@ -125,8 +127,11 @@ class Survey:
                 halves += [(number, low, middle), (number, middle, high)]
             stretches = halves
         return [
-            [max(border for border in found if border <= place) for place in range(axis.size)]
-            for axis, found in zip(axes, borders, strict=True)
+            [
+                max(border for border in borders_of_axis if border <= place)
+                for place in range(axis.size)
+            ]
+            for axis, borders_of_axis in zip(axes, borders, strict=True)
         ]
 
     @staticmethod

@@ -1,9 +1,9 @@
-"""Runs a program again and again in slightly other ways, a few at a time, as a search wants them.
+"""Runs variants of a program, a few at a time, as a search asks for them.
 
-Unlike a sweep, it is not known beforehand what will be run. A run is a copy of another process
-where that is the same: of one that has gone as far as the first call of the model (prefork.py)
-where the runs differ in their plan alone; of one that has imported torch. Else it is started
-afresh, as is what failed in a copy.
+Unlike in a sweep, the runs are not known beforehand. Where possible a run is forked from another
+process: from one that waits at the first call of the model (prefork.py) where the runs differ only
+in their plan; else from one that has imported torch. Other runs are started afresh, and so is a
+run whose fork failed.
 
     with Trials(job) as trials:
         as_it_is, planned = trials.run([job, job_with_a_plan])
@@ -24,7 +24,7 @@ from ullage.errors import EnvironmentProblem, PlanError
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.phantom.launch import Ended, RunOptions, make_environment, run_directory, start
-from ullage.phantom.orphan_processes import end_strays
+from ullage.phantom.orphan_processes import end_orphans
 from ullage.phantom.warm import WarmProcess, start_warm
 from ullage.runs.job import Job
 from ullage.runs.one import explain_job
@@ -36,24 +36,24 @@ _REFUSED = f"{PlanError.__module__}.{PlanError.__qualname__}"
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A process that runs are copies of, and what it was started with."""
+    """A process that runs are forked from, and its environment."""
 
     warm: WarmProcess
     environment: dict[str, str]
-    is_held: bool
+    is_preforked: bool
 
 
 class Trials:
-    """The runs of one program; a context, after which nothing of it runs any more.
+    """The runs of one program; when the context ends, none of its processes is left.
 
     Args:
         job: the program as it is.
         on_progress: called with a line as runs end.
-        ahead: variables that plans will set, each lot in a process of its own, started at once.
+        ahead: sets of variables that plans will use; a process to fork from is started for each.
 
     Attributes:
         num_runs: how many have ended.
-        num_copied: of these, copies of the program at the first call of its model.
+        num_copied: how many of these were forked at the first call of the model.
         outputs: the last lines of each run that failed, by the run's number.
     """
 
@@ -77,7 +77,7 @@ class Trials:
 
     def __enter__(self) -> Trials:
         self._directory = self._stack.enter_context(run_directory())
-        self._stack.callback(end_strays, self._directory)
+        self._stack.callback(end_orphans, self._directory)
         # A child ends with the thread that started it: this one goes on as long as the context.
         self._starter = self._stack.enter_context(ThreadPoolExecutor(1))
         return self
@@ -95,21 +95,21 @@ class Trials:
         with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
             pending = [pool.submit(self._run, job, is_fresh=is_fresh) for job in jobs]
             try:
-                return [one.result() for one in pending]
+                return [future.result() for future in pending]
             except BaseException:
-                for one in pending:
-                    one.cancel()
+                for future in pending:
+                    future.cancel()
                 self._running.stop()
                 raise
 
     def _prepare_copies(self) -> None:
-        """Starts what later runs are copies of; a second call starts nothing."""
+        """Starts the processes that later runs are forked from; a second call starts nothing."""
         job = self._job
         ahead, self._ahead = ({}, *self._ahead) if not self._is_prepared else (), ()
         self._is_prepared = True
-        for variables in ahead if _can_be_held(job, job) else ():
-            told = replace(job.options, variables={**job.options.variables, **variables})
-            self._source(replace(job, options=told), is_held=True)
+        for variables in ahead if _can_be_preforked(job, job) else ():
+            options = replace(job.options, variables={**job.options.variables, **variables})
+            self._source(replace(job, options=options), is_preforked=True)
 
     def _run(self, job: Job, *, is_fresh: bool) -> RunReport:
         result, output = self._once(job, is_fresh=is_fresh)
@@ -121,7 +121,7 @@ class Trials:
         return result
 
     def _once(self, job: Job, *, is_fresh: bool) -> tuple[RunReport, str]:
-        """A run, and the last that its program wrote."""
+        """A run, and the last lines of its program's output."""
         for source in () if is_fresh else self._sources_of(job):
             with self._place() as run_dir:
                 ended = self._copy(source, job, run_dir)
@@ -129,7 +129,7 @@ class Trials:
                     result = explain_job(job, run_dir, *ended, None)
                     if self._running.is_stopped or _is_believed(result, job, source):
                         with self._lock:
-                            self.num_copied += source.is_held
+                            self.num_copied += source.is_preforked
                         return result, last_lines(run_dir / OUTPUT)
         with self._place() as run_dir:
             environment = make_environment(run_dir, job.device, job.build, job.options)
@@ -148,33 +148,35 @@ class Trials:
         shutil.rmtree(directory, ignore_errors=True)
 
     def _sources_of(self, job: Job) -> Iterator[_Source]:
-        """What a run can be a copy of, each started where it is not there yet."""
+        """The processes that a run can be forked from, each started on first use."""
         is_searched = job.device.is_unlimited or job.device.gpu == self._job.device.gpu
-        if is_searched and _can_be_held(job, self._job):
-            yield self._source(job, is_held=True)
+        if is_searched and _can_be_preforked(job, self._job):
+            yield self._source(job, is_preforked=True)
         if at_start(job) == at_start(self._job):
-            yield self._source(job, is_held=False)
+            yield self._source(job, is_preforked=False)
 
-    def _source(self, job: Job, *, is_held: bool) -> _Source:
-        key = at_start(job), job.device.gpu if is_held else None
+    def _source(self, job: Job, *, is_preforked: bool) -> _Source:
+        key = at_start(job), job.device.gpu if is_preforked else None
         with self._lock:
             if key not in self._sources:
-                self._sources[key] = self._start(job, is_held=is_held)
+                self._sources[key] = self._start(job, is_preforked=is_preforked)
             return self._sources[key]
 
-    def _start(self, job: Job, *, is_held: bool) -> _Source:
-        told = job.options
-        of_plan = {} if told.plan is None else told.plan.variables
-        options = replace(_without_plan(told), variables={**told.variables, **of_plan})
+    def _start(self, job: Job, *, is_preforked: bool) -> _Source:
+        options_of_job = job.options
+        of_plan = {} if options_of_job.plan is None else options_of_job.plan.variables
+        options = replace(
+            _without_plan(options_of_job), variables={**options_of_job.variables, **of_plan}
+        )
         directory = self._directory / f"source{len(self._sources)}"
         device = replace(job.device, is_unlimited=True)
         environment = make_environment(directory, device, job.build, options)
-        starting = start_warm(self._job.program, environment, is_held=is_held)
+        starting = start_warm(self._job.program, environment, is_preforked=is_preforked)
         warm = self._starter.submit(self._stack.enter_context, starting).result()
-        return _Source(warm, environment, is_held)
+        return _Source(warm, environment, is_preforked)
 
     def _copy(self, source: _Source, job: Job, run_dir: Path) -> tuple[int, Ended] | None:
-        """A run that is a copy; None where there is no copy to be had."""
+        """A forked run; None where the process to fork from has ended."""
         environment = make_environment(run_dir, job.device, job.build, job.options)
         changes = dict(environment.items() - source.environment.items())
         try:
@@ -203,7 +205,7 @@ def _without_plan(options: RunOptions) -> RunOptions:
     return replace(options, plan=None, describes=False, has_work=False, replays=False)
 
 
-def _can_be_held(job: Job, first: Job) -> bool:
+def _can_be_preforked(job: Job, first: Job) -> bool:
     """Whether a run differs from the first in nothing that its program could see before it first
     calls its model.
     """
@@ -224,7 +226,7 @@ def _is_believed(result: RunReport, job: Job, source: _Source) -> bool:
     if job.options.replays:
         outcome = report.program.plan
         return outcome is not None and outcome.replayed is not None
-    if not source.is_held:  # torch is another where variables were set before it was imported
+    if not source.is_preforked:  # torch is another where variables were set before it was imported
         return not any(process.record.changed_variables for process in report.processes)
     gpu = job.device.gpu
     is_over = any(device.peak_used_bytes > gpu.total_bytes for device in report.devices)

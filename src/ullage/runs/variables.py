@@ -1,4 +1,4 @@
-"""Variables in a program's words: "{batch}" stands for what is varied."""
+"""Variables in the words of a program: "{batch}" is a placeholder for the values of batch."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def _placeholder(name: str) -> str:
 
 def fill_in(word: str, values: Sequence[tuple[str, str]]) -> str:
     """A word with its variables' values; other braces are the program's own."""
-    found = dict(values)
-    return re.sub(r"\{(\w+)\}", lambda match: found.get(match[1], match[0]), word)
+    values_by_name = dict(values)
+    return re.sub(r"\{(\w+)\}", lambda match: values_by_name.get(match[1], match[0]), word)

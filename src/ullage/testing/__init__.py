@@ -1,1 +1,1 @@
-"""GPU memory in tests: what the pytest plugin is made of."""
+"""GPU memory in tests: the parts of the pytest plugin."""

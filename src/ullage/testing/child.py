@@ -34,6 +34,7 @@ from typing import Any, NoReturn
 import pytest
 
 from ullage.phantom.bootstrap import end_with, stubs_for_libraries
+from ullage.protocol.variables import RUN_DIR
 from ullage.record.owners import source_location
 from ullage.record.session.session import Session
 from ullage.record.session.settings import Settings
@@ -57,7 +58,7 @@ _LEFT_TO_PARENT: dict[str, Any] = {
 
 
 def serve(number: int) -> NoReturn:
-    """Lives until there are no more orders.
+    """Serves orders until there are no more.
 
     number: the file descriptor of the socket.
     """
@@ -74,7 +75,7 @@ def serve(number: int) -> NoReturn:
     session = Session(torch, Settings.from_environment(os.environ))
     session.install()
     config = _prepare(setup)
-    directory = Path(os.environ["ULLAGE_RUN_DIR"])
+    directory = Path(os.environ[RUN_DIR])
     look: Callable[[], Owned] = functools.partial(find_owned, session, directory)
     config.stash[LOOK] = look
     config.pluginmanager.register(_Server(orders, torch, config), "ullage-server")
@@ -122,7 +123,7 @@ class _Orders:
 
 
 class _Server:
-    """In pytest's place where it would run the tests one after another."""
+    """Takes the place of pytest's loop over the tests."""
 
     def __init__(self, orders: _Orders, torch: ModuleType, config: pytest.Config) -> None:
         self._orders = orders
@@ -140,7 +141,7 @@ class _Server:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> NoReturn:
-        """Obeys until there are no more orders."""
+        """Carries out orders until there are no more."""
         items = {item.nodeid: item for item in session.items}
         self._prepare_to_fork()
         can_fork = self._can_fork()

@@ -1,4 +1,4 @@
-"""What `@pytest.mark.gpu_memory(...)` asks for.
+"""The limits of `@pytest.mark.gpu_memory(...)`.
 
 limits = parse_limits(("1.5 GiB",), {"growth": "0 B/iter", "gpu": "a10g"})
 limits.peak_bytes, limits.growth_bytes, limits.gpu
@@ -19,7 +19,7 @@ _PER_ITERATION = "/iter"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a test may take of a GPU; None is not limited.
+    """The GPU memory that a test may use; None: no limit.
 
     Attributes:
         peak_bytes: the most that may be allocated at once.
@@ -42,8 +42,8 @@ class Limits:
         return any(limit is not None for limit in limits)
 
 
-def parse_limits(arguments: Sequence[object], named: Mapping[str, object]) -> Limits:
-    """The limits that a mark was given.
+def parse_limits(arguments: Sequence[object], keywords: Mapping[str, object]) -> Limits:
+    """The limits that a mark states.
 
     Raises:
         SpecError: an argument is not known, is given twice, or is not a size or a GPU.
@@ -53,19 +53,19 @@ def parse_limits(arguments: Sequence[object], named: Mapping[str, object]) -> Li
             f"it has {len(arguments)} arguments without a name; one is taken, the limit of the "
             'peak: gpu_memory("1.5 GiB", reserved="2 GiB")'
         )
-    if arguments and "limit" in named:
+    if arguments and "limit" in keywords:
         raise SpecError(
-            f"the limit is given twice, as {arguments[0]!r} and as limit={named['limit']!r}; "
+            f"the limit is given twice, as {arguments[0]!r} and as limit={keywords['limit']!r}; "
             "leave one of them out"
         )
-    for name in named:
+    for name in keywords:
         if name not in _ARGUMENTS:
             raise SpecError(_unknown(name))
-    given = dict(named) | ({"limit": arguments[0]} if arguments else {})
+    values = dict(keywords) | ({"limit": arguments[0]} if arguments else {})
     sizes = {
-        field: _parse_size(name, given[name]) for name, field in _SIZES.items() if name in given
+        field: _parse_size(name, values[name]) for name, field in _SIZES.items() if name in values
     }
-    return Limits(**sizes, growth_bytes=_parse_growth(given), gpu=_parse_gpu(given))
+    return Limits(**sizes, growth_bytes=_parse_growth(values), gpu=_parse_gpu(values))
 
 
 def _unknown(name: str) -> str:
@@ -85,17 +85,17 @@ def _parse_size(name: str, value: object) -> int:
         raise SpecError(f"{name}={value!r}: {error}") from None
 
 
-def _parse_growth(given: Mapping[str, object]) -> int | None:
-    if "growth" not in given:
+def _parse_growth(values: Mapping[str, object]) -> int | None:
+    if "growth" not in values:
         return None
-    value = given["growth"]
+    value = values["growth"]
     if isinstance(value, str):
         value = value.strip().removesuffix(_PER_ITERATION)
     return _parse_size("growth", value)
 
 
-def _parse_gpu(given: Mapping[str, object]) -> str | None:
-    value = given.get("gpu")
+def _parse_gpu(values: Mapping[str, object]) -> str | None:
+    value = values.get("gpu")
     if value is None:
         return None
     if not isinstance(value, str):

@@ -26,14 +26,14 @@ from ullage.testing.verdict import (
 )
 
 LOOK = pytest.StashKey[Callable[[], Owned]]()
-"""Of a configuration: tells who owns the memory of this process."""
+"""Stash key of a configuration: the function that finds the owners of this process's memory."""
 
 _MEMORY = pytest.StashKey[GpuMemory]()
 _FIGURES = pytest.StashKey[dict[str, Any]]()
 
 
 def memory_of(item: pytest.Item) -> GpuMemory:
-    """What the fixture gives a test that is measured."""
+    """The value of the fixture in a measured test."""
     if _MEMORY not in item.stash:
         pytest.fail(
             "gpu_memory is measured from the start of a test: mark it with gpu_memory, or name the "
@@ -52,7 +52,7 @@ def begin(item: pytest.Item) -> None:
 
 
 def judge(item: pytest.Item, limits: Limits, options: Options) -> None:
-    """After a test that has passed: fails it where it took too much."""
+    """After a test that has passed: fails it where it exceeds a limit."""
     memory = memory_of(item)
     gpu = options.gpu_of(limits)
     locked = options.locked(item.nodeid, gpu)
@@ -75,7 +75,7 @@ def hide_ullage(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
 
 
 def note_call(item: pytest.Item, limits: Limits, options: Options) -> None:
-    """After the test itself, however it went: what it took."""
+    """After the test itself, whatever its outcome: measures its memory."""
     memory = memory_of(item)
     figures = item.stash[_FIGURES] = {
         "gpu": options.gpu_of(limits),

@@ -187,8 +187,8 @@ class GpuMemory:
         """Keeps the peaks so far, before they are reset."""
         for device in self._devices():
             levels = self._levels(device, "peak")
-            for kept in (self._highest, *self._open.values()):
-                kept[device] = Levels(*map(max, kept.get(device, _NOTHING), levels))
+            for peaks in (self._highest, *self._open.values()):
+                peaks[device] = Levels(*map(max, peaks.get(device, _NOTHING), levels))
 
     def _reset_peaks(self) -> None:
         for device in self._devices():
@@ -210,7 +210,7 @@ class GpuMemory:
     def _above_base(self, levels: Mapping[int, Levels]) -> Levels:
         """The highest of the devices, each above what it held when the test began."""
         above = [
-            Levels(*(one - base for one, base in zip(level, self._base_of(device), strict=True)))
+            Levels(*(size - base for size, base in zip(level, self._base_of(device), strict=True)))
             for device, level in levels.items()
         ]
         return Levels(*(max(column) for column in zip(*above, _NOTHING, strict=True)))

@@ -1,4 +1,4 @@
-"""What pytest was asked for: its options, and the ini values behind them."""
+"""The plugin's options: of the command line, and the ini values behind them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ullage.errors import SpecError
+from ullage.protocol.variables import PHANTOM
 from ullage.testing.limits import Limits, find_slug
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _REAL_GPUS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What pytest was asked for.
+    """The options of a pytest session.
 
     Attributes:
         gpu: the GPU to play for tests that name none; None measures on the GPU that is here, and
@@ -52,13 +53,13 @@ class Options:
     @property
     def runs_here(self) -> bool:
         """Whether tests run in this process: on its GPU, or on the phantom that it is on."""
-        if os.environ.get("ULLAGE_PHANTOM") == "1":
+        if os.environ.get(PHANTOM) == "1":
             return True
         return self.gpu is None and any(path.exists() for path in _REAL_GPUS)
 
     def gpu_of(self, limits: Limits) -> str:
         """The GPU that a test runs on."""
-        if self.runs_here and os.environ.get("ULLAGE_PHANTOM") != "1":
+        if self.runs_here and os.environ.get(PHANTOM) != "1":
             return MEASURED
         return limits.gpu or self.gpu or DEFAULT_GPU
 
@@ -101,22 +102,22 @@ def read_options(config: pytest.Config) -> Options:
     """
     gpu = config.getoption("gpu_memory_gpu") or config.getini("gpu_memory_gpu") or None
     is_updating = config.getoption("gpu_memory_update")
-    is_held = config.getoption("gpu_memory_fail_on_increase")
+    is_preforked = config.getoption("gpu_memory_fail_on_increase")
     path = config.rootpath / LOCK_NAME
     try:
         if gpu is not None:
             gpu = find_slug(gpu)
-        if is_updating and is_held:
+        if is_updating and is_preforked:
             raise SpecError(
                 "--gpu-memory-update writes what --gpu-memory-fail-on-increase compares with; "
                 "give one of them"
             )
         tests: Mapping[str, Entry] = {}
-        if is_updating or is_held:
+        if is_updating or is_preforked:
             from ullage.gate.lock import read_lock
 
             locked = read_lock(path).tests  # a damaged one is no reason to run every test first
-            tests = locked if is_held else {}
+            tests = locked if is_preforked else {}
     except SpecError as error:
         raise pytest.UsageError(str(error)) from None
     return Options(gpu, config.getoption("gpu_memory"), is_updating, path, tests)

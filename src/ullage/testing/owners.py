@@ -85,7 +85,7 @@ def find_owned(session: Session, directory: Path) -> Owned:
         path.unlink(missing_ok=True)
     if not report.devices:
         return NOTHING
-    return _owned(report, max(report.devices, key=lambda one: one.peak_allocated_bytes))
+    return _owned(report, max(report.devices, key=lambda device: device.peak_allocated_bytes))
 
 
 def _owned(report: SnapshotReport, device: DeviceSnapshot) -> Owned:

@@ -45,8 +45,10 @@ class Summary:
             for nodeid, figures in self._figures.items()
             if nodeid not in self._failed and figures.get("has_passed")
         }
-        entries = {nodeid: _entry(one) for nodeid, one in passed.items() if one.get("owned")}
-        measured = sum(one["gpu"] == MEASURED for one in passed.values())
+        entries = {
+            nodeid: _entry(figure) for nodeid, figure in passed.items() if figure.get("owned")
+        }
+        measured = sum(figure["gpu"] == MEASURED for figure in passed.values())
         path = self._options.lock_path
         try:
             self._said = _write(self._options, entries)
@@ -74,9 +76,9 @@ def _table(figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
     if not figures:
         return ["no test marked with gpu_memory has run"]
     rows = [(*_COLUMNS, "test")]
-    for nodeid, one in sorted(figures.items(), key=lambda pair: -pair[1]["peak_bytes"]):
+    for nodeid, figure in sorted(figures.items(), key=lambda pair: -pair[1]["peak_bytes"]):
         names = ("peak_bytes", "reserved_bytes", "left_bytes", "limit_bytes")
-        rows.append((*(_size(one[name]) for name in names), one["gpu"], nodeid))
+        rows.append((*(_size(figure[name]) for name in names), figure["gpu"], nodeid))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

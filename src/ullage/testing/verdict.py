@@ -36,9 +36,10 @@ def find_excess(memory: GpuMemory, limits: Limits) -> Iterator[str]:
     if growth is None:
         yield _NO_ITERATIONS
     elif growth > limits.growth_bytes:
-        held = ", ".join(_size(size) for size in memory.held[-3:])
+        last_sizes = ", ".join(_size(size) for size in memory.held[-3:])
         yield (
-            f"growth {_size(round(growth))} after each iteration (the last ones end with {held}), "
+            f"growth {_size(round(growth))} after each iteration (the last ones end with "
+            f"{last_sizes}), "
             f"limit {_size(limits.growth_bytes)}"
         )
 
@@ -54,11 +55,11 @@ def find_increase(memory: GpuMemory, locked: Entry) -> Iterator[str]:
         ("peak", memory.peak, peaks.allocated_bytes, allowed.allocated_bytes),
         ("reserved peak", memory.reserved_peak, peaks.reserved_bytes, allowed.reserved_bytes),
     )
-    for name, found, before, more in levels:
-        if found > before + more:
+    for name, size, before, more in levels:
+        if size > before + more:
             yield (
-                f"{name} {_size(found)}, locked with torch {locked.key.torch} {_size(before)}: "
-                f"{_size(found - before)} more; "
+                f"{name} {_size(size)}, locked with torch {locked.key.torch} {_size(before)}: "
+                f"{_size(size - before)} more; "
                 "if it is meant to be, lock it anew with --gpu-memory-update"
             )
 
@@ -93,8 +94,8 @@ def explain_leak(left_bytes: int, limit_bytes: int, owned: Owned | None) -> str:
     return "\n".join(parts)
 
 
-def _exceeds(name: str, found: int, limit: int) -> str:
-    return f"{name} {_size(found)}, limit {_size(limit)}: {_size(found - limit)} too much"
+def _exceeds(name: str, size: int, limit: int) -> str:
+    return f"{name} {_size(size)}, limit {_size(limit)}: {_size(size - limit)} too much"
 
 
 def _owner_lines(owned: Owned, peak: int, gpu: str) -> Iterator[str]:

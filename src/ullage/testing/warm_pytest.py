@@ -23,8 +23,9 @@ import pytest
 from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import choose_device
 from ullage.phantom.launch import RunOptions, make_environment, run_directory
-from ullage.phantom.orphan_processes import end_strays
+from ullage.phantom.orphan_processes import end_orphans
 from ullage.phantom.torch_build import check_torch, find_torch
+from ullage.protocol.variables import PROGRESS, RECORD
 from ullage.testing.reports import Json
 
 _SERVE = (
@@ -46,14 +47,14 @@ class WarmPytest:
         build = check_torch(find_torch(sys.executable), LIBRARY_DIR)
         self._stack = ExitStack()
         directory = self._stack.enter_context(run_directory())
-        self._stack.callback(end_strays, directory)
+        self._stack.callback(end_orphans, directory)
         options = RunOptions()
         base = dict(os.environ)
         base.pop("CUDA_VISIBLE_DEVICES", None)  # of the machine's own GPUs
         environment = make_environment(directory, choose_device(gpu), build, options, base)
-        environment.pop("ULLAGE_PROGRESS")  # nobody looks
+        environment.pop(PROGRESS)  # nobody looks
         environment |= {
-            "ULLAGE_RECORD": "0",  # child.py watches itself; what it starts is not watched
+            RECORD: "0",  # child.py watches itself; what it starts is not watched
             # is_available() asks NVML then, and leaves torch in a state that can be forked.
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         }

@@ -1,4 +1,4 @@
-"""What else could be, in a process of its own: the page's answers stay quick meanwhile.
+"""Advice on other choices, computed in a process of its own, so that the page stays responsive.
 
     answered = await ask({"about": "gpus", "query": {...}})     # what the page's controls say
 
@@ -43,20 +43,20 @@ _DEEPEST: Final = 1024
 _LATER: Final = 10  # niceness: the sliders' answers go first
 
 
-async def ask(asked: object) -> bytes:
-    """What `advise` gives, as JSON.
+async def ask(question: object) -> bytes:
+    """The answer of `advise`, as JSON.
 
     Raises:
         BadQuery: it is not a question that the page has.
         SpecError: it takes too long.
     """
-    _read_question(asked)
+    _read_question(question)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "ullage.ui.advice", stdin=PIPE, stdout=PIPE
     )
     try:
-        told, _ = await asyncio.wait_for(
-            process.communicate(json.dumps(asked).encode()), _TIME_LIMIT_S
+        answer, _ = await asyncio.wait_for(
+            process.communicate(json.dumps(question).encode()), _TIME_LIMIT_S
         )
     except TimeoutError:
         raise SpecError(f"there was no answer after {_TIME_LIMIT_S:g} s") from None
@@ -64,25 +64,25 @@ async def ask(asked: object) -> bytes:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    if process.returncode or not told:
+    if process.returncode or not answer:
         raise SpecError("the answer could not be computed; the terminal of `ullage ui` says why")
-    return told
+    return answer
 
 
-def advise(asked: object) -> dict[str, Any]:
-    """What is asked about a query of the controls: {"rows": [...]}.
+def advise(document: object) -> dict[str, Any]:
+    """The answer to a question about a query of the controls: {"rows": [...]}.
 
     Raises:
         BadQuery: it is not a question that the page has.
         SpecError: what the query asks for cannot be.
     """
-    find, query = _read_question(asked)
+    find, query = _read_question(document)
     return {"rows": [asdict(row) for row in find(query)]}
 
 
-def _read_question(asked: object) -> tuple[_Answer, dict[str, Any]]:
-    """What answers it, and the query that it is about."""
-    question = read_object(asked, "the question")
+def _read_question(document: object) -> tuple[_Answer, dict[str, Any]]:
+    """The function that answers the question, and the query that it is about."""
+    question = read_object(document, "the question")
     query = read_object(question.get("query"), "the query")
     answers = _OF_A_SERVER if "serve" in query else _OF_TRAINING
     about = question.get("about")
@@ -120,8 +120,8 @@ def _largest(query: Mapping[str, Any]) -> Iterator[Largest]:
 
 
 def _server_gpus(query: Mapping[str, Any]) -> Iterable[Any]:
-    config, found = read_serving(query)
-    return rank_for_serving(config, found.plan, load_catalog())
+    config, estimate = read_serving(query)
+    return rank_for_serving(config, estimate.plan, load_catalog())
 
 
 _Answer = Callable[[Mapping[str, Any]], Iterable[Any]]
@@ -133,10 +133,10 @@ def main() -> None:
     """Answers the question on stdin."""
     os.nice(_LATER)
     try:
-        told = advise(json.load(sys.stdin))
+        answer = advise(json.load(sys.stdin))
     except UllageError as error:
-        told = {"problem": str(error)}
-    json.dump(told, sys.stdout)
+        answer = {"problem": str(error)}
+    json.dump(answer, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the page asks, answered: a query of its controls in, an estimate out.
+"""Answers the queries of the page's controls with estimates.
 
 answer({"model": "llama-3.1-8b", "gpu": "h100-80gb", "recipe": {"batch": 4}})        # training
 answer({"model": "llama-3.1-8b", "gpu": "h100-80gb", "serve": {"context": 8192}})    # serving
@@ -54,57 +54,57 @@ _NAMES: Final[Mapping[type, str]] = {
 
 
 class BadQuery(SpecError):
-    """A query that the page does not make: a field that there is not, or of another type."""
+    """A query that the page cannot make: with an unknown field, or one of a wrong type."""
 
 
 def answer(query: object) -> dict[str, Any]:
-    """The estimate that a query asks for.
+    """The estimate for a query.
 
     Raises:
         BadQuery: the query is not one.
         SpecError: what it asks for cannot be.
     """
-    asked = read_object(query, "the query")
-    unknown = sorted(set(asked) - _FIELDS)
+    fields = read_object(query, "the query")
+    unknown = sorted(set(fields) - _FIELDS)
     if unknown:
         raise BadQuery(f"the query: found {unknown[0]!r}, expected {', '.join(sorted(_FIELDS))}")
-    model = read_model(asked)
-    if "serve" in asked:
-        document = serving_document(read_serving(asked)[1], model.source)
+    model = read_model(fields)
+    if "serve" in fields:
+        document = serving_document(read_serving(fields)[1], model.source)
     else:
-        training = estimate_training(model.config, read_recipe(asked), read_gpu(asked))
+        training = estimate_training(model.config, read_recipe(fields), read_gpu(fields))
         document = estimate_document(Answer(training, model.source))
     return {"shape": asdict(read_shape(model.config)), "document": document}
 
 
-def read_gpu(asked: Mapping[str, Any]) -> Gpu:
+def read_gpu(fields: Mapping[str, Any]) -> Gpu:
     """The GPU that a query names.
 
     Raises:
         SpecError: there is no such GPU.
     """
-    return find_gpu(_read(asked, "gpu", "str"))
+    return find_gpu(_read(fields, "gpu", "str"))
 
 
-def read_serving(asked: Mapping[str, Any]) -> tuple[Config, ServingEstimate]:
-    """The model of a query, and what serving it as the query says comes to.
+def read_serving(fields: Mapping[str, Any]) -> tuple[Config, ServingEstimate]:
+    """The model of a query, and the estimate of serving it.
 
     Raises:
         BadQuery: a field is not one of a plan, or of another type.
         SpecError: its values cannot be.
     """
-    config = read_model(asked).config
-    plan = _read_record(asked["serve"], "serve", ServingPlan)
-    return config, estimate_serving(config, replace(plan, gpu=read_gpu(asked)))
+    config = read_model(fields).config
+    plan = _read_record(fields["serve"], "serve", ServingPlan)
+    return config, estimate_serving(config, replace(plan, gpu=read_gpu(fields)))
 
 
-def read_loop(asked: Mapping[str, Any]) -> dict[str, Any]:
+def read_loop(query: Mapping[str, Any]) -> dict[str, Any]:
     """The training loop that a query describes, as ui/check_child.py reads it.
 
     Raises:
         SpecError: it is of several ranks or trains QLoRA, or cannot be.
     """
-    recipe = read_recipe(asked)
+    recipe = read_recipe(query)
     if recipe.layout != ALONE:
         raise SpecError(
             "a job of several ranks is not checked here; run your own program with "
@@ -112,38 +112,38 @@ def read_loop(asked: Mapping[str, Any]) -> dict[str, Any]:
         )
     if recipe.lora is not None and recipe.lora.is_quantized:
         raise SpecError("QLoRA is not checked here; run your own program with `ullage run`")
-    fields = dict(read_model(asked).config.fields)
-    return {"config": fields, "recipe": asdict(recipe), "gpu": read_gpu(asked).slug}
+    fields = dict(read_model(query).config.fields)
+    return {"config": fields, "recipe": asdict(recipe), "gpu": read_gpu(query).slug}
 
 
-def read_model(asked: Mapping[str, Any]) -> Found:
+def read_model(fields: Mapping[str, Any]) -> Found:
     """The model that a query names or brings, in the depth and width it asks for.
 
     Raises:
         BadQuery: the query's fields are of wrong types.
         SpecError: there is no such model, or it cannot have that shape.
     """
-    if "config" not in asked:
-        known = find_model(_read(asked, "model", "str"))
+    if "config" not in fields:
+        known = find_model(_read(fields, "model", "str"))
         config, source = known.config, known.source
-    elif isinstance(asked["config"], dict):
-        config, source = Config(_OWN, asked["config"]), ""
+    elif isinstance(fields["config"], dict):
+        config, source = Config(_OWN, fields["config"]), ""
     else:
-        raise SpecError(f"{_OWN}: found {type(asked['config']).__name__}, expected an object")
+        raise SpecError(f"{_OWN}: found {type(fields['config']).__name__}, expected an object")
     depth, width = (
-        _read(asked, name, "int") if name in asked else None for name in ("depth", "width")
+        _read(fields, name, "int") if name in fields else None for name in ("depth", "width")
     )
     return Found(reshape(config, depth=depth, width=width), source)
 
 
-def read_recipe(asked: Mapping[str, Any]) -> Recipe:
+def read_recipe(fields: Mapping[str, Any]) -> Recipe:
     """How the model of a query is trained.
 
     Raises:
         BadQuery: a field is not one of a recipe, or of another type.
         SpecError: its values cannot be.
     """
-    return _read_record(asked.get("recipe", {}), "recipe", Recipe)
+    return _read_record(fields.get("recipe", {}), "recipe", Recipe)
 
 
 def read_object(value: object, where: str) -> dict[str, Any]:
@@ -163,24 +163,24 @@ def _read_record(value: object, where: str, record: type[T]) -> T:
     """
     declared = {field.name: str(field.type) for field in fields(record)}  # type: ignore[arg-type]
     known = {name: kind for name, kind in declared.items() if {*kind.split(" | ")} <= {*_KINDS}}
-    found = {}
-    for name, given in read_object(value, where).items():
+    values = {}
+    for name, field_value in read_object(value, where).items():
         if name not in known:
             raise BadQuery(f"{where}: found {name!r}, expected {', '.join(known)}")
         inner = known[name].partition(" | ")[0]
-        _check(f"{where} {name}", given, known[name])
-        if isinstance(given, dict):
-            given = _read_record(given, name, _RECORDS[inner])
-        elif isinstance(given, list):
-            given = tuple(_check(f"{where} {name}", one, "str") for one in given)
-        found[name] = given
-    return record(**found)
+        _check(f"{where} {name}", field_value, known[name])
+        if isinstance(field_value, dict):
+            field_value = _read_record(field_value, name, _RECORDS[inner])
+        elif isinstance(field_value, list):
+            field_value = tuple(_check(f"{where} {name}", word, "str") for word in field_value)
+        values[name] = field_value
+    return record(**values)
 
 
-def _read(asked: Mapping[str, Any], name: str, declared: str) -> Any:  # noqa: ANN401
-    if name not in asked:
+def _read(fields: Mapping[str, Any], name: str, declared: str) -> Any:  # noqa: ANN401
+    if name not in fields:
         raise BadQuery(f"the query has no {name!r}")
-    return _check(name, asked[name], declared)
+    return _check(name, fields[name], declared)
 
 
 def _check(where: str, value: object, declared: str) -> object:

@@ -1,4 +1,4 @@
-"""The page's server: its files, by name, and what it asks.
+"""The page's application: its files, and the answers to its requests.
 
     GET  /                       the page, and /assets/NAME
     GET  /enter/TOKEN            the first visit, which sets the cookie (guard.py)
@@ -58,8 +58,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Desk:
-    """What the handlers work with."""
+class _Handlers:
+    """Answers the requests of the page, with what they work on."""
 
     snapshots: Snapshots
     check: Check
@@ -75,25 +75,25 @@ class _Desk:
         return Response(body, media_type="application/json", headers=timing)
 
     async def advise(self, request: Request) -> Response:
-        """Says what else could be."""
+        """Answers with advice on other choices."""
         return Response(await ask(await _read_json(request)), media_type="application/json")
 
     async def start_check(self, request: Request) -> Response:
-        """Asks a real engine: vLLM for a server, else PyTorch on the phantom."""
+        """Starts a check by a real engine: vLLM for a server, else PyTorch on the phantom."""
         query = read_object(await _read_json(request), "the query")
         if "serve" in query:
             if self.vllm_python is None:
                 raise SpecError(HOW_TO_INSTALL)
-            asked: object = [make_task(*read_serving(query))]
+            order: object = [make_task(*read_serving(query))]
             command = [self.vllm_python, str(PROGRAM)]
         else:
             command = [sys.executable, "-m", "ullage.ui.check_child"]
-            asked = {**read_loop(query), "python": self.python}
-        await self.check.start(command, asked, scratch=self.scratch)
+            order = {**read_loop(query), "python": self.python}
+        await self.check.start(command, order, scratch=self.scratch)
         return JSONResponse(self.check.state)
 
     async def show_check(self, request: Request) -> Response:
-        """How the check is doing."""
+        """The state of the check."""
         del request
         return JSONResponse(self.check.state)
 
@@ -104,7 +104,7 @@ class _Desk:
         return JSONResponse(self.check.state)
 
     async def add_snapshot(self, request: Request) -> Response:
-        """Takes in a file."""
+        """Stores an uploaded file."""
         name = request.query_params.get("name", "snapshot.pickle")
         return JSONResponse({"id": await self.snapshots.add(name, request.stream())})
 
@@ -114,8 +114,8 @@ class _Desk:
         numbers = read_object(query, "the query").get("files")
         if not isinstance(numbers, list) or not all(isinstance(number, str) for number in numbers):
             raise BadQuery("files: expected the numbers of one or two files")
-        made = await run_in_threadpool(self.snapshots.make_page, numbers)
-        return JSONResponse({"page": f"/pages/{made.id}"})
+        page = await run_in_threadpool(self.snapshots.make_page, numbers)
+        return JSONResponse({"page": f"/pages/{page.id}"})
 
     async def show_page(self, request: Request) -> Response:
         """A page that was made."""
@@ -138,7 +138,7 @@ def make_app(
         python: the interpreter in which checks run; None is the one that runs this.
         vllm_python: the interpreter that has vLLM; None: there is none.
     """
-    desk = _Desk(Snapshots(scratch), Check(), scratch, python, vllm_python)
+    handlers = _Handlers(Snapshots(scratch), Check(), scratch, python, vllm_python)
     catalogue = json.dumps(describe(python, vllm_python)).encode()
 
     async def show_catalogue(request: Request) -> Response:
@@ -149,20 +149,20 @@ def make_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         del app
         yield
-        await desk.check.cancel()
+        await handlers.check.cancel()
 
     app = Starlette(
         routes=[
             *(_route(path, _make_sender(*asset)) for path, asset in _load_assets().items()),
             _route("/catalogue", show_catalogue),
-            _route("/estimate", desk.estimate, "POST"),
-            _route("/advice", desk.advise, "POST"),
-            _route("/check", desk.show_check),
-            _route("/check", desk.start_check, "POST"),
-            _route("/check/cancel", desk.cancel_check, "POST"),
-            _route("/snapshots", desk.add_snapshot, "POST"),
-            _route("/pages", desk.make_page, "POST"),
-            _route("/pages/{id:str}", desk.show_page),
+            _route("/estimate", handlers.estimate, "POST"),
+            _route("/advice", handlers.advise, "POST"),
+            _route("/check", handlers.show_check),
+            _route("/check", handlers.start_check, "POST"),
+            _route("/check/cancel", handlers.cancel_check, "POST"),
+            _route("/snapshots", handlers.add_snapshot, "POST"),
+            _route("/pages", handlers.make_page, "POST"),
+            _route("/pages/{id:str}", handlers.show_page),
         ],
         exception_handlers={UllageError: _tell, HTTPException: _tell_http, Exception: _tell_bug},
         lifespan=lifespan,
@@ -179,10 +179,11 @@ def _route(path: str, handler: Handler, method: str = "GET") -> Route:
 def _load_assets() -> dict[str, tuple[bytes, str]]:
     """Each path, and what is there: the page's own files, and how reports write numbers."""
     own = files("ullage.ui") / "assets"
-    found = [one for one in own.iterdir() if Path(one.name).suffix in _TYPES]
-    found.append(files("ullage.report") / "assets" / "format.js")
+    assets = [file for file in own.iterdir() if Path(file.name).suffix in _TYPES]
+    assets.append(files("ullage.report") / "assets" / "format.js")
     loaded = {
-        f"/assets/{one.name}": (one.read_bytes(), _TYPES[Path(one.name).suffix]) for one in found
+        f"/assets/{file.name}": (file.read_bytes(), _TYPES[Path(file.name).suffix])
+        for file in assets
     }
     loaded["/"] = loaded.pop("/assets/page.html")
     return loaded
@@ -197,7 +198,7 @@ def _make_sender(content: bytes, kind: str) -> Handler:
 
 
 def _answer(query: object) -> tuple[bytes, float]:
-    """The answer as JSON, and the processor's seconds that it took."""
+    """The answer as JSON, and its processor time in seconds."""
     began_s = time.thread_time()
     body = json.dumps(answer(query)).encode()
     return body, time.thread_time() - began_s
@@ -224,7 +225,7 @@ async def _tell_http(request: Request, error: Exception) -> Response:
 
 
 async def _tell_bug(request: Request, error: Exception) -> Response:
-    """Its traceback is on the terminal; the answer does not pass the guard, so it has its headers
+    """The traceback is on the terminal. The answer does not pass the guard, so it has its headers
     from here.
     """
     del request

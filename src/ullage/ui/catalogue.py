@@ -1,4 +1,4 @@
-"""What the page knows before it asks: GPUs, models, what can be chosen, names and colours."""
+"""The page's initial data: GPUs, models, the choices of its controls, names and colours."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def describe(python: str | None, vllm_python: str | None) -> dict[str, Any]:
             for model in load_models().values()
         ],
         "precisions": list(PRECISIONS),
-        "optimizers": {name: one.what for name, one in OPTIMIZERS.items()},
+        "optimizers": {name: optimizer.what for name, optimizer in OPTIMIZERS.items()},
         "shardings": list(SHARDINGS),
-        "weights": {name: one.what for name, one in FORMATS.items()},
+        "weights": {name: weight_format.what for name, weight_format in FORMATS.items()},
         "kv": ["auto", *KV_PRECISIONS],
         "looks": {name: {"label": look.label, "color": look.color} for name, look in looks.items()},
     }

@@ -1,4 +1,4 @@
-"""The check that the page has asked for, of the phantom or of vLLM: at most one, in the background.
+"""The check that the page requests, by the phantom or by vLLM: at most one, in the background.
 
 The process that runs it reads what is asked from stdin as JSON, and writes JSON objects to stdout,
 one a line: {"progress": "..."}, and at the end {"document": ...} or {"error": "..."}.
@@ -21,7 +21,7 @@ from ullage.errors import SpecError
 
 __all__ = ["TIME_LIMIT_S", "Check"]
 
-_TOLD_LINES: Final = 12
+_NUM_ERROR_LINES: Final = 12
 _LINE_BYTES: Final = 64 * 2**20  # the run document is one line
 _PATIENCE_S: Final = 5.0
 _POLL_S: Final = 0.1
@@ -29,7 +29,7 @@ TIME_LIMIT_S: Final = 600.0
 
 
 class Check:
-    """One check at a time, and what came of the last.
+    """One check at a time, and the result of the last.
 
     Attributes:
         progress: the last line that the run said of itself; None before the first step.
@@ -45,12 +45,12 @@ class Check:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the check is running."""
         return self._follower is not None and not self._follower.done()
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the page is told."""
+        """The state, as the page reads it."""
         return {
             "running": self.is_running,
             "progress": self.progress,
@@ -61,16 +61,16 @@ class Check:
     async def start(
         self,
         command: Sequence[str],
-        asked: object,
+        order: object,
         *,
         scratch: Path | None = None,
         time_limit_s: float = TIME_LIMIT_S,
     ) -> None:
-        """Starts it.
+        """Starts a check.
 
         Args:
             command: of the process, which gets a session of its own.
-            asked: what it reads, as JSON.
+            order: what it reads, as JSON.
             scratch: the directory for its temporary files; None: the system's.
             time_limit_s: after which it is ended.
 
@@ -88,10 +88,10 @@ class Check:
             )  # fmt: skip
         except OSError as error:
             raise SpecError(f"{command[0]} cannot be started: {error.strerror}") from None
-        self._follower = asyncio.create_task(self._run(process, asked, time_limit_s))
+        self._follower = asyncio.create_task(self._run(process, order, time_limit_s))
 
     async def cancel(self) -> None:
-        """Ends it, and waits for the end."""
+        """Ends the check, and waits for its end."""
         follower = self._follower
         if follower is None or follower.done():
             return
@@ -100,21 +100,21 @@ class Check:
             await follower
         self.document, self.error = None, "the check was cancelled"
 
-    async def _run(self, process: Process, asked: object, limit_s: float) -> None:
+    async def _run(self, process: Process, order: object, limit_s: float) -> None:
         try:
-            await asyncio.wait_for(self._follow(process, json.dumps(asked)), limit_s)
+            await asyncio.wait_for(self._follow(process, json.dumps(order)), limit_s)
         except TimeoutError:
             self.document, self.error = None, f"the check had no result after {limit_s:g} s"
         finally:
             await _end(process)
 
-    async def _follow(self, process: Process, asked: str) -> None:
+    async def _follow(self, process: Process, order: str) -> None:
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise RuntimeError("the check was started without pipes")
-        told: deque[str] = deque(maxlen=_TOLD_LINES)
-        listener = asyncio.create_task(_listen(process.stderr, told))
+        last_lines: deque[str] = deque(maxlen=_NUM_ERROR_LINES)
+        listener = asyncio.create_task(_listen(process.stderr, last_lines))
         with suppress(ConnectionError):
-            process.stdin.write(asked.encode())
+            process.stdin.write(order.encode())
             await process.stdin.drain()
             process.stdin.close()
         reader = asyncio.create_task(self._read(process.stdout))
@@ -123,25 +123,25 @@ class Check:
         await reader
         await listener
         if self.document is not None and self.document.get("verdict") == "failed":
-            self.error = "the program failed:\n" + "\n".join(told)
+            self.error = "the program failed:\n" + "\n".join(last_lines)
         elif self.document is None and self.error is None:
-            self.error = "the check ended without a result:\n" + "\n".join(told)
+            self.error = "the check ended without a result:\n" + "\n".join(last_lines)
 
     async def _read(self, stream: asyncio.StreamReader) -> None:
         async for line in stream:
             try:
-                said = json.loads(line)
+                message = json.loads(line)
             except ValueError:
                 continue  # what a library prints past Python
-            if not isinstance(said, dict):
+            if not isinstance(message, dict):
                 continue
-            self.progress = said.get("progress", self.progress)
-            self.document = said.get("document", self.document)
-            self.error = said.get("error", self.error)
+            self.progress = message.get("progress", self.progress)
+            self.document = message.get("document", self.document)
+            self.error = message.get("error", self.error)
 
 
 async def _wait(process: Process) -> None:
-    """Waits for its end alone; its own `wait` also waits until nobody holds its pipes."""
+    """Waits for the end of the process; its own `wait` also waits until its pipes are closed."""
     while process.returncode is None:
         await asyncio.sleep(_POLL_S)
 
@@ -152,7 +152,7 @@ def _kill_group(process: Process) -> None:
 
 
 async def _end(process: Process) -> None:
-    """Asks it to end, kills it where it does not, and kills what it may have left in its group."""
+    """Terminates the process, kills it where it goes on, and kills the rest of its group."""
     with suppress(ProcessLookupError):
         process.terminate()
     with suppress(TimeoutError):
@@ -161,10 +161,10 @@ async def _end(process: Process) -> None:
     await process.wait()
 
 
-async def _listen(stream: asyncio.StreamReader, told: deque[str]) -> None:
-    """Keeps the last lines of what a program prints, however long they are."""
+async def _listen(stream: asyncio.StreamReader, last_lines: deque[str]) -> None:
+    """Keeps the last lines of a program's output, however long they are."""
     rest = ""
     while chunk := await stream.read(2**16):
         *lines, rest = (rest + chunk.decode(errors="replace")).split("\n")
-        told.extend(line[:500] for line in lines if line.strip())
+        last_lines.extend(line[:500] for line in lines if line.strip())
         rest = rest[-500:]

@@ -24,29 +24,29 @@ PROGRAM = program_path("published_training")
 
 
 def main() -> None:
-    """Runs what stdin asks for."""
+    """Runs the check that is ordered on stdin."""
     signal.signal(signal.SIGTERM, _stop)
     out = sys.stdout
-    asked = json.load(sys.stdin)
+    order = json.load(sys.stdin)
 
-    def say(**said: object) -> None:
-        print(json.dumps(said), file=out, flush=True)
+    def say(**message: object) -> None:
+        print(json.dumps(message), file=out, flush=True)
 
     with tempfile.TemporaryDirectory(prefix="ullage-ui-") as scratch:
         config = Path(scratch) / "config.json"
-        config.write_text(json.dumps(asked["config"]), encoding="utf-8")
+        config.write_text(json.dumps(order["config"]), encoding="utf-8")
         try:
-            found = run(
-                [str(PROGRAM), str(config), json.dumps(asked["recipe"])],
-                gpu=asked["gpu"],
-                python=asked["python"],
+            result = run(
+                [str(PROGRAM), str(config), json.dumps(order["recipe"])],
+                gpu=order["gpu"],
+                python=order["python"],
                 stdout_to_stderr=True,
                 on_progress=lambda line: say(progress=line),
             )
         except UllageError as error:
             say(error=str(error))
         else:
-            say(document=found.document)
+            say(document=result.document)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The check of a server with the real vLLM: which interpreter has it, and what it is asked.
+"""The check of a server by the real vLLM: the interpreter that has it, and the order it gets.
 
     python = find_python(None)
     task = make_task(config, estimate)      # for programs/vllm_layout.py, with the estimate's bytes
@@ -30,15 +30,15 @@ HOW_TO_INSTALL: Final = (
 )
 
 
-def find_python(named: str | None) -> str | None:
-    """The interpreter that has vLLM: the one that was named, or else this one; None: neither."""
-    if named is not None:
-        return named
+def find_python(python: str | None) -> str | None:
+    """The interpreter that has vLLM: `python`, or else this one; None: neither."""
+    if python is not None:
+        return python
     return sys.executable if importlib.util.find_spec("vllm") is not None else None
 
 
 def make_task(config: Config, serving_estimate: ServingEstimate) -> dict[str, Any]:
-    """What programs/vllm_layout.py is asked for an estimate: the same model, plan and bytes.
+    """The order for programs/vllm_layout.py that matches an estimate: its model, plan and bytes.
 
     Raises:
         SpecError: the estimate is not of vLLM on a GPU, or there is no cache, or no room for one.

@@ -1,4 +1,4 @@
-"""Who may ask the page's server, and what: this machine's user, from the page itself, and no other.
+"""Guards the page's server: only this machine's user may send requests, and only from the page.
 
 A server on 127.0.0.1 can be reached by every program and every web page that is open on the
 machine. So each request must name the server as its host (a page of another name that resolves to
@@ -42,11 +42,11 @@ _ENTERED: Final = (
 
 
 class TooLarge(SpecError):
-    """More was sent than is taken."""
+    """A request is larger than the limit."""
 
 
 class Guard:
-    """Refuses what may not come in, and puts the headers on what goes out."""
+    """Refuses forbidden requests, and adds the security headers to responses."""
 
     def __init__(self, app: ASGIApp, *, port: int, token: str) -> None:
         self.app = app
@@ -56,7 +56,7 @@ class Guard:
         self.origins = tuple(f"http://{host}" for host in self.hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request, or hands it on."""
+        """Refuses a request, or passes it on."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -76,7 +76,7 @@ class Guard:
         await (refusal or self.app)(scope, receive, send_with_headers)
 
     def _refuse(self, scope: Scope) -> Response | None:
-        """Why a request is not answered; None: it may come in."""
+        """Why a request is refused; None: it is allowed."""
         headers = Headers(scope=scope)
         method, path = scope["method"], scope["path"]
         if headers.getlist("host") not in [[host] for host in self.hosts]:
@@ -107,12 +107,12 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     Raises:
         TooLarge: it has more bytes; the rest is not read.
     """
-    found = bytearray()
+    body = bytearray()
     async for chunk in request.stream():
-        found += chunk
-        if len(found) > limit_bytes:
+        body += chunk
+        if len(body) > limit_bytes:
             raise TooLarge(f"the request has more than {limit_bytes} bytes")
-    return bytes(found)
+    return bytes(body)
 
 
 def _read_cookies(headers: Headers) -> Mapping[str, str]:
@@ -123,9 +123,9 @@ def _read_cookies(headers: Headers) -> Mapping[str, str]:
     return {name: morsel.value for name, morsel in parsed.items()}
 
 
-def _are_equal(found: str, expected: str) -> bool:
-    """Takes as long wherever they differ."""
-    return hmac.compare_digest(found.encode(), expected.encode())
+def _are_equal(text: str, expected: str) -> bool:
+    """Compares in constant time."""
+    return hmac.compare_digest(text.encode(), expected.encode())
 
 
 def _say(status: int, text: str) -> Response:

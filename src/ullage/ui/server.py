@@ -58,9 +58,9 @@ def serve(
 
     token = secrets.token_urlsafe(24)
     with _listen(port) as listener, tempfile.TemporaryDirectory(prefix="ullage-ui-") as scratch:
-        found = listener.getsockname()[1]
+        bound_port = listener.getsockname()[1]
         app = make_app(
-            port=found, token=token, scratch=Path(scratch), python=python,
+            port=bound_port, token=token, scratch=Path(scratch), python=python,
             vllm_python=find_python(vllm_python),
         )  # fmt: skip
         config = uvicorn.Config(
@@ -68,7 +68,7 @@ def serve(
             ws="none", timeout_graceful_shutdown=1,
         )  # fmt: skip
         gc.freeze()  # what is loaded stays: no answer waits until all of it was looked through
-        address = f"http://{_ADDRESS}:{found}{ENTER}{token}"
+        address = f"http://{_ADDRESS}:{bound_port}{ENTER}{token}"
         announce(address)
         if is_opened:  # requests wait until the server takes them
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""The depth and the width of a model, as two numbers to turn.
+"""The depth and the width of a model, as two numbers that the page can change.
 
     shape = read_shape(config)                 # depth 32, width 4096 in steps of 512
     reshape(config, depth=16, width=2048)      # half as many layers, half as wide
@@ -41,7 +41,7 @@ _IMAGES: Final = ("image_size", "sample_size", "patch_size", "architecture", "_c
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What can be turned on a model.
+    """The sizes of a model that can be changed.
 
     Attributes:
         depth: layers; None where they are not one number.
@@ -63,7 +63,7 @@ class Shape:
 
 
 def read_shape(config: Config) -> Shape:
-    """What can be turned on a model of this configuration."""
+    """The sizes that can be changed on a model of this configuration."""
     fields = _inside(config.fields)
     depths = [fields[name] for name in _DEPTHS if _is_count(fields.get(name))]
     widths = [fields[name] for name in _WIDTHS if _is_count(fields.get(name))]
@@ -82,7 +82,7 @@ def read_shape(config: Config) -> Shape:
 
 
 def reshape(config: Config, *, depth: int | None = None, width: int | None = None) -> Config:
-    """The configuration with another depth or width; None leaves it.
+    """The configuration with another depth or width; None: unchanged.
 
     Raises:
         SpecError: it has no such number, or the width is not one of its steps.
@@ -101,7 +101,7 @@ def reshape(config: Config, *, depth: int | None = None, width: int | None = Non
 
 
 def _set_depth(fields: dict[str, Any], before: int, after: int) -> None:
-    """Lists with an entry for each layer go on as they began."""
+    """Extends lists with an entry for each layer by repeating their pattern."""
     if after < 1:
         raise SpecError(f"depth: found {after}, expected at least 1")
     for name, value in fields.items():
@@ -128,7 +128,7 @@ def _set_width(fields: dict[str, Any], shape: Shape, after: int, name: str) -> N
 
 
 def _num_units(fields: Mapping[str, Any]) -> int:
-    """Into how many equal parts the heads can be split, keys and values with them."""
+    """The largest number of equal parts that all heads can be split into."""
     counts = [fields[name] for name in _HEADS if _is_count(fields.get(name))]
     counts += [
         fields[name] for name in _KV_HEADS if _is_count(fields.get(name)) and fields[name] > 1
@@ -137,9 +137,9 @@ def _num_units(fields: Mapping[str, Any]) -> int:
 
 
 def _inside(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where the numbers of the language model are."""
-    found = fields.get(_INSIDE)
-    return found if isinstance(found, Mapping) else fields
+    """The fields of the language model."""
+    inner = fields.get(_INSIDE)
+    return inner if isinstance(inner, Mapping) else fields
 
 
 def _is_count(value: object) -> TypeGuard[int]:

@@ -17,7 +17,7 @@ from ullage.api.explain import explain_file
 from ullage.errors import SpecError
 from ullage.ui.guard import TooLarge
 
-__all__ = ["LARGEST_BYTES", "Made", "Snapshots"]
+__all__ = ["LARGEST_BYTES", "Page", "Snapshots"]
 
 LARGEST_BYTES: Final = 4 * 2**30
 _MAX_WAITING: Final = 4
@@ -25,7 +25,7 @@ _MAX_PAGES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Page:
     """A page: its number, and where it is."""
 
     id: str
@@ -33,15 +33,15 @@ class Made:
 
 
 class Snapshots:
-    """The files that wait for their page, and the pages, the oldest first."""
+    """The uploaded files that have no page yet, and the pages, the oldest first."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._waiting: dict[str, Path] = {}
-        self._pages: dict[str, Made] = {}
+        self._pages: dict[str, Page] = {}
 
     async def add(self, name: str, chunks: AsyncIterator[bytes]) -> str:
-        """Takes a file in; returns its number.
+        """Stores an uploaded file; returns its number.
 
         Raises:
             TooLarge: it has more than LARGEST_BYTES; nothing of it is kept.
@@ -69,8 +69,8 @@ class Snapshots:
             _remove(self._waiting.pop(next(iter(self._waiting))))
         return number
 
-    def make_page(self, numbers: Sequence[str]) -> Made:
-        """The page of one file, or of two compared; the files are gone afterwards.
+    def make_page(self, numbers: Sequence[str]) -> Page:
+        """Makes the page of one file, or of two compared; removes the files.
 
         Raises:
             SpecError: they are not one or two files that wait.
@@ -87,23 +87,23 @@ class Snapshots:
             for path in paths:
                 _remove(path)
         number = secrets.token_hex(8)
-        made = Made(number, self._directory / f"{number}.html")
-        made.path.write_text(html, encoding="utf-8")
-        self._pages[number] = made
+        page = Page(number, self._directory / f"{number}.html")
+        page.path.write_text(html, encoding="utf-8")
+        self._pages[number] = page
         while len(self._pages) > _MAX_PAGES:
             self._pages.pop(next(iter(self._pages))).path.unlink()
-        return made
+        return page
 
     def find_page(self, number: str) -> Path | None:
-        """Where a page is."""
-        made = self._pages.get(number)
-        return made.path if made else None
+        """The file of a page."""
+        page = self._pages.get(number)
+        return page.path if page else None
 
 
 def _plain_name(name: str) -> str:
-    """The last part of a name, which is what the page is called by."""
-    found = PurePosixPath(name.replace("\\", "/").replace("\0", "")).name[-120:]
-    return "snapshot" if found in {"", ".", ".."} else found
+    """The last part of a name, which is the title of the page."""
+    base_name = PurePosixPath(name.replace("\\", "/").replace("\0", "")).name[-120:]
+    return "snapshot" if base_name in {"", ".", ".."} else base_name
 
 
 def _remove(path: Path) -> None:

@@ -20,6 +20,7 @@ from ullage.phantom.launch import Child, RunOptions, make_environment, start
 from ullage.phantom.program import UserProgram
 from ullage.phantom.torch_build import TorchBuild
 from ullage.programs import program_path
+from ullage.protocol.variables import RECORD
 from ullage.whatif.requests import Requests
 
 REPLAYER = program_path("allocator_replay")
@@ -51,7 +52,7 @@ def replaying(
     names[1].write_text(json.dumps(orders), encoding="utf-8")
     environment = make_environment(directory, where.device, where.build, RunOptions(alloc_conf=""))
     # Nothing is recorded, and nothing of the caller's hides the device or the cache.
-    environment |= {"ULLAGE_RECORD": "0", "CUDA_VISIBLE_DEVICES": "0"}
+    environment |= {RECORD: "0", "CUDA_VISIBLE_DEVICES": "0"}
     environment.pop("PYTORCH_NO_CUDA_MEMORY_CACHING", None)
     arguments = (str(REPLAYER), *map(str, names[:3]))
     program = UserProgram(where.python, arguments, arguments)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ullage.gate.cache import Cache, Kept
+from ullage.gate.cache import Cache, CaseFigures
 from ullage.gate.figures import Measured
 from ullage.gate.inputs import digest_files, digest_inputs, is_unchanged, read_inputs
 from ullage.gate.lock import Entry, Key, Peaks
 
 ENTRY = Entry(Key("2.15.0", "13.2", "l4", "0.1.0"), Peaks(1, 2, 3, 4), categories={"input": 2})
-KEPT = Kept({"rank=0": Measured(ENTRY, {"a.py in f": (3, 1)})}, ("a warning",), 1.5)
+KEPT = CaseFigures({"rank=0": Measured(ENTRY, {"a.py in f": (3, 1)})}, ("a warning",), 1.5)
 
 
 def note(notes: Path, *lines: tuple[str, Path], pid: int = 1) -> None:
@@ -132,8 +132,8 @@ def test_what_is_kept_is_found(project: Path, tmp_path: Path) -> None:
     (project / "train.py").write_text("other")
     assert cache.find("key") is None
     os.utime(project / "train.py", (1, 1))
-    cache.keep("key", Kept({}, (), 2.5), digests_of(project, tmp_path / "notes"))
-    assert cache.find("key") == Kept({}, (), 2.5)
+    cache.keep("key", CaseFigures({}, (), 2.5), digests_of(project, tmp_path / "notes"))
+    assert cache.find("key") == CaseFigures({}, (), 2.5)
     (project / "train.py").write_text("train.py")
     assert cache.find("key") == KEPT, "both are kept, as for two branches"
 

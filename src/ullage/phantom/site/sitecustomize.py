@@ -46,10 +46,10 @@ if os.environ.get("ULLAGE_PHANTOM") == "1" and os.environ.get("ULLAGE_RECORD", "
         from ullage.phantom.fork import become_a_run
 
         become_a_run()
-    elif "ULLAGE_HELD" in os.environ:
-        from ullage.phantom.prefork import start_held
+    elif "ULLAGE_PREFORK" in os.environ:
+        from ullage.phantom.prefork import start_preforked
 
-        start_held()
+        start_preforked()
     else:
         from ullage.phantom.bootstrap import start
 

@@ -12,44 +12,23 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from ullage.protocol.run import LoneRank
 from ullage.record.one_rank.mail import Mail
 from ullage.record.session import library
 
 Note = Callable[[str, int, str], None]
 """Takes what was not known, its bytes, and what was assumed in its stead."""
 
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The rank that is played, the number of ranks, and the directory that ranks share which are
-    played together.
-    """
-
-    rank: int
-    world_size: int
-    mail: Path
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Job | None:
-        """Of the ULLAGE_* variables; None where no rank is played alone."""
-        rank, _, world_size = environment.get("ULLAGE_RANK", "").partition("/")
-        if not world_size:
-            return None
-        return cls(int(rank), int(world_size), Path(environment["ULLAGE_MAIL"]))
-
-
 _NCCL_ID_BYTES = 128
 # Communicators of one group that are made one after another: one for each device it is used on.
 _NUM_COMMUNICATORS = 64
 
 
-def install(torch: ModuleType, job: Job | None, note: Note) -> list[list[int]]:
+def install(torch: ModuleType, job: LoneRank | None, note: Note) -> list[list[int]]:
     """Puts a world of one rank in the place of the other ranks.
 
     Args:
@@ -95,7 +74,7 @@ class _NotedGroups(dict[Any, dict[int, int]]):
         self._note(list(ranks))
 
 
-def _replace_stores(torch: ModuleType, job: Job, note: Note) -> None:
+def _replace_stores(torch: ModuleType, job: LoneRank, note: Note) -> None:
     """TCPStore and FileStore become stores without peers."""
     from ullage.record.one_rank.store import LoneStore
 

@@ -1,5 +1,5 @@
 """The work of a step: for each operation the floating-point operations, the bytes it moves, and the
-module it is done for. Switched on by ULLAGE_WORK=1, for `ullage fit`.
+module it is done for. Switched on by the variable WORK, for `ullage fit`.
 
 Each operation of the dispatcher is seen below autograd, so that backward's and the recomputation of
 checkpoints are counted as they come; of a custom operation that is written in Python, what it does

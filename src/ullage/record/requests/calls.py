@@ -21,6 +21,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from ullage.protocol.variables import RUN_DIR
 from ullage.record.requests.concurrent_callers import Users, pass_on
 from ullage.record.requests.requests import Noted, Request, in_parts, note, read_requests
 from ullage.record.session import library
@@ -36,7 +37,7 @@ def main(words: Sequence[str]) -> None:
     name, file, users, limit = words
     function = load(name)
     requests = read_requests(Path(file), int(limit) or None)
-    notes = _Notes(Path(os.environ["ULLAGE_RUN_DIR"]))
+    notes = _Notes(Path(os.environ[RUN_DIR]))
     try:
         if _is_asynchronous(function):
             asyncio.run(_answer_in_tasks(function, requests, int(users), notes))

@@ -3,7 +3,7 @@ that a result can be kept until one of them changes.
 
 Python tells of every file that it is about to open and of every directory that it lists (audit
 events). Each is noted once, at once, as a line of JSON in a file of the process in the directory
-that ULLAGE_INPUTS names, so that a process that is killed has told what it had read:
+that the variable INPUTS names, so that a process that is killed has told what it had read:
 
     ["read", "/path/model.py"]      opened to be read; it may not be there
     ["write", "/path/log.txt"]      opened to be written, before anything was read of it
@@ -23,19 +23,21 @@ import sysconfig
 from collections.abc import Mapping
 from typing import Any
 
+from ullage.protocol.variables import INPUTS, RUN_DIR
+
 READ, WRITE, LIST, IMPORT = "read", "write", "list", "import"
 
 # What looks for modules and distributions: on the whole module path, the project's own too.
 _IMPORTING = re.compile(r"^<frozen (importlib|zipimport)|/importlib/metadata/|/pkgutil\.py$")
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
-# Beside ULLAGE_RUN_DIR: what a compiler made of the program's own sources.
-_CACHES = ("ULLAGE_RUN_DIR", "ULLAGE_INPUTS", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+# Beside RUN_DIR: what a compiler made of the program's own sources.
+_CACHES = (RUN_DIR, INPUTS, "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 _WRITING = os.O_WRONLY | os.O_TRUNC | os.O_CREAT | os.O_APPEND
 
 
 def note_inputs(environment: Mapping[str, str] = os.environ) -> None:
-    """Begins to note what this process and its forks read, if ULLAGE_INPUTS says where."""
-    directory = environment.get("ULLAGE_INPUTS")
+    """Begins to note what this process and its forks read, if INPUTS says where."""
+    directory = environment.get(INPUTS)
     if not directory:
         return
     notes = _Notes(directory, (*_SYSTEM, *_installed(), *_caches(environment)))

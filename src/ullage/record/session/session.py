@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ullage.protocol.variables import device_property
 from ullage.record.one_rank import lone_rank
 from ullage.record.owners import source_location
 from ullage.record.owners.holders import Holders
@@ -384,16 +385,11 @@ class Session:
 
     def _device(self, index: int) -> dict[str, Any]:
         properties = self._torch.cuda.get_device_properties(index)
-        context = [
-            field
-            for field in os.environ.get("ULLAGE_DEVICE", "").split(";")
-            if field.startswith("context_bytes=")
-        ]
         return {
             "index": index,
             "name": properties.name,
             "total_bytes": properties.total_memory,
-            "context_bytes": int(context[0].partition("=")[2]) if context else 0,
+            "context_bytes": int(device_property(os.environ, "context_bytes") or 0),
             "non_torch_bytes": library.non_torch_peak_bytes(index),
             "outside": library.outside(index),
             **self._peaks.of_device(index),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ullage.record.one_rank import lone_rank
+from ullage.protocol.run import LoneRank, RunVariables
 from ullage.record.values.assume import WORST_CASE, Assumed
 
 
@@ -22,22 +22,22 @@ class Settings:
     progress: Path | None
     assumed: Assumed = WORST_CASE
     has_dummy_weights: bool = False
-    job: lone_rank.Job | None = None
+    job: LoneRank | None = None
     has_work: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
         """Settings from the ULLAGE_* variables."""
-        steps, progress = environment.get("ULLAGE_STEPS"), environment.get("ULLAGE_PROGRESS")
+        run = RunVariables.from_environment(environment)
         return cls(
-            run_dir=Path(environment["ULLAGE_RUN_DIR"]),
-            max_steps=int(steps) if steps else None,
-            has_snapshot=environment.get("ULLAGE_SNAPSHOT", "1") == "1",
-            has_real_init=environment.get("ULLAGE_REAL_INIT") == "1",
-            has_values=environment.get("ULLAGE_VALUES", "1") == "1",
-            progress=Path(progress) if progress else None,
-            assumed=Assumed.parse(filter(None, environment.get("ULLAGE_ASSUME", "").split(","))),
-            has_dummy_weights=environment.get("ULLAGE_DUMMY_WEIGHTS") == "1",
-            job=lone_rank.Job.from_environment(environment),
-            has_work=environment.get("ULLAGE_WORK") == "1",
+            run_dir=run.run_dir,
+            max_steps=run.max_steps,
+            has_snapshot=run.has_snapshot,
+            has_real_init=run.has_real_init,
+            has_values=run.has_values,
+            progress=run.progress,
+            assumed=Assumed.parse(run.assumptions),
+            has_dummy_weights=run.has_dummy_weights,
+            job=run.lone_rank,
+            has_work=run.has_work,
         )

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
 from ullage.errors import PlanError
+from ullage.protocol.run import PlanVariables
+from ullage.protocol.variables import RUN_DIR
 from ullage.record.owners.module_trees import live_owners, outermost, paths
 from ullage.record.session.import_hooks import on_import
 from ullage.record.session.tracebacks import clean_tracebacks
@@ -52,12 +54,12 @@ class PlanRequest(NamedTuple):
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> PlanRequest:
         """The request in the ULLAGE_* variables."""
-        path = environment.get("ULLAGE_PLAN")
+        variables = PlanVariables.from_environment(environment)
         return cls(
-            Plan.load(path) if path else None,
-            Path(environment.get("ULLAGE_PLAN_NOTES") or environment.get("ULLAGE_RUN_DIR", "")),
-            environment.get("ULLAGE_DESCRIBE") == "1",
-            environment.get("ULLAGE_REPLAY") == "1",
+            None if variables.plan is None else Plan.load(variables.plan),
+            variables.notes or Path(environment.get(RUN_DIR, "")),
+            variables.describes,
+            variables.replays,
         )
 
 

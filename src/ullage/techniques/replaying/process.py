@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ullage.protocol.variables import PHANTOM
 from ullage.techniques.plan import Plan
 from ullage.techniques.replaying.outcome import Replayed, write_replayed
 
@@ -41,7 +42,7 @@ def replay_and_end(
         signal.signal(number, signal.SIG_DFL)
         signal.setitimer(timer, limit_s)
     # Techniques compare real numbers if there is no phantom.
-    os.environ.pop("ULLAGE_PHANTOM", None)
+    os.environ.pop(PHANTOM, None)
     try:
         if step_aside is not None:
             step_aside()

@@ -1,0 +1,7 @@
+"""What ullage and the processes that it starts say to each other: the ULLAGE_* variables of the
+environment.
+
+variables.py declares every name once, run.py turns them into records and back. The package stands
+on the ground, and not in phantom/, because both ends import it: `phantom` writes most variables,
+and `record` and `techniques`, which are below it, read them in the watched process.
+"""

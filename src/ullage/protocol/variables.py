@@ -1,0 +1,200 @@
+"""Every ULLAGE_* variable: its name, what it carries, who writes and who reads it.
+
+The watched process imports this module before the program's first line, even where the program
+never imports torch: it must stay cheap, and needs nothing that is not loaded by then.
+
+    os.environ.get(variables.RUN_DIR)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+PHANTOM: Final = "ULLAGE_PHANTOM"
+RECORD: Final = "ULLAGE_RECORD"
+PARENT: Final = "ULLAGE_PARENT"
+RUN_DIR: Final = "ULLAGE_RUN_DIR"
+INPUTS: Final = "ULLAGE_INPUTS"
+
+DEVICE: Final = "ULLAGE_DEVICE"
+NUM_DEVICES: Final = "ULLAGE_NUM_DEVICES"
+LIBRARIES: Final = "ULLAGE_LIBRARIES"
+COMPLETION: Final = "ULLAGE_COMPLETION"
+
+STEPS: Final = "ULLAGE_STEPS"
+PROGRESS: Final = "ULLAGE_PROGRESS"
+SNAPSHOT: Final = "ULLAGE_SNAPSHOT"
+WORK: Final = "ULLAGE_WORK"
+REAL_INIT: Final = "ULLAGE_REAL_INIT"
+DUMMY_WEIGHTS: Final = "ULLAGE_DUMMY_WEIGHTS"
+VALUES: Final = "ULLAGE_VALUES"
+ASSUME: Final = "ULLAGE_ASSUME"
+RANK: Final = "ULLAGE_RANK"
+MAIL: Final = "ULLAGE_MAIL"
+
+PLAN: Final = "ULLAGE_PLAN"
+PLAN_NOTES: Final = "ULLAGE_PLAN_NOTES"
+DESCRIBE: Final = "ULLAGE_DESCRIBE"
+REPLAY: Final = "ULLAGE_REPLAY"
+
+WARM: Final = "ULLAGE_WARM"
+PREFORK: Final = "ULLAGE_PREFORK"
+
+
+class Variable(NamedTuple):
+    """A variable of the protocol.
+
+    Attributes:
+        name: in the environment.
+        carries: its text, and what it means.
+        writers: the files below ullage/ that set it; empty: only people and tests do.
+        readers: the files below ullage/ that read it.
+    """
+
+    name: str
+    carries: str
+    writers: tuple[str, ...]
+    readers: tuple[str, ...]
+
+
+_LAUNCH = ("phantom/launch.py",)
+_SITE = "phantom/site/sitecustomize.py"
+_RECORDER = ("record/session/settings.py",)
+_DEVICE_C = "phantom/csrc/machine/device.c"
+_SCRIPT = "techniques/applying/script.py"
+
+VARIABLES: Final = (
+    Variable(
+        PHANTOM,
+        "1: the GPU of this process is the phantom",
+        (*_LAUNCH, "techniques/replaying/process.py"),
+        (
+            _DEVICE_C,
+            _SITE,
+            "testing/options.py",
+            "api/calibrate.py",
+            "programs/measure_rates.py",
+        ),
+    ),
+    Variable(
+        RECORD,
+        "0: nothing is recorded, and nothing of ullage is imported; default 1",
+        ("whatif/child.py", "testing/warm_pytest.py"),
+        (_SITE,),
+    ),
+    Variable(
+        PARENT,
+        "the number of the process with which the started one ends; it takes the variable out",
+        _LAUNCH,
+        ("phantom/bootstrap.py",),
+    ),
+    Variable(
+        RUN_DIR,
+        "the directory for what the processes of a run leave: records, snapshots, notes",
+        _LAUNCH,
+        (
+            "phantom/csrc/machine/memory.c",
+            "phantom/bootstrap.py",
+            "phantom/launch.py",
+            "phantom/nvidia_smi.py",
+            "phantom/orphan_processes.py",
+            "record/requests/calls.py",
+            "record/session/input_files.py",
+            *_RECORDER,
+            _SCRIPT,
+            "testing/child.py",
+        ),
+    ),
+    Variable(
+        INPUTS,
+        "the directory in which each process notes the files that it reads; absent: none does",
+        _LAUNCH,
+        (_SITE, "record/session/input_files.py"),
+    ),
+    Variable(
+        DEVICE,
+        "the device's properties: key=value;key=value",
+        (*_LAUNCH, "programs/allocator_replay.py"),
+        (
+            _DEVICE_C,
+            "phantom/nvidia_smi.py",
+            "phantom/prefork.py",
+            "record/session/session.py",
+        ),
+    ),
+    Variable(NUM_DEVICES, "the number of devices, all alike", _LAUNCH, (_DEVICE_C,)),
+    Variable(
+        LIBRARIES,
+        "the versions of NVIDIA's libraries that torch was built with: key=value;key=value",
+        _LAUNCH,
+        (_DEVICE_C,),
+    ),
+    Variable(
+        COMPLETION,
+        "at_once: work on the device is complete as soon as it is submitted; for tests",
+        (),
+        ("phantom/csrc/machine/completion.c",),
+    ),
+    Variable(STEPS, "the number of steps after which the program ends", _LAUNCH, _RECORDER),
+    Variable(
+        PROGRESS,
+        "the file to which each step appends",
+        (*_LAUNCH, "testing/warm_pytest.py"),
+        _RECORDER,
+    ),
+    Variable(SNAPSHOT, "0: no memory snapshot is written; default 1", _LAUNCH, _RECORDER),
+    Variable(WORK, "1: the work of a step is recorded", _LAUNCH, _RECORDER),
+    Variable(REAL_INIT, "1: weights on the CPU are really initialised", _LAUNCH, _RECORDER),
+    Variable(
+        DUMMY_WEIGHTS, "1: weight files that are missing get dummy content", _LAUNCH, _RECORDER
+    ),
+    Variable(VALUES, "0: small values are not computed on the CPU; default 1", _LAUNCH, _RECORDER),
+    Variable(
+        ASSUME,
+        "what is assumed of unknown values: nonzero=half,experts=balanced; absent: the worst case",
+        _LAUNCH,
+        _RECORDER,
+    ),
+    Variable(
+        RANK, "the rank that is played without its peers: RANK/WORLD_SIZE", _LAUNCH, _RECORDER
+    ),
+    Variable(MAIL, "the directory through which played ranks exchange data", _LAUNCH, _RECORDER),
+    Variable(
+        PLAN,
+        "the file of the plan that is applied to the model; without a phantom too",
+        _LAUNCH,
+        (_SITE, _SCRIPT),
+    ),
+    Variable(
+        PLAN_NOTES,
+        "the directory for the outcome of the plan and the description of the model",
+        _LAUNCH,
+        ("phantom/bootstrap.py", _SCRIPT),
+    ),
+    Variable(DESCRIBE, "1: the model is described with all its modules", _LAUNCH, (_SCRIPT,)),
+    Variable(
+        REPLAY, "1: the plan is replayed on the CPU in place of the training", _LAUNCH, (_SCRIPT,)
+    ),
+    Variable(
+        WARM,
+        "the descriptor of the socket on which a warm process waits after the import of torch",
+        ("phantom/warm.py",),
+        (_SITE, "phantom/fork.py"),
+    ),
+    Variable(
+        PREFORK,
+        "the descriptor of the socket on which a process waits at the first call of its model",
+        ("phantom/warm.py",),
+        (_SITE, "phantom/prefork.py"),
+    ),
+)
+
+
+def device_property(environment: Mapping[str, str], key: str) -> str | None:
+    """One property of DEVICE; None where it is not stated."""
+    for field in environment.get(DEVICE, "").split(";"):
+        name, _, value = field.partition("=")
+        if name == key:
+            return value
+    return None
