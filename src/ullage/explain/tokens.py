@@ -56,15 +56,15 @@ def find_token_growth(
     if not course.has_phases or course.grad[is_forward].any() or not is_forward.any():
         return None
     caches = [one for one in growth if _is_cache(one, category)]
-    rate = round(sum(cach.bytes_per_step for cach in caches))
+    rate = round(sum(cache.bytes_per_step for cache in caches))
     if not rate:
         return None
-    blocks = np.unique([block for cach in caches for block in cach.blocks])
+    blocks = np.unique([block for cache in caches for block in cache.blocks])
     return TokenGrowth(
         token_bytes=rate,
         cache_bytes=int(replay.blocks.requested_bytes[blocks].sum()),
-        sites=tuple(cach.site for cach in caches),
-        is_replaced=all(cach.is_replaced for cach in caches),
+        sites=tuple(cache.site for cache in caches),
+        is_replaced=all(cache.is_replaced for cache in caches),
     )
 
 

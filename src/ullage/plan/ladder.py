@@ -32,9 +32,8 @@ from ullage.plan.costs.measure import Measured, Measurements
 from ullage.plan.costs.profile import read_profile
 from ullage.plan.findings import Key, key_of
 from ullage.plan.menu import Actions, are_exclusive
-from ullage.plan.solver.certificate import is_available
-from ullage.plan.solver.problem import Problem, make_problem
-from ullage.plan.solver.solve import GAP, least_s, solve
+from ullage.plan.solver.problem import Failure, Problem, Solution, make_problem
+from ullage.plan.solver.solve import GAP, lower_bound_s, solve
 from ullage.plan.trying import Rung
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Action
@@ -159,15 +158,16 @@ class Ladder:
         return [one for pair in both for one in pair if one is not None]
 
     def bound_s(self, rung: Rung) -> float:
-        """No mixture for which the allocator is expected to hold as little as for a rung takes a
-        step of less.
+        """The least time of a step with any mixture for which the allocator is expected to hold no
+        more than for this rung.
 
-        What has the lowest bound is looked at again, exactly, where HiGHS is there.
+        The setting with the lowest bound is solved exactly where HiGHS is installed, and then the
+        next, until no bound rises.
         """
         cases = [one for one in self._unbeaten() if one.extra_s < rung.time_s]
         limits = [int(rung.reserved_bytes / (1.0 + case.slack)) for case in cases]
         bounds = {
-            number: one.extra_s + least_s(_under(self._problem, one.more_bytes), limit)
+            number: one.extra_s + lower_bound_s(_under(self._problem, one.more_bytes), limit)
             for number, (one, limit) in enumerate(zip(cases, limits, strict=True))
         }
         for _ in range(_CLOSER_LOOKS):
@@ -175,15 +175,13 @@ class Ladder:
             if lowest is None or bounds[lowest] >= rung.time_s * (1 - GAP):
                 break
             case = cases[lowest]
-            proved = solve(_under(self._problem, case.more_bytes), limits[lowest])
-            if proved is None and is_available():
-                bounds.pop(lowest)  # nothing has a peak as low
-            elif proved is None:
-                break
-            elif case.extra_s + proved.bound_s > bounds[lowest]:
-                bounds[lowest] = case.extra_s + proved.bound_s
+            answer = solve(_under(self._problem, case.more_bytes), limits[lowest])
+            if answer is Failure.INFEASIBLE:
+                bounds.pop(lowest)  # no choice has a peak as low
+            elif isinstance(answer, Solution) and case.extra_s + answer.bound_s > bounds[lowest]:
+                bounds[lowest] = case.extra_s + answer.bound_s
             else:
-                break
+                break  # the solver knows no better: the bound stays
         return self.step_s + min([rung.time_s, *bounds.values()])
 
     def _unbeaten(self) -> list[Case]:
@@ -210,7 +208,7 @@ class Ladder:
         profile = read_profile(report.processes[0].record, self._known.blocks)
         more = [
             profile.rest_bytes[stretch]
-            + int(profile.kept_bytes[profile.held[stretch]].sum())
+            + int(profile.kept_bytes[profile.live_blocks[stretch]].sum())
             - int(level)
             if stretch in profile.rest_bytes
             else int(usual)

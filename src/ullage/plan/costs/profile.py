@@ -51,13 +51,13 @@ class Profile:
     Attributes:
         kept_bytes: what each block's forward keeps for its backward.
         rest_bytes: of each stretch.
-        held: which blocks are held in each stretch.
+        live_blocks: which blocks are live in each stretch.
         peak_bytes: the most that was allocated in all.
     """
 
     kept_bytes: Int64Array
     rest_bytes: Mapping[Stretch, int]
-    held: Mapping[Stretch, npt.NDArray[np.bool_]]
+    live_blocks: Mapping[Stretch, npt.NDArray[np.bool_]]
     peak_bytes: int
 
 
@@ -88,17 +88,17 @@ def read_profile(record: Record, blocks: Sequence[Block]) -> Profile:
     for iteration in log.iterations:
         kept = np.maximum(kept, log.kept(iteration, num))
     rest: dict[Stretch, int] = {}
-    held: dict[Stretch, npt.NDArray[np.bool_]] = {}
+    live_blocks: dict[Stretch, npt.NDArray[np.bool_]] = {}
     first = log.iterations[0].begin if log.iterations else len(log.level)
     if first:
         rest[Stretch("before")] = int(log.level[:first].max())
-        held[Stretch("before")] = np.zeros(num, dtype=np.bool_)
+        live_blocks[Stretch("before")] = np.zeros(num, dtype=np.bool_)
     for iteration in log.iterations:
-        for stretch, is_held, peak in log.stretches(iteration, num):
-            left = peak - int(kept[is_held].sum())
+        for stretch, is_live, peak in log.stretches(iteration, num):
+            left = peak - int(kept[is_live].sum())
             if left >= rest.get(stretch, 0):
-                rest[stretch], held[stretch] = left, is_held
-    return Profile(kept, rest, held, int(log.level.max(initial=0)))
+                rest[stretch], live_blocks[stretch] = left, is_live
+    return Profile(kept, rest, live_blocks, int(log.level.max(initial=0)))
 
 
 class _Log:
@@ -153,8 +153,8 @@ class _Log:
         places = sorted(cuts)
         for place, following in zip(places, [*places[1:], iteration.end], strict=True):
             if place < following:
-                is_held = (forward[1] <= place) & (until >= following)
-                yield cuts[place], is_held, int(self.level[place:following].max())
+                is_live = (forward[1] <= place) & (until >= following)
+                yield cuts[place], is_live, int(self.level[place:following].max())
 
 
 def _extents(

@@ -236,7 +236,9 @@ class _Comparison:
         before = np.cumsum(kept) - kept
         before -= np.repeat(before[starts], self._chain.units)
         outside = [
-            rest for one, rest in checkpointed.rest_bytes.items() if checkpointed.held[one].all()
+            rest
+            for one, rest in checkpointed.rest_bytes.items()
+            if checkpointed.live_blocks[one].all()
         ]
         return segments.Chain(
             np.concatenate([[0], outputs[:-1]]),
