@@ -100,10 +100,10 @@ def _of_whole(finding: Finding, device: DeviceSnapshot, limit_bytes: int) -> Tri
     if finding.relief is None:
         return _of_gain(finding.gain_bytes, Room(limit_bytes, peak))
     lower = peak_under(finding.relief, device)
-    said = f"with it {format_bytes(lower)} are allocated at once, {has}"
+    reason = f"with it {format_bytes(lower)} are allocated at once, {has}"
     if lower - _doubt(finding.relief, peak - lower) > limit_bytes:
-        return Trial(MakesItFit.NO, said, lower)
-    return Trial(MakesItFit.NOT_TRIED, f"{said}; no run shows what else it does", lower)
+        return Trial(MakesItFit.NO, reason, lower)
+    return Trial(MakesItFit.NOT_TRIED, f"{reason}; no run shows what else it does", lower)
 
 
 def ran_out(device: DeviceSnapshot) -> bool:
@@ -181,13 +181,13 @@ def _of_cause(shortage: Shortage, room: Room) -> Trial:
 def _of_relief(relief: Relief, device: DeviceSnapshot, shortage: Shortage, room: Room) -> Trial:
     freed = freed_at(relief, device.replay, shortage.event)
     needed = room.needed_bytes - freed
-    said = (
+    reason = (
         f"it frees {format_bytes(freed)} of what was live at the request that failed, "
         f"{format_bytes(max(room.missing_bytes, 0))} were missing"
     )
     if needed - _doubt(relief, freed) > room.limit_bytes:
-        return Trial(MakesItFit.NO, said, needed)
-    return Trial(MakesItFit.NOT_TRIED, f"{said}; the trace ends with it", needed)
+        return Trial(MakesItFit.NO, reason, needed)
+    return Trial(MakesItFit.NOT_TRIED, f"{reason}; the trace ends with it", needed)
 
 
 def _doubt(relief: Relief, freed_bytes: int) -> int:
@@ -198,13 +198,13 @@ def _doubt(relief: Relief, freed_bytes: int) -> int:
 
 
 def _of_gain(gain_bytes: int, room: Room) -> Trial:
-    said = (
+    reason = (
         f"it gains {format_bytes(gain_bytes)} at most, "
         f"{format_bytes(max(room.missing_bytes, 0))} were missing"
     )
     if gain_bytes < room.missing_bytes:
-        return Trial(MakesItFit.NO, said)
-    return Trial(MakesItFit.NOT_TRIED, f"{said}; a trace does not show what it changes")
+        return Trial(MakesItFit.NO, reason)
+    return Trial(MakesItFit.NOT_TRIED, f"{reason}; a trace does not show what it changes")
 
 
 def freed_at(relief: Relief, replay: Replay, event: int) -> int:

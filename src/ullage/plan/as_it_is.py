@@ -16,11 +16,13 @@ def fits_as_it_is(run: Runner, gpu: Gpu, budget_bytes: int) -> FitReport | None:
     gives back its cache, which takes time.
     """
     (report,) = run([RunRequest(None, gpu, describes=True, is_fresh=True)])
-    seen = judge(report, budget_bytes)
-    if not seen.fits or seen.num_retries or not report.devices:
+    observation = judge(report, budget_bytes)
+    if not observation.fits or observation.num_retries or not report.devices:
         return None
     outcome = report.program.plan
-    candidate = Candidate(AS_IT_IS, (), 0.0, seen.allocated_bytes, seen.used_bytes, seen)
+    candidate = Candidate(
+        AS_IT_IS, (), 0.0, observation.allocated_bytes, observation.used_bytes, observation
+    )
     return replace(
         failed(report, gpu, budget_bytes, ""),
         as_it_is=candidate,

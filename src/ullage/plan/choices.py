@@ -21,8 +21,8 @@ def worth_trying(problems: Sequence[Problem]) -> list[Int64Array]:
     """Each choice once: as it is, every treatment on k blocks, and what is fastest below each of a
     row of limits in any of the problems.
     """
-    found = {tuple(one.tolist()) for problem in problems for one in _of(problem)}
-    return [np.array(one, dtype=np.int64) for one in sorted(found)]
+    choices = {tuple(choice.tolist()) for problem in problems for choice in _of(problem)}
+    return [np.array(choice, dtype=np.int64) for choice in sorted(choices)]
 
 
 def uniform(num_blocks: int, treatment: int) -> Iterator[Int64Array]:
@@ -54,14 +54,14 @@ def _below_limits(problem: Problem) -> Iterator[Int64Array]:
     """From the peak as it is downward."""
     peak = problem.peak_bytes(np.zeros(problem.num_blocks, dtype=np.int64))
     lowest = min(
-        problem.peak_bytes(np.full(problem.num_blocks, one, dtype=np.int64))
-        for one in range(problem.num_treatments)
+        problem.peak_bytes(np.full(problem.num_blocks, treatment, dtype=np.int64))
+        for treatment in range(problem.num_treatments)
     )
     step = max(1, (peak - lowest) // _NUM_LIMITS)
     limit = peak - step
     while limit > 0:
-        found = relax(problem, limit, _STEPS)
-        if found is None:
+        solution = relax(problem, limit, _STEPS)
+        if solution is None:
             return
-        yield found.choice
-        limit = min(limit, found.peak_bytes) - step
+        yield solution.choice
+        limit = min(limit, solution.peak_bytes) - step

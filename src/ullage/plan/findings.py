@@ -184,15 +184,15 @@ def failed(first: RunReport, gpu: Gpu, budget_bytes: int, trains_none: str) -> F
     )
 
 
-def foreseen(seen: Seen, step_s: float, gpu: Gpu, budget_bytes: int) -> Foreseen:
+def foreseen(observation: Seen, step_s: float, gpu: Gpu, budget_bytes: int) -> Foreseen:
     """What a plan's file says of it."""
     return Foreseen(
         gpu=gpu.slug,
         budget_bytes=budget_bytes,
-        peak_used_bytes=seen.used_bytes,
-        peak_allocated_bytes=seen.allocated_bytes,
+        peak_used_bytes=observation.used_bytes,
+        peak_allocated_bytes=observation.allocated_bytes,
         step_s=step_s,
-        host_bytes=seen.host_bytes,
+        host_bytes=observation.host_bytes,
     )
 
 
@@ -202,13 +202,13 @@ def name_plan(actions: Sequence[Action], blocks: Sequence[Block]) -> str:
     kind_of = {block.path: block.kind for block in blocks}
     parts = []
     for action in actions:
-        told = [
+        words = [
             name if value is True else f"{value}" if isinstance(value, str) else f"{name}={value}"
             for name, value in action.settings.items()
         ]
         counter = Counter(kind_of[path] for path in action.modules if path in kind_of)
-        told += [f"{count} of {kinds[kind]} {kind}" for kind, count in counter.items()]
-        parts.append(" ".join([action.technique, *told]))
+        words += [f"{count} of {kinds[kind]} {kind}" for kind, count in counter.items()]
+        parts.append(" ".join([action.technique, *words]))
     return ", ".join(parts) or AS_IT_IS
 
 

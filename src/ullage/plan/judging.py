@@ -36,9 +36,9 @@ def judge(report: RunReport, budget_bytes: int) -> Seen:
     )
 
 
-def is_smooth(seen: Seen, most_retries: int | None) -> bool:
+def is_smooth(observation: Seen, most_retries: int | None) -> bool:
     """Whether the allocator gave back its cache no more often than that; None: however often."""
-    return most_retries is None or seen.num_retries <= most_retries
+    return most_retries is None or observation.num_retries <= most_retries
 
 
 def _too_much(used_bytes: int, budget_bytes: int) -> str:
@@ -71,4 +71,4 @@ def fastest_fitting(candidates: Sequence[Candidate]) -> Candidate | None:
     fitting = [
         candidate for candidate in candidates if candidate.seen is not None and candidate.seen.fits
     ]
-    return min(fitting, key=lambda one: one.step_s, default=None)
+    return min(fitting, key=lambda candidate: candidate.step_s, default=None)

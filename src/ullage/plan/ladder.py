@@ -65,24 +65,26 @@ class Ladder:
         kinds = [base, *known.treatments]
         self._known = known
         self._problem = make_problem(
-            [one.profile for one in kinds], [one.seconds.blocks for one in kinds]
+            [kind.profile for kind in kinds], [kind.seconds.blocks for kind in kinds]
         )
         self._settings = list(make_settings(known.moves, base))
         self.step_s = base.seconds.step
         levels = self._problem.levels(np.zeros(self._problem.num_blocks, dtype=np.int64))
-        leanest = min(self._settings, key=lambda one: int((levels + one.more_bytes).max()))
-        found = worth_trying([self._problem, _under(self._problem, leanest.more_bytes)])
-        self._choices = np.stack(found)
+        leanest = min(self._settings, key=lambda setting: int((levels + setting.more_bytes).max()))
+        choices = worth_trying([self._problem, _under(self._problem, leanest.more_bytes)])
+        self._choices = np.stack(choices)
         self._stretches = list(base.profile.rest_bytes)
         slacks = np.array([slack_of(kind.device.totals) for kind in kinds])
         self._expected = Expectations(self._settings, slacks)
-        self._levels = np.stack([self._problem.levels(one) for one in found])
+        self._levels = np.stack([self._problem.levels(choice) for choice in choices])
         extra_s = np.array([setting.extra_s for setting in self._settings])
-        self._times = extra_s[:, None] + np.array([self._problem.time_s(one) for one in found])
-        told = [
+        self._times = extra_s[:, None] + np.array(
+            [self._problem.time_s(choice) for choice in choices]
+        )
+        expected = [
             self._expected.of(n, self._choices, self._levels) for n in range(len(self._settings))
         ]
-        self._peaks, self._reserved = (np.stack(one) for one in zip(*told, strict=True))
+        self._peaks, self._reserved = (np.stack(figures) for figures in zip(*expected, strict=True))
         self._goes = np.array([self._goes_with(setting) for setting in self._settings])
         self.rungs = self._climb()
 
@@ -90,7 +92,7 @@ class Ladder:
         """What a rung does: its moves, and each treatment with the modules that get it; what is
         done twice, once for all modules. In the order of the catalogue, which is that of applying.
         """
-        found = {key_of((action,)): action for action in self._settings[rung.setting].actions}
+        by_key = {key_of((action,)): action for action in self._settings[rung.setting].actions}
         choice = self._choices[rung.choice]
         for number, measured in enumerate(self._known.treatments, start=1):
             paths = [
@@ -100,10 +102,10 @@ class Ladder:
             ]
             for action in measured.actions if paths else ():
                 key = key_of((replace(action, modules=()),))
-                earlier = found.get(key, replace(action, modules=()))
-                found[key] = replace(action, modules=(*earlier.modules, *paths))
-        ordered = sorted(found.values(), key=lambda one: _ORDER.index(one.technique))
-        return tuple(self._in_order(one) for one in ordered)
+                earlier = by_key.get(key, replace(action, modules=()))
+                by_key[key] = replace(action, modules=(*earlier.modules, *paths))
+        ordered = sorted(by_key.values(), key=lambda action: _ORDER.index(action.technique))
+        return tuple(self._in_order(action) for action in ordered)
 
     def foresee(self, actions: Actions) -> Expected:
         """What any plan of these moves and treatments takes, on a rung or not."""
@@ -119,7 +121,9 @@ class Ladder:
         }
         paths = [block.path for block in self._known.blocks]
         done = [[action for action in actions if path in action.modules] for path in paths]
-        choice = np.array([numbers[_kind(one)] if one else 0 for one in done], dtype=np.int64)
+        choice = np.array(
+            [numbers[_kind(treatment)] if treatment else 0 for treatment in done], dtype=np.int64
+        )
         levels = self._problem.levels(choice)
         (peak,), (reserved,) = self._expected.of(number, choice[None], levels[None])
         time_s = self.step_s + self._problem.time_s(choice) + setting.extra_s
@@ -155,7 +159,7 @@ class Ladder:
             else:
                 unknown.setdefault(round(self._settings[rung.setting].extra_s, DIGITS), rung)
         both = zip_longest(near.values(), sorted(unknown.values()))
-        return [one for pair in both for one in pair if one is not None]
+        return [rung for pair in both for rung in pair if rung is not None]
 
     def bound_s(self, rung: Rung) -> float:
         """The least time of a step with any mixture for which the allocator is expected to hold no
@@ -164,11 +168,11 @@ class Ladder:
         The setting with the lowest bound is solved exactly where HiGHS is installed, and then the
         next, until no bound rises.
         """
-        cases = [one for one in self._unbeaten() if one.extra_s < rung.time_s]
+        cases = [case for case in self._unbeaten() if case.extra_s < rung.time_s]
         limits = [int(rung.reserved_bytes / (1.0 + case.slack)) for case in cases]
         bounds = {
-            number: one.extra_s + lower_bound_s(_under(self._problem, one.more_bytes), limit)
-            for number, (one, limit) in enumerate(zip(cases, limits, strict=True))
+            number: case.extra_s + lower_bound_s(_under(self._problem, case.more_bytes), limit)
+            for number, (case, limit) in enumerate(zip(cases, limits, strict=True))
         }
         for _ in range(_CLOSER_LOOKS):
             lowest = min(bounds, key=bounds.__getitem__, default=None)
@@ -190,14 +194,16 @@ class Ladder:
         """
         goes = np.flatnonzero(self._goes.any(axis=1)).tolist()
         cases = [case for number in goes for case in self._expected.cases(number)]
-        kept: list[Case] = []
-        for one in sorted(cases, key=lambda one: (one.extra_s, one.slack, one.more_bytes.sum())):
+        unbeaten: list[Case] = []
+        for case in sorted(
+            cases, key=lambda case: (case.extra_s, case.slack, case.more_bytes.sum())
+        ):
             if not any(
-                other.slack <= one.slack and (other.more_bytes <= one.more_bytes).all()
-                for other in kept  # none takes longer: they are in order
+                other.slack <= case.slack and (other.more_bytes <= case.more_bytes).all()
+                for other in unbeaten  # none takes longer: they are in order
             ):
-                kept.append(one)
-        return kept
+                unbeaten.append(case)
+        return unbeaten
 
     def learn(self, rung: Rung, report: RunReport) -> None:
         """What a whole run of a rung's plan showed: from now on it is expected of it, and of what
@@ -222,8 +228,8 @@ class Ladder:
             slack = slack_of(totals)
         look = Look(self._choices[rung.choice], np.array(more, dtype=np.int64), slack)
         for number in self._expected.learn(rung.setting, look):
-            told = self._expected.of(number, self._choices, self._levels)
-            self._peaks[number], self._reserved[number] = told
+            expected = self._expected.of(number, self._choices, self._levels)
+            self._peaks[number], self._reserved[number] = expected
         self.rungs = self._climb()
 
     def leave_out(self, kinds: Key) -> None:
@@ -241,8 +247,8 @@ class Ladder:
     def _climb(self) -> list[Rung]:
         """Of each choice under each setting, those that no other beats."""
         reserved, times = self._reserved.ravel(), self._times.ravel()
-        found = np.flatnonzero(self._goes)
-        order = found[np.lexsort((reserved[found], times[found]))]
+        allowed = np.flatnonzero(self._goes)
+        order = allowed[np.lexsort((reserved[allowed], times[allowed]))]
         least = np.minimum.accumulate(reserved[order])
         is_best = np.append(np.ones(min(1, len(least)), np.bool_), least[1:] < least[:-1])
         places = np.unravel_index(order[is_best], self._times.shape)
@@ -269,9 +275,9 @@ class Ladder:
 
     def _in_order(self, action: Action) -> Action:
         """Its modules in the order of the program."""
-        named = set(action.modules)
+        paths = set(action.modules)
         return replace(
-            action, modules=tuple(block.path for block in self._known.blocks if block.path in named)
+            action, modules=tuple(block.path for block in self._known.blocks if block.path in paths)
         )
 
 

@@ -25,11 +25,11 @@ _ORDER = tuple(Semantics)
 
 def treatments(allowed: Semantics, paths: Sequence[str]) -> Iterator[Actions]:
     """Each treatment, applied to all of these modules."""
-    usable = [one for one in _usable(allowed) if one.place is Place.MODULES]
+    usable = [technique for technique in _usable(allowed) if technique.place is Place.MODULES]
     for technique in usable:
         for way in _ways(technique):
             yield (Action(technique.name, tuple(paths), way),)
-    names = {one.name for one in usable}
+    names = {technique.name for technique in usable}
     for pair in _PAIRS:
         if names.issuperset(pair):
             yield tuple(Action(name, tuple(paths)) for name in pair)
@@ -46,16 +46,16 @@ def moves(allowed: Semantics) -> Iterator[Actions]:
 def variables(allowed: Semantics) -> Iterator[Mapping[str, str]]:
     """What those moves set in the environment of a program that have to before it starts."""
     for (action,) in moves(allowed):
-        told = TECHNIQUES[action.technique].variables
-        if told is not None:
-            yield told(action)
+        make_variables = TECHNIQUES[action.technique].variables
+        if make_variables is not None:
+            yield make_variables(action)
 
 
 def settings(chosen: Sequence[Action]) -> Iterator[Actions]:
     """All sets of these moves that go together; the empty one first."""
     actionses: list[Actions] = [()]
-    for name in dict.fromkeys(one.technique for one in chosen):
-        ways = [one for one in chosen if one.technique == name]
+    for name in dict.fromkeys(action.technique for action in chosen):
+        ways = [action for action in chosen if action.technique == name]
         more = [(*some, way) for some in actionses for way in ways]
         actionses += [some for some in more if go_together(some)]
     yield from actionses
@@ -63,7 +63,7 @@ def settings(chosen: Sequence[Action]) -> Iterator[Actions]:
 
 def go_together(some: Sequence[Action]) -> bool:
     """Whether moves can be in one plan."""
-    names = [one.technique for one in some]
+    names = [action.technique for action in some]
     excluded = {other for name in names for other in TECHNIQUES[name].excludes}
     return len(set(names)) == len(names) and not excluded.intersection(names)
 
@@ -80,9 +80,9 @@ def layouts(paths: Sequence[str]) -> Iterator[Actions]:
         # A step of what splits one batch among ranks is one batch, and no shorter for it.
         has_own_batches = technique.semantics is Semantics.TRAINING
         if technique.place is Place.RANKS and has_own_batches:
-            named = tuple(paths) if technique.names_modules else ()
+            modules = tuple(paths) if technique.names_modules else ()
             for way in _ways(technique):
-                yield (Action(technique.name, named, way),)
+                yield (Action(technique.name, modules, way),)
     for pair in _LAYOUTS:
         yield tuple(Action(name) for name in pair)
 

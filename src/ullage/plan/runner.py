@@ -37,12 +37,15 @@ def make_search_job(
     """
     if options.get("plan") is not None:
         raise SpecError("a search makes a plan; leave the other plan out")
-    told = {"steps": STEPS, **{key: value for key, value in options.items() if value is not None}}
+    settings = {
+        "steps": STEPS,
+        **{key: value for key, value in options.items() if value is not None},
+    }
     return make_job(
         program,
         device=replace(device, is_unlimited=True),
         python=python,
-        options=make_options(**told),  # type: ignore[arg-type]
+        options=make_options(**settings),  # type: ignore[arg-type]
     )
 
 
@@ -64,25 +67,25 @@ def make_trials(
 def make_runner(trials: Trials | RayTrials, job: Job) -> Runner:
     """Runs plans, each on its GPU or where memory is without end, with the work or without."""
 
-    def device_of(one: RunRequest) -> PhantomDevice:
-        return job.device if one.gpu is None else PhantomDevice(one.gpu, is_unlimited=False)
+    def device_of(request: RunRequest) -> PhantomDevice:
+        return job.device if request.gpu is None else PhantomDevice(request.gpu, is_unlimited=False)
 
     def run(requests: Sequence[RunRequest]) -> list[RunReport]:
         jobs = [
             replace(
                 job,
-                device=device_of(one),
+                device=device_of(request),
                 options=replace(
                     job.options,
-                    plan=one.plan,
-                    describes=one.describes,
-                    has_work=one.has_work,
-                    replays=one.replays,
+                    plan=request.plan,
+                    describes=request.describes,
+                    has_work=request.has_work,
+                    replays=request.replays,
                 ),
             )
-            for one in requests
+            for request in requests
         ]
-        is_fresh = any(one.is_fresh for one in requests)
+        is_fresh = any(request.is_fresh for request in requests)
         return trials.run(jobs, is_fresh=is_fresh)
 
     return run

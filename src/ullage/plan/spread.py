@@ -67,19 +67,19 @@ class Spread:
             decide: what a search is asked.
             is_for_time: whether that is the shortest step; else all ways are searched.
         """
-        found: dict[str, FitReport] = {}
+        reports: dict[str, FitReport] = {}
         gain_s, skipped = 0.0, dict[str, str]()
         for way in self._ways:
-            best = _best(found.values(), is_for_time=is_for_time)
+            best = _best(reports.values(), is_for_time=is_for_time)
             name = name_plan(way.actions, ())
             if is_for_time and best and best.best and way.step_s - gain_s >= best.best.step_s:
                 skipped[name] = "its step is longer than that of the plan found"
                 continue
-            report = found[name] = _under(way.actions, decide(self._of(way, name)))
+            report = reports[name] = _under(way.actions, decide(self._of(way, name)))
             if report.front:
                 gain_s = max(gain_s, report.as_it_is.step_s - report.front[0][0])
-        chosen = _best(found.values(), is_for_time=is_for_time) or next(iter(found.values()))
-        return self._joined(chosen, list(found.values()), skipped)
+        chosen = _best(reports.values(), is_for_time=is_for_time) or next(iter(reports.values()))
+        return self._joined(chosen, list(reports.values()), skipped)
 
     def _of(self, way: _Way, name: str) -> Search:
         if name not in self._searches:
@@ -118,11 +118,11 @@ class Spread:
     ) -> FitReport:
         """One report: all of the way that was chosen, and the best of each other."""
         others = [
-            one
+            candidate
             for report in reports
             if report is not chosen
-            for one in (report.as_it_is, report.best)
-            if one is not None
+            for candidate in (report.as_it_is, report.best)
+            if candidate is not None
         ]
         bounds = [report.bound_s for report in reports if report.best is not None]
         listed = {other.name: other for other in (*others, *chosen.candidates)}
@@ -130,8 +130,10 @@ class Spread:
         return replace(
             chosen,
             candidates=tuple(
-                _with_reason(one, chosen.best)
-                for one in sorted(listed.values(), key=lambda one: (one.step_s, one.name))
+                _with_reason(candidate, chosen.best)
+                for candidate in sorted(
+                    listed.values(), key=lambda candidate: (candidate.step_s, candidate.name)
+                )
             ),
             bound_s=min(bounds, default=0.0),
             left_out={**dict(left_out), **self._left_out, **skipped},
@@ -142,14 +144,19 @@ def _remembering(run: Runner) -> Runner:
     """Makes each run once."""
     known: dict[tuple[object, ...], RunReport] = {}
 
-    def key(one: RunRequest) -> tuple[object, ...]:
-        plan = None if one.plan is None else one.plan.text()
-        return plan, None if one.gpu is None else one.gpu.slug, one.has_work, one.describes
+    def key(request: RunRequest) -> tuple[object, ...]:
+        plan = None if request.plan is None else request.plan.text()
+        return (
+            plan,
+            None if request.gpu is None else request.gpu.slug,
+            request.has_work,
+            request.describes,
+        )
 
     def run_new(requests: Sequence[RunRequest]) -> list[RunReport]:
-        new = {key(one): one for one in requests if key(one) not in known}
+        new = {key(request): request for request in requests if key(request) not in known}
         known.update(zip(new, run(list(new.values())) if new else [], strict=True))
-        return [known[key(one)] for one in requests]
+        return [known[key(request)] for request in requests]
 
     return run_new
 
@@ -160,10 +167,10 @@ def _groups(report: RunReport) -> list[tuple[int, ...]]:
 
 def _best(reports: Iterable[FitReport], *, is_for_time: bool) -> FitReport | None:
     """The report with the best plan; None: there is no plan in any."""
-    found = [(report.best, report) for report in reports if report.best is not None]
+    pairs = [(report.best, report) for report in reports if report.best is not None]
     if is_for_time:
-        return min(found, key=lambda pair: pair[0].step_s, default=(None, None))[1]
-    return min(found, key=lambda pair: pair[0].used_bytes, default=(None, None))[1]
+        return min(pairs, key=lambda pair: pair[0].step_s, default=(None, None))[1]
+    return min(pairs, key=lambda pair: pair[0].used_bytes, default=(None, None))[1]
 
 
 def _under(actions: Actions, report: FitReport) -> FitReport:

@@ -54,8 +54,11 @@ def next_rungs(
     expected = [number for number in new if rungs[number].reserved_bytes <= room_bytes]
     if expected:
         first = expected[0]
-        wanted = [first, *(one for one in (first - 1, first - 2, *expected[1:]) if one in new)]
+        numbers = [
+            first,
+            *(number for number in (first - 1, first - 2, *expected[1:]) if number in new),
+        ]
     else:
         nearest = list(reversed(ahead))[:_BEYOND]
-        wanted = [number for number in nearest if number in new]
-    return [rungs[number] for number in wanted[:width]]
+        numbers = [number for number in nearest if number in new]
+    return [rungs[number] for number in numbers[:width]]

@@ -66,8 +66,8 @@ def _finish(child: Child, python: str, *, results: Path, output: Path) -> Answer
     lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
     answers = {answer.pop("number"): answer for answer in map(json.loads, lines)}
     if ended.exit_code or 0 not in answers:
-        said = output.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
+        tail = output.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
         raise EnvironmentProblem(
-            f"the replay ended with {ended.exit_code} in {python!r}: {said or 'without a word'}"
+            f"the replay ended with {ended.exit_code} in {python!r}: {tail or 'without a word'}"
         )
     return answers

@@ -66,12 +66,12 @@ def find_findings(report: SnapshotReport) -> tuple[Finding, ...]:
         for rule in RULES.values():
             findings += [
                 Finding(
-                    rule=rule, device=device.index, what=one.what, evidence=one.evidence,
-                    gain_bytes=one.gain_bytes, change=one.change or rule.change,
-                    is_guess=one.is_guess, blocks=one.blocks, relief=one.relief,
+                    rule=rule, device=device.index, what=finding.what, evidence=finding.evidence,
+                    gain_bytes=finding.gain_bytes, change=finding.change or rule.change,
+                    is_guess=finding.is_guess, blocks=finding.blocks, relief=finding.relief,
                     is_fatal=is_fatal and rule.code.startswith(oom.FAMILY),
                 )
-                for one in rule.find(case)
+                for finding in rule.find(case)
             ]  # fmt: skip
     findings = [
         finding
@@ -93,14 +93,14 @@ def _rank(finding: Finding) -> tuple[bool, bool, int, int]:
 
 def _is_told(finding: Finding, others: list[Finding], report: SnapshotReport) -> bool:
     """Whether other rules have found most of the same blocks."""
-    told = [
+    other_blocks = [
         other.blocks
         for other in others
         if not other.rule.is_general and other.device == finding.device and other.blocks is not None
     ]
-    if finding.blocks is None or not len(finding.blocks) or not told:
+    if finding.blocks is None or not len(finding.blocks) or not other_blocks:
         return False
     device = next(device for device in report.devices if device.index == finding.device)
     sizes = device.replay.blocks.size_bytes
-    same = np.isin(finding.blocks, np.concatenate(told))
+    same = np.isin(finding.blocks, np.concatenate(other_blocks))
     return bool(sizes[finding.blocks[same]].sum() >= _SAME_FRAC * sizes[finding.blocks].sum())

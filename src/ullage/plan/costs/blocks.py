@@ -49,12 +49,14 @@ def find_blocks(record: Record, kept_bytes: Int64Array) -> tuple[Block, ...]:
     if record.work is None:
         return ()
     tree = {record.modules[node.module]: node for node in record.work.tree}
-    kept = {path: int(kept_bytes[node.module]) for path, node in tree.items()}
+    bytes_by_path = {path: int(kept_bytes[node.module]) for path, node in tree.items()}
     children: dict[str, list[str]] = {}
     for path in tree:
         if path:
             children.setdefault(path.rpartition(".")[0], []).append(path)
-    return tuple(Block(path, tree[path].kind) for path in _Finder(tree, children, kept).below(""))
+    return tuple(
+        Block(path, tree[path].kind) for path in _Finder(tree, children, bytes_by_path).below("")
+    )
 
 
 def block_of_module(blocks: Sequence[Block], modules: Sequence[str]) -> Int64Array:
@@ -62,31 +64,31 @@ def block_of_module(blocks: Sequence[Block], modules: Sequence[str]) -> Int64Arr
     is in no module.
     """
     known = {block.path: number for number, block in enumerate(blocks)}
-    found = np.full(len(modules) + 1, -1, dtype=np.int64)
+    block_of = np.full(len(modules) + 1, -1, dtype=np.int64)
     for number, path in enumerate(modules):
         while path and path not in known:
             path = path.rpartition(".")[0]
-        found[number] = known.get(path, -1)
-    return found
+        block_of[number] = known.get(path, -1)
+    return block_of
 
 
 @dataclass(frozen=True, slots=True)
 class _Finder:
     tree: Mapping[str, Node]
     children: Mapping[str, list[str]]
-    kept: Mapping[str, int]
+    kept_bytes: Mapping[str, int]
 
     def below(self, path: str) -> list[str]:
         """The blocks in a module."""
-        found: list[str] = []
+        blocks: list[str] = []
         group = self.group(path)
-        inner = [one for child in group for one in self.below(child)]
+        inner = [block for child in group for block in self.below(child)]
         if group and not (self.is_better(inner, group)):
-            found += group
+            blocks += group
         elif group:
-            found += inner
+            blocks += inner
         rest = [child for child in self.children.get(path, ()) if child not in group]
-        return found + [one for child in rest for one in self.below(child)]
+        return blocks + [block for child in rest for block in self.below(child)]
 
     def group(self, path: str) -> list[str]:
         """The children of a module that are several of a kind, or numbered in a list."""
@@ -109,12 +111,12 @@ class _Finder:
         kinds = Counter(self.tree[child].kind for child in group)
         if len(inner) < 2 or max(kinds.values()) >= _MANY:
             return False
-        whole = sum(self.kept_in(one) for one in group)
-        return sum(self.kept_in(one) for one in inner) >= _NEARLY_ALL * whole
+        whole = sum(self.kept_in(block) for block in group)
+        return sum(self.kept_in(block) for block in inner) >= _NEARLY_ALL * whole
 
     def kept_in(self, path: str) -> int:
         """What a module and all in it keep."""
-        return sum(self.kept[one] for one in self.all_in(path))
+        return sum(self.kept_bytes[inner] for inner in self.all_in(path))
 
     def all_in(self, path: str) -> Iterator[str]:
         yield path

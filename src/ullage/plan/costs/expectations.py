@@ -102,7 +102,7 @@ class Expectations:
         setting, looks = self._settings[number], self._looks_at(number)
         if looks:
             # Of two that are as like, that with the lower slack: what it is too low for is run.
-            looks = sorted(looks, key=lambda one: one.slack)
+            looks = sorted(looks, key=lambda look: look.slack)
             nearest = np.stack([self._unlike(choices, look.choice) for look in looks]).argmin(
                 axis=0
             )
@@ -139,17 +139,17 @@ class Expectations:
         more = own.more_bytes - other.more_bytes
         factor = own.slack / max(other.slack, _LEAST_SLACK)
         return [
-            Look(one.choice, one.more_bytes + more, one.slack * factor)
-            for one in self._looks[place]
+            Look(look.choice, look.more_bytes + more, look.slack * factor)
+            for look in self._looks[place]
         ]
 
-    def _unlike(self, choices: Int64Array, seen: Int64Array) -> Int64Array:
+    def _unlike(self, choices: Int64Array, other: Int64Array) -> Int64Array:
         """How unlike choices, (C, N), are to one that was seen: by how many blocks get each
         treatment, and then by which; else each place of the same few would be tried in turn.
         """
         kinds = range(len(self._slacks))
-        counts = [(choices == kind).sum(axis=1) - (seen == kind).sum() for kind in kinds]
-        int64_array: Int64Array = np.abs(counts).sum(axis=0) * len(seen) + (choices != seen).sum(
+        counts = [(choices == kind).sum(axis=1) - (other == kind).sum() for kind in kinds]
+        int64_array: Int64Array = np.abs(counts).sum(axis=0) * len(other) + (choices != other).sum(
             axis=1
         )
         return int64_array
@@ -164,11 +164,11 @@ def make_settings(moves: Sequence[Measured], base: Measured) -> Iterator[Setting
     for actions in settings([move.actions[0] for move in moves]):
         measured = [by_key[key_of((action,))] for action in actions]
         more = np.zeros(len(base.profile.rest_bytes), dtype=np.int64)
-        for one in measured:
-            more += _more(one, base)
+        for measurement in measured:
+            more += _more(measurement, base)
         least = max(slack_of(base.device.totals), _LEAST_SLACK)
-        factors = [slack_of(one.device.totals) / least for one in measured]
-        extra_s = sum(one.seconds.step - base.seconds.step for one in measured)
+        factors = [slack_of(move.device.totals) / least for move in measured]
+        extra_s = sum(move.seconds.step - base.seconds.step for move in measured)
         yield Setting(actions, more, extra_s, float(np.prod(factors)))
 
 

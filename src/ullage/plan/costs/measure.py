@@ -104,19 +104,19 @@ class Measurements:
             [RunRequest(self._under, describes=True), RunRequest(self._under, has_work=True)]
         )
         outcome = self.first.program.plan
-        found = None if outcome is None else outcome.found
-        if found is None or not _ran(self.first) or not _ran(with_work):
+        made_for = None if outcome is None else outcome.found
+        if made_for is None or not _ran(self.first) or not _ran(with_work):
             return None
-        self.made_for = found
+        self.made_for = made_for
         # Watching every operation moves the peak a little; by more where functions are compiled,
         # which then run eagerly. There each technique is run a second time, unwatched.
-        clean, watched = (one.devices[0].totals for one in (self.first, with_work))
+        clean, watched = (report.devices[0].totals for report in (self.first, with_work))
         moved = abs(watched.peak_allocated_bytes - clean.peak_allocated_bytes)
         self._is_disturbed = moved > _DISTURBANCE * clean.peak_allocated_bytes
         worked = with_work.processes[0].record
         blocks = find_blocks(worked, kept_by_module(worked))
         self.blocks = tuple(
-            block for block in blocks if found.modules.get(block.path) == block.kind
+            block for block in blocks if made_for.modules.get(block.path) == block.kind
         )
         self.base = self._read((), self.first, with_work)
         return self.base
@@ -140,13 +140,15 @@ class Measurements:
                 late = dict.fromkeys(map(_name, [*some, *waiting]), "no time was left to try it")
                 self.left_out |= late
                 break
-            for one in self._measure(some):
-                if not helps(one, base):
-                    self.left_out[_name(one.actions)] = "makes nothing less or faster here"
+            for measurement in self._measure(some):
+                if not helps(measurement, base):
+                    self.left_out[_name(measurement.actions)] = "makes nothing less or faster here"
                 else:
-                    (self.treatments if one.actions[0].modules else self.moves).append(one)
+                    (self.treatments if measurement.actions[0].modules else self.moves).append(
+                        measurement
+                    )
         for measured in (self.treatments, self.moves):
-            measured.sort(key=lambda one: every.index(one.actions))
+            measured.sort(key=lambda measured: every.index(measured.actions))
 
     def plan(self, actions: Sequence[Action]) -> Plan:
         """A plan of these actions for the program, with those that all runs are under.
@@ -157,8 +159,8 @@ class Measurements:
         if self.made_for is None:
             raise PlanError("there is no model that a plan could be for")
         actions = (*actions, *(() if self._under is None else self._under.actions))
-        named = {path: self.made_for.modules[path] for action in actions for path in action.modules}
-        return Plan(actions, replace(self.made_for, modules=named))
+        kinds = {path: self.made_for.modules[path] for action in actions for path in action.modules}
+        return Plan(actions, replace(self.made_for, modules=kinds))
 
     def plan_to_run(self, actions: Sequence[Action]) -> Plan | None:
         """What a run of these actions is under; None: nothing."""
@@ -177,16 +179,16 @@ class Measurements:
             requests += [RunRequest(plan)] * self._is_disturbed + [RunRequest(plan, has_work=True)]
         reports = self._run(requests) if requests else []
         width = 1 + self._is_disturbed
-        found = []
+        measurements = []
         for actions, report, with_work in zip(
             actionses, reports[::width], reports[width - 1 :: width], strict=True
         ):
-            failed = next((one for one in (report, with_work) if not _ran(one)), None)
+            failed = next((run for run in (report, with_work) if not _ran(run)), None)
             if failed is None:
-                found.append(self._read(actions, report, with_work))
+                measurements.append(self._read(actions, report, with_work))
             else:
                 self.left_out[_name(actions)] = failed.reason
-        return found
+        return measurements
 
     def _read(self, actions: Actions, report: RunReport, with_work: RunReport) -> Measured:
         return Measured(
@@ -206,14 +208,14 @@ def helps(measured: Measured, base: Measured) -> bool:
     freed = max(
         (rest - measured.profile.rest_bytes.get(part, rest) for part, rest in rests), default=0
     )
-    held, held_before = (
+    overhead, held_before = (
         each.device.totals.peak_reserved_bytes - each.device.totals.peak_allocated_bytes
         for each in (measured, base)
     )
     return (
         int((base.profile.kept_bytes - measured.profile.kept_bytes).sum()) > least
         or freed > least
-        or held_before - held > least
+        or held_before - overhead > least
         or measured.seconds.step < base.seconds.step * (1 - _WORTH)
     )
 

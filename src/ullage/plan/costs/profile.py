@@ -74,19 +74,19 @@ def kept_by_module(record: Record) -> Int64Array:
     most, over the iterations.
     """
     log = _Log(record, np.arange(len(record.modules) + 1))
-    kept = np.zeros(len(record.modules) + 1, dtype=np.int64)
+    kept_bytes = np.zeros(len(record.modules) + 1, dtype=np.int64)
     for iteration in log.iterations:
-        kept = np.maximum(kept, log.kept(iteration, len(kept)))
-    return kept
+        kept_bytes = np.maximum(kept_bytes, log.kept(iteration, len(kept_bytes)))
+    return kept_bytes
 
 
 def read_profile(record: Record, blocks: Sequence[Block]) -> Profile:
     """The profile of a run, over all of its iterations."""
     log = _Log(record, block_of_module(blocks, record.modules))
     num = len(blocks)
-    kept = np.zeros(num, dtype=np.int64)
+    kept_bytes = np.zeros(num, dtype=np.int64)
     for iteration in log.iterations:
-        kept = np.maximum(kept, log.kept(iteration, num))
+        kept_bytes = np.maximum(kept_bytes, log.kept(iteration, num))
     rest: dict[Stretch, int] = {}
     live_blocks: dict[Stretch, npt.NDArray[np.bool_]] = {}
     first = log.iterations[0].begin if log.iterations else len(log.level)
@@ -95,10 +95,10 @@ def read_profile(record: Record, blocks: Sequence[Block]) -> Profile:
         live_blocks[Stretch("before")] = np.zeros(num, dtype=np.bool_)
     for iteration in log.iterations:
         for stretch, is_live, peak in log.stretches(iteration, num):
-            left = peak - int(kept[is_live].sum())
+            left = peak - int(kept_bytes[is_live].sum())
             if left >= rest.get(stretch, 0):
                 rest[stretch], live_blocks[stretch] = left, is_live
-    return Profile(kept, rest, live_blocks, int(log.level.max(initial=0)))
+    return Profile(kept_bytes, rest, live_blocks, int(log.level.max(initial=0)))
 
 
 class _Log:
@@ -131,9 +131,9 @@ class _Log:
         is_in &= (lives.death > iteration.backward + self._first) & (lives.device == self._device)
         label = np.where(is_in, self._forward[np.maximum(event, 0)], _NOBODY)
         is_in &= label >= 0
-        kept = np.zeros(count, dtype=np.int64)
-        np.add.at(kept, label[is_in], lives.size_bytes[is_in])
-        return kept
+        kept_bytes = np.zeros(count, dtype=np.int64)
+        np.add.at(kept_bytes, label[is_in], lives.size_bytes[is_in])
+        return kept_bytes
 
     def stretches(
         self, iteration: _Iteration, count: int

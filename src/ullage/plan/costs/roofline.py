@@ -98,9 +98,9 @@ def _compute_speed(operation: Operation, rates: Rates) -> Speed:
     return rates.matmul.get(operation.precision, STATED)
 
 
-def _slower(one: Speed, other: Speed) -> Speed:
+def _slower(first: Speed, other: Speed) -> Speed:
     """The record of the work does not tell the directions of copies apart."""
-    return min(one, other, key=lambda speed: speed.frac)
+    return min(first, other, key=lambda speed: speed.frac)
 
 
 def peer_bytes_per_s(gpu: Gpu, num_ranks: int) -> float:
@@ -132,13 +132,13 @@ def with_rates(gpu: Gpu, rates: str | os.PathLike[str] | None) -> Gpu:
     if rates == CATALOGUE:
         return gpu
     slug = gpu.slug.partition(" ")[0]
-    found = stored_rates(slug) if rates is None else Rates.load(rates)
-    if found is not None and found.gpu != slug:
+    measured = stored_rates(slug) if rates is None else Rates.load(rates)
+    if measured is not None and measured.gpu != slug:
         raise SpecError(
-            f"{found.source}: these are rates of {found.gpu}, and the GPU is {slug}; give those of "
-            "that one, or `--rates catalogue`"
+            f"{measured.source}: these are rates of {measured.gpu}, and the GPU is {slug}; give "
+            "those of that one, or `--rates catalogue`"
         )
-    return replace(gpu, measured=found)
+    return replace(gpu, measured=measured)
 
 
 def flops_per_s(gpu: Gpu, precision: str) -> float:

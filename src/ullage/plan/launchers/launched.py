@@ -97,15 +97,17 @@ class AccelerateLaunched:
         ]
         with run_directory() as run_dir:
             environment = make_environment(run_dir, job.device, job.build, job.options)
-            asked = ranks_of(launched, environment)
-        return [one if isinstance(one, str) else _started(job, *one) for one in asked]
+            launches = ranks_of(launched, environment)
+        return [
+            launch if isinstance(launch, str) else _started(job, *launch) for launch in launches
+        ]
 
 
 def _started(job: Job, program: UserProgram, variables: Mapping[str, str]) -> Job:
     """A job of what a launcher starts."""
-    told = {**job.options.variables, **variables}
+    settings = {**job.options.variables, **variables}
     program = replace(program, argv=job.program.argv)
-    return replace(job, program=program, options=replace(job.options, variables=told))
+    return replace(job, program=program, options=replace(job.options, variables=settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class DeepSpeedLaunched:
     @property
     def shardings(self) -> Sequence[Sharding]:
         """Those of DeepSpeed."""
-        return [one for one in SHARDINGS if one.engine is Engine.DEEPSPEED]
+        return [sharding for sharding in SHARDINGS if sharding.engine is Engine.DEEPSPEED]
 
     def text(self, sharding: Sharding, kinds: Sequence[str]) -> str:
         """JSON; it says nothing of blocks."""
@@ -138,7 +140,7 @@ class DeepSpeedLaunched:
     def jobs(self, files: Sequence[Path], job: Job) -> list[Job | str]:
         """The program with another file in its words."""
         program = job.program
-        made: list[Job | str] = []
+        jobs: list[Job | str] = []
         for file in files:
             words = [
                 argument.removesuffix(self.word) + str(file)
@@ -146,8 +148,8 @@ class DeepSpeedLaunched:
                 else argument
                 for argument in program.arguments
             ]
-            made.append(replace(job, program=replace(program, arguments=tuple(words))))
-        return made
+            jobs.append(replace(job, program=replace(program, arguments=tuple(words))))
+        return jobs
 
 
 def _names(word: str, file: str) -> bool:
@@ -189,9 +191,9 @@ def _find_accelerate(job: Job, place: int) -> AccelerateLaunched:
                 "it out, or put it into the file that --config_file names"
             )
     rank = job.options.rank
-    told = {"mixed_precision": job.options.variables.get("ACCELERATE_MIXED_PRECISION", "no")}
+    defaults = {"mixed_precision": job.options.variables.get("ACCELERATE_MIXED_PRECISION", "no")}
     num_ranks = 1 if rank is None else rank.world_size
-    return AccelerateLaunched(tuple(words), place, {**told, **own}, num_ranks)
+    return AccelerateLaunched(tuple(words), place, {**defaults, **own}, num_ranks)
 
 
 def _read_config(file: str, python: str) -> Mapping[str, Any]:
@@ -200,12 +202,12 @@ def _read_config(file: str, python: str) -> Mapping[str, Any]:
         [python, "-c", _READ_YAML, file], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        said = "; ".join(done.stderr.strip().splitlines()[-1:])
-        raise SpecError(f"the configuration {file!r} cannot be read: {said}")
-    found = json.loads(done.stdout)
-    if not isinstance(found, dict):
-        raise SpecError(f"the configuration {file!r} is {found!r}; expected names and values")
-    return found
+        reason = "; ".join(done.stderr.strip().splitlines()[-1:])
+        raise SpecError(f"the configuration {file!r} cannot be read: {reason}")
+    config = json.loads(done.stdout)
+    if not isinstance(config, dict):
+        raise SpecError(f"the configuration {file!r} is {config!r}; expected names and values")
+    return config
 
 
 def fit_launched(
@@ -240,7 +242,7 @@ class _Runs:
 
     def run(self, requests: Sequence[RunRequest]) -> list[RunReport | str]:
         """Runs these; of what cannot be started, why."""
-        texts = [self._text(one) for one in requests]
+        texts = [self._text(request) for request in requests]
         new = [text for text in dict.fromkeys(texts) if text not in self._jobs]
         suffix = self._launched.suffix
         files = [self._directory / f"{len(self._jobs) + n}{suffix}" for n in range(len(new))]
@@ -248,38 +250,38 @@ class _Runs:
             file.write_text(text, encoding="utf-8")
         if new:
             self._jobs |= dict(zip(new, self._launched.jobs(files, self._job), strict=True))
-        found: list[RunReport | str] = []
+        answers: list[RunReport | str] = []
         jobs = []
-        for text, one in zip(texts, requests, strict=True):
+        for text, request in zip(texts, requests, strict=True):
             job = self._jobs[text]
             if not isinstance(job, str):
-                jobs.append(self._as_wanted(job, one))
+                jobs.append(self._as_wanted(job, request))
         reports = iter(self._trials.run(jobs))
         for text in texts:
             why = self._jobs[text]
-            found.append(why if isinstance(why, str) else next(reports))
-        return found
+            answers.append(why if isinstance(why, str) else next(reports))
+        return answers
 
-    def _text(self, wanted: RunRequest) -> str:
-        if wanted.sharding is None:
+    def _text(self, request: RunRequest) -> str:
+        if request.sharding is None:
             return ""
-        is_done = wanted.plan is not None  # the plan does what the file cannot say
-        said = replace(wanted.sharding, is_checkpointed=False) if is_done else wanted.sharding
-        return self._launched.text(said, wanted.kinds)
+        is_done = request.plan is not None  # the plan does what the file cannot say
+        sharding = replace(request.sharding, is_checkpointed=False) if is_done else request.sharding
+        return self._launched.text(sharding, request.kinds)
 
-    def _as_wanted(self, job: Job, wanted: RunRequest) -> Job:
+    def _as_wanted(self, job: Job, request: RunRequest) -> Job:
         rank = self._job.options.rank
-        if rank is not None and wanted.is_last:
+        if rank is not None and request.is_last:
             last = rank.world_size - 1
             (rank,) = choose_ranks((last,), rank.world_size, rank.local_world_size)
         device = job.device
-        if wanted.gpu is not None:
-            device = PhantomDevice(wanted.gpu, is_unlimited=False)
+        if request.gpu is not None:
+            device = PhantomDevice(request.gpu, is_unlimited=False)
         options = replace(
             job.options,
             rank=rank,
-            plan=wanted.plan,
-            describes=wanted.has_work,
-            has_work=wanted.has_work,
+            plan=request.plan,
+            describes=request.has_work,
+            has_work=request.has_work,
         )
         return replace(job, device=device, options=options)

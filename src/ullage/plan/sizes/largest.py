@@ -115,7 +115,7 @@ class LargestReport:
     def fastest(self) -> Answer | None:
         """The least time for one of the size; None: not known."""
         timed = [answer for answer in self.answers if answer.step_s > 0]
-        return min(timed, key=lambda one: one.unit_s, default=None)
+        return min(timed, key=lambda answer: answer.unit_s, default=None)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -147,17 +147,17 @@ class LargestSearch:
         self, program: Sequence[str], variable: str, allowed: Semantics | None
     ) -> LargestReport:
         """The largest sizes; under plans too where `allowed` says what techniques may change."""
-        small, large = (self._step * one for one in FIRST)
+        small, large = (self._step * size for size in FIRST)
         plain = self._climb((), self._begin((), small, large))
         first = self._first
         if first is None:
             raise RuntimeError("nothing was run")
         has_failed = first.verdict is Verdict.FAILED
-        found = [] if has_failed else [*self._answers((), plain)]
+        all_answers = [] if has_failed else [*self._answers((), plain)]
         # A size without end needs no plan.
         if allowed is not None and not has_failed and plain.beyond is not None:
-            found += self._planned(plain, allowed)
-        answers = _front(self._timed(found))
+            all_answers += self._planned(plain, allowed)
+        answers = _front(self._timed(all_answers))
         known = self._known
         return LargestReport(
             program=tuple(program),
@@ -192,7 +192,7 @@ class LargestSearch:
             if leanest is None:
                 return
             more = [rung for rung in ladder.rungs if rung.reserved_bytes > leanest.reserved_bytes]
-            plans = [(one, actions) for one in more if (actions := ladder.actions(one))]
+            plans = [(rung, actions) for rung in more if (actions := ladder.actions(rung))]
             plans.append((leanest, ladder.actions(leanest)))
             lean = self._begin(plans[-1][1], self._half(size), size)
             if lean.expected <= _FAR * size:
@@ -204,20 +204,22 @@ class LargestSearch:
         """The plan that takes the least: that which is expected to is run, and the ladder learns
         what was seen, until it is one that was run.
         """
-        seen: dict[tuple[int, int], Rung] = {}
+        rungs: dict[tuple[int, int], Rung] = {}
         for _ in range(_LOOKS):
             rung = ladder.rungs[-1]
             actions = ladder.actions(rung)
-            if rung.place in seen or not actions:
+            if rung.place in rungs or not actions:
                 break
             (report,) = self._run([(size, RunRequest(self._plan(actions)))])
             if report.verdict is Verdict.FITS:
                 reserved = max(device.totals.peak_reserved_bytes for device in report.devices)
-                seen[rung.place] = rung._replace(reserved_bytes=reserved)
+                rungs[rung.place] = rung._replace(reserved_bytes=reserved)
                 ladder.learn(rung, report)
             else:
                 ladder.leave_out(key_of([replace(action, modules=()) for action in actions]))
-        return min(seen.values(), key=lambda one: (one.reserved_bytes, one.time_s), default=None)
+        return min(
+            rungs.values(), key=lambda rung: (rung.reserved_bytes, rung.time_s), default=None
+        )
 
     def _climbed(
         self, plans: Sequence[tuple[Rung, Actions]], lean: Sizes, size: int
@@ -241,7 +243,7 @@ class LargestSearch:
             yield from self._answers(actions, self._climb(actions, sizes))
 
     def _at(self, size: int) -> Runner:
-        return lambda wanted: self._run([(size, one) for one in wanted])
+        return lambda requests: self._run([(size, request) for request in requests])
 
     def _half(self, size: int) -> int:
         return max(size // 2 // self._step, 1) * self._step
@@ -266,12 +268,12 @@ class LargestSearch:
 
     def _climb_once(self, actions: Actions, sizes: Sizes) -> bool:
         """Tries the next sizes; whether there were any."""
-        wanted, plan = sizes.next(), self._plan(actions)
-        reports = self._run([(size, RunRequest(plan, self._gpu)) for size in wanted])
-        for size, report in zip(wanted, reports, strict=True):
+        next_sizes, plan = sizes.next(), self._plan(actions)
+        reports = self._run([(size, RunRequest(plan, self._gpu)) for size in next_sizes])
+        for size, report in zip(next_sizes, reports, strict=True):
             sizes.note(size, judge(report, self._budget_bytes))
         self._note_first(reports)
-        return bool(wanted)
+        return bool(next_sizes)
 
     def _note_first(self, reports: Sequence[RunReport]) -> None:
         """Keeps the first that says what the program is like: one that did not fail, if any."""
@@ -302,11 +304,11 @@ class LargestSearch:
         watching every operation takes some.
         """
         blocks = () if self._known is None else self._known.blocks
-        wanted = [
+        requests = [
             (answer.size, RunRequest(self._plan(answer.actions), has_work=True))
             for answer in answers
         ]
-        for answer, report in zip(answers, self._run(wanted) if wanted else (), strict=True):
+        for answer, report in zip(answers, self._run(requests) if requests else (), strict=True):
             step_s = 0.0
             if report.verdict is Verdict.FITS and report.processes:
                 step_s = step_seconds(report.processes[0].record, blocks, self._gpu).step
@@ -316,16 +318,16 @@ class LargestSearch:
         plan = self._plan(answer.actions)
         if plan is None:
             return None
-        told = foreseen(answer.seen, step_s, self._gpu, self._budget_bytes)
-        return replace(plan, foreseen=told)
+        prediction = foreseen(answer.seen, step_s, self._gpu, self._budget_bytes)
+        return replace(plan, foreseen=prediction)
 
 
 def _front(answers: Iterable[Answer]) -> list[Answer]:
     """Those that no other beats in size and time, and the program as it is; the largest first."""
     front: list[Answer] = []
-    for one in sorted(answers, key=lambda one: (-one.size, one.step_s)):
-        if not one.actions or all(one.unit_s < other.unit_s for other in front):
-            front.append(one)
+    for answer in sorted(answers, key=lambda answer: (-answer.size, answer.step_s)):
+        if not answer.actions or all(answer.unit_s < other.unit_s for other in front):
+            front.append(answer)
     return front
 
 
@@ -336,5 +338,5 @@ def _between(plans: Sequence[tuple[Rung, Actions]]) -> list[Actions]:
         return []
     most, least = plans[0][0].reserved_bytes, plans[-1][0].reserved_bytes
     aims = [most - (most - least) * number // _BETWEEN for number in range(_BETWEEN)]
-    nearest = [min(others, key=lambda one: abs(one[0].reserved_bytes - aim)) for aim in aims]
+    nearest = [min(others, key=lambda pair: abs(pair[0].reserved_bytes - aim)) for aim in aims]
     return [*{rung.place: actions for rung, actions in nearest}.values()]

@@ -34,16 +34,16 @@ class Chain(NamedTuple):
 
 def peak_of(lengths: Sequence[int], chain: Chain) -> int:
     """The most bytes that are held at once under segments of these lengths."""
-    most = held = start = 0
+    most = input_bytes = start = 0
     for length in lengths:
-        held += int(chain.input_bytes[start])
+        input_bytes += int(chain.input_bytes[start])
         end = start + length
         before = 0
         for place in range(start, end):
-            most = max(most, held + before + int(chain.rest_bytes[place]))
+            most = max(most, input_bytes + before + int(chain.rest_bytes[place]))
             before += int(chain.kept_bytes[place])
         start = end
-    return max(most, held + chain.outside_bytes)
+    return max(most, input_bytes + chain.outside_bytes)
 
 
 def least_peak(chain: Chain) -> tuple[int, ...]:
@@ -57,33 +57,33 @@ def least_peak(chain: Chain) -> tuple[int, ...]:
     low, high = 0, peak_of(best, chain)
     while low < high:
         middle = (low + high) // 2
-        found = _within(middle, chain)
-        if found is None:
+        lengths = _within(middle, chain)
+        if lengths is None:
             low = middle + 1
         else:
-            best = found
-            high = min(middle, peak_of(found, chain))
+            best = lengths
+            high = min(middle, peak_of(lengths, chain))
     return best
 
 
 def _within(peak: int, chain: Chain) -> tuple[int, ...] | None:
     """The lengths with which no more than `peak` is held; None: there are none."""
     count = len(chain.kept_bytes)
-    inputs, kept, rest = (one.tolist() for one in chain[:3])
+    inputs, kept_bytes, rest = (sizes.tolist() for sizes in chain[:3])
     # For each module: the least that is held before a segment starts there, and where that one's
     # predecessor starts.
-    held: list[float] = [0, *[float("inf")] * count]
+    least: list[float] = [0, *[float("inf")] * count]
     came_from = [0] * (count + 1)
     for start in range(count):
-        with_own = held[start] + inputs[start]
+        with_own = least[start] + inputs[start]
         before = 0
         for place in range(start, count):
             if with_own + before + rest[place] > peak:
                 break
-            before += kept[place]
-            if with_own < held[place + 1]:
-                held[place + 1], came_from[place + 1] = with_own, start
-    if held[count] + chain.outside_bytes > peak:
+            before += kept_bytes[place]
+            if with_own < least[place + 1]:
+                least[place + 1], came_from[place + 1] = with_own, start
+    if least[count] + chain.outside_bytes > peak:
         return None
     cuts = [count]
     while cuts[-1]:

@@ -64,7 +64,7 @@ class SizedRuns:
 
     @property
     def num_runs(self) -> int:
-        return sum(one.num_runs for one in (self._trials, *self._held.values()))
+        return sum(trials.num_runs for trials in (self._trials, *self._held.values()))
 
     @property
     def outputs(self) -> list[str]:
@@ -72,20 +72,20 @@ class SizedRuns:
         trials = (self._trials, *self._held.values())
         return [text for trial in trials for text in trial.outputs.values()]
 
-    def run(self, asked: Sequence[tuple[int, RunRequest]]) -> list[RunReport]:
+    def run(self, requests: Sequence[tuple[int, RunRequest]]) -> list[RunReport]:
         """Each run, in their order."""
-        sizes = {size for size, _ in asked}
-        if len(asked) > 1 and len(sizes) == 1:
+        sizes = {size for size, _ in requests}
+        if len(requests) > 1 and len(sizes) == 1:
             (size,) = sizes
             if size not in self._held:
                 self._held[size] = self._start(self._job_at(size))
         with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
-            return [*pool.map(self._run_one, asked)]
+            return [*pool.map(self._run_one, requests)]
 
-    def _run_one(self, asked: tuple[int, RunRequest]) -> RunReport:
-        size, wanted = asked
-        trials = self._trials if wanted.gpu else self._held.get(size, self._trials)
-        (report,) = make_runner(trials, self._job_at(size))([wanted])
+    def _run_one(self, sized_request: tuple[int, RunRequest]) -> RunReport:
+        size, request = sized_request
+        trials = self._trials if request.gpu else self._held.get(size, self._trials)
+        (report,) = make_runner(trials, self._job_at(size))([request])
         self._report(f"{self.num_runs} runs, {self._variable} {size}")
         return report
 

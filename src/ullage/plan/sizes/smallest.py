@@ -48,7 +48,7 @@ def find_smallest(
         return None
     needed = min(_least_bytes(report) for report in ran)
     too_small: dict[str, str] = {}
-    for gpu in sorted(catalogued, key=lambda one: (one.total_bytes, one.slug)):
+    for gpu in sorted(catalogued, key=lambda gpu: (gpu.total_bytes, gpu.slug)):
         if gpu.total_bytes - gpu.context_high_bytes < _NEEDED * needed:
             continue
         reports = run([RunRequest(plan, gpu) for plan in plans.values()])

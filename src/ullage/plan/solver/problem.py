@@ -53,10 +53,10 @@ class Problem:
 
     def levels(self, choice: Int64Array) -> Int64Array:
         """(W,) the peak of each stretch."""
-        kept = self.kept_bytes[np.arange(self.num_blocks), choice]
+        kept_bytes = self.kept_bytes[np.arange(self.num_blocks), choice]
         own = np.append(choice, 0)[self.own]
         rest = self.rest_bytes[np.arange(len(self.own)), own]
-        return np.asarray(rest + self.liveness @ kept, dtype=np.int64)
+        return np.asarray(rest + self.liveness @ kept_bytes, dtype=np.int64)
 
     def peak_bytes(self, choice: Int64Array) -> int:
         """The highest level of all stretches."""
