@@ -62,7 +62,7 @@ def _growth_found(
     """What grows from step to step.
 
     Args:
-        left_bytes: the growth that the allocator keeps after its owner frees it.
+        left_bytes: the memory that the growth leaves behind as fragments.
         holders: who holds the blocks, if that is known.
     """
     size = sum(growth.size_bytes for growth in grown)
