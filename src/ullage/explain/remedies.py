@@ -1,11 +1,11 @@
-"""Whether the remedies of findings make a program fit, as far as arithmetic on its trace can tell.
+"""Whether the remedies of findings make a program fit, by arithmetic on its trace.
 
 findings = derive_trials(report, find_findings(report))
 findings[1].trial.makes_it_fit, findings[1].trial.reason
 
-Arithmetic alone says no, never yes: what is freed of the blocks that were live when a request
-failed may be less than was missing, and then nothing after it matters. Where it is enough, the
-trace still ends there; whatif/remedies.py replays it, and ullage/remedies.py runs the program.
+Arithmetic alone can answer no, never yes. It is no where a remedy frees less than the failed
+request lacked. Where a remedy frees enough, the trace still ends there:
+whatif/remedies.py replays it, and plan/remedy_runs.py runs the program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ullage.trace.replay import Replay
 from ullage.trace.snapshot import Int64Array
 from ullage.units import format_bytes
 
-# Of a program that did not run out, so many findings are looked at.
+# How many findings of a program that fits are examined.
 FIRST = 3
 EXPANDABLE = "expandable_segments:True"
 _OOM_FAMILY = "UL15"

@@ -1,8 +1,7 @@
-"""All plans worth trying, fastest first: each takes longer than the one before it, and less memory.
+"""All plans worth a run, fastest first: each takes more time than the one before, and less memory.
 
-The ladder hangs on the program alone, not on how much memory there is. So with more memory, a rung
-that was the first to fit still fits, and the first that fits is never a slower one. What is
-expected of its rungs is set right as plans are run.
+The ladder depends on the program alone, not on the budget. So with a larger budget, the first rung
+that fits is never slower. Each run corrects what the model expects of the rungs.
 
     ladder = Ladder(measurements, as_it_is)
     ladder.rungs[place], ladder.actions(ladder.rungs[place])
@@ -44,9 +43,7 @@ _ORDER = tuple(TECHNIQUES)
 
 
 class Expected(NamedTuple):
-    """A plan by the model: how long a step takes, what the allocator is expected to hold, and the
-    most that is allocated.
-    """
+    """A plan by the model: the time of a step, and the peaks of reserved and allocated memory."""
 
     step_s: float
     reserved_bytes: int
@@ -54,11 +51,11 @@ class Expected(NamedTuple):
 
 
 class Ladder:
-    """All mixtures worth trying.
+    """All plans worth a run.
 
     Attributes:
         rungs: fastest first, each taking less memory than the one before.
-        step_s: seconds of a step as it is.
+        step_s: seconds of a step of the unchanged program.
     """
 
     def __init__(self, known: Measurements, base: Measured) -> None:
@@ -89,8 +86,10 @@ class Ladder:
         self.rungs = self._climb()
 
     def actions(self, rung: Rung) -> Actions:
-        """What a rung does: its moves, and each treatment with the modules that get it; what is
-        done twice, once for all modules. In the order of the catalogue, which is that of applying.
+        """The actions of a rung: its moves, and each treatment with its modules.
+
+        Actions that differ only in their modules are merged. They are in the order of the
+        catalogue, in which they are applied.
         """
         by_key = {key_of((action,)): action for action in self._settings[rung.setting].actions}
         choice = self._choices[rung.choice]
@@ -108,7 +107,7 @@ class Ladder:
         return tuple(self._in_order(action) for action in ordered)
 
     def foresee(self, actions: Actions) -> Expected:
-        """What any plan of these moves and treatments takes, on a rung or not."""
+        """The time and memory of any plan of these moves and treatments, on a rung or not."""
         moves = {key_of((action,)) for action in actions if not action.modules}
         number, setting = next(
             (number, setting)
@@ -132,15 +131,14 @@ class Ladder:
     def rivals(
         self, than: Rung | None, room_bytes: int, tried: Collection[tuple[int, int]]
     ) -> list[Rung]:
-        """What would fit with the least slack that there is under its setting, though it is not
-        expected to, on a rung or not: in turn the nearest to the room, and the fastest of those
-        under settings of which nothing is known.
+        """Plans that would fit with the least slack of their setting, though the model expects no
+        fit: in turn the nearest to the limit, and the fastest under a setting without runs.
 
         Args:
-            than: it is faster than this one; None: there is none.
-            room_bytes: what the allocator may hold.
-            tried: the places of those that were run; what has the same treatments and takes as long
-                is left out too.
+            than: the plans are faster than this rung; None: there is no such limit.
+            room_bytes: the most that the allocator may reserve.
+            tried: the places of the rungs that ran; plans with equal treatments and time are left
+                out too.
         """
         numbers = range(len(self._settings))
         is_known = [self._expected.is_known(number) for number in numbers]
@@ -189,9 +187,7 @@ class Ladder:
         return self.step_s + min([rung.time_s, *bounds.values()])
 
     def _unbeaten(self) -> list[Case]:
-        """What may be expected of settings, of which no other takes as little time and as little
-        memory everywhere.
-        """
+        """The cases of all settings that no other case beats in both time and memory."""
         goes = np.flatnonzero(self._goes.any(axis=1)).tolist()
         cases = [case for number in goes for case in self._expected.cases(number)]
         unbeaten: list[Case] = []
@@ -206,8 +202,8 @@ class Ladder:
         return unbeaten
 
     def learn(self, rung: Rung, report: RunReport) -> None:
-        """What a whole run of a rung's plan showed: from now on it is expected of it, and of what
-        is most like it under the same setting, or under one that takes as long.
+        """Corrects the model with the run of a rung: for this choice and the ones most like it,
+        under the same setting or one with the same time.
         """
         place = rung.setting, rung.choice
         setting = self._settings[rung.setting]
@@ -233,7 +229,7 @@ class Ladder:
         self.rungs = self._climb()
 
     def leave_out(self, kinds: Key) -> None:
-        """No plan in which all of these are, on whichever modules, is worth trying."""
+        """Removes all plans that have all of these actions, on any modules."""
         for number, setting in enumerate(self._settings):
             rest = set(kinds) - set(key_of(setting.actions))
             done = [_kind(treatment.actions) for treatment in self._known.treatments]
@@ -245,7 +241,7 @@ class Ladder:
         self.rungs = self._climb()
 
     def _climb(self) -> list[Rung]:
-        """Of each choice under each setting, those that no other beats."""
+        """The Pareto front of all choices under all settings."""
         reserved, times = self._reserved.ravel(), self._times.ravel()
         allowed = np.flatnonzero(self._goes)
         order = allowed[np.lexsort((reserved[allowed], times[allowed]))]
@@ -261,7 +257,7 @@ class Ladder:
         )
 
     def _goes_with(self, setting: Setting) -> list[bool]:
-        """Of each choice, whether its treatments can be in a plan with the moves of a setting."""
+        """For each choice, whether its treatments are compatible with the moves of a setting."""
         apart = [
             number
             for number, treatment in enumerate(self._known.treatments, start=1)
@@ -274,7 +270,7 @@ class Ladder:
         return [not np.isin(choice, apart).any() for choice in self._choices]
 
     def _in_order(self, action: Action) -> Action:
-        """Its modules in the order of the program."""
+        """The action with its modules in the order of the program."""
         paths = set(action.modules)
         return replace(
             action, modules=tuple(block.path for block in self._known.blocks if block.path in paths)
@@ -282,7 +278,7 @@ class Ladder:
 
 
 def _kind(actions: Sequence[Action]) -> Key:
-    """What is done, whichever modules it is done to."""
+    """The key of actions without their modules."""
     return key_of([replace(action, modules=()) for action in actions])
 
 

@@ -1,4 +1,4 @@
-"""The runs of a search: from what it wants to know to jobs, and their reports."""
+"""The runs of a search: turns requests into jobs, and returns their reports."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ullage.plan.costs.measure import Runner, RunRequest
     from ullage.runs.ray_trials import RayTrials
 
-# The steps that a run is cut off after: the first has no optimizer states yet, the third is as all
-# that follow.
+# The steps of each run: the first has no optimizer states yet, the third is like all that follow.
 STEPS = 3
 
 
@@ -29,14 +28,14 @@ def make_search_job(
     python: str | os.PathLike[str] | None,
     **options: Unpack[ProgramOptions],
 ) -> Job:
-    """The runs that a search makes plans from: cut off after `STEPS`, where memory is without end.
+    """The job that a search makes plans for: it stops after `STEPS`, with unlimited memory.
 
     Raises:
-        SpecError: an option or the program is not possible.
+        SpecError: an option or the program is invalid.
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
     """
     if options.get("plan") is not None:
-        raise SpecError("a search makes a plan; leave the other plan out")
+        raise SpecError("a search makes its own plan; leave --plan out")
     settings = {
         "steps": STEPS,
         **{key: value for key, value in options.items() if value is not None},
@@ -52,8 +51,10 @@ def make_search_job(
 def make_trials(
     job: Job, ray: str | None, on_progress: Callable[[str], None] | None, semantics: Semantics
 ) -> Trials | RayTrials:
-    """What makes the runs of a search, of techniques that may change so much: this machine, or a
-    Ray cluster.
+    """Makes the runs of a search, on this machine or on a Ray cluster.
+
+    Args:
+        semantics: what the techniques of the search may change.
     """
     if ray is None:
         from ullage.plan.menu import variables
@@ -65,7 +66,7 @@ def make_trials(
 
 
 def make_runner(trials: Trials | RayTrials, job: Job) -> Runner:
-    """Runs plans, each on its GPU or where memory is without end, with the work or without."""
+    """A function that runs plans, each on its GPU or with unlimited memory."""
 
     def device_of(request: RunRequest) -> PhantomDevice:
         return job.device if request.gpu is None else PhantomDevice(request.gpu, is_unlimited=False)

@@ -1,11 +1,10 @@
-"""The search for several GPUs: which way to share the training among their ranks, with what else
-done beside it.
+"""The search for several GPUs: how to share the training among their ranks, and which techniques to
+add.
 
-A program that knows nothing of other ranks is given each way in turn (techniques/data_parallel.py,
-zero_optimizer.py, shard.py), that with the shortest step first, and searched under it as on one
-GPU. A way whose step is longer than the best plan found, however much the other techniques have
-made steps shorter so far, is not searched. A program that shares its training out itself is
-searched as it is.
+A program for one GPU gets each way to share the training in turn (techniques/data_parallel.py,
+zero_optimizer.py, shard.py), the one with the shortest step first. Under each, the search is that
+for one GPU. It skips a way whose step is longer than that of the best plan so far, even with the
+time that other techniques have saved. A program that shares its training itself is not changed.
 
     spread = Spread(run, gpu, Semantics.SAME)
     spread.search(lambda search: search.fastest(budget_bytes)).best
@@ -33,7 +32,7 @@ Decide = Callable[[Search], FitReport]
 
 
 class _Way(NamedTuple):
-    """A way to share the training: what it does, as a plan, and how long a step takes by itself."""
+    """A way to share the training: its actions, its plan, and the time of a step with it alone."""
 
     actions: Actions
     plan: Plan | None
@@ -41,7 +40,7 @@ class _Way(NamedTuple):
 
 
 class Spread:
-    """What is known of one program on several GPUs of a kind; every run is made once.
+    """The search for one program on several equal GPUs; it makes each run once.
 
     Args:
         run: makes runs of one rank.
@@ -49,7 +48,7 @@ class Spread:
         allowed: what techniques may change of what each rank computes.
 
     Raises:
-        PlanError: no way to share the training goes with the program.
+        PlanError: the program allows no way to share the training.
     """
 
     def __init__(self, run: Runner, gpu: Gpu, allowed: Semantics) -> None:
@@ -61,11 +60,11 @@ class Spread:
         self._ways = self._measure()
 
     def search(self, decide: Decide, *, is_for_time: bool = True) -> FitReport:
-        """What was found under all ways.
+        """The best plan of all ways.
 
         Args:
-            decide: what a search is asked.
-            is_for_time: whether that is the shortest step; else all ways are searched.
+            decide: chooses the plan of one search.
+            is_for_time: whether it chooses the shortest step; else no way is skipped.
         """
         reports: dict[str, FitReport] = {}
         gain_s, skipped = 0.0, dict[str, str]()
@@ -87,8 +86,8 @@ class Spread:
         return self._searches[name]
 
     def _measure(self) -> list[_Way]:
-        """The ways that go with the program, that with the shortest step first; one that does
-        nothing where it shares its training out itself, or fails.
+        """The ways that the program allows, the one with the shortest step first; an empty way
+        where the program shares its training itself, or fails.
         """
         known = Measurements(self._run, self._gpu)
         base = known.measure_program()
@@ -116,7 +115,7 @@ class Spread:
     def _joined(
         self, chosen: FitReport, reports: Sequence[FitReport], skipped: Mapping[str, str]
     ) -> FitReport:
-        """One report: all of the way that was chosen, and the best of each other."""
+        """One report: all of the chosen way, and the best of each other."""
         others = [
             candidate
             for report in reports
@@ -141,7 +140,7 @@ class Spread:
 
 
 def _remembering(run: Runner) -> Runner:
-    """Makes each run once."""
+    """A runner that makes each run once."""
     known: dict[tuple[object, ...], RunReport] = {}
 
     def key(request: RunRequest) -> tuple[object, ...]:
@@ -166,7 +165,7 @@ def _groups(report: RunReport) -> list[tuple[int, ...]]:
 
 
 def _best(reports: Iterable[FitReport], *, is_for_time: bool) -> FitReport | None:
-    """The report with the best plan; None: there is no plan in any."""
+    """The report with the best plan; None: no report has one."""
     pairs = [(report.best, report) for report in reports if report.best is not None]
     if is_for_time:
         return min(pairs, key=lambda pair: pair[0].step_s, default=(None, None))[1]
@@ -174,7 +173,7 @@ def _best(reports: Iterable[FitReport], *, is_for_time: bool) -> FitReport | Non
 
 
 def _under(actions: Actions, report: FitReport) -> FitReport:
-    """A report with what all of it was under."""
+    """A report whose plans contain the actions of the way."""
     if not actions:
         return report
 
@@ -191,7 +190,7 @@ def _under(actions: Actions, report: FitReport) -> FitReport:
 
 
 def _with_reason(candidate: Candidate, best: Candidate | None) -> Candidate:
-    """A candidate of another way with why it was not chosen."""
+    """A candidate of another way with the reason why it was not chosen."""
     if (
         best is None
         or candidate.why

@@ -1,4 +1,5 @@
-"""The child process that replays requests through torch's own allocator (replayer.py).
+"""The child process that replays requests through torch's own allocator
+(programs/allocator_replay.py).
 
 with replaying(requests, orders, interpreter, directory) as finish:
     ...                     # meanwhile
@@ -41,7 +42,8 @@ class Where:
 def replaying(
     requests: Requests, orders: Sequence[Mapping[str, Any]], where: Where, directory: Path
 ) -> Iterator[Callable[[], Answers]]:
-    """Starts the replays that are ordered; see replayer.py. What is yielded waits for them.
+    """Starts the replays that are ordered; see programs/allocator_replay.py. The function
+    that it yields waits for them.
 
     Raises:
         EnvironmentProblem: when waited for: the child failed, or the first order has no answer.

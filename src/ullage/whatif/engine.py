@@ -1,7 +1,7 @@
-"""Replays a snapshot's requests under every setting, and puts the answers together.
+"""Replays a snapshot's requests under every setting, and reports the outcomes.
 
-One child process imports torch and forks for each setting (replayer.py); the best packing is looked
-for here meanwhile.
+One child process imports torch and forks for each setting (programs/allocator_replay.py). Meanwhile
+this process searches for the best packing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAX_GPUS = 4
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One device of a snapshot, and what is known of its recording."""
+    """One device of a snapshot, and how it was recorded."""
 
     snapshot: Snapshot
     device: int
@@ -148,7 +148,7 @@ class _Planned:
     is_size: bool = False
 
     def order(self, number: int) -> dict[str, Any]:
-        """What replayer.py is told."""
+        """The order for programs/allocator_replay.py."""
         return {
             "number": number,
             "settings": self.setting.text,
@@ -290,7 +290,7 @@ def _check(trace: Trace, answer: Mapping[str, Any]) -> Check:
 
 
 def _reasons(trace: Trace) -> list[str]:
-    """Why a replay may come to something else."""
+    """Why a replay may differ from the real run."""
     notes = []
     if not trace.is_whole:
         notes.append(

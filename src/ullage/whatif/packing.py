@@ -1,8 +1,8 @@
-"""How little memory the blocks of a trace could do with, if they could lie anywhere.
+"""The least memory that the blocks of a trace need, if they could have any addresses.
 
-Two figures that no allocator's settings can promise, to measure the settings by: the lower bound,
-which is what is live at once, and the best packing found, in which every block has an address that
-never changes and none overlaps another. Finding the very best is NP-hard (dynamic storage
+Two figures to compare the settings of the allocator with: the lower bound, which is the peak of
+live memory, and the best packing found, in which every block has a fixed address and live blocks
+never overlap. No setting guarantees either. The optimal packing is NP-hard (dynamic storage
 allocation, Garey and Johnson 1979, SR2); these are heuristics:
 
     best fit          in the order of the events, the smallest hole that is large enough

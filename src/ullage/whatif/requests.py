@@ -31,7 +31,7 @@ _COMES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM)
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """A sequence of requests; see replayer.py for the operations.
+    """A sequence of requests; see programs/allocator_replay.py for the operations.
 
     Attributes:
         sizes: bytes that are asked for each block.
@@ -57,7 +57,7 @@ class Requests:
     at_once: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def write(self, path: Path) -> None:
-        """Writes the file that replayer.py reads."""
+        """Writes the file that programs/allocator_replay.py reads."""
         columns = {
             name: np.ascontiguousarray(getattr(self, name), np.int64)
             for name in ("sizes", "streams", "ops", "as_it_lay", "packed", "at_once")

@@ -1,9 +1,9 @@
-"""Why one run holds more than another: what the two have of rules, sizes and counts, from the most
-telling to the least.
+"""Why one run takes more memory than another: compares findings, sizes and counts, the most
+conclusive first.
 
-A rule that finds something in one run alone names a fault. Where nothing is wrong sizes tell: all
-parameters twice as large are another precision, other parameters another model; what a forward pass
-makes, as often as before and twice as large, is another batch or sequence length.
+A finding in one run alone names a fault. Else the sizes show the cause: parameters that are all
+twice as large mean another precision, other parameters another model. Activations of the same
+number and twice the size mean another batch or sequence length.
 """
 
 from __future__ import annotations

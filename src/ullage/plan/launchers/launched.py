@@ -4,7 +4,7 @@ program is started by `accelerate launch`, or reads a configuration of DeepSpeed
     ullage fit --gpu rtx-4090 --gpus 4 -o accelerate.yaml -- accelerate launch train.py
     ullage fit --gpu rtx-4090 --gpus 4 -o ds.json -- train.py --deepspeed ds_config.json
 
-What is tried, and written, is that launcher's own configuration; each is played as one rank.
+The search varies, and writes, that launcher's own configuration. It runs one rank of each.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from ullage.plan.launchers.shardings import SHARDINGS, Engine, Sharding, splitti
 from ullage.runs.job import Job
 from ullage.runs.trials import Trials
 
-# Options of `accelerate launch` that say what its configuration is to say.
+# Options of `accelerate launch` that replace parts of its configuration.
 _SAYS_HOW = ("--multi", "--use_", "--fsdp", "--zero", "--offload", "--deepspeed", "--cpu", "--tpu")
 _MODULE = "accelerate.commands.launch"
 _READ_YAML = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))"
 
 
 class Launched(Protocol):
-    """A program with a launcher's configuration that can be another one."""
+    """A program with a launcher's configuration that the search can replace."""
 
     @property
     def suffix(self) -> str:
-        """What the names of its files end in."""
+        """The suffix of its files."""
 
     @property
     def shardings(self) -> Sequence[Sharding]:
-        """Those that its configuration can say."""
+        """The shardings that its configuration can express."""
 
     def text(self, sharding: Sharding, kinds: Sequence[str]) -> str:
         """Its configuration for a sharding and the classes of the blocks."""
 
     def jobs(self, files: Sequence[Path], job: Job) -> list[Job | str]:
-        """The job with each of these configurations, or why it cannot be started with it."""
+        """The job with each of these configurations, or why it cannot start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,12 @@ class AccelerateLaunched:
 
     @property
     def suffix(self) -> str:
-        """As Accelerate tells YAML from JSON."""
+        """Accelerate tells YAML from JSON by it."""
         return ".yaml"
 
     @property
     def shardings(self) -> Sequence[Sharding]:
-        """All, and one that DeepSpeed's file cannot say."""
+        """All, and one that DeepSpeed's file cannot express."""
         return (*SHARDINGS, splitting_sequences(self.num_ranks))
 
     def text(self, sharding: Sharding, kinds: Sequence[str]) -> str:
@@ -86,7 +86,7 @@ class AccelerateLaunched:
         return to_yaml(accelerate_config(self.own, sharding, self.num_ranks, kinds))
 
     def jobs(self, files: Sequence[Path], job: Job) -> list[Job | str]:
-        """What `accelerate launch --config_file FILE` would start."""
+        """The jobs that `accelerate launch --config_file FILE` would start."""
         launched = [
             resolve_program(
                 [*self.words[: self.place], "--config_file", str(file), *self.words[self.place :]],
@@ -104,7 +104,7 @@ class AccelerateLaunched:
 
 
 def _started(job: Job, program: UserProgram, variables: Mapping[str, str]) -> Job:
-    """A job of what a launcher starts."""
+    """The job of a program that a launcher starts."""
     settings = {**job.options.variables, **variables}
     program = replace(program, argv=job.program.argv)
     return replace(job, program=program, options=replace(job.options, variables=settings))
@@ -133,12 +133,12 @@ class DeepSpeedLaunched:
         return [sharding for sharding in SHARDINGS if sharding.engine is Engine.DEEPSPEED]
 
     def text(self, sharding: Sharding, kinds: Sequence[str]) -> str:
-        """JSON; it says nothing of blocks."""
+        """JSON, which does not depend on the blocks."""
         del kinds
         return json.dumps(deepspeed_config(self.own, sharding), indent=2) + "\n"
 
     def jobs(self, files: Sequence[Path], job: Job) -> list[Job | str]:
-        """The program with another file in its words."""
+        """The program with another file on its command line."""
         program = job.program
         jobs: list[Job | str] = []
         for file in files:
@@ -158,10 +158,10 @@ def _names(word: str, file: str) -> bool:
 
 
 def find_launched(job: Job) -> Launched | None:
-    """What configuration the program of a rank's job has that can be varied; None: it has none.
+    """The launcher's configuration of a program, if the search can vary it; None: there is none.
 
     Raises:
-        SpecError: its configuration cannot be read, or its command line says what that is to say.
+        SpecError: its configuration cannot be read, or its command line replaces parts of it.
     """
     words = job.program.argv
     for word in words:

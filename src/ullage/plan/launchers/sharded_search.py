@@ -1,13 +1,13 @@
 """The search among configurations of a launcher: the fastest under which the ranks of a job fit.
 
-It starts no process and writes no file itself: a `Runner` does, and gives back what each run said.
+It starts no process and writes no file itself: a `Runner` does, and returns the report of each run.
 
     search = ShardedSearch(run, gpu, SHARDINGS)
     search.fastest(budget_bytes).best
 
-Each sharding is played as one rank where memory is without end; those that take too much, with
-activation checkpointing too. They are then run on the device, the fastest first, the first rank and
-the last, until one is seen to fit.
+One rank of each sharding runs with unlimited memory; a sharding that takes too much also runs with
+activation checkpointing. Then the first and the last rank run on the device, for the fastest
+sharding first, until one fits.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from ullage.techniques.plan import MadeFor, Plan
 from ullage.techniques.technique import Action
 from ullage.units import format_bytes
 
-# What watching every operation moves of the peak, at most.
+# Recording every operation changes the peak by this share at most.
 _DISTURBANCE = 0.005
 
 
 class RunRequest(NamedTuple):
-    """A run of one rank that is wanted.
+    """A run of one rank.
 
     Attributes:
         sharding: how the ranks share the training; None: as the program has it.
         kinds: the classes of the blocks.
-        plan: what is applied to it beside.
-        gpu: None: with memory without end.
+        plan: techniques that are applied too.
+        gpu: the device; None: unlimited memory.
         is_last: the last rank, rather than the first.
         has_work: whether the work is recorded.
     """
@@ -54,14 +54,14 @@ class RunRequest(NamedTuple):
     has_work: bool = False
 
 
-# What each run said, or why it could not be started.
+# The report of each run, or why it could not start.
 Runner = Callable[[Sequence[RunRequest]], list[RunReport | str]]
 Ends = tuple[Seen, Seen]  # of the first rank, and of the last
 
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """A sharding that ran: with which plan, in which time and memory, and for which program."""
+    """A sharding that ran: its plan, its time and memory, and its program."""
 
     sharding: Sharding | None
     plan: Plan | None
@@ -72,19 +72,21 @@ class _Measured:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """What is tried first: what DeepSpeed's optimizer for the host takes there is not known."""
+        """The order of trials. Offloading comes last: the memory of DeepSpeed's host optimizer is
+        not known.
+        """
         is_on_host = self.sharding is not None and self.sharding.on_host is not OnHost.NOTHING
         return is_on_host, self.step_s
 
 
 class ShardedSearch:
-    """What is known of one program's shardings on one GPU.
+    """The search among the shardings of one program on one GPU.
 
     Args:
         run: makes runs, of one rank each.
-        write: a sharding as the text of the launcher's file; SpecError where it cannot be said.
+        write: makes the text of the launcher's file; SpecError where it cannot express a sharding.
         gpu: each rank's device.
-        shardings: what is tried.
+        shardings: those to try.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class ShardedSearch:
         return tuple(dict.fromkeys(block.kind for block in self._blocks))
 
     def fastest(self, budget_bytes: int) -> FitReport:
-        """The fastest that is seen to fit."""
+        """The fastest sharding that fits."""
         first, base = self._measure_program()
         if base is None:
             return self._failed(first, budget_bytes)
@@ -115,7 +117,7 @@ class ShardedSearch:
         return self._told(first, base, measured, budget_bytes)
 
     def leanest(self, budget_bytes: int) -> FitReport:
-        """That which takes the least memory, if it is seen to fit."""
+        """The sharding that takes the least memory, if it fits."""
         first, base = self._measure_program()
         if base is None:
             return self._failed(first, budget_bytes)
@@ -124,7 +126,7 @@ class ShardedSearch:
         return self._told(first, base, measured, budget_bytes)
 
     def _measure_all(self, base: _Measured, enough_bytes: int) -> list[_Measured]:
-        """Every sharding, and with checkpointing those that take more than enough."""
+        """Every sharding; with checkpointing too where it takes more than `enough_bytes`."""
         plain = self._measure([(sharding, None) for sharding in self._shardings])
         large = [sharding for sharding in plain if sharding.used_bytes > enough_bytes]
         return [base, *plain, *self._measure([self._checkpointed(sharding) for sharding in large])]
@@ -136,7 +138,7 @@ class ShardedSearch:
         measured: Sequence[_Measured],
         budget_bytes: int,
     ) -> FitReport:
-        """The report, of all that was measured; tried on the device in this order."""
+        """The report of all measured shardings, which are tried on the device in this order."""
         ends = self._try(measured, budget_bytes)
         place = _choose(ends)
         best = None if place is None else measured[place]
@@ -167,11 +169,11 @@ class ShardedSearch:
         )
 
     def _runs(self, requests: Sequence[RunRequest]) -> list[RunReport]:
-        """Runs of what has been started before."""
+        """Runs of programs that started before."""
         return [report for report in self._run(requests) if not isinstance(report, str)]
 
     def _measure_program(self) -> tuple[RunReport, _Measured | None]:
-        """The program as it is: its blocks, and what it takes."""
+        """Runs the unchanged program, and finds its blocks."""
         (report,) = self._runs([RunRequest(has_work=True)])
         if not _ran(report):
             return report, None
@@ -186,7 +188,7 @@ class ShardedSearch:
         return report, self._read(None, None, report, made_for)
 
     def _measure(self, tried: Sequence[tuple[Sharding, Plan | None]]) -> list[_Measured]:
-        """Those of the shardings that can be written and run."""
+        """Runs the shardings that the launcher's file can express."""
         requests = []
         for sharding, plan in tried:
             try:
@@ -211,7 +213,7 @@ class ShardedSearch:
         self, sharding: Sharding | None, plan: Plan | None, report: RunReport, made_for: MadeFor
     ) -> _Measured:
         device = report.devices[0]
-        # Where ranks share a batch it takes as many steps to train on as many.
+        # Ranks that share a batch need more steps for as many batches.
         num_steps = 1 if sharding is None else sharding.num_context_ranks
         return _Measured(
             sharding,
@@ -223,7 +225,7 @@ class ShardedSearch:
         )
 
     def _checkpointed(self, measured: _Measured) -> tuple[Sharding, Plan | None]:
-        """The same with activation checkpointing: by the launcher's file, else by a plan."""
+        """The sharding with activation checkpointing: by the launcher's file, else by a plan."""
         if measured.sharding is None:
             raise RuntimeError("only a sharding can be varied")
         sharding = measured.sharding.checkpointed
@@ -235,13 +237,13 @@ class ShardedSearch:
         return sharding, Plan((action,), replace(measured.made_for, modules=kinds))
 
     def _text(self, sharding: Sharding, plan: Plan | None) -> str:
-        """The launcher's file; what a plan does is not asked of it."""
+        """The launcher's file; it leaves out checkpointing where a plan does it."""
         plain = sharding if plan is None else replace(sharding, is_checkpointed=False)
         return self._write(plain, self._kinds)
 
     def _try(self, measured: Sequence[_Measured], budget_bytes: int) -> dict[int, Ends]:
-        """On the device, until one fits without the allocator's retries: those that are expected
-        to, then those that may where the allocator gives back its cache.
+        """Runs on the device until one fits without retries of the allocator: first those that are
+        expected to fit, then those that may with retries.
         """
         ends_by_place: dict[int, Ends] = {}
         least = self._gpu.context_low_bytes
@@ -308,7 +310,7 @@ def _name(request: RunRequest) -> str:
 
 
 def _choose(ends_by_place: dict[int, Ends]) -> int | None:
-    """The first that fits on both ranks, without the allocator's retries if there is one."""
+    """The first that fits on both ranks, one without retries of the allocator if there is any."""
     fitting = [place for place, ends in ends_by_place.items() if all(end.fits for end in ends)]
     smooth = [
         place for place in fitting if not sum(end.num_retries for end in ends_by_place[place])
@@ -323,7 +325,7 @@ def _ran(report: RunReport) -> bool:
 def _why(
     measured: _Measured, observation: Seen | None, best: _Measured | None, budget_bytes: int
 ) -> str:
-    """Why a sharding is not the one chosen."""
+    """Why a sharding was not chosen."""
     if observation is not None and not observation.fits:
         return observation.reason
     if observation is not None and observation.num_retries:
@@ -338,7 +340,7 @@ def _why(
 
 
 def _front(measured: Sequence[_Measured]) -> list[tuple[float, int]]:
-    """Those that no other beats on both time and memory, fastest first."""
+    """The Pareto front of time and memory, fastest first."""
     front: list[tuple[float, int]] = []
     for candidate in sorted(measured, key=lambda each: (each.step_s, each.used_bytes)):
         if not front or candidate.used_bytes < front[-1][1]:

@@ -1,4 +1,4 @@
-"""Runs of a program with any sizes, as a search for the largest wants them."""
+"""Runs of a program with any size, for the search for the largest one."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _LARGER = 16
 
 
 def without_end(device: PhantomDevice) -> PhantomDevice:
-    """The device where memory is without end.
+    """The device with unlimited memory, and with many times its size.
 
-    A size far beyond the device is measured there, and torch reserves no longer ranges for its
-    expandable segments than a device is large: so this one says that it is many times as large.
+    Torch limits the address range of an expandable segment by the size of the device, and the
+    search measures sizes far beyond the device.
     """
     gpu = replace(device.gpu, total_bytes=_LARGER * device.gpu.total_bytes)
     return replace(device, gpu=gpu, is_unlimited=True)
 
 
 class SizedRuns:
-    """Runs a program with any sizes, as many at once as there are processors.
+    """Runs a program with any size, as many runs at once as there are processors.
 
-    The many runs of one size that plans are looked for with have trials of their own, which keep
-    the program as it is at the first call of its model; other sizes, and all runs on the device,
-    share one warm process.
+    The search for plans makes many runs of one size: these have their own trials, which keep the
+    program's state at the first call of its model. Other sizes, and all runs on the device, share
+    one warm process.
     """
 
     def __init__(
