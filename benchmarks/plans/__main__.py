@@ -30,9 +30,9 @@ from benchmarks.plans.brute import Contest, contest
 from benchmarks.plans.results import Answer, Result
 from benchmarks.plans.workloads import WORKLOADS, Workload
 from benchmarks.provenance import machine
-from ullage.api.fit import STEPS, make_runner
 from ullage.phantom.device import choose_device
 from ullage.plan.findings import FitReport
+from ullage.plan.runner import STEPS, make_runner
 from ullage.plan.search import Search
 from ullage.runs.job import make_job, make_options
 from ullage.runs.trials import Trials

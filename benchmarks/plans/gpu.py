@@ -57,8 +57,8 @@ class RunRequest:
 
 def predict(python: str, path: Path) -> None:
     """Searches plans for several budgets, and keeps all that were looked at."""
-    from ullage.api.fit import make_runner
     from ullage.phantom.device import choose_device
+    from ullage.plan.runner import make_runner
     from ullage.plan.search import Search
     from ullage.runs.job import make_job, make_options
     from ullage.runs.trials import Trials

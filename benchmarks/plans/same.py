@@ -27,9 +27,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.provenance import made_by
-from ullage.api.fit import Limit, make_runner, make_search_job
 from ullage.phantom.device import choose_device
+from ullage.plan.budget import Limit
 from ullage.plan.findings import FitReport
+from ullage.plan.runner import make_runner, make_search_job
 from ullage.plan.search import Search
 from ullage.runs.trials import Trials
 from ullage.techniques.plan import Plan

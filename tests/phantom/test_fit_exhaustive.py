@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ullage.api.fit import make_runner
 from ullage.phantom.device import choose_device
 from ullage.plan import menu
 from ullage.plan.findings import Candidate, FitReport
 from ullage.plan.menu import Actions
+from ullage.plan.runner import make_runner
 from ullage.plan.search import Search
 from ullage.runs.job import make_job, make_options
 from ullage.runs.trials import Trials

@@ -9,10 +9,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from ullage.api.fit import make_runner
 from ullage.errors import UllageError
 from ullage.phantom.device import choose_device
 from ullage.plan import menu
+from ullage.plan.runner import make_runner
 from ullage.plan.search import Search
 from ullage.report.fit import fit_document
 from ullage.runs.job import make_job, make_options
