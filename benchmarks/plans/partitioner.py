@@ -36,7 +36,7 @@ from ullage.phantom.torch_build import find_torch
 from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.profile import read_profile
 from ullage.plan.costs.roofline import operation_seconds
-from ullage.plan.solver.problem import Problem, make_problem
+from ullage.plan.solver.problem import Problem, Solution, make_problem
 from ullage.plan.solver.solve import solve
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
@@ -191,13 +191,18 @@ def match(bench: Bench, problem: Problem, rivals: Sequence[Taken]) -> list[Match
     leanest = min(seen, key=lambda one: seen[one].peak_bytes)
     limits = [one.peak_bytes for one in rivals]
     for _ in range(_TRIES):
-        solved = [solve(problem, limit) for limit in limits]
-        choices = [leanest if one is None else tuple(one.choice.tolist()) for one in solved]
+        answers = [solve(problem, limit) for limit in limits]
+        choices = [
+            tuple(answer.choice.tolist()) if isinstance(answer, Solution) else leanest
+            for answer in answers
+        ]
         seen |= bench.under_plans(choices)
         for place, choice in enumerate(choices):
             excess = seen[choice].peak_bytes - rivals[place].peak_bytes
             limits[place] -= excess + (limits[place] // _FINE if excess > 0 else 0)
-    bounds = [None if one is None else one.bound_s * _TERA for one in solved]
+    bounds = [
+        answer.bound_s * _TERA if isinstance(answer, Solution) else None for answer in answers
+    ]
     return [Match(best(seen, one), bound) for one, bound in zip(rivals, bounds, strict=True)]
 
 

@@ -86,7 +86,7 @@ def test_what_was_seen_of_all_blocks_alike_corrects_what_was_added_up() -> None:
     problem = Problem(
         kept_bytes=np.array([[10, 5, 1]] * 3),
         extra_s=np.zeros((3, 3)),
-        held=np.array([[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]], dtype=np.float64),
+        liveness=np.array([[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]], dtype=np.float64),
         own=np.array([0, 1, 2, -1]),
         rest_bytes=np.array([[20, 20, 20]] * 3 + [[5, 5, 5]]),
     )

@@ -75,7 +75,9 @@ def device_basis(gpu: Gpu, records: Sequence[Record] = ()) -> Basis:
     if not gpu.is_total_exact:
         ends = (gpu.total_low_bytes, gpu.total_high_bytes)
         assumptions.append(_assumed_size(f"memory that CUDA reports for {gpu.slug}", 1, *ends))
-    for outside in (one for r in records for totals in r.devices for one in totals.outside):
+    for outside in (
+        outside_range for r in records for totals in r.devices for outside_range in totals.outside
+    ):
         ends = (outside.low_bytes, outside.high_bytes)
         assumptions.append(_assumed_size(outside.what, outside.count, *ends))
     return _basis(assumptions)
@@ -135,9 +137,9 @@ def _basis(assumptions: Iterable[Assumption]) -> Basis:
     for new in assumptions:
         known = merged.get((new.what, new.where))
         if known is not None:
-            wider = max(known, new, key=lambda made: made.size_bytes)
+            wider = max(known, new, key=lambda assumption: assumption.size_bytes)
             new = replace(wider, count=known.count + new.count)
         merged[new.what, new.where] = new
-    is_exact = all(made.is_note for made in merged.values())
+    is_exact = all(assumption.is_note for assumption in merged.values())
     kind = BasisKind.EXACT if is_exact else BasisKind.ASSUMED
     return Basis(kind, tuple(merged.values()))

@@ -56,17 +56,17 @@ def _scopes_before(record: Record, position: Int64Array) -> Int64Array:
 
 
 def _are_related(modules: tuple[str, ...], scope: Int64Array, other: Int64Array) -> BoolArray:
-    """Whether two scopes are one module below the outermost, or one holds the other."""
+    """Whether second scopes are one module below the outermost, or one holds the other."""
 
     @functools.cache
-    def are_related(one: int, two: int) -> bool:
-        if not (0 <= one < len(modules) and 0 <= two < len(modules)):
+    def are_related(first: int, second: int) -> bool:
+        if not (0 <= first < len(modules) and 0 <= second < len(modules)):
             return False
-        a, b = modules[one], modules[two]
+        a, b = modules[first], modules[second]
         return bool(a and b) and (a == b or b == _holder(a) or a == _holder(b))
 
     pairs = zip(scope.tolist(), other.tolist(), strict=True)
-    return np.array([are_related(one, two) for one, two in pairs], dtype=np.bool_)
+    return np.array([are_related(first, second) for first, second in pairs], dtype=np.bool_)
 
 
 def _holder(path: str) -> str:

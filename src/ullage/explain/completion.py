@@ -34,12 +34,14 @@ def find_completion(record: Record, totals: DeviceTotals) -> Completion:
     late = totals.peak_reserved_bytes
     if not record.num_not_yet:
         return Completion(late, late)
-    for found in record.at_once:
-        if found.device != totals.index:
+    for candidate in record.at_once:
+        if candidate.device != totals.index:
             continue
-        other = found.reserved_bytes
+        other = candidate.reserved_bytes
         if other is None:
             other = totals.peak_allocated_bytes
         # Where free memory lies decides too, so that on a rare day less is held back and more held.
-        return Completion(min(late, other), max(late, other), found.num_held, found.held_bytes)
+        return Completion(
+            min(late, other), max(late, other), candidate.num_held, candidate.held_bytes
+        )
     return Completion(min(late, totals.peak_allocated_bytes), late, None, None)

@@ -135,7 +135,7 @@ def find_fragmentation(
         private_free_bytes=int((sizes - live)[is_private].sum()),
         private_bytes=int(sizes[is_private].sum()),
         holes=np.sort(holes[~is_private[hole_owner]])[::-1],
-        pinned=tuple(sorted(pinned, key=lambda one: -one.free_bytes)),
+        pinned=tuple(sorted(pinned, key=lambda segment: -segment.free_bytes)),
     )
 
 
@@ -176,5 +176,5 @@ def _find_holes(
     place = np.searchsorted(addresses, starts, side="left")
     next_block = np.append(addresses, np.iinfo(np.int64).max)[place]
     stops = np.minimum(next_block, (begins + sizes)[segment]) if len(begins) else starts
-    found = stops - starts
-    return found[found > 0], segment[found > 0]
+    gaps = stops - starts
+    return gaps[gaps > 0], segment[gaps > 0]

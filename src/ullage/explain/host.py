@@ -33,9 +33,9 @@ def host_memory(records: Sequence[Record]) -> HostMemory:
         for last in records
     ]
     return HostMemory(
-        max((sum(one.host_peak_bytes for one in crowd) for crowd in crowds), default=0),
-        max((sum(_needed(one) for one in crowd) for crowd in crowds), default=0),
-        max((sum(one.pinned_peak_bytes for one in crowd) for crowd in crowds), default=0),
+        max((sum(process.host_peak_bytes for process in crowd) for crowd in crowds), default=0),
+        max((sum(_needed(process) for process in crowd) for crowd in crowds), default=0),
+        max((sum(process.pinned_peak_bytes for process in crowd) for crowd in crowds), default=0),
     )
 
 

@@ -15,19 +15,19 @@ _MINUTE_S = 60
 
 def find_losses(program: Program) -> tuple[str, ...]:
     """Warnings about what is missing from the report of a run."""
-    found = list(program.not_kept)
+    warnings = list(program.not_kept)
     # One that ended well is judged by that.
     if program.exit_code and program.plan is not None and not program.plan.is_applied:
-        found.append(program.plan.failure)
+        warnings.append(program.plan.failure)
     for _pid, text in program.left_running:
-        found.append(f"the program left {text} running; it was ended")
+        warnings.append(f"the program left {text} running; it was ended")
     for pid, why in program.unrecorded:
         if pid != program.pid:  # the verdict is about that one
-            found.append(
+            warnings.append(
                 f"process {pid} used the GPU and left no record{_because(why)}: its memory is not "
                 "counted"
             )
-    return tuple(found)
+    return tuple(warnings)
 
 
 def find_gap(program: Program, records: Sequence[Record]) -> str | None:

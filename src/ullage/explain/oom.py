@@ -83,7 +83,7 @@ def find_shortage(
     event, requested, free = request
     blocks = replay.blocks
     free_reserved = lay.reserved_bytes - lay.allocated_bytes
-    leaked = sum(_live_bytes(one, replay, event) for one in growth)
+    leaked = sum(_live_bytes(site, replay, event) for site in growth)
     others = None
     if totals is not None and totals.total_bytes:
         known = lay.reserved_bytes + totals.context_bytes

@@ -1,11 +1,11 @@
-"""Whether the remedies of findings make a program fit, as far as arithmetic on its trace can tell.
+"""Whether the remedies of findings make a program fit, by arithmetic on its trace.
 
 findings = derive_trials(report, find_findings(report))
 findings[1].trial.makes_it_fit, findings[1].trial.reason
 
-Arithmetic alone says no, never yes: what is freed of the blocks that were live when a request
-failed may be less than was missing, and then nothing after it matters. Where it is enough, the
-trace still ends there; whatif/remedies.py replays it, and ullage/remedies.py runs the program.
+Arithmetic alone can answer no, never yes. It is no where a remedy frees less than the failed
+request lacked. Where a remedy frees enough, the trace still ends there:
+whatif/remedies.py replays it, and plan/remedy_runs.py runs the program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ullage.trace.replay import Replay
 from ullage.trace.snapshot import Int64Array
 from ullage.units import format_bytes
 
-# Of a program that did not run out, so many findings are looked at.
+# How many findings of a program that fits are examined.
 FIRST = 3
 EXPANDABLE = "expandable_segments:True"
 _OOM_FAMILY = "UL15"
@@ -100,10 +100,10 @@ def _of_whole(finding: Finding, device: DeviceSnapshot, limit_bytes: int) -> Tri
     if finding.relief is None:
         return _of_gain(finding.gain_bytes, Room(limit_bytes, peak))
     lower = peak_under(finding.relief, device)
-    said = f"with it {format_bytes(lower)} are allocated at once, {has}"
+    reason = f"with it {format_bytes(lower)} are allocated at once, {has}"
     if lower - _doubt(finding.relief, peak - lower) > limit_bytes:
-        return Trial(MakesItFit.NO, said, lower)
-    return Trial(MakesItFit.NOT_TRIED, f"{said}; no run shows what else it does", lower)
+        return Trial(MakesItFit.NO, reason, lower)
+    return Trial(MakesItFit.NOT_TRIED, f"{reason}; no run shows what else it does", lower)
 
 
 def ran_out(device: DeviceSnapshot) -> bool:
@@ -181,13 +181,13 @@ def _of_cause(shortage: Shortage, room: Room) -> Trial:
 def _of_relief(relief: Relief, device: DeviceSnapshot, shortage: Shortage, room: Room) -> Trial:
     freed = freed_at(relief, device.replay, shortage.event)
     needed = room.needed_bytes - freed
-    said = (
+    reason = (
         f"it frees {format_bytes(freed)} of what was live at the request that failed, "
         f"{format_bytes(max(room.missing_bytes, 0))} were missing"
     )
     if needed - _doubt(relief, freed) > room.limit_bytes:
-        return Trial(MakesItFit.NO, said, needed)
-    return Trial(MakesItFit.NOT_TRIED, f"{said}; the trace ends with it", needed)
+        return Trial(MakesItFit.NO, reason, needed)
+    return Trial(MakesItFit.NOT_TRIED, f"{reason}; the trace ends with it", needed)
 
 
 def _doubt(relief: Relief, freed_bytes: int) -> int:
@@ -198,13 +198,13 @@ def _doubt(relief: Relief, freed_bytes: int) -> int:
 
 
 def _of_gain(gain_bytes: int, room: Room) -> Trial:
-    said = (
+    reason = (
         f"it gains {format_bytes(gain_bytes)} at most, "
         f"{format_bytes(max(room.missing_bytes, 0))} were missing"
     )
     if gain_bytes < room.missing_bytes:
-        return Trial(MakesItFit.NO, said)
-    return Trial(MakesItFit.NOT_TRIED, f"{said}; a trace does not show what it changes")
+        return Trial(MakesItFit.NO, reason)
+    return Trial(MakesItFit.NOT_TRIED, f"{reason}; a trace does not show what it changes")
 
 
 def freed_at(relief: Relief, replay: Replay, event: int) -> int:

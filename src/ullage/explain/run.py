@@ -235,11 +235,11 @@ def _judge(
 
 def _no_room(oom: OutOfMemory, devices: Sequence[DeviceReport]) -> str:
     """What was asked for, where, and what of the program that ended."""
-    asked = f" for {format_bytes(oom.requested_bytes)}" if oom.requested_bytes else ""
+    request = f" for {format_bytes(oom.requested_bytes)}" if oom.requested_bytes else ""
     which = _on_device(oom.device, devices)
     where = f" at {oom.where}" if oom.where else ""
     ended = f"; it ended {oom.ended}, and the program went on without it" if oom.ended else ""
-    return f"no room{asked}{which}{where}{ended}"
+    return f"no room{request}{which}{where}{ended}"
 
 
 def _judge_unanswered(failed: Noted, request: str) -> tuple[Verdict, str, ExitCode]:
@@ -261,7 +261,7 @@ def _failure(program: Program, own: ProgramExit | None, processes: Sequence[Proc
     """
     if own is None:
         exits = (process.record.exit for process in processes)
-        raised = next((one for one in exits if one.exception is not None), None)
+        raised = next((exit_ for exit_ in exits if exit_.exception is not None), None)
         if raised is not None:
             return f"a process that it started: {_failure(program, raised, ())}"
     if own is None or own.exception is None:

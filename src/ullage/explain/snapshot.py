@@ -169,7 +169,7 @@ def _explain_device(
 def _totals_of(match: Match | None, device: int) -> DeviceTotals | None:
     if match is None:
         return None
-    return next((one for one in match.record.devices if one.index == device), None)
+    return next((totals for totals in match.record.devices if totals.index == device), None)
 
 
 def share_sites(

@@ -11,8 +11,8 @@ def find_stop(exits: Iterable[ProgramExit]) -> Stop | None:
     """Where the processes of a run were ended; of several the one that came least far. None: they
     ran to their end.
     """
-    stops = [one.stop for one in exits if one.kind is ExitKind.STEPS_REACHED and one.stop]
-    return min(stops, key=lambda one: (one.kind is StepKind.TRAINING, one.count), default=None)
+    stops = [exit_.stop for exit_ in exits if exit_.kind is ExitKind.STEPS_REACHED and exit_.stop]
+    return min(stops, key=lambda stop: (stop.kind is StepKind.TRAINING, stop.count), default=None)
 
 
 def describe_stop(stop: Stop) -> str:

@@ -55,7 +55,7 @@ def find_token_growth(
     is_forward = course.phase == Phase.FORWARD
     if not course.has_phases or course.grad[is_forward].any() or not is_forward.any():
         return None
-    caches = [one for one in growth if _is_cache(one, category)]
+    caches = [site for site in growth if _is_cache(site, category)]
     rate = round(sum(cache.bytes_per_step for cache in caches))
     if not rate:
         return None

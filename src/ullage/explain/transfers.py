@@ -64,14 +64,14 @@ def find_transfers(
     num_steps = course.num_steps - 1
     here = (copies.device == device) & (step >= 1) & (step <= num_steps)
     kinds = copies.is_to_device * 4 + copies.is_pinned * 2 + copies.is_waited_for
-    found = []
+    transfers = []
     for kind in np.unique(kinds[here]).tolist():
         rows = np.flatnonzero(here & (kinds == kind))
         steps = np.unique(step[rows])
         if len(steps) < max(_MIN_STEPS, _OFTEN_FRAC * num_steps):
             continue
         sums = np.bincount(step[rows], weights=copies.size_bytes[rows])[steps]
-        found.append(
+        transfers.append(
             Transfers(
                 is_to_device=bool(kind & 4),
                 is_pinned=bool(kind & 2),
@@ -83,7 +83,7 @@ def find_transfers(
                 blocks=_blocks_of(match, copies, rows),
             )
         )
-    return tuple(sorted(found, key=lambda one: -one.step_bytes))
+    return tuple(sorted(transfers, key=lambda transfer: -transfer.step_bytes))
 
 
 def find_pinned(match: Match, replay: Replay, course: Course) -> Pinned | None:

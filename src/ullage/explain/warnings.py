@@ -24,25 +24,25 @@ def find_warnings(
     `steps_per_device` has the steps of each device, and how to name it, such as " on device 1".
     `lowest_headroom_bytes` is the lower end of what is left, None on a device without limit.
     """
-    found = [text for record in records for text in record.warnings]
+    warnings = [text for record in records for text in record.warnings]
     if not records and fits:  # else how it failed says more
-        found.append("the program did not use a GPU: there is no device memory to report")
-    found += _survived_ooms(records, fits=fits)
+        warnings.append("the program did not use a GPU: there is no device memory to report")
+    warnings += _survived_ooms(records, fits=fits)
     # One request is not like the next, so their peaks need not settle.
     has_requests = any(record.requests for record in records)
     for which, steps in steps_per_device if fits and not has_requests else ():
-        found += _unsettled_steps(steps, which)
+        warnings += _unsettled_steps(steps, which)
     if fits and any(_is_first_optimizer_step_only(record) for record in records):
-        found.append(
+        warnings.append(
             "only one step ran: the optimizer's state comes with its end, so a second step may "
             "need more"
         )
     if fits and lowest_headroom_bytes is not None and lowest_headroom_bytes < 0:
-        found.append(
+        warnings.append(
             f"{format_bytes(-lowest_headroom_bytes)} would be missing if the libraries chose the "
             "largest workspaces assumed"
         )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(warnings))
 
 
 def _survived_ooms(records: Sequence[Record], *, fits: bool) -> list[str]:

@@ -94,7 +94,7 @@ def sources_of(gpu: Gpu | EstimateOnlyGpu) -> Mapping[str, tuple[Source, ...]]:
         ids = dict.fromkeys(fields, _listed(row["source"]))
     else:
         raise SpecError(f"{gpu.slug!r} is not in the catalogue, so its figures have no sources")
-    return {figure: tuple(map(_source, dict.fromkeys(found))) for figure, found in ids.items()}
+    return {figure: tuple(map(_source, dict.fromkeys(sources))) for figure, sources in ids.items()}
 
 
 def find_gpu(name: str) -> Gpu:
@@ -125,11 +125,11 @@ def find_entry(name: str) -> Gpu | EstimateOnlyGpu:
     """
     entries_by_key = _entries_by_key()
     key = _key(name)
-    found = entries_by_key.get(key, ())
-    if len(found) == 1:
-        return found[0]
-    if found:
-        slugs = " and ".join(entry.slug for entry in found)
+    gpus = entries_by_key.get(key, ())
+    if len(gpus) == 1:
+        return gpus[0]
+    if gpus:
+        slugs = " and ".join(entry.slug for entry in gpus)
         raise SpecError(f"{name!r} is the name of {slugs}; give one of these")
     offers = _nearest_slugs(key, entries_by_key)
     did_you_mean = f"; did you mean {' or '.join(offers)}?" if offers else "."
@@ -242,9 +242,9 @@ def _listed(ids: str | list[str]) -> list[str]:
 
 def _source(key: str) -> Source:
     sources = _read_sources()
-    prefix, found, rest = key.partition(":")
-    entry = sources["prefix" if found else "source"][prefix]
-    if not found:
+    prefix, is_prefix, rest = key.partition(":")
+    entry = sources["prefix" if is_prefix else "source"][prefix]
+    if not is_prefix:
         return Source(key, entry["title"], entry["url"], entry["opened"])
     title = entry["title"].replace("{}", rest)
     return Source(key, title, entry["url"].replace("{}", quote(rest, safe="")), entry["opened"])

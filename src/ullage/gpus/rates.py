@@ -110,7 +110,7 @@ class Rates:
         """
         name = os.fspath(path)
         try:
-            found = json.loads(Path(name).read_text(encoding="utf-8"))
+            document = json.loads(Path(name).read_text(encoding="utf-8"))
         except OSError as error:
             raise SpecError(
                 f"the rates {name!r} cannot be read: {error.strerror or error}"
@@ -120,7 +120,7 @@ class Rates:
                 f"{name} is not JSON: {error}; make it with `ullage calibrate`"
             ) from None
         try:
-            return _parse(found, name)
+            return _parse(document, name)
         except SpecError as error:
             raise SpecError(f"{name}: {error}; make it with `ullage calibrate`") from None
 
@@ -152,7 +152,7 @@ def fit_speed(samples: Sequence[Sample], stated_per_s: float) -> Speed:
     if not usable:
         raise SpecError("nothing was measured")
     # t = a + b w, each equation divided by its t: minimise the sum of (a x + b y - 1)^2.
-    pairs = [(1 / one.seconds, one.work / one.seconds) for one in usable]
+    pairs = [(1 / sample.seconds, sample.work / sample.seconds) for sample in usable]
     xx, xy, yy = (
         math.fsum(left * right for left, right in products)
         for products in (
@@ -170,8 +170,8 @@ def fit_speed(samples: Sequence[Sample], stated_per_s: float) -> Speed:
     return Speed(1 / (slope * stated_per_s), max(start, 0.0))
 
 
-def _parse(found: object, source: str) -> Rates:
-    document = _expect(found, dict, _ROOT)
+def _parse(value: object, source: str) -> Rates:
+    document = _expect(value, dict, _ROOT)
     if document.get("schema") != SCHEMA:
         raise SpecError(f"its schema is {document.get('schema')!r}; expected {SCHEMA!r}")
     names = [field.name for field in fields(Rates) if field.name != "source"]
@@ -192,40 +192,40 @@ def _parse(found: object, source: str) -> Rates:
     )
 
 
-def _speeds(found: object, what: str) -> dict[str, Speed]:
-    named = _expect(found, dict, what)
-    return {name: _speed(one, f"{what}.{name}") for name, one in named.items()}
+def _speeds(value: object, what: str) -> dict[str, Speed]:
+    fields = _expect(value, dict, what)
+    return {name: _speed(speed, f"{what}.{name}") for name, speed in fields.items()}
 
 
-def _speed(found: object, what: str) -> Speed:
-    named = _expect(found, dict, what)
-    _only(named, ["frac", "start_s"], what)
-    frac = _number(named["frac"], f"{what}.frac")
+def _speed(value: object, what: str) -> Speed:
+    fields = _expect(value, dict, what)
+    _only(fields, ["frac", "start_s"], what)
+    frac = _number(fields["frac"], f"{what}.frac")
     if not 0 < frac <= _MOST_FRAC:
         raise SpecError(f"{what}.frac is {frac!r}; expected a share above 0, {_MOST_FRAC} at most")
-    return Speed(frac, _number(named["start_s"], f"{what}.start_s"))
+    return Speed(frac, _number(fields["start_s"], f"{what}.start_s"))
 
 
-def _number(found: object, what: str) -> float:
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    if not is_number or not math.isfinite(found) or found < 0:  # type: ignore[arg-type, operator]
-        raise SpecError(f"{what} is {found!r}; expected a number, 0 or more")
-    return float(found)  # type: ignore[arg-type]
+def _number(value: object, what: str) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value < 0:  # type: ignore[arg-type, operator]
+        raise SpecError(f"{what} is {value!r}; expected a number, 0 or more")
+    return float(value)  # type: ignore[arg-type]
 
 
-def _only(found: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+def _only(fields: Mapping[str, Any], known: Sequence[str], what: str) -> None:
     """Raises SpecError where fields are missing, or not known."""
     for name in known:
-        if name not in found:
+        if name not in fields:
             raise SpecError(f"{what} lacks {name!r}")
-    for name in found:
+    for name in fields:
         if name not in known:
             raise SpecError(
                 f"{what} has {name!r}, which is not known; expected: {', '.join(known)}"
             )
 
 
-def _expect(found: Any, kind: type[Any], what: str) -> Any:  # noqa: ANN401 - of any JSON
-    if not isinstance(found, kind):
-        raise SpecError(f"{what} is {found!r}; expected {kind.__name__}")
-    return found
+def _expect(value: Any, kind: type[Any], what: str) -> Any:  # noqa: ANN401 - of any JSON
+    if not isinstance(value, kind):
+        raise SpecError(f"{what} is {value!r}; expected {kind.__name__}")
+    return value

@@ -174,18 +174,18 @@ def _stated_rates(tensor: Mapping[str, Any]) -> TensorRates:
 
 def make_estimate_only_gpu(row: Mapping[str, Any]) -> EstimateOnlyGpu:
     """The GPU of a row of estimate_only.toml."""
-    made, memory = row["made"], row["memory"]
+    identity, memory = row["made"], row["memory"]
     return EstimateOnlyGpu(
         slug=row["slug"],
         name=row["name"],
         aliases=tuple(row["aliases"]),
-        vendor=made["vendor"],
-        segment=Segment(made["segment"]),
-        architecture=made["architecture"],
+        vendor=identity["vendor"],
+        segment=Segment(identity["segment"]),
+        architecture=identity["architecture"],
         memory_type=memory["type"],
         memory_sizes_gb=tuple(memory["sizes_gb"]),
         is_memory_unified=memory["type"].startswith("LPDDR"),
         bandwidth_bytes_per_s=round(memory["bandwidth_gb"] * GB),
-        num_cores=made.get("cores"),
+        num_cores=identity.get("cores"),
         tensor_ops_per_s=_stated_rates(row.get("tensor", {})),
     )

@@ -1,4 +1,4 @@
-"""Whether a program needs a plan at all: one run on its device says so."""
+"""Whether a program fits without a plan, by one run on its device."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from ullage.plan.judging import judge
 
 
 def fits_as_it_is(run: Runner, gpu: Gpu, budget_bytes: int) -> FitReport | None:
-    """The report of a program that fits as it is. None: it does not, or only while the allocator
-    gives back its cache, which takes time.
+    """The report of a program that fits without a plan.
+
+    None: it does not fit, or only with retries of the allocator, which cost time.
     """
     (report,) = run([RunRequest(None, gpu, describes=True, is_fresh=True)])
-    seen = judge(report, budget_bytes)
-    if not seen.fits or seen.num_retries or not report.devices:
+    observation = judge(report, budget_bytes)
+    if not observation.fits or observation.num_retries or not report.devices:
         return None
     outcome = report.program.plan
-    candidate = Candidate(AS_IT_IS, (), 0.0, seen.allocated_bytes, seen.used_bytes, seen)
+    candidate = Candidate(
+        AS_IT_IS, (), 0.0, observation.allocated_bytes, observation.used_bytes, observation
+    )
     return replace(
         failed(report, gpu, budget_bytes, ""),
         as_it_is=candidate,

@@ -12,16 +12,16 @@ from ullage.techniques.technique import Semantics
 if TYPE_CHECKING:
     from ullage.plan.search import Search
 
-# Seconds after which a search tries no more plans, unless it is told otherwise.
+# The default time limit of a search, in seconds.
 LIMIT_S = 900.0
 
 
 class Limit:
-    """When a search is to end, and which search that is.
+    """The time limit of a search, and the search that it limits.
 
     Attributes:
-        search: the one that goes on; None: none has begun.
-        budget_bytes: that it looks for.
+        search: the current search; None: none has begun.
+        budget_bytes: the budget of that search.
     """
 
     def __init__(self, end_s: float) -> None:
@@ -30,31 +30,31 @@ class Limit:
         self.budget_bytes = 0
 
     def is_late(self, share: float) -> bool:
-        """Whether that share of the time is over."""
+        """Whether this share of the time limit has passed."""
         passed = time.monotonic() - self._started_s
         return passed >= share * (self._end_s - self._started_s)
 
     def follow(self, search: Search, budget_bytes: int) -> Search:
-        """This search goes on from here."""
+        """Makes this the current search."""
         self.search, self.budget_bytes = search, budget_bytes
         return search
 
 
 def find_budget(device: PhantomDevice, budget: str | int | None) -> int:
-    """What may be used of the device.
+    """The memory of the device that a plan may use.
 
     Raises:
-        SpecError: nothing says how much there is, or the budget is more than the device has.
+        SpecError: no option says how much there is, or the budget is more than the device has.
     """
     if budget is None:
         if device.is_unlimited:
-            raise SpecError("fit into what? give --gpu, --memory, --budget or --smallest-gpu")
+            raise SpecError("no memory budget; give --gpu, --memory, --budget or --smallest-gpu")
         return device.gpu.total_bytes
     return parse_budget(device.gpu, budget)
 
 
 def read_semantics(allow: str) -> Semantics:
-    """What techniques may change; SpecError where the word is not known."""
+    """What techniques may change. Raises SpecError for an unknown word."""
     if allow == "none":
         raise SpecError(
             "a search without techniques finds no plan: `ullage run` says whether it fits as it "

@@ -1,4 +1,4 @@
-"""Which choices of treatments are worth trying, whatever the budget."""
+"""The choices of treatments that are worth a run, for any budget."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ullage.trace.model import Int64Array
 # How many limits are tried between the highest and the lowest peak.
 _NUM_LIMITS = 64
 _STEPS = 40
-# As few choices as this are all tried.
+# Up to this many choices are all tried.
 _FEW = 4096
 
 
 def worth_trying(problems: Sequence[Problem]) -> list[Int64Array]:
-    """Each choice once: as it is, every treatment on k blocks, and what is fastest below each of a
-    row of limits in any of the problems.
+    """Each choice once: no treatment, each treatment on k blocks, and the fastest choice below each
+    of many limits in any of the problems.
     """
-    found = {tuple(one.tolist()) for problem in problems for one in _of(problem)}
-    return [np.array(one, dtype=np.int64) for one in sorted(found)]
+    choices = {tuple(choice.tolist()) for problem in problems for choice in _of(problem)}
+    return [np.array(choice, dtype=np.int64) for choice in sorted(choices)]
 
 
 def uniform(num_blocks: int, treatment: int) -> Iterator[Int64Array]:
-    """The first k blocks treated alike, and k of them evenly spaced, for each k."""
+    """For each k, one treatment on the first k blocks, and on k evenly spaced ones."""
     for k in range(1, num_blocks + 1):
         first = np.zeros(num_blocks, dtype=np.int64)
         first[:k] = treatment
@@ -51,17 +51,17 @@ def _every(num: int, kinds: int) -> Iterator[Int64Array]:
 
 
 def _below_limits(problem: Problem) -> Iterator[Int64Array]:
-    """From the peak as it is downward."""
+    """The fastest choices below limits that fall from the peak of the unchanged program."""
     peak = problem.peak_bytes(np.zeros(problem.num_blocks, dtype=np.int64))
     lowest = min(
-        problem.peak_bytes(np.full(problem.num_blocks, one, dtype=np.int64))
-        for one in range(problem.num_treatments)
+        problem.peak_bytes(np.full(problem.num_blocks, treatment, dtype=np.int64))
+        for treatment in range(problem.num_treatments)
     )
     step = max(1, (peak - lowest) // _NUM_LIMITS)
     limit = peak - step
     while limit > 0:
-        found = relax(problem, limit, _STEPS)
-        if found is None:
+        solution = relax(problem, limit, _STEPS)
+        if solution is None:
             return
-        yield found.choice
-        limit = min(limit, found.peak_bytes) - step
+        yield solution.choice
+        limit = min(limit, solution.peak_bytes) - step

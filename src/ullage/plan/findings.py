@@ -1,4 +1,4 @@
-"""What a search found: the plans that were tried, and what is to be said of them."""
+"""The result of a search: the plans that it tried, and the best of them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ullage.techniques.technique import Action, Value
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a run showed.
+    """What a run of a plan showed.
 
     Attributes:
-        fits: it ran through, and stayed within the budget.
-        reason: why it does not; empty if it does.
-        used_bytes: of the device at most.
-        allocated_bytes: by the allocator at most.
-        num_retries: how often the allocator had to give back its cache to go on.
-        host_bytes: of pinned host memory at most.
-        is_refused: whether it did not run for a reason that is not memory.
+        fits: whether it ended without an error, and stayed within the budget.
+        reason: why it does not fit; empty if it does.
+        used_bytes: the peak of the memory in use on the device.
+        allocated_bytes: the peak of the allocated memory.
+        num_retries: how often the allocator released its cache and tried again.
+        host_bytes: the peak of pinned host memory.
+        is_refused: whether it failed for another reason than memory.
     """
 
     fits: bool
@@ -43,18 +43,18 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A plan, and what became of it.
+    """A plan, and the result of its run if it has one.
 
     Attributes:
         name: for people: "checkpoint 5 of 12 Block".
         actions: of the plan.
-        step_s: seconds of a step, by the model of costs.
-        peak_bytes: the most that is allocated, by the profile.
-        used_bytes: of the device at most: as it was seen there, or as a run with memory without end
-            or the profile has it.
-        seen: of a run on the device; None: it was not run there.
-        why: why it is not the one chosen; empty for that one.
-        configuration: the file of the program's launcher that it stands for; empty: its own.
+        step_s: seconds of a step, by the cost model.
+        peak_bytes: the peak of the allocated memory, by the profile.
+        used_bytes: the peak of the memory in use on the device: by a run there, or else by a run
+            with unlimited memory or by the profile.
+        seen: the run on the device; None: it did not run there.
+        why: why it was not chosen; empty for the best plan.
+        configuration: the launcher's file that it stands for; empty: the program's own.
     """
 
     name: str
@@ -73,13 +73,13 @@ class Candidate:
 
 
 class WorstRank(NamedTuple):
-    """Of the ranks of a job under a plan, the one that takes the most memory.
+    """The rank of a job that takes the most memory under a plan.
 
     Attributes:
         rank: its number.
-        used_bytes: of its device at most.
-        num_distinct: ranks that are unlike each other, all of which were played.
-        fits: whether all of them ran through.
+        used_bytes: the peak of the memory in use on its device.
+        num_distinct: the number of distinct ranks, which all ran.
+        fits: whether all of them fit.
     """
 
     rank: int
@@ -90,36 +90,35 @@ class WorstRank(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        program: its words.
+        program: its command line.
         torch: its version.
         gpu: the device.
-        budget_bytes: of the device, that a plan has to fit.
-        blocks: the modules that are treated one by one.
+        budget_bytes: the memory of the device that a plan may use.
+        blocks: the modules that get treatments one by one.
         as_it_is: the program without a plan.
-        best: the fastest plan that was seen to fit; None: none was.
-        plan: it, to be written; None where there is none, or the program fits as it is.
-        candidates: what was tried or is known of, fastest first; the best among them.
-        front: (seconds of a step, what is used of the device at most) of all plans that no other
-            beats, by the model.
-        bound_s: no mixture of these techniques that is expected to need as little as the best takes
-            a step of less.
+        best: the fastest plan whose run fits; None: there is none.
+        plan: the best plan, to be written to a file; None: there is none, or none is needed.
+        candidates: all known plans, fastest first, with the best.
+        front: the Pareto front by the model: (seconds of a step, peak of the memory in use).
+        bound_s: a lower bound, by the model, of the step time of all mixtures of these techniques
+            that need no more memory than the best.
         left_out: techniques that were not used, and why.
-        smallest: the GPU of the catalogue with the least memory on which a plan was seen to fit;
-            None: there is none, or it was not asked for.
+        smallest: the GPU of the catalogue with the least memory on which a plan fits; None: there
+            is none, or the search did not look for it.
         failure: why the program failed by itself; empty if it did not.
-        warnings: of the run of the program as it is.
-        num_runs: how many were made.
+        warnings: of the run of the unchanged program.
+        num_runs: how many runs the search made.
         wall_s: how long it took.
-        exit_code: what the command line exits with.
-        replayed: what came of the best plan's replay with real numbers; None: it was not replayed.
-        made_for: the program, as plans have to name it; None: it trains nothing.
-        ended: why the search did not go on to its end; empty: it did.
-        num_gpus: that share the training; of each, the device and the budget.
-        worst_rank: of several, that which takes the most memory under the best plan; what is said
-            of candidates is rank 0.
+        exit_code: of the command line.
+        replayed: the outcome of the best plan's replay with real numbers; None: there was none.
+        made_for: the program, as plans name it; None: it trains nothing.
+        ended: why the search ended early; empty: it did not.
+        num_gpus: the GPUs that share the training; device and budget are those of each.
+        worst_rank: the rank with the highest peak under the best plan, where there are several; the
+            candidates show rank 0.
     """
 
     program: tuple[str, ...]
@@ -148,7 +147,7 @@ class FitReport:
 
     @property
     def gap(self) -> float:
-        """How much faster than the best one another mixture may be, as a share of the step."""
+        """How much faster than the best plan another may be, as a share of the step."""
         if self.best is None or not self.best.step_s:
             return 0.0
         return max(0.0, 1 - self.bound_s / self.best.step_s)
@@ -160,9 +159,7 @@ INTERRUPTED = "it was interrupted"
 
 
 def failed(first: RunReport, gpu: Gpu, budget_bytes: int, trains_none: str) -> FitReport:
-    """The report of a program that failed by itself, as the first run of it says; or else, that it
-    trains no model.
-    """
+    """The report of a program that failed in its first run, or that trains no model."""
     return FitReport(
         program=first.program.argv,
         torch=first.torch,
@@ -185,31 +182,31 @@ def failed(first: RunReport, gpu: Gpu, budget_bytes: int, trains_none: str) -> F
     )
 
 
-def foreseen(seen: Seen, step_s: float, gpu: Gpu, budget_bytes: int) -> Foreseen:
-    """What a plan's file says of it."""
+def foreseen(observation: Seen, step_s: float, gpu: Gpu, budget_bytes: int) -> Foreseen:
+    """The prediction in a plan's file."""
     return Foreseen(
         gpu=gpu.slug,
         budget_bytes=budget_bytes,
-        peak_used_bytes=seen.used_bytes,
-        peak_allocated_bytes=seen.allocated_bytes,
+        peak_used_bytes=observation.used_bytes,
+        peak_allocated_bytes=observation.allocated_bytes,
         step_s=step_s,
-        host_bytes=seen.host_bytes,
+        host_bytes=observation.host_bytes,
     )
 
 
 def name_plan(actions: Sequence[Action], blocks: Sequence[Block]) -> str:
-    """What a plan does, in words: "checkpoint 5 of 12 Block, allocator expandable_segments"."""
+    """The name of a plan: "checkpoint 5 of 12 Block, allocator expandable_segments"."""
     kinds = Counter(block.kind for block in blocks)
     kind_of = {block.path: block.kind for block in blocks}
     parts = []
     for action in actions:
-        told = [
+        words = [
             name if value is True else f"{value}" if isinstance(value, str) else f"{name}={value}"
             for name, value in action.settings.items()
         ]
         counter = Counter(kind_of[path] for path in action.modules if path in kind_of)
-        told += [f"{count} of {kinds[kind]} {kind}" for kind, count in counter.items()]
-        parts.append(" ".join([action.technique, *told]))
+        words += [f"{count} of {kinds[kind]} {kind}" for kind, count in counter.items()]
+        parts.append(" ".join([action.technique, *words]))
     return ", ".join(parts) or AS_IT_IS
 
 
@@ -217,7 +214,7 @@ Key = tuple[tuple[str, tuple[str, ...], tuple[tuple[str, Value], ...]], ...]
 
 
 def key_of(actions: Sequence[Action]) -> Key:
-    """What tells one plan from another."""
+    """The identity of a plan."""
     return tuple(
         (action.technique, action.modules, tuple(sorted(action.settings.items())))
         for action in actions

@@ -45,8 +45,8 @@ def find_plan(
     try:
         if job.options.rank is not None:
             return _fit_several(trials, job, goal, allowed)
-        found = _fit_as_it_is(trials, job, goal, smallest)
-        return found or _fit_one(trials, job, goal, allowed, smallest, limit=limit)
+        report = _fit_as_it_is(trials, job, goal, smallest)
+        return report or _fit_one(trials, job, goal, allowed, smallest, limit=limit)
     except KeyboardInterrupt:
         known = None if limit.search is None else limit.search.so_far(limit.budget_bytes)
         if known is None:
@@ -72,14 +72,14 @@ def _fit_one(
     job: Job,
     goal: Goal,
     allowed: Semantics,
-    wanted: Smallest,
+    mode: Smallest,
     *,
     limit: Limit,
 ) -> FitReport:
     """The best plan for one GPU."""
     from ullage.plan.search import Search
 
-    if allowed is Semantics.TRAINING and wanted is Smallest.NO and not goal.is_for_memory:
+    if allowed is Semantics.TRAINING and mode is Smallest.NO and not goal.is_for_memory:
         # One that does less in a step is faster: it is for where nothing else fits.
         milder = Search(
             make_runner(trials, job), goal.gpu, Semantics.ROUNDING, is_late=limit.is_late
@@ -90,8 +90,8 @@ def _fit_one(
             return report
     search = Search(make_runner(trials, job), goal.gpu, allowed, is_late=limit.is_late)
     limit.follow(search, goal.budget_bytes)
-    smallest = None if wanted is Smallest.NO else search.smallest_gpu(load_catalog())
-    if wanted is Smallest.INSTEAD and smallest is not None:
+    smallest = None if mode is Smallest.NO else search.smallest_gpu(load_catalog())
+    if mode is Smallest.INSTEAD and smallest is not None:
         gpu = find_gpu(smallest.gpu)
         there = replace(job, device=PhantomDevice(gpu, is_unlimited=True))
         search = Search(make_runner(trials, there), gpu, allowed, is_late=limit.is_late)

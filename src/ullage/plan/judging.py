@@ -1,4 +1,4 @@
-"""Whether a run fits a budget, and why a plan is not the one chosen."""
+"""Whether a run fits a budget, and why a plan was not chosen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ullage.units import format_bytes
 
 
 def as_seen(candidate: Candidate, budget_bytes: int) -> Candidate:
-    """A plan that ran where memory is without end, as seen where that is within the budget."""
+    """A plan whose run with unlimited memory stayed within the budget, as a plan that fits."""
     if candidate.seen is not None or candidate.used_bytes > budget_bytes:
         return candidate
     return replace(candidate, seen=Seen(True, "", candidate.used_bytes, candidate.peak_bytes, 0, 0))  # noqa: FBT003
@@ -36,9 +36,9 @@ def judge(report: RunReport, budget_bytes: int) -> Seen:
     )
 
 
-def is_smooth(seen: Seen, most_retries: int | None) -> bool:
-    """Whether the allocator gave back its cache no more often than that; None: however often."""
-    return most_retries is None or seen.num_retries <= most_retries
+def is_smooth(observation: Seen, most_retries: int | None) -> bool:
+    """Whether the allocator had at most this many retries; None: any number."""
+    return most_retries is None or observation.num_retries <= most_retries
 
 
 def _too_much(used_bytes: int, budget_bytes: int) -> str:
@@ -46,7 +46,7 @@ def _too_much(used_bytes: int, budget_bytes: int) -> str:
 
 
 def with_reason(candidate: Candidate, best: Candidate | None, budget_bytes: int) -> Candidate:
-    """A candidate with why it is not the one chosen."""
+    """A candidate with the reason why it was not chosen."""
     if best is not None and key_of(candidate.actions) == key_of(best.actions):
         return candidate
     if candidate.seen is not None and not candidate.seen.fits:
@@ -67,8 +67,8 @@ def _num_retries(candidate: Candidate | None) -> int:
 
 
 def fastest_fitting(candidates: Sequence[Candidate]) -> Candidate | None:
-    """The fastest of those that were seen to fit; None: none was."""
+    """The fastest candidate whose run fits; None: there is none."""
     fitting = [
         candidate for candidate in candidates if candidate.seen is not None and candidate.seen.fits
     ]
-    return min(fitting, key=lambda one: one.step_s, default=None)
+    return min(fitting, key=lambda candidate: candidate.step_s, default=None)

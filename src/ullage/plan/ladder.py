@@ -1,8 +1,7 @@
-"""All plans worth trying, fastest first: each takes longer than the one before it, and less memory.
+"""All plans worth a run, fastest first: each takes more time than the one before, and less memory.
 
-The ladder hangs on the program alone, not on how much memory there is. So with more memory, a rung
-that was the first to fit still fits, and the first that fits is never a slower one. What is
-expected of its rungs is set right as plans are run.
+The ladder depends on the program alone, not on the budget. So with a larger budget, the first rung
+that fits is never slower. Each run corrects what the model expects of the rungs.
 
     ladder = Ladder(measurements, as_it_is)
     ladder.rungs[place], ladder.actions(ladder.rungs[place])
@@ -32,9 +31,8 @@ from ullage.plan.costs.measure import Measured, Measurements
 from ullage.plan.costs.profile import read_profile
 from ullage.plan.findings import Key, key_of
 from ullage.plan.menu import Actions, are_exclusive
-from ullage.plan.solver.certificate import is_available
-from ullage.plan.solver.problem import Problem, make_problem
-from ullage.plan.solver.solve import GAP, least_s, solve
+from ullage.plan.solver.problem import Failure, Problem, Solution, make_problem
+from ullage.plan.solver.solve import GAP, lower_bound_s, solve
 from ullage.plan.trying import Rung
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.technique import Action
@@ -45,9 +43,7 @@ _ORDER = tuple(TECHNIQUES)
 
 
 class Expected(NamedTuple):
-    """A plan by the model: how long a step takes, what the allocator is expected to hold, and the
-    most that is allocated.
-    """
+    """A plan by the model: the time of a step, and the peaks of reserved and allocated memory."""
 
     step_s: float
     reserved_bytes: int
@@ -55,43 +51,47 @@ class Expected(NamedTuple):
 
 
 class Ladder:
-    """All mixtures worth trying.
+    """All plans worth a run.
 
     Attributes:
         rungs: fastest first, each taking less memory than the one before.
-        step_s: seconds of a step as it is.
+        step_s: seconds of a step of the unchanged program.
     """
 
     def __init__(self, known: Measurements, base: Measured) -> None:
         kinds = [base, *known.treatments]
         self._known = known
         self._problem = make_problem(
-            [one.profile for one in kinds], [one.seconds.blocks for one in kinds]
+            [kind.profile for kind in kinds], [kind.seconds.blocks for kind in kinds]
         )
         self._settings = list(make_settings(known.moves, base))
         self.step_s = base.seconds.step
         levels = self._problem.levels(np.zeros(self._problem.num_blocks, dtype=np.int64))
-        leanest = min(self._settings, key=lambda one: int((levels + one.more_bytes).max()))
-        found = worth_trying([self._problem, _under(self._problem, leanest.more_bytes)])
-        self._choices = np.stack(found)
+        leanest = min(self._settings, key=lambda setting: int((levels + setting.more_bytes).max()))
+        choices = worth_trying([self._problem, _under(self._problem, leanest.more_bytes)])
+        self._choices = np.stack(choices)
         self._stretches = list(base.profile.rest_bytes)
         slacks = np.array([slack_of(kind.device.totals) for kind in kinds])
         self._expected = Expectations(self._settings, slacks)
-        self._levels = np.stack([self._problem.levels(one) for one in found])
+        self._levels = np.stack([self._problem.levels(choice) for choice in choices])
         extra_s = np.array([setting.extra_s for setting in self._settings])
-        self._times = extra_s[:, None] + np.array([self._problem.time_s(one) for one in found])
-        told = [
+        self._times = extra_s[:, None] + np.array(
+            [self._problem.time_s(choice) for choice in choices]
+        )
+        expected = [
             self._expected.of(n, self._choices, self._levels) for n in range(len(self._settings))
         ]
-        self._peaks, self._reserved = (np.stack(one) for one in zip(*told, strict=True))
+        self._peaks, self._reserved = (np.stack(figures) for figures in zip(*expected, strict=True))
         self._goes = np.array([self._goes_with(setting) for setting in self._settings])
         self.rungs = self._climb()
 
     def actions(self, rung: Rung) -> Actions:
-        """What a rung does: its moves, and each treatment with the modules that get it; what is
-        done twice, once for all modules. In the order of the catalogue, which is that of applying.
+        """The actions of a rung: its moves, and each treatment with its modules.
+
+        Actions that differ only in their modules are merged. They are in the order of the
+        catalogue, in which they are applied.
         """
-        found = {key_of((action,)): action for action in self._settings[rung.setting].actions}
+        by_key = {key_of((action,)): action for action in self._settings[rung.setting].actions}
         choice = self._choices[rung.choice]
         for number, measured in enumerate(self._known.treatments, start=1):
             paths = [
@@ -101,13 +101,13 @@ class Ladder:
             ]
             for action in measured.actions if paths else ():
                 key = key_of((replace(action, modules=()),))
-                earlier = found.get(key, replace(action, modules=()))
-                found[key] = replace(action, modules=(*earlier.modules, *paths))
-        ordered = sorted(found.values(), key=lambda one: _ORDER.index(one.technique))
-        return tuple(self._in_order(one) for one in ordered)
+                earlier = by_key.get(key, replace(action, modules=()))
+                by_key[key] = replace(action, modules=(*earlier.modules, *paths))
+        ordered = sorted(by_key.values(), key=lambda action: _ORDER.index(action.technique))
+        return tuple(self._in_order(action) for action in ordered)
 
     def foresee(self, actions: Actions) -> Expected:
-        """What any plan of these moves and treatments takes, on a rung or not."""
+        """The time and memory of any plan of these moves and treatments, on a rung or not."""
         moves = {key_of((action,)) for action in actions if not action.modules}
         number, setting = next(
             (number, setting)
@@ -120,7 +120,9 @@ class Ladder:
         }
         paths = [block.path for block in self._known.blocks]
         done = [[action for action in actions if path in action.modules] for path in paths]
-        choice = np.array([numbers[_kind(one)] if one else 0 for one in done], dtype=np.int64)
+        choice = np.array(
+            [numbers[_kind(treatment)] if treatment else 0 for treatment in done], dtype=np.int64
+        )
         levels = self._problem.levels(choice)
         (peak,), (reserved,) = self._expected.of(number, choice[None], levels[None])
         time_s = self.step_s + self._problem.time_s(choice) + setting.extra_s
@@ -129,15 +131,14 @@ class Ladder:
     def rivals(
         self, than: Rung | None, room_bytes: int, tried: Collection[tuple[int, int]]
     ) -> list[Rung]:
-        """What would fit with the least slack that there is under its setting, though it is not
-        expected to, on a rung or not: in turn the nearest to the room, and the fastest of those
-        under settings of which nothing is known.
+        """Plans that would fit with the least slack of their setting, though the model expects no
+        fit: in turn the nearest to the limit, and the fastest under a setting without runs.
 
         Args:
-            than: it is faster than this one; None: there is none.
-            room_bytes: what the allocator may hold.
-            tried: the places of those that were run; what has the same treatments and takes as long
-                is left out too.
+            than: the plans are faster than this rung; None: there is no such limit.
+            room_bytes: the most that the allocator may reserve.
+            tried: the places of the rungs that ran; plans with equal treatments and time are left
+                out too.
         """
         numbers = range(len(self._settings))
         is_known = [self._expected.is_known(number) for number in numbers]
@@ -156,61 +157,60 @@ class Ladder:
             else:
                 unknown.setdefault(round(self._settings[rung.setting].extra_s, DIGITS), rung)
         both = zip_longest(near.values(), sorted(unknown.values()))
-        return [one for pair in both for one in pair if one is not None]
+        return [rung for pair in both for rung in pair if rung is not None]
 
     def bound_s(self, rung: Rung) -> float:
-        """No mixture for which the allocator is expected to hold as little as for a rung takes a
-        step of less.
+        """The least time of a step with any mixture for which the allocator is expected to hold no
+        more than for this rung.
 
-        What has the lowest bound is looked at again, exactly, where HiGHS is there.
+        The setting with the lowest bound is solved exactly where HiGHS is installed, and then the
+        next, until no bound rises.
         """
-        cases = [one for one in self._unbeaten() if one.extra_s < rung.time_s]
+        cases = [case for case in self._unbeaten() if case.extra_s < rung.time_s]
         limits = [int(rung.reserved_bytes / (1.0 + case.slack)) for case in cases]
         bounds = {
-            number: one.extra_s + least_s(_under(self._problem, one.more_bytes), limit)
-            for number, (one, limit) in enumerate(zip(cases, limits, strict=True))
+            number: case.extra_s + lower_bound_s(_under(self._problem, case.more_bytes), limit)
+            for number, (case, limit) in enumerate(zip(cases, limits, strict=True))
         }
         for _ in range(_CLOSER_LOOKS):
             lowest = min(bounds, key=bounds.__getitem__, default=None)
             if lowest is None or bounds[lowest] >= rung.time_s * (1 - GAP):
                 break
             case = cases[lowest]
-            proved = solve(_under(self._problem, case.more_bytes), limits[lowest])
-            if proved is None and is_available():
-                bounds.pop(lowest)  # nothing has a peak as low
-            elif proved is None:
-                break
-            elif case.extra_s + proved.bound_s > bounds[lowest]:
-                bounds[lowest] = case.extra_s + proved.bound_s
+            answer = solve(_under(self._problem, case.more_bytes), limits[lowest])
+            if answer is Failure.INFEASIBLE:
+                bounds.pop(lowest)  # no choice has a peak as low
+            elif isinstance(answer, Solution) and case.extra_s + answer.bound_s > bounds[lowest]:
+                bounds[lowest] = case.extra_s + answer.bound_s
             else:
-                break
+                break  # the solver knows no better: the bound stays
         return self.step_s + min([rung.time_s, *bounds.values()])
 
     def _unbeaten(self) -> list[Case]:
-        """What may be expected of settings, of which no other takes as little time and as little
-        memory everywhere.
-        """
+        """The cases of all settings that no other case beats in both time and memory."""
         goes = np.flatnonzero(self._goes.any(axis=1)).tolist()
         cases = [case for number in goes for case in self._expected.cases(number)]
-        kept: list[Case] = []
-        for one in sorted(cases, key=lambda one: (one.extra_s, one.slack, one.more_bytes.sum())):
+        unbeaten: list[Case] = []
+        for case in sorted(
+            cases, key=lambda case: (case.extra_s, case.slack, case.more_bytes.sum())
+        ):
             if not any(
-                other.slack <= one.slack and (other.more_bytes <= one.more_bytes).all()
-                for other in kept  # none takes longer: they are in order
+                other.slack <= case.slack and (other.more_bytes <= case.more_bytes).all()
+                for other in unbeaten  # none takes longer: they are in order
             ):
-                kept.append(one)
-        return kept
+                unbeaten.append(case)
+        return unbeaten
 
     def learn(self, rung: Rung, report: RunReport) -> None:
-        """What a whole run of a rung's plan showed: from now on it is expected of it, and of what
-        is most like it under the same setting, or under one that takes as long.
+        """Corrects the model with the run of a rung: for this choice and the ones most like it,
+        under the same setting or one with the same time.
         """
         place = rung.setting, rung.choice
         setting = self._settings[rung.setting]
         profile = read_profile(report.processes[0].record, self._known.blocks)
         more = [
             profile.rest_bytes[stretch]
-            + int(profile.kept_bytes[profile.held[stretch]].sum())
+            + int(profile.kept_bytes[profile.live_blocks[stretch]].sum())
             - int(level)
             if stretch in profile.rest_bytes
             else int(usual)
@@ -224,12 +224,12 @@ class Ladder:
             slack = slack_of(totals)
         look = Look(self._choices[rung.choice], np.array(more, dtype=np.int64), slack)
         for number in self._expected.learn(rung.setting, look):
-            told = self._expected.of(number, self._choices, self._levels)
-            self._peaks[number], self._reserved[number] = told
+            expected = self._expected.of(number, self._choices, self._levels)
+            self._peaks[number], self._reserved[number] = expected
         self.rungs = self._climb()
 
     def leave_out(self, kinds: Key) -> None:
-        """No plan in which all of these are, on whichever modules, is worth trying."""
+        """Removes all plans that have all of these actions, on any modules."""
         for number, setting in enumerate(self._settings):
             rest = set(kinds) - set(key_of(setting.actions))
             done = [_kind(treatment.actions) for treatment in self._known.treatments]
@@ -241,10 +241,10 @@ class Ladder:
         self.rungs = self._climb()
 
     def _climb(self) -> list[Rung]:
-        """Of each choice under each setting, those that no other beats."""
+        """The Pareto front of all choices under all settings."""
         reserved, times = self._reserved.ravel(), self._times.ravel()
-        found = np.flatnonzero(self._goes)
-        order = found[np.lexsort((reserved[found], times[found]))]
+        allowed = np.flatnonzero(self._goes)
+        order = allowed[np.lexsort((reserved[allowed], times[allowed]))]
         least = np.minimum.accumulate(reserved[order])
         is_best = np.append(np.ones(min(1, len(least)), np.bool_), least[1:] < least[:-1])
         places = np.unravel_index(order[is_best], self._times.shape)
@@ -257,7 +257,7 @@ class Ladder:
         )
 
     def _goes_with(self, setting: Setting) -> list[bool]:
-        """Of each choice, whether its treatments can be in a plan with the moves of a setting."""
+        """For each choice, whether its treatments are compatible with the moves of a setting."""
         apart = [
             number
             for number, treatment in enumerate(self._known.treatments, start=1)
@@ -270,15 +270,15 @@ class Ladder:
         return [not np.isin(choice, apart).any() for choice in self._choices]
 
     def _in_order(self, action: Action) -> Action:
-        """Its modules in the order of the program."""
-        named = set(action.modules)
+        """The action with its modules in the order of the program."""
+        paths = set(action.modules)
         return replace(
-            action, modules=tuple(block.path for block in self._known.blocks if block.path in named)
+            action, modules=tuple(block.path for block in self._known.blocks if block.path in paths)
         )
 
 
 def _kind(actions: Sequence[Action]) -> Key:
-    """What is done, whichever modules it is done to."""
+    """The key of actions without their modules."""
     return key_of([replace(action, modules=()) for action in actions])
 
 

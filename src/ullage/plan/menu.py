@@ -1,8 +1,8 @@
-"""What a search has to choose from: the techniques of the catalogue that it may use, each in the
-ways that are worth trying.
+"""The menu of a search: the techniques of the catalogue that it may use, each with the settings
+that are worth a run.
 
-A technique for modules is a *treatment* of blocks. What concerns the optimizer or the whole program
-is a *move*; a *setting* is several moves together that go with each other.
+A technique for modules is a *treatment* of blocks. A technique for the optimizer or the whole
+program is a *move*; a *setting* is a set of compatible moves.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from ullage.techniques.technique import Action, Place, Semantics, Technique, Val
 
 Actions = tuple[Action, ...]
 
-# Two techniques on the same module that do more than either: of what is computed again only the
-# inputs are kept, and these are in the host's memory.
+# Two techniques that help each other on one module: checkpointing keeps only the inputs, and these
+# are offloaded to the host.
 _PAIRS = (("checkpoint", "offload_activations"),)
-# What goes with a way to share a training among ranks, and with that alone.
+# Techniques that only go with a certain way to share a training among ranks.
 _LAYOUTS = (("data_parallel", "zero_optimizer"),)
 _ORDER = tuple(Semantics)
 
 
 def treatments(allowed: Semantics, paths: Sequence[str]) -> Iterator[Actions]:
     """Each treatment, applied to all of these modules."""
-    usable = [one for one in _usable(allowed) if one.place is Place.MODULES]
+    usable = [technique for technique in _usable(allowed) if technique.place is Place.MODULES]
     for technique in usable:
         for way in _ways(technique):
             yield (Action(technique.name, tuple(paths), way),)
-    names = {one.name for one in usable}
+    names = {technique.name for technique in usable}
     for pair in _PAIRS:
         if names.issuperset(pair):
             yield tuple(Action(name, tuple(paths)) for name in pair)
@@ -44,18 +44,18 @@ def moves(allowed: Semantics) -> Iterator[Actions]:
 
 
 def variables(allowed: Semantics) -> Iterator[Mapping[str, str]]:
-    """What those moves set in the environment of a program that have to before it starts."""
+    """The environment variables that moves need before a program starts."""
     for (action,) in moves(allowed):
-        told = TECHNIQUES[action.technique].variables
-        if told is not None:
-            yield told(action)
+        make_variables = TECHNIQUES[action.technique].variables
+        if make_variables is not None:
+            yield make_variables(action)
 
 
 def settings(chosen: Sequence[Action]) -> Iterator[Actions]:
-    """All sets of these moves that go together; the empty one first."""
+    """All sets of compatible moves; the empty one first."""
     actionses: list[Actions] = [()]
-    for name in dict.fromkeys(one.technique for one in chosen):
-        ways = [one for one in chosen if one.technique == name]
+    for name in dict.fromkeys(action.technique for action in chosen):
+        ways = [action for action in chosen if action.technique == name]
         more = [(*some, way) for some in actionses for way in ways]
         actionses += [some for some in more if go_together(some)]
     yield from actionses
@@ -63,7 +63,7 @@ def settings(chosen: Sequence[Action]) -> Iterator[Actions]:
 
 def go_together(some: Sequence[Action]) -> bool:
     """Whether moves can be in one plan."""
-    names = [one.technique for one in some]
+    names = [action.technique for action in some]
     excluded = {other for name in names for other in TECHNIQUES[name].excludes}
     return len(set(names)) == len(names) and not excluded.intersection(names)
 
@@ -75,14 +75,18 @@ def are_exclusive(action: Action, other: Action) -> bool:
 
 
 def layouts(paths: Sequence[str]) -> Iterator[Actions]:
-    """Each way to share a training among ranks; modules that are shared one by one are these."""
+    """Each way to share a training among ranks.
+
+    Args:
+        paths: the modules that are sharded one by one.
+    """
     for technique in TECHNIQUES.values():
-        # A step of what splits one batch among ranks is one batch, and no shorter for it.
+        # Techniques that split one batch among ranks are left out: their step does one batch only.
         has_own_batches = technique.semantics is Semantics.TRAINING
         if technique.place is Place.RANKS and has_own_batches:
-            named = tuple(paths) if technique.names_modules else ()
+            modules = tuple(paths) if technique.names_modules else ()
             for way in _ways(technique):
-                yield (Action(technique.name, named, way),)
+                yield (Action(technique.name, modules, way),)
     for pair in _LAYOUTS:
         yield tuple(Action(name) for name in pair)
 
@@ -96,8 +100,8 @@ def _usable(allowed: Semantics) -> Iterator[Technique]:
 
 
 def _ways(technique: Technique) -> Iterator[Mapping[str, Value]]:
-    """The settings that are worth trying; those that a technique cannot do without are missing from
-    its defaults.
+    """The settings of a technique that are worth a run. Its defaults are left out where they lack a
+    setting that the technique requires.
     """
     for way in ({}, *technique.variants):
         try:

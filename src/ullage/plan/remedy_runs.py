@@ -122,7 +122,7 @@ def _failure_of(result: RunReport, job: Job) -> _Failure | None:
     )
 
 
-def _run_whole(failure: _Failure, kept: Path) -> SnapshotReport | None:
+def _run_whole(failure: _Failure, path: Path) -> SnapshotReport | None:
     """The program where memory is without end; None where it does not come to an end there."""
     from ullage.explain.snapshot import explain_snapshot
     from ullage.explain.verdict import Verdict
@@ -134,7 +134,7 @@ def _run_whole(failure: _Failure, kept: Path) -> SnapshotReport | None:
         environment = make_environment(run_dir, job.device, job.build, job.options)
         with start(job.program, environment, output=run_dir / OUTPUT) as child:
             ended = child.wait(lambda: child.stop() if failure.is_late else None)
-            result = explain_job(job, run_dir, child.pid, ended, kept)
+            result = explain_job(job, run_dir, child.pid, ended, path)
     snapshot = result.processes[0].snapshot if result.processes else None
     if result.verdict is not Verdict.FITS or snapshot is None:
         return None
@@ -157,15 +157,15 @@ def _replayed(failure: _Failure, whole: SnapshotReport) -> tuple[Finding, ...]:
     from ullage.whatif.remedies import replay_trials
 
     causes = tuple(finding for finding in failure.process.findings if finding.is_fatal)
-    found = derive_whole(whole, find_findings(whole), failure.limit_bytes)
+    findings = derive_whole(whole, find_findings(whole), failure.limit_bytes)
     python = failure.job.program.python
     try:
         if any(cause.relief is not None for cause in causes):
             causes = replay_trials(failure.report, causes, python=python)
-        found = replay_trials(whole, found, python=python, limit_bytes=failure.limit_bytes)
+        findings = replay_trials(whole, findings, python=python, limit_bytes=failure.limit_bytes)
     except (EnvironmentProblem, SpecError):  # what is derived is not to be lost for it
-        return (*causes, *found)
-    return (*causes, *found)
+        return (*causes, *findings)
+    return (*causes, *findings)
 
 
 def _run_each(

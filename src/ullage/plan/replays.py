@@ -1,4 +1,4 @@
-"""Plans replayed with real numbers, before anybody is handed one: what training becomes under each.
+"""Replays plans with real numbers, before a user gets one: whether training stays the same.
 
 replays = Replays(run, measurements)
 replays.of(actions).is_same
@@ -18,8 +18,8 @@ class Replays:
     """The replays of a search; each is made once.
 
     Attributes:
-        different: what is in no plan any more, as it trains otherwise: techniques that were found
-            out together, whichever modules they are on, and how.
+        different: sets of techniques, on any modules, that change the training, and how. No plan
+            contains them any more.
     """
 
     def __init__(self, run: Runner, known: Measurements) -> None:
@@ -29,7 +29,7 @@ class Replays:
         self.different: dict[Key, str] = {}
 
     def of(self, actions: Actions) -> Replayed:
-        """What came of the replay of a plan."""
+        """The outcome of the replay of a plan."""
         key = key_of(actions)
         if key not in self._found:
             self._found[key] = self._replay(actions)
@@ -40,12 +40,12 @@ class Replays:
         return key_of(actions) in self._found
 
     def difference(self, actions: Actions) -> str:
-        """How a plan is known to train otherwise; empty: it is not."""
+        """How a plan is known to change the training; empty: it is not known to."""
         own = set(_kinds(actions))
         return next((why for kinds, why in self.different.items() if own.issuperset(kinds)), "")
 
     def note_different(self, actions: Actions) -> Actions:
-        """Finds as few actions of a plan that differs as differ by themselves, and notes these."""
+        """Finds a smallest part of a plan that changes the training, and excludes it."""
         why = self.of(actions).difference
         for action in actions if len(actions) > 1 else ():
             alone = self.of((action,))
@@ -65,5 +65,5 @@ class Replays:
 
 
 def _kinds(actions: Actions) -> Key:
-    """What is done, whichever modules it is done to."""
+    """The key of actions without their modules."""
     return key_of([replace(action, modules=()) for action in actions])

@@ -1,4 +1,4 @@
-"""The runs of a search: from what it wants to know to jobs, and their reports."""
+"""The runs of a search: turns requests into jobs, and returns their reports."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ullage.plan.costs.measure import Runner, RunRequest
     from ullage.runs.ray_trials import RayTrials
 
-# The steps that a run is cut off after: the first has no optimizer states yet, the third is as all
-# that follow.
+# The steps of each run: the first has no optimizer states yet, the third is like all that follow.
 STEPS = 3
 
 
@@ -29,28 +28,33 @@ def make_search_job(
     python: str | os.PathLike[str] | None,
     **options: Unpack[ProgramOptions],
 ) -> Job:
-    """The runs that a search makes plans from: cut off after `STEPS`, where memory is without end.
+    """The job that a search makes plans for: it stops after `STEPS`, with unlimited memory.
 
     Raises:
-        SpecError: an option or the program is not possible.
+        SpecError: an option or the program is invalid.
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
     """
     if options.get("plan") is not None:
-        raise SpecError("a search makes a plan; leave the other plan out")
-    told = {"steps": STEPS, **{key: value for key, value in options.items() if value is not None}}
+        raise SpecError("a search makes its own plan; leave --plan out")
+    settings = {
+        "steps": STEPS,
+        **{key: value for key, value in options.items() if value is not None},
+    }
     return make_job(
         program,
         device=replace(device, is_unlimited=True),
         python=python,
-        options=make_options(**told),  # type: ignore[arg-type]
+        options=make_options(**settings),  # type: ignore[arg-type]
     )
 
 
 def make_trials(
     job: Job, ray: str | None, on_progress: Callable[[str], None] | None, semantics: Semantics
 ) -> Trials | RayTrials:
-    """What makes the runs of a search, of techniques that may change so much: this machine, or a
-    Ray cluster.
+    """Makes the runs of a search, on this machine or on a Ray cluster.
+
+    Args:
+        semantics: what the techniques of the search may change.
     """
     if ray is None:
         from ullage.plan.menu import variables
@@ -62,27 +66,27 @@ def make_trials(
 
 
 def make_runner(trials: Trials | RayTrials, job: Job) -> Runner:
-    """Runs plans, each on its GPU or where memory is without end, with the work or without."""
+    """A function that runs plans, each on its GPU or with unlimited memory."""
 
-    def device_of(one: RunRequest) -> PhantomDevice:
-        return job.device if one.gpu is None else PhantomDevice(one.gpu, is_unlimited=False)
+    def device_of(request: RunRequest) -> PhantomDevice:
+        return job.device if request.gpu is None else PhantomDevice(request.gpu, is_unlimited=False)
 
     def run(requests: Sequence[RunRequest]) -> list[RunReport]:
         jobs = [
             replace(
                 job,
-                device=device_of(one),
+                device=device_of(request),
                 options=replace(
                     job.options,
-                    plan=one.plan,
-                    describes=one.describes,
-                    has_work=one.has_work,
-                    replays=one.replays,
+                    plan=request.plan,
+                    describes=request.describes,
+                    has_work=request.has_work,
+                    replays=request.replays,
                 ),
             )
-            for one in requests
+            for request in requests
         ]
-        is_fresh = any(one.is_fresh for one in requests)
+        is_fresh = any(request.is_fresh for request in requests)
         return trials.run(jobs, is_fresh=is_fresh)
 
     return run

@@ -1,6 +1,6 @@
-"""The search: measures a program once, and finds for any budget the fastest plan that fits it.
+"""The search: measures a program once, then finds the fastest plan that fits a memory budget.
 
-It starts no process itself: a `Runner` does, and gives back what each run said.
+It starts no process itself: a `Runner` does, and returns the report of each run.
 
     search = Search(run, gpu, Semantics.SAME)
     search.fastest(budget_bytes).best, search.leanest(budget_bytes).best
@@ -40,23 +40,23 @@ from ullage.techniques.replaying.outcome import Replayed
 from ullage.techniques.technique import Semantics
 
 _AT_ONCE = 2
-# A search does not go on for ever where what is seen is far from what was expected.
+# Ends a search in which runs take much more memory than the model expects.
 _MAX_ROUNDS = 24
-# Plans that are run though they are expected not to fit, where none that is faster is left.
+# Plans that are run though the model expects no fit, once no faster plan is left.
 _RIVALS = 8
-# Of the time for a search, what may be spent on techniques by themselves.
+# The share of the time limit for the runs of single techniques.
 _SHARE_OF_MEASURING = 0.5
 
 
 class Search:
-    """What is known of one program on one GPU; every run is made once.
+    """The search for one program on one GPU; it makes each run once.
 
     Args:
         run: makes runs.
         gpu: the device.
         allowed: what techniques may change.
-        under: a plan that all runs are under; see `Measurements`.
-        is_late: whether the time for the search is over; given 0.5, whether half of it is.
+        under: a plan that is part of all runs; see `Measurements`.
+        is_late: whether this share of the time limit has passed.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Search:
         self._is_begun = False
 
     def begin(self) -> None:
-        """Makes the runs that come before any plan's; a second call makes none."""
+        """Measures the program and the single techniques; a second call does nothing."""
         if self._is_begun:
             return
         self._base = self._known.measure_program()
@@ -94,21 +94,22 @@ class Search:
         self._is_begun = True
 
     def fastest(self, budget_bytes: int) -> FitReport:
-        """The first rung of the ladder that is seen to fit."""
+        """The fastest rung of the ladder whose run fits."""
         self.begin()
         if self._ladder is None or self._base is None:
             return self._failed(budget_bytes)
-        # Where the allocator has to give back its cache to go on, steps take longer than is told.
-        found = self._first(self._ladder, budget_bytes, most_retries=0)
-        if found is None:
-            found = self._first(self._ladder, budget_bytes, most_retries=None)
-        if found is None and self._is_late(1.0):
+        # Rungs without retries first: a retry makes a step slower than the model says.
+        rung = self._first(self._ladder, budget_bytes, most_retries=0)
+        if rung is None:
+            rung = self._first(self._ladder, budget_bytes, most_retries=None)
+        if rung is None and self._is_late(1.0):
             return self._late(budget_bytes)
-        return self._told(self._ladder, self._base, found, budget_bytes)
+        return self._told(self._ladder, self._base, rung, budget_bytes)
 
     def _first(self, ladder: Ladder, budget_bytes: int, *, most_retries: int | None) -> Rung | None:
-        """The fastest rung that is seen to fit, with so many retries of the allocator at most; seen
-        in a run from the program's first line too, and trained alike when it was replayed.
+        """The fastest rung whose run fits with at most this many retries of the allocator.
+
+        It also fits in a run from the program's first line, and its replay trains the same.
         """
         left = _MAX_ROUNDS
         while True:
@@ -120,11 +121,11 @@ class Search:
     def _first_seen(
         self, ladder: Ladder, budget_bytes: int, most_retries: int | None, num_rounds: int
     ) -> tuple[Rung | None, int]:
-        """That rung before it is replayed, after so many rounds at most; and the rounds left."""
+        """That rung before its replay, and how many of the rounds are left."""
         fits = {
-            rung.place: seen.fits and is_smooth(seen, most_retries)
+            rung.place: observation.fits and is_smooth(observation, most_retries)
             for rung in self._tried.values()
-            if (seen := self._seen(ladder.actions(rung), budget_bytes)) is not None
+            if (observation := self._seen(ladder.actions(rung), budget_bytes)) is not None
         }
         room, rivals_left = budget_bytes - self._outside_bytes, _RIVALS
         while num_rounds and not self._is_late(1.0):
@@ -138,18 +139,17 @@ class Search:
             if not rungs:
                 break
             plans = [ladder.actions(rung) for rung in rungs]
-            for rung, actions, seen in zip(
-                rungs, plans, self._see(plans, budget_bytes), strict=True
-            ):
-                fits[rung.place] = seen.fits and is_smooth(seen, most_retries)
+            observations = self._see(plans, budget_bytes)
+            for rung, actions, observation in zip(rungs, plans, observations, strict=True):
+                fits[rung.place] = observation.fits and is_smooth(observation, most_retries)
                 self._tried[rung.place] = rung
                 self._learn(ladder, rung, actions)
         fitting = sorted(self._tried[place] for place, is_fitting in fits.items() if is_fitting)
-        whole = (one for one in fitting if self._confirm(ladder.actions(one), budget_bytes))
+        whole = (rung for rung in fitting if self._confirm(ladder.actions(rung), budget_bytes))
         return next(whole, None), num_rounds
 
     def leanest(self, budget_bytes: int) -> FitReport:
-        """That of the last rungs which is seen to take the least memory."""
+        """The one of the last rungs whose run takes the least memory."""
         self.begin()
         ladder = self._ladder
         if ladder is None or self._base is None:
@@ -157,71 +157,72 @@ class Search:
         while True:
             rungs = ladder.rungs[-2 * _AT_ONCE :]
             self._tried |= {rung.place: rung for rung in rungs}
-            seen = self._see([ladder.actions(rung) for rung in rungs], budget_bytes)
-            used = {rung: one.used_bytes for rung, one in zip(rungs, seen, strict=True) if one.fits}
+            observations = self._see([ladder.actions(rung) for rung in rungs], budget_bytes)
+            used = {
+                rung: observation.used_bytes
+                for rung, observation in zip(rungs, observations, strict=True)
+                if observation.fits
+            }
             least = min(used, key=used.__getitem__, default=None)
             actions = () if least is None else ladder.actions(least)
             if self._is_alike(ladder, actions):
                 return self._told(ladder, self._base, least, budget_bytes)
 
     def _is_alike(self, ladder: Ladder, actions: Actions) -> bool:
-        """Whether a plan trains alike when it is replayed; what differs is left out from now on."""
+        """Whether the replay of a plan trains the same; excludes a plan that does not."""
         if not actions or self._replays.of(actions).is_same:
             return True
         fewest = self._replays.note_different(actions)
         self._known.left_out[name_plan(fewest, ())] = self._replays.difference(fewest)
-        ladder.leave_out(key_of([replace(one, modules=()) for one in fewest]))
+        ladder.leave_out(key_of([replace(action, modules=()) for action in fewest]))
         return False
 
     def smallest_gpu(self, catalogued: Sequence[Gpu]) -> Smallest | None:
-        """The smallest GPU on which one of the plans that take the least memory is seen to fit."""
+        """The smallest GPU on which one of the leanest plans fits."""
         self.begin()
         if self._ladder is None:
             return None
         lean = [self._ladder.actions(rung) for rung in reversed(self._ladder.rungs[-_AT_ONCE:])]
-        plans = {name_plan(one, self._known.blocks): self._known.plan_to_run(one) for one in lean}
+        known = self._known
+        plans = {name_plan(actions, known.blocks): known.plan_to_run(actions) for actions in lean}
         return find_smallest(self._run, plans, catalogued)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The modules that are treated one by one."""
+        """The modules that get treatments one by one."""
         self.begin()
         return self._known.blocks
 
     @property
     def treatments(self) -> tuple[Actions, ...]:
-        """What can be done with blocks, each as it was done to all of them."""
+        """The techniques for blocks, each applied to all of them."""
         self.begin()
         return tuple(treatment.actions for treatment in self._known.treatments)
 
     @property
     def moves(self) -> tuple[Actions, ...]:
-        """What can be done with the optimizer or the whole program, each by itself."""
+        """The techniques for the optimizer or the whole program, one by one."""
         self.begin()
         return tuple(move.actions for move in self._known.moves)
 
     def look_at(self, plans: Sequence[Actions]) -> list[Candidate]:
-        """Any plans of these treatments and moves, each run on the device."""
+        """Runs plans of these treatments and moves on the device."""
         self.begin()
         self._see(plans, self._gpu.total_bytes)
         return [self.foresee(plan) for plan in plans]
 
     def foresee(self, actions: Actions) -> Candidate:
-        """Any plan of these treatments and moves by the model, and as it was seen if it was run."""
+        """A plan of these treatments and moves: what the model predicts, and its run if any."""
         if self._ladder is None or self._base is None:
             raise RuntimeError("the program did not run")
-        told = self._ladder.foresee(actions)
-        seen = self._seen(actions, self._gpu.total_bytes)
-        used = told.reserved_bytes + self._outside_bytes
-        name = name_plan(actions, self._known.blocks)
-        return Candidate(
-            name, actions, told.step_s, told.peak_bytes, used if seen is None else seen.used_bytes,
-            seen,
-        )  # fmt: skip
+        expected = self._ladder.foresee(actions)
+        used = expected.reserved_bytes + self._outside_bytes
+        figures = expected.step_s, expected.peak_bytes, used
+        return self._make_candidate(actions, figures, self._gpu.total_bytes)
 
     def bound_s(self, best: Candidate, budget_bytes: int) -> float:
-        """By the model, no mixture that is expected to fit a budget takes a step of less; no more
-        than what `best` takes.
+        """A lower bound, by the model, of the step time of all mixtures that fit a budget; at most
+        the step time of `best`.
         """
         if self._ladder is None or self._base is None:
             raise RuntimeError("the program did not run")
@@ -229,7 +230,7 @@ class Search:
         return self._ladder.bound_s(Rung(best.step_s - self._ladder.step_s, room, 0, 0, 0))
 
     def _learn(self, ladder: Ladder, rung: Rung, actions: Actions) -> None:
-        """Has the ladder expect of a rung what was seen of it, once."""
+        """Updates the ladder with the run of a rung, once."""
         key = key_of(actions)
         if key in self._learned:
             return
@@ -242,10 +243,10 @@ class Search:
         elif report.verdict is Verdict.FAILED:
             fewest = self._fewest_refused(actions)
             self._known.left_out[name_plan(fewest, ())] = report.reason
-            ladder.leave_out(key_of([replace(one, modules=()) for one in fewest]))
+            ladder.leave_out(key_of([replace(action, modules=()) for action in fewest]))
 
     def _fewest_refused(self, actions: Actions) -> Actions:
-        """As few of the actions of a plan that is refused as are refused by themselves."""
+        """A smallest part of a refused plan that is refused by itself."""
         for action in actions:
             fewer = tuple(other for other in actions if other != action)
             if self._see([fewer], self._gpu.total_bytes)[0].is_refused:
@@ -256,35 +257,33 @@ class Search:
         """Whether a plan fits in a run from the program's first line in a process of its own."""
         key = key_of(actions)
         if key not in self._confirmed:
-            wanted = RunRequest(self._known.plan_to_run(actions), self._gpu, is_fresh=True)
-            (self._reports[key],) = self._run([wanted])
+            request = RunRequest(self._known.plan_to_run(actions), self._gpu, is_fresh=True)
+            (self._reports[key],) = self._run([request])
             self._confirmed.add(key)
         return judge(self._reports[key], budget_bytes).fits
 
     @property
     def _outside_bytes(self) -> int:
-        """What is used of the device beside what the allocator holds."""
+        """The memory of the device in use outside the allocator."""
         device = None if self._base is None else self._base.device
         return 0 if device is None else device.peak_used_bytes - device.totals.peak_reserved_bytes
 
     def _see(self, plans: Sequence[Actions], budget_bytes: int) -> list[Seen]:
-        """What plans take on the device."""
+        """Runs plans on the device, unless they ran before."""
         by_key = {key_of(plan): plan for plan in plans}
-        new = [one for key, one in by_key.items() if key not in self._reports]
-        requests = [RunRequest(self._known.plan_to_run(one), self._gpu) for one in new]
-        for one, report in zip(new, self._run(requests) if requests else [], strict=True):
-            self._reports[key_of(one)] = report
+        new = [plan for key, plan in by_key.items() if key not in self._reports]
+        requests = [RunRequest(self._known.plan_to_run(plan), self._gpu) for plan in new]
+        for actions, report in zip(new, self._run(requests) if requests else [], strict=True):
+            self._reports[key_of(actions)] = report
         return [judge(self._reports[key_of(plan)], budget_bytes) for plan in plans]
 
     def _told(
         self, ladder: Ladder, base: Measured, rung: Rung | None, budget_bytes: int
     ) -> FitReport:
         known = self._known
-        listed = [
-            self._alone(treatment, budget_bytes)
-            for treatment in (base, *known.treatments, *known.moves)
-        ]
-        listed += [self._candidate(ladder, one, budget_bytes) for one in self._tried.values()]
+        alone = (base, *known.treatments, *known.moves)
+        listed = [self._alone(treatment, budget_bytes) for treatment in alone]
+        listed += [self._candidate(ladder, rung, budget_bytes) for rung in self._tried.values()]
         best = None if rung is None else self._candidate(ladder, rung, budget_bytes)
         return replace(
             self._report(listed, best, budget_bytes),
@@ -300,8 +299,8 @@ class Search:
     def _report(
         self, listed: list[Candidate], best: Candidate | None, budget_bytes: int
     ) -> FitReport:
-        """The report of these plans, the program as it is first; the later of two alike counts."""
-        plans = {key_of(one.actions): one for one in listed}.values()
+        """The report of these plans, the unchanged program first; of two equal ones, the later."""
+        plans = {key_of(candidate.actions): candidate for candidate in listed}.values()
         return replace(
             self._failed(budget_bytes),
             as_it_is=listed[0],
@@ -320,47 +319,49 @@ class Search:
         """The report of a program that failed by itself."""
         known = self._known
         trains_none = "it trains no model that a plan could be made for"
-        found = failed(known.first, self._gpu, budget_bytes, trains_none)
-        return replace(found, blocks=known.blocks, left_out=known.left_out)
+        report = failed(known.first, self._gpu, budget_bytes, trains_none)
+        return replace(report, blocks=known.blocks, left_out=known.left_out)
 
     def _candidate(self, ladder: Ladder, rung: Rung, budget_bytes: int) -> Candidate:
-        actions = ladder.actions(rung)
-        seen = self._seen(actions, budget_bytes)
-        return Candidate(
-            name_plan(actions, self._known.blocks),
-            actions,
-            ladder.step_s + rung.time_s,
-            rung.peak_bytes,
-            rung.reserved_bytes + self._outside_bytes if seen is None else seen.used_bytes,
-            seen,
-        )
+        """A rung of the ladder."""
+        used = rung.reserved_bytes + self._outside_bytes
+        figures = ladder.step_s + rung.time_s, rung.peak_bytes, used
+        return self._make_candidate(ladder.actions(rung), figures, budget_bytes)
 
     def _alone(self, measured: Measured, budget_bytes: int) -> Candidate:
         """A technique by itself on all blocks, as it was measured."""
-        seen = self._seen(measured.actions, budget_bytes)
-        return Candidate(
-            name_plan(measured.actions, self._known.blocks),
-            measured.actions,
-            measured.seconds.step,
-            measured.profile.peak_bytes,
-            measured.device.peak_used_bytes if seen is None else seen.used_bytes,
-            seen,
-        )
+        used = measured.device.peak_used_bytes
+        figures = measured.seconds.step, measured.profile.peak_bytes, used
+        return self._make_candidate(measured.actions, figures, budget_bytes)
+
+    def _make_candidate(
+        self, actions: Actions, figures: tuple[float, int, int], budget_bytes: int
+    ) -> Candidate:
+        """A plan with its step_s, peak_bytes and used_bytes, the last as its run showed, if any."""
+        step_s, peak_bytes, used_bytes = figures
+        if (observation := self._seen(actions, budget_bytes)) is not None:
+            used_bytes = observation.used_bytes
+        name = name_plan(actions, self._known.blocks)
+        return Candidate(name, actions, step_s, peak_bytes, used_bytes, observation)
 
     def _seen(self, actions: Actions, budget_bytes: int) -> Seen | None:
         if (report := self._reports.get(key_of(actions))) is None:
             return None
-        seen, difference = judge(report, budget_bytes), self._replays.difference(actions)
-        return replace(seen, fits=False, reason=f"replayed, {difference}") if difference else seen
+        observation = judge(report, budget_bytes)
+        if difference := self._replays.difference(actions):
+            return replace(observation, fits=False, reason=f"replayed, {difference}")
+        return observation
 
     def _plan(self, best: Candidate | None, budget_bytes: int) -> Plan | None:
         if best is None or best.seen is None:
             return None
         if (plan := self._known.plan_to_run(best.actions)) is None:
             return None
-        told = foreseen(best.seen, best.step_s, self._gpu, budget_bytes)
+        prediction = foreseen(best.seen, best.step_s, self._gpu, budget_bytes)
         replayed = self._replayed(best)
-        return replace(plan, foreseen=replace(told, replayed=replayed.text if replayed else ""))
+        return replace(
+            plan, foreseen=replace(prediction, replayed=replayed.text if replayed else "")
+        )
 
     def _replayed(self, best: Candidate | None) -> Replayed | None:
         if best is None or not best.actions or not self._replays.is_made(best.actions):
@@ -368,8 +369,8 @@ class Search:
         return self._replays.of(best.actions)
 
     def _late(self, budget_bytes: int) -> FitReport:
-        """What was found where the time was over before a plan was looked for on the device: the
-        fastest technique by itself that trained alike when it was replayed.
+        """The answer where the time limit ended the search before any plan ran on the device: the
+        fastest single technique whose replay trains the same.
         """
         while True:
             report = self.so_far(budget_bytes) or self._failed(budget_bytes)
@@ -382,20 +383,16 @@ class Search:
         return replace(report, plan=plan, replayed=replayed, ended=LATE, exit_code=code)
 
     def so_far(self, budget_bytes: int) -> FitReport | None:
-        """What is known by now, of a search that was ended; no run is made. None: nothing is."""
+        """The answer of an interrupted search, without further runs; None: nothing is known."""
         base, known = self._base or self._known.base, self._known
         if base is None:
             return None
-        alone = [
-            self._alone(treatment, budget_bytes)
-            for treatment in (base, *known.treatments, *known.moves)
-        ]
-        ladder, rungs = self._ladder, self._tried.values()
-        tried = [
-            self._candidate(ladder, rung, budget_bytes) for rung in rungs if ladder is not None
-        ]
-        # What stayed within the budget where memory is without end does so on the device.
-        listed = [as_seen(one, budget_bytes) for one in alone] + tried
+        # What stays within the budget with unlimited memory does so on the device.
+        alone = (base, *known.treatments, *known.moves)
+        listed = [as_seen(self._alone(each, budget_bytes), budget_bytes) for each in alone]
+        if (ladder := self._ladder) is not None:
+            rungs = self._tried.values()
+            listed += [self._candidate(ladder, rung, budget_bytes) for rung in rungs]
         best = fastest_fitting([x for x in listed if not self._replays.difference(x.actions)])
         report = self._report(listed, best, budget_bytes)
         return replace(report, ended=INTERRUPTED, exit_code=ExitCode.INTERRUPTED)

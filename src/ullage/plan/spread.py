@@ -1,11 +1,10 @@
-"""The search for several GPUs: which way to share the training among their ranks, with what else
-done beside it.
+"""The search for several GPUs: how to share the training among their ranks, and which techniques to
+add.
 
-A program that knows nothing of other ranks is given each way in turn (techniques/data_parallel.py,
-zero_optimizer.py, shard.py), that with the shortest step first, and searched under it as on one
-GPU. A way whose step is longer than the best plan found, however much the other techniques have
-made steps shorter so far, is not searched. A program that shares its training out itself is
-searched as it is.
+A program for one GPU gets each way to share the training in turn (techniques/data_parallel.py,
+zero_optimizer.py, shard.py), the one with the shortest step first. Under each, the search is that
+for one GPU. It skips a way whose step is longer than that of the best plan so far, even with the
+time that other techniques have saved. A program that shares its training itself is not changed.
 
     spread = Spread(run, gpu, Semantics.SAME)
     spread.search(lambda search: search.fastest(budget_bytes)).best
@@ -33,7 +32,7 @@ Decide = Callable[[Search], FitReport]
 
 
 class _Way(NamedTuple):
-    """A way to share the training: what it does, as a plan, and how long a step takes by itself."""
+    """A way to share the training: its actions, its plan, and the time of a step with it alone."""
 
     actions: Actions
     plan: Plan | None
@@ -41,7 +40,7 @@ class _Way(NamedTuple):
 
 
 class Spread:
-    """What is known of one program on several GPUs of a kind; every run is made once.
+    """The search for one program on several equal GPUs; it makes each run once.
 
     Args:
         run: makes runs of one rank.
@@ -49,7 +48,7 @@ class Spread:
         allowed: what techniques may change of what each rank computes.
 
     Raises:
-        PlanError: no way to share the training goes with the program.
+        PlanError: the program allows no way to share the training.
     """
 
     def __init__(self, run: Runner, gpu: Gpu, allowed: Semantics) -> None:
@@ -61,25 +60,25 @@ class Spread:
         self._ways = self._measure()
 
     def search(self, decide: Decide, *, is_for_time: bool = True) -> FitReport:
-        """What was found under all ways.
+        """The best plan of all ways.
 
         Args:
-            decide: what a search is asked.
-            is_for_time: whether that is the shortest step; else all ways are searched.
+            decide: chooses the plan of one search.
+            is_for_time: whether it chooses the shortest step; else no way is skipped.
         """
-        found: dict[str, FitReport] = {}
+        reports: dict[str, FitReport] = {}
         gain_s, skipped = 0.0, dict[str, str]()
         for way in self._ways:
-            best = _best(found.values(), is_for_time=is_for_time)
+            best = _best(reports.values(), is_for_time=is_for_time)
             name = name_plan(way.actions, ())
             if is_for_time and best and best.best and way.step_s - gain_s >= best.best.step_s:
                 skipped[name] = "its step is longer than that of the plan found"
                 continue
-            report = found[name] = _under(way.actions, decide(self._of(way, name)))
+            report = reports[name] = _under(way.actions, decide(self._of(way, name)))
             if report.front:
                 gain_s = max(gain_s, report.as_it_is.step_s - report.front[0][0])
-        chosen = _best(found.values(), is_for_time=is_for_time) or next(iter(found.values()))
-        return self._joined(chosen, list(found.values()), skipped)
+        chosen = _best(reports.values(), is_for_time=is_for_time) or next(iter(reports.values()))
+        return self._joined(chosen, list(reports.values()), skipped)
 
     def _of(self, way: _Way, name: str) -> Search:
         if name not in self._searches:
@@ -87,8 +86,8 @@ class Spread:
         return self._searches[name]
 
     def _measure(self) -> list[_Way]:
-        """The ways that go with the program, that with the shortest step first; one that does
-        nothing where it shares its training out itself, or fails.
+        """The ways that the program allows, the one with the shortest step first; an empty way
+        where the program shares its training itself, or fails.
         """
         known = Measurements(self._run, self._gpu)
         base = known.measure_program()
@@ -116,13 +115,13 @@ class Spread:
     def _joined(
         self, chosen: FitReport, reports: Sequence[FitReport], skipped: Mapping[str, str]
     ) -> FitReport:
-        """One report: all of the way that was chosen, and the best of each other."""
+        """One report: all of the chosen way, and the best of each other."""
         others = [
-            one
+            candidate
             for report in reports
             if report is not chosen
-            for one in (report.as_it_is, report.best)
-            if one is not None
+            for candidate in (report.as_it_is, report.best)
+            if candidate is not None
         ]
         bounds = [report.bound_s for report in reports if report.best is not None]
         listed = {other.name: other for other in (*others, *chosen.candidates)}
@@ -130,8 +129,10 @@ class Spread:
         return replace(
             chosen,
             candidates=tuple(
-                _with_reason(one, chosen.best)
-                for one in sorted(listed.values(), key=lambda one: (one.step_s, one.name))
+                _with_reason(candidate, chosen.best)
+                for candidate in sorted(
+                    listed.values(), key=lambda candidate: (candidate.step_s, candidate.name)
+                )
             ),
             bound_s=min(bounds, default=0.0),
             left_out={**dict(left_out), **self._left_out, **skipped},
@@ -139,17 +140,22 @@ class Spread:
 
 
 def _remembering(run: Runner) -> Runner:
-    """Makes each run once."""
+    """A runner that makes each run once."""
     known: dict[tuple[object, ...], RunReport] = {}
 
-    def key(one: RunRequest) -> tuple[object, ...]:
-        plan = None if one.plan is None else one.plan.text()
-        return plan, None if one.gpu is None else one.gpu.slug, one.has_work, one.describes
+    def key(request: RunRequest) -> tuple[object, ...]:
+        plan = None if request.plan is None else request.plan.text()
+        return (
+            plan,
+            None if request.gpu is None else request.gpu.slug,
+            request.has_work,
+            request.describes,
+        )
 
     def run_new(requests: Sequence[RunRequest]) -> list[RunReport]:
-        new = {key(one): one for one in requests if key(one) not in known}
+        new = {key(request): request for request in requests if key(request) not in known}
         known.update(zip(new, run(list(new.values())) if new else [], strict=True))
-        return [known[key(one)] for one in requests]
+        return [known[key(request)] for request in requests]
 
     return run_new
 
@@ -159,15 +165,15 @@ def _groups(report: RunReport) -> list[tuple[int, ...]]:
 
 
 def _best(reports: Iterable[FitReport], *, is_for_time: bool) -> FitReport | None:
-    """The report with the best plan; None: there is no plan in any."""
-    found = [(report.best, report) for report in reports if report.best is not None]
+    """The report with the best plan; None: no report has one."""
+    pairs = [(report.best, report) for report in reports if report.best is not None]
     if is_for_time:
-        return min(found, key=lambda pair: pair[0].step_s, default=(None, None))[1]
-    return min(found, key=lambda pair: pair[0].used_bytes, default=(None, None))[1]
+        return min(pairs, key=lambda pair: pair[0].step_s, default=(None, None))[1]
+    return min(pairs, key=lambda pair: pair[0].used_bytes, default=(None, None))[1]
 
 
 def _under(actions: Actions, report: FitReport) -> FitReport:
-    """A report with what all of it was under."""
+    """A report whose plans contain the actions of the way."""
     if not actions:
         return report
 
@@ -184,7 +190,7 @@ def _under(actions: Actions, report: FitReport) -> FitReport:
 
 
 def _with_reason(candidate: Candidate, best: Candidate | None) -> Candidate:
-    """A candidate of another way with why it was not chosen."""
+    """A candidate of another way with the reason why it was not chosen."""
     if (
         best is None
         or candidate.why

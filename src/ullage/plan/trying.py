@@ -1,7 +1,7 @@
-"""Which rungs of a ladder to run next, until the fastest that fits is found.
+"""Which rungs of a ladder to run next, until the search has the fastest that fits.
 
 while rungs := next_rungs(ladder.rungs, tried, room_bytes, 2):
-    tried[rungs[0].place] = ...         # and the ladder learns what was seen
+    tried[rungs[0].place] = ...         # and the ladder learns from the run
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-# Rungs right before the first that fits which are tried as well, as are the last where none is
-# expected to fit: what is seen is not always in the order of what was expected.
+# How many of the last rungs are tried where the model expects none to fit: real memory does not
+# always fall in the order of the model.
 _BEYOND = 2
 
 
@@ -18,10 +18,10 @@ class Rung(NamedTuple):
     """A plan by the model.
 
     Attributes:
-        time_s: how much longer a step takes than as it is.
-        reserved_bytes: what the allocator is expected to hold.
-        peak_bytes: the most that is allocated.
-        setting: the number of the setting that it is under.
+        time_s: how much longer a step takes than in the unchanged program.
+        reserved_bytes: the expected peak of reserved memory.
+        peak_bytes: the expected peak of allocated memory.
+        setting: the number of its setting.
         choice: the number of the choice of treatments.
     """
 
@@ -33,20 +33,20 @@ class Rung(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int]:
-        """What tells it from other rungs, whatever is expected of it."""
+        """Its setting and choice: the identity of the rung."""
         return self.setting, self.choice
 
 
 def next_rungs(
     rungs: Sequence[Rung], tried: Mapping[tuple[int, int], bool], room_bytes: int, width: int
 ) -> list[Rung]:
-    """Up to `width` rungs to run together; none: nothing is expected to be faster.
+    """Up to `width` rungs to run together; none: the model expects no faster one to fit.
 
     Args:
         rungs: fastest first.
-        tried: whether those that were run fit, by their places.
-        room_bytes: what the allocator may hold.
-        width: how many are run at once.
+        tried: for each rung that ran, by its place, whether it fits.
+        room_bytes: the most that the allocator may reserve.
+        width: the number of runs at once.
     """
     fitting = [number for number, rung in enumerate(rungs) if tried.get(rung.place)]
     ahead = range(fitting[0] if fitting else len(rungs))
@@ -54,8 +54,11 @@ def next_rungs(
     expected = [number for number in new if rungs[number].reserved_bytes <= room_bytes]
     if expected:
         first = expected[0]
-        wanted = [first, *(one for one in (first - 1, first - 2, *expected[1:]) if one in new)]
+        numbers = [
+            first,
+            *(number for number in (first - 1, first - 2, *expected[1:]) if number in new),
+        ]
     else:
         nearest = list(reversed(ahead))[:_BEYOND]
-        wanted = [number for number in nearest if number in new]
-    return [rungs[number] for number in wanted[:width]]
+        numbers = [number for number in nearest if number in new]
+    return [rungs[number] for number in numbers[:width]]

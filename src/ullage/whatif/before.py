@@ -1,8 +1,8 @@
-"""What was allocated before a trace begins, as requests that lead to it.
+"""Requests that reproduce the memory which was allocated before a trace begins.
 
-To get a segment of a given size the whole of it is asked for and freed; then its pieces are asked
-for in the order of their addresses, holes included, each of which is cut from the rest of that
-segment because nothing else is free; when all segments stand, the holes are freed.
+One request for a whole segment, which is then freed, creates the segment. Requests for its pieces
+follow in the order of their addresses, with the holes: the allocator splits each from the rest of
+that segment, since no other memory is free. At the end the holes are freed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ullage.trace.replay import Replay
 from ullage.trace.snapshot import Int64Array, SegmentTable, Snapshot
 from ullage.units import MIB
 
-# The allocator's: what is larger comes from the large pool; the segments of the small one.
+# Constants of the allocator: the largest block of the small pool, and the size of its segments.
 _SMALL_BYTES = MIB
 _SMALL_SEGMENT_BYTES = 2 * MIB
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Operations that come before a trace's own, and the blocks that only they need."""
+    """Operations before those of a trace, and the blocks that only they need."""
 
     sizes: Int64Array
     streams: Int64Array

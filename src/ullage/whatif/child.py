@@ -1,4 +1,5 @@
-"""The child process that replays requests through torch's own allocator (replayer.py).
+"""The child process that replays requests through torch's own allocator
+(programs/allocator_replay.py).
 
 with replaying(requests, orders, interpreter, directory) as finish:
     ...                     # meanwhile
@@ -42,7 +43,8 @@ class Where:
 def replaying(
     requests: Requests, orders: Sequence[Mapping[str, Any]], where: Where, directory: Path
 ) -> Iterator[Callable[[], Answers]]:
-    """Starts the replays that are ordered; see replayer.py. What is yielded waits for them.
+    """Starts the replays that are ordered; see programs/allocator_replay.py. The function
+    that it yields waits for them.
 
     Raises:
         EnvironmentProblem: when waited for: the child failed, or the first order has no answer.
@@ -67,8 +69,8 @@ def _finish(child: Child, python: str, *, results: Path, output: Path) -> Answer
     lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
     answers = {answer.pop("number"): answer for answer in map(json.loads, lines)}
     if ended.exit_code or 0 not in answers:
-        said = output.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
+        tail = output.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
         raise EnvironmentProblem(
-            f"the replay ended with {ended.exit_code} in {python!r}: {said or 'without a word'}"
+            f"the replay ended with {ended.exit_code} in {python!r}: {tail or 'without a word'}"
         )
     return answers

@@ -66,9 +66,11 @@ def _let_go(blocks: Lives, events: EventTable) -> Int64Array:
     order = numbers[np.argsort(events.address[numbers], kind="stable")]
     address, is_alloc = events.address[order], events.action[order] == Action.ALLOC
     is_pair = is_alloc[:-1] & ~is_alloc[1:] & (address[1:] == address[:-1])
-    asked = np.full(len(events) + 1, len(events) + 1)
-    asked[order[:-1][is_pair]] = order[1:][is_pair]
-    return np.minimum(blocks.death, np.where(blocks.birth < 0, blocks.death, asked[blocks.birth]))
+    requested_at = np.full(len(events) + 1, len(events) + 1)
+    requested_at[order[:-1][is_pair]] = order[1:][is_pair]
+    return np.minimum(
+        blocks.death, np.where(blocks.birth < 0, blocks.death, requested_at[blocks.birth])
+    )
 
 
 def _replay_both(

@@ -1,7 +1,7 @@
-"""Replays a snapshot's requests under every setting, and puts the answers together.
+"""Replays a snapshot's requests under every setting, and reports the outcomes.
 
-One child process imports torch and forks for each setting (replayer.py); the best packing is looked
-for here meanwhile.
+One child process imports torch and forks for each setting (programs/allocator_replay.py). Meanwhile
+this process searches for the best packing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAX_GPUS = 4
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One device of a snapshot, and what is known of its recording."""
+    """One device of a snapshot, and how it was recorded."""
 
     snapshot: Snapshot
     device: int
@@ -148,7 +148,7 @@ class _Planned:
     is_size: bool = False
 
     def order(self, number: int) -> dict[str, Any]:
-        """What replayer.py is told."""
+        """The order for programs/allocator_replay.py."""
         return {
             "number": number,
             "settings": self.setting.text,
@@ -213,7 +213,7 @@ def _report(
         (planned, _tried(trace, planned.setting, answer, conflicts))
         for planned, answer in answers[1:]
     ]
-    compared = tuple(one for planned, one in tried if not planned.is_size)
+    compared = tuple(trial for planned, trial in tried if not planned.is_size)
     return WhatIfReport(
         device=trace.device,
         num_requests=len(trace.replay.blocks),
@@ -227,8 +227,8 @@ def _report(
         packing=packing,
         tried=compared,
         on_gpus=tuple(
-            OnGpu(planned.device.gpu.slug, planned.device.gpu.total_bytes, one)
-            for planned, one in tried
+            OnGpu(planned.device.gpu.slug, planned.device.gpu.total_bytes, trial)
+            for planned, trial in tried
             if planned.is_size
         ),
         contradictions=trace.replay.contradictions,
@@ -290,24 +290,24 @@ def _check(trace: Trace, answer: Mapping[str, Any]) -> Check:
 
 
 def _reasons(trace: Trace) -> list[str]:
-    """Why a replay may come to something else."""
-    found = []
+    """Why a replay may differ from the real run."""
+    notes = []
     if not trace.is_whole:
-        found.append(
+        notes.append(
             "the trace begins in the middle: of what was there before it only the blocks and "
             "segments are known, not the order in which they came"
         )
         lost = int((~trace.replay.blocks.is_exact & (trace.replay.blocks.birth == -1)).sum())
         if lost:
-            found.append(f"the exact sizes of {lost} blocks from before it are not in the file")
+            notes.append(f"the exact sizes of {lost} blocks from before it are not in the file")
     if not trace.snapshot.settings:
-        found.append("the file does not say what the allocator was set to")
+        notes.append("the file does not say what the allocator was set to")
     if trace.requests.num_retries:
-        found.append("memory was short when it was recorded, and the allocator gave its cache back")
+        notes.append("memory was short when it was recorded, and the allocator gave its cache back")
     if trace.replay.contradictions:
-        found.append(f"the file contradicts itself: {trace.replay.contradictions[0]}")
-    found.append("another version of torch may have other rules than the one that recorded it")
-    return found
+        notes.append(f"the file contradicts itself: {trace.replay.contradictions[0]}")
+    notes.append("another version of torch may have other rules than the one that recorded it")
+    return notes
 
 
 def _notes(trace: Trace, tried: Sequence[Tried]) -> list[str]:
@@ -323,6 +323,6 @@ def _notes(trace: Trace, tried: Sequence[Tried]) -> list[str]:
             f"{trace.requests.num_failed} requests failed when it was recorded; here they are made "
             "again, and freed at once where they are met"
         )
-    if any("expandable_segments:True" in one.setting.text for one in tried[1:]):
+    if any("expandable_segments:True" in trial.setting.text for trial in tried[1:]):
         notes.append(UNSEEN)
     return notes

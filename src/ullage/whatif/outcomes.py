@@ -165,7 +165,11 @@ class WhatIfReport:
 
     def _fitting(self) -> list[Tried]:
         """The settings that may be used, and under which nothing fails."""
-        return [one for one in self.tried if one.outcome and one.outcome.fits and not one.conflicts]
+        return [
+            trial
+            for trial in self.tried
+            if trial.outcome and trial.outcome.fits and not trial.conflicts
+        ]
 
     @property
     def recommended(self) -> Tried | None:
@@ -178,8 +182,8 @@ class WhatIfReport:
         fitting = self._fitting()
         if not fitting or self.contradictions:
             return None
-        least = min(_reserved(one) for one in fitting)
-        first = next(one for one in fitting if _reserved(one) <= least * (1 + MIN_GAIN_FRAC))
+        least = min(_reserved(trial) for trial in fitting)
+        first = next(trial for trial in fitting if _reserved(trial) <= least * (1 + MIN_GAIN_FRAC))
         if first is self.baseline:
             return None
         before = self.baseline.outcome

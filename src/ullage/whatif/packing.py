@@ -1,8 +1,8 @@
-"""How little memory the blocks of a trace could do with, if they could lie anywhere.
+"""The least memory that the blocks of a trace need, if they could have any addresses.
 
-Two figures that no allocator's settings can promise, to measure the settings by: the lower bound,
-which is what is live at once, and the best packing found, in which every block has an address that
-never changes and none overlaps another. Finding the very best is NP-hard (dynamic storage
+Two figures to compare the settings of the allocator with: the lower bound, which is the peak of
+live memory, and the best packing found, in which every block has a fixed address and live blocks
+never overlap. No setting guarantees either. The optimal packing is NP-hard (dynamic storage
 allocation, Garey and Johnson 1979, SR2); these are heuristics:
 
     best fit          in the order of the events, the smallest hole that is large enough
@@ -62,11 +62,11 @@ def find_packing(spans: Spans) -> Packing:
     least = lower_bound(spans)
     best = _measure(spans, place_in_order(spans, is_first_fit=False), "best fit")
     if best.size_bytes > least and len(spans) <= _MAX_FIRST_FIT:
-        found = _measure(spans, place_in_order(spans, is_first_fit=True), "first fit")
-        best = min(best, found, key=_size)
+        layout = _measure(spans, place_in_order(spans, is_first_fit=True), "first fit")
+        best = min(best, layout, key=_size)
     if best.size_bytes > least and len(spans) <= _MAX_LARGEST_FIRST:
-        found = _measure(spans, place_largest_first(spans), "largest first")
-        best = min(best, found, key=_size)
+        layout = _measure(spans, place_largest_first(spans), "largest first")
+        best = min(best, layout, key=_size)
     return best
 
 
@@ -109,15 +109,15 @@ class _Holes:
 
     def take(self, size: int) -> int:
         """The begin of a range of that size, which is in use from now on."""
-        found = self._find(size)
-        if found is None:
+        hole = self._find(size)
+        if hole is None:
             # What is free at the very top becomes part of it.
             begin = self._begin_of.get(self._top_bytes, self._top_bytes)
             if begin < self._top_bytes:
                 self._remove(begin)
             self._top_bytes = begin + size
             return begin
-        begin, length = found
+        begin, length = hole
         self._remove(begin)
         if length > size:
             self._add(begin + size, length - size)

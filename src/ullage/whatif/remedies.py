@@ -145,8 +145,8 @@ def _replay(
         for order in orders:
             directory = stack.enter_context(run_directory())
             requests = find_requests(trace.snapshot, order.lives, trace.device)
-            told = _told(order, where.device)
-            finish = stack.enter_context(replaying(requests, [told], where, directory))
+            timing = _told(order, where.device)
+            finish = stack.enter_context(replaying(requests, [timing], where, directory))
             waiting.append((order.number, replace(trace, requests=requests), finish))
         for number, edited, finish in waiting:
             try:
@@ -182,22 +182,22 @@ def _judge(
     """What a replay says of a finding."""
     peak = outcome.peak_allocated_bytes
     reserved = format_bytes(outcome.peak_reserved_bytes)
-    said = f"replayed through PyTorch's allocator, which then reserves up to {reserved}"
+    reason = f"replayed through PyTorch's allocator, which then reserves up to {reserved}"
     if not outcome.fits:
         return Trial(MakesItFit.NO, "replayed through PyTorch's allocator: out of memory", peak)
     relief = finding.relief
     if is_whole:
         steps = device.course.num_steps
-        seen = f"{steps} step{'s' * (steps != 1)}" if steps else "the whole program"
-        return Trial(MakesItFit.YES, f"{seen}, recorded without a limit, {said}", peak)
+        extent = f"{steps} step{'s' * (steps != 1)}" if steps else "the whole program"
+        return Trial(MakesItFit.YES, f"{extent}, recorded without a limit, {reason}", peak)
     if not trace.is_whole:
-        return Trial(MakesItFit.NOT_TRIED, f"{said}: room, but the trace begins late", peak)
+        return Trial(MakesItFit.NOT_TRIED, f"{reason}: room, but the trace begins late", peak)
     if shows_whole_steps(relief, device):
         steps = device.course.num_steps
         return Trial(
-            MakesItFit.YES, f"{said}; the {steps} steps before show what the next one needs", peak
+            MakesItFit.YES, f"{reason}; the {steps} steps before show what the next one needs", peak
         )
-    return Trial(MakesItFit.NOT_TRIED, f"{said}: room for the request that failed{_CUT}", peak)
+    return Trial(MakesItFit.NOT_TRIED, f"{reason}: room for the request that failed{_CUT}", peak)
 
 
 __all__ = ["edit_lives", "replay_trials"]

@@ -31,7 +31,7 @@ _COMES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM)
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """A sequence of requests; see replayer.py for the operations.
+    """A sequence of requests; see programs/allocator_replay.py for the operations.
 
     Attributes:
         sizes: bytes that are asked for each block.
@@ -57,7 +57,7 @@ class Requests:
     at_once: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def write(self, path: Path) -> None:
-        """Writes the file that replayer.py reads."""
+        """Writes the file that programs/allocator_replay.py reads."""
         columns = {
             name: np.ascontiguousarray(getattr(self, name), np.int64)
             for name in ("sizes", "streams", "ops", "as_it_lay", "packed", "at_once")
@@ -124,9 +124,13 @@ def _find_emptied(snapshot: Snapshot, replay: Replay, events: EventTable) -> Map
     """What was done at the first event of each run of segments that go back: EMPTY_CACHE, RETRY, or
     DROP_POOL of the private pool that they were in, where events name pools.
     """
-    gone = np.isin(events.action, _ENDS)
-    firsts = np.flatnonzero(gone & ~np.insert(gone[:-1], 0, False)) if len(gone) else gone[:0]
-    ends = np.append(np.flatnonzero(~gone), len(events))
+    is_free = np.isin(events.action, _ENDS)
+    firsts = (
+        np.flatnonzero(is_free & ~np.insert(is_free[:-1], 0, False))
+        if len(is_free)
+        else is_free[:0]
+    )
+    ends = np.append(np.flatnonzero(~is_free), len(events))
     reserved = reserved_before(replay)
     kinds = {}
     for first in firsts.tolist():
@@ -148,7 +152,7 @@ def _is_one_call(snapshot: Snapshot, events: EventTable, first: int, after: int)
     stack of the request. Those of torch.cuda.empty_cache() have its stack, or, where only the
     stacks of allocations are recorded, those that they were allocated with.
     """
-    stacks = {tuple(snapshot.stacks.of(int(one))) for one in set(events.stack[first:after])}
+    stacks = {tuple(snapshot.stacks.of(int(stack))) for stack in set(events.stack[first:after])}
     return stacks <= {(), tuple(snapshot.stacks.of(int(events.stack[after])))}
 
 
@@ -188,10 +192,10 @@ def _with_pools(
     if not pools.any():
         return {"ops": ops, "event": event}
     at = np.flatnonzero(is_alloc)
-    wanted = pools[ops[at]]
-    changes = wanted != np.insert(wanted[:-1], 0, 0)
+    pool_of = pools[ops[at]]
+    changes = pool_of != np.insert(pool_of[:-1], 0, 0)
     where = at[changes]
     return {
-        "ops": np.insert(ops, where, -(POOL + 8 * wanted[changes])),
+        "ops": np.insert(ops, where, -(POOL + 8 * pool_of[changes])),
         "event": np.insert(event, where, event[where]),
     }

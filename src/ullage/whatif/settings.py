@@ -132,10 +132,10 @@ _NO_LIMIT: Final = 2**62
 
 def _divisions_text(divisions: Mapping[str, Any]) -> str:
     """{"1": 0, "2": 4, ...} as the variable has it; the last counts for all that is larger."""
-    named = sorted(
+    pairs = sorted(
         (int(size), number)
         for size, number in divisions.items()
         if str(size).isdecimal() and isinstance(number, int)
     )
-    texts = [f"{size}:{number}" for size, number in named[:-1]]
-    return ",".join([*texts, f">:{named[-1][1]}"]) if named else ""
+    texts = [f"{size}:{number}" for size, number in pairs[:-1]]
+    return ",".join([*texts, f">:{pairs[-1][1]}"]) if pairs else ""

@@ -24,15 +24,15 @@ def build_chain(
     """
     kept = np.array(kept_mib, dtype=np.int64) * MIB
     num, kinds = kept.shape
-    held, own, rest = [np.ones(num)], [-1], [np.full(kinds, head_mib * MIB)]
+    liveness, own, rest = [np.ones(num)], [-1], [np.full(kinds, head_mib * MIB)]
     for block in range(num):
-        held.append((np.arange(num) < block).astype(np.float64))
+        liveness.append((np.arange(num) < block).astype(np.float64))
         own.append(block)
         rest.append(np.full(kinds, own_mib * MIB + kept[block, 0]))
     return Problem(
         kept,
         np.array(extra_ms, dtype=np.float64) / 1e3,
-        np.array(held),
+        np.array(liveness),
         np.array(own, dtype=np.int64),
         np.array(rest, dtype=np.int64),
     )

@@ -21,8 +21,8 @@ from ullage.plan.costs.roofline import Seconds
 from ullage.plan.findings import Key, key_of
 from ullage.plan.ladder import Ladder
 from ullage.plan.menu import Actions
-from ullage.plan.solver.problem import Problem
-from ullage.plan.solver.solve import least_s
+from ullage.plan.solver.problem import Failure, Problem
+from ullage.plan.solver.solve import lower_bound_s
 from ullage.plan.trying import Rung
 from ullage.techniques.technique import Action
 
@@ -48,9 +48,9 @@ def measured(
     totals = SimpleNamespace(
         peak_reserved_bytes=round(peak * MIB * (1 + slack)), peak_allocated_bytes=peak * MIB
     )
-    held = {HEAD: np.ones(NUM, dtype=np.bool_)}
+    live_blocks = {HEAD: np.ones(NUM, dtype=np.bool_)}
     kept = np.full(NUM, kept_mib * MIB)
-    profile = Profile(kept, {HEAD: rest_mib * MIB}, held, peak * MIB)
+    profile = Profile(kept, {HEAD: rest_mib * MIB}, live_blocks, peak * MIB)
     seconds = Seconds(np.full(NUM, block_s), NUM * block_s + other_s)
     return Measured(actions, cast("Any", SimpleNamespace(totals=totals)), profile, seconds)
 
@@ -150,7 +150,7 @@ def test_what_was_seen_is_expected_of_a_setting_that_takes_as_long_until_it_is_s
     assert told.peak_bytes == told.reserved_bytes == (NUM + REST) * MIB
 
 
-def test_rivals_would_fit_with_the_least_slack_that_was_seen(ladder: Ladder) -> None:
+def test_rivals_would_fit_with_the_lower_bound_slack_that_was_seen(ladder: Ladder) -> None:
     than, loss = find(ladder, OFFLOAD, LOSS), find(ladder, LOSS)
     run(ladder, than, 1, 20, slack=0.5)
     one = next(one for one in ladder.rivals(than, 1 << 40, {}) if one.setting == than.setting)
@@ -200,6 +200,17 @@ def test_the_bound_is_that_of_all_mixtures(ladder: Ladder) -> None:
             assert bound_s == rung.time_s
 
 
+def test_an_unanswered_solver_leaves_the_bound_as_it_was(
+    ladder: Ladder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rung = Rung(99.0, int(60 * MIB * 1.1), 0, 0, 0)
+    monkeypatch.setattr(module, "solve", lambda *_: Failure.NOT_FOUND)
+    unanswered_s = ladder.bound_s(rung)
+    assert unanswered_s < ladder.step_s + rung.time_s
+    monkeypatch.setattr(module, "solve", lambda *_: Failure.INFEASIBLE)
+    assert ladder.bound_s(rung) == ladder.step_s + rung.time_s
+
+
 def test_nothing_is_proved_to_take_forever_that_can_be_done(
     make_random: Callable[..., Problem],
 ) -> None:
@@ -210,5 +221,5 @@ def test_nothing_is_proved_to_take_forever_that_can_be_done(
         times = [problem.time_s(one) for one in choices]
         for limit in sorted(peaks)[:: len(peaks) // 6]:
             best = min(t for t, peak in zip(times, peaks, strict=True) if peak <= limit)
-            assert least_s(problem, limit) <= best + 1e-12
-        assert least_s(problem, 0) == float("inf")
+            assert lower_bound_s(problem, limit) <= best + 1e-12
+        assert lower_bound_s(problem, 0) == float("inf")

@@ -22,11 +22,11 @@ HEAD = Stretch("after forward", 1)
 def base() -> Measured:
     """A program of two blocks that takes 1000 bytes and a second."""
     totals = SimpleNamespace(peak_reserved_bytes=1200, peak_allocated_bytes=1000)
-    held = {HEAD: np.ones(2, dtype=np.bool_)}
+    live_blocks = {HEAD: np.ones(2, dtype=np.bool_)}
     return Measured(
         (),
         cast("Any", SimpleNamespace(totals=totals)),
-        Profile(np.array([300, 300]), {HEAD: 400}, held, 1000),
+        Profile(np.array([300, 300]), {HEAD: 400}, live_blocks, 1000),
         Seconds(np.array([0.4, 0.4]), 1.0),
     )
 

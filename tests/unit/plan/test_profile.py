@@ -62,14 +62,14 @@ def test_what_blocks_keep_is_what_lives_when_backward_begins(
     assert treated.kept_bytes.tolist() == [5, 6, 4]
 
 
-def test_each_stretch_names_the_blocks_that_are_held_in_it(
+def test_each_stretch_names_the_blocks_that_are_live_in_it(
     make_record: MakeRecord, blocks: tuple[Block, ...]
 ) -> None:
-    held = read_profile(make_record(script([False] * 3)), blocks).held
-    assert held[Stretch("forward", 0)].tolist() == [False, False, False]
-    assert held[Stretch("forward", 2)].tolist() == [True, True, False]
-    assert held[Stretch("after forward", 2)].tolist() == [True, True, True]
-    assert held[Stretch("backward", 1)].tolist() == [True, False, False]
+    live_blocks = read_profile(make_record(script([False] * 3)), blocks).live_blocks
+    assert live_blocks[Stretch("forward", 0)].tolist() == [False, False, False]
+    assert live_blocks[Stretch("forward", 2)].tolist() == [True, True, False]
+    assert live_blocks[Stretch("after forward", 2)].tolist() == [True, True, True]
+    assert live_blocks[Stretch("backward", 1)].tolist() == [True, False, False]
 
 
 def test_of_two_steps_the_higher_counts(make_record: MakeRecord, blocks: tuple[Block, ...]) -> None:

@@ -1,9 +1,9 @@
-"""Why one run holds more than another: what the two have of rules, sizes and counts, from the most
-telling to the least.
+"""Why one run takes more memory than another: compares findings, sizes and counts, the most
+conclusive first.
 
-A rule that finds something in one run alone names a fault. Where nothing is wrong sizes tell: all
-parameters twice as large are another precision, other parameters another model; what a forward pass
-makes, as often as before and twice as large, is another batch or sequence length.
+A finding in one run alone names a fault. Else the sizes show the cause: parameters that are all
+twice as large mean another precision, other parameters another model. Activations of the same
+number and twice the size mean another batch or sequence length.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Evidence:
 
     Attributes:
         before, after: the peaks.
-        held: what lives at the end of the last step of each, or else at the peak: there the
+        at_end: what lives at the end of the last step of each, or else at the peak: there the
             parameters and optimizer states are, whatever the peak is made of.
         findings: what the rules find in each.
         sites: the places that changed at the peak, the largest change first.
@@ -91,7 +91,7 @@ class Evidence:
 
     before: Moment
     after: Moment
-    held: tuple[Moment, Moment]
+    at_end: tuple[Moment, Moment]
     findings: tuple[Sequence[Finding], Sequence[Finding]]
     sites: Sequence[Change]
     differences: Sequence[Difference]
@@ -99,24 +99,24 @@ class Evidence:
     @property
     def peak_bytes(self) -> int:
         """The larger of the two peaks."""
-        return max(one.device.peak_allocated_bytes for one in (self.before, self.after))
+        return max(moment.device.peak_allocated_bytes for moment in (self.before, self.after))
 
 
 def find_causes(evidence: Evidence) -> tuple[Cause, ...]:
     """The causes of what changed, by their kinds, of each kind the largest first; places where
     nothing else is left to say.
     """
-    found = [*_compare_findings(evidence)]
+    causes = [*_compare_findings(evidence)]
     resized = [*_compare_parameters(evidence)]
-    found += resized
-    found += _compare_optimizers(evidence)
-    found += _compare_checkpointing(evidence)
+    causes += resized
+    causes += _compare_optimizers(evidence)
+    causes += _compare_checkpointing(evidence)
     # A model of another size or precision makes other activations too.
     if evidence.sites and not resized:
-        found += _find_scale(evidence)
+        causes += _find_scale(evidence)
     order = list(CauseKind)
-    found.sort(key=lambda cause: (order.index(cause.kind), -abs(cause.changed_bytes)))
-    return (*found, *_name_places(evidence))
+    causes.sort(key=lambda cause: (order.index(cause.kind), -abs(cause.changed_bytes)))
+    return (*causes, *_name_places(evidence))
 
 
 def _compare_findings(evidence: Evidence) -> Iterator[Cause]:
@@ -125,28 +125,28 @@ def _compare_findings(evidence: Evidence) -> Iterator[Cause]:
              zip(evidence.findings, (evidence.before, evidence.after), strict=True)]  # fmt: skip
     for code in dict.fromkeys(chain(sides[1], sides[0])):
         before, after = (side.get(code) for side in sides)
-        told = after if after is not None else before
-        if told is None:
+        finding = after if after is not None else before
+        if finding is None:
             continue
-        gains = [0 if one is None else one.gain_bytes for one in (before, after)]
+        gains = [0 if finding is None else finding.gain_bytes for finding in (before, after)]
         changed = gains[1] - gains[0]
         is_both = before is not None and after is not None
         is_little = abs(changed) < MIN_SHARE * evidence.peak_bytes
         if is_both and (is_little or max(gains) < _MUCH_MORE * min(gains)):
             continue
         which = "in both, " if is_both else "" if after is not None else "no longer "
-        kind = CauseKind.FAULT if told.rule.kind is Kind.FAULT else CauseKind.CHOICE
-        yield Cause(kind, f"{which}{code}: {told.what}", changed, code)
+        kind = CauseKind.FAULT if finding.rule.kind is Kind.FAULT else CauseKind.CHOICE
+        yield Cause(kind, f"{which}{code}: {finding.what}", changed, code)
 
 
 def _by_code(findings: Sequence[Finding], device: int) -> dict[str, Finding]:
     """The largest finding of each rule on a device."""
-    found: dict[str, Finding] = {}
+    findings_by_rule: dict[str, Finding] = {}
     for finding in findings:
-        known = found.get(finding.rule.code)
+        known = findings_by_rule.get(finding.rule.code)
         if finding.device == device and (known is None or finding.gain_bytes > known.gain_bytes):
-            found[finding.rule.code] = finding
-    return found
+            findings_by_rule[finding.rule.code] = finding
+    return findings_by_rule
 
 
 def _sizes(moment: Moment, category: Category) -> Counter[int]:
@@ -162,14 +162,14 @@ def _total(sizes: Mapping[int, int]) -> int:
 
 def _compare_parameters(evidence: Evidence) -> Iterator[Cause]:
     """Another precision, or another model."""
-    before, after = (_sizes(moment, Category.PARAMETER) for moment in evidence.held)
+    before, after = (_sizes(moment, Category.PARAMETER) for moment in evidence.at_end)
     changed = _total(after) - _total(before)
-    is_known = all(moment.device.owners.is_known for moment in evidence.held)
+    is_known = all(moment.device.owners.is_known for moment in evidence.at_end)
     if not before or not after or abs(changed) < MIN_SHARE * evidence.peak_bytes:
         return
     sizes = f"{format_bytes(_total(before))} to {format_bytes(_total(after))}"
     factor = _total(after) / _total(before)
-    is_resized = any(abs(factor - one) <= SAME_FACTOR * one for one in _PRECISIONS)
+    is_resized = any(abs(factor - ratio) <= SAME_FACTOR * ratio for ratio in _PRECISIONS)
     copies = round(after.total() / before.total())
     if is_resized and before.total() == after.total() and _has_one_factor(before, after, factor):
         how = describe_factor(_total(before), _total(after))
@@ -196,10 +196,10 @@ def _has_one_factor(before: Counter[int], after: Counter[int], factor: float) ->
 def _compare_optimizers(evidence: Evidence) -> Iterator[Cause]:
     """Another optimizer, by the functions that allocated or by what its states come to."""
     states, parameters = (
-        [_total(_sizes(moment, category)) for moment in evidence.held]
+        [_total(_sizes(moment, category)) for moment in evidence.at_end]
         for category in (Category.OPTIMIZER_STATE, Category.PARAMETER)
     )
-    named = next(
+    change = next(
         (difference for difference in evidence.differences if difference.name == OPTIMIZER), None
     )
     changed = states[1] - states[0]
@@ -208,7 +208,7 @@ def _compare_optimizers(evidence: Evidence) -> Iterator[Cause]:
     shares = [state / size for state, size in zip(states, parameters, strict=True)]
     if abs(shares[1] - shares[0]) < _OTHER_STATES:
         return
-    which = f" ({named.before or 'none'} to {named.after or 'none'})" if named else ""
+    which = f" ({change.before or 'none'} to {change.after or 'none'})" if change else ""
     text = (
         f"another optimizer{which}: its states are {shares[1]:.2g} times the parameters, and were "
         f"{shares[0]:.2g} times"
@@ -218,16 +218,16 @@ def _compare_optimizers(evidence: Evidence) -> Iterator[Cause]:
 
 def _compare_checkpointing(evidence: Evidence) -> Iterator[Cause]:
     """Activation checkpointing, by the functions that allocated."""
-    named = next(
+    change = next(
         (difference for difference in evidence.differences if difference.name == CHECKPOINTING),
         None,
     )
-    if named is None:
+    if change is None:
         return
     sizes = [_total(_sizes(moment, Category.ACTIVATION))
              for moment in (evidence.before, evidence.after)]  # fmt: skip
-    what = "on" if named.after == "on" else "off"
-    text = f"activation checkpointing was turned {what}; it was {named.before}"
+    what = "on" if change.after == "on" else "off"
+    text = f"activation checkpointing was turned {what}; it was {change.before}"
     yield Cause(CauseKind.CHECKPOINTING, text, sizes[1] - sizes[0])
 
 
@@ -239,11 +239,11 @@ def _find_scale(evidence: Evidence) -> Iterator[Cause]:
     """
     before, after = (_count_sizes(moment) for moment in (evidence.before, evidence.after))
     places = before.keys() & after.keys()
-    everything = max(sum(one.size_bytes for one in side.values()) for side in (before, after))
+    everything = max(sum(sizes.size_bytes for sizes in side.values()) for side in (before, after))
 
     def share_of(factor: float) -> tuple[float, float]:
         sizeses = [_match_sizes(before[place], after[place], factor) for place in places]
-        return sum(one for one, _ in sizeses) / everything, sum(
+        return sum(share for share, _ in sizeses) / everything, sum(
             two for _, two in sizeses
         ) / everything
 
@@ -253,7 +253,7 @@ def _find_scale(evidence: Evidence) -> Iterator[Cause]:
     factors = sorted(ratio for ratio in ratios if abs(ratio - 1) > SAME_FACTOR and ratio > 0)
     shares = {factor: share_of(factor) for factor in factors}
     best = max(
-        shares, key=lambda one: shares[one][0] + _SQUARE_WEIGHT * shares[one][1], default=None
+        shares, key=lambda key: shares[key][0] + _SQUARE_WEIGHT * shares[key][1], default=None
     )
     if best is None or sum(shares[best]) < _SCALED_SHARE:
         return
@@ -288,10 +288,10 @@ def _match_sizes(before: _Sizes, after: _Sizes, factor: float) -> tuple[float, f
     accuracy = min(SAME_FACTOR, (factor - 1) / 2)
     matched = []
     for power in (factor, factor**2):
-        wanted = before.sizes * power
-        near = np.searchsorted(after.sizes, wanted * (1 - accuracy))
+        targets = before.sizes * power
+        near = np.searchsorted(after.sizes, targets * (1 - accuracy))
         near = np.minimum(near, len(after.sizes) - 1)
-        is_there = np.abs(after.sizes[near] - wanted) <= accuracy * wanted
+        is_there = np.abs(after.sizes[near] - targets) <= accuracy * targets
         counts = np.where(is_there, np.minimum(left, free[near]), 0.0)
         left -= counts
         np.subtract.at(free, near, counts)
@@ -304,7 +304,9 @@ def _count_sizes(moment: Moment) -> dict[str, _Sizes]:
     """The requested sizes of all that each place allocated for the passes."""
     device, names = moment.device, moment.report.sites.names
     blocks, num_steps = device.replay.blocks, max(device.course.num_steps, 1)
-    mine = np.isin(device.owners.category, [code_of(one) for one in _SCALES]) & (blocks.birth >= 0)
+    mine = np.isin(device.owners.category, [code_of(category) for category in _SCALES]) & (
+        blocks.birth >= 0
+    )
     mine &= (blocks.requested_bytes > 0) & (blocks.requested_bytes < 1 << _SIZE_BITS)
     numbers: dict[str, int] = {}
     places = np.array([numbers.setdefault(LINE.sub(r"\2", name), len(numbers)) for name in names])

@@ -71,9 +71,9 @@ def compare_categories(before: Moment, after: Moment) -> Iterable[Change]:
     """Every category that either side has."""
     sides = [_count_categories(moment) for moment in (before, after)]
     for code, category in enumerate(CATEGORIES):
-        one, two = (side[code] for side in sides)
-        if one.size_bytes or two.size_bytes:
-            yield Change(category.value, category, one, two)
+        old_side, new_side = (side[code] for side in sides)
+        if old_side.size_bytes or new_side.size_bytes:
+            yield Change(category.value, category, old_side, new_side)
 
 
 def _count_categories(moment: Moment) -> list[Side]:
@@ -131,12 +131,18 @@ def compare_sites(before: Moment, after: Moment) -> list[Change]:
     old, new = (_join_lines(place, moved) for place in places)
     changes = []
     for key in dict.fromkeys((*old, *new)):
-        one, two = old.get(key, _NOWHERE), new.get(key, _NOWHERE)
-        if one.sizes != two.sizes:
+        old_place, new_place = old.get(key, _NOWHERE), new.get(key, _NOWHERE)
+        if old_place.sizes != new_place.sizes:
             name, category, line = key
             name = name.replace(" in ", f":{line} in ", 1) if line else name
             changes.append(
-                Change(name, CATEGORIES[category], one.side(), two.side(), _looks_like(one, two))
+                Change(
+                    name,
+                    CATEGORIES[category],
+                    old_place.side(),
+                    new_place.side(),
+                    _looks_like(old_place, new_place),
+                )
             )
     return sorted(changes, key=lambda change: -abs(change.changed_bytes))
 
@@ -165,7 +171,7 @@ def _sum_sites(moment: Moment) -> dict[_Key, _Place]:
     """The live blocks by place, category and line."""
     blocks, sites = moment.device.replay.blocks, moment.report.sites
     numbers = np.flatnonzero(blocks.is_live(moment.event))
-    found: dict[_Key, Counter[int]] = {}
+    sizes_by_key: dict[_Key, Counter[int]] = {}
     rows = zip(
         sites.of_stack[blocks.stack[numbers]].tolist(),
         moment.device.owners.category[numbers].tolist(),
@@ -176,18 +182,19 @@ def _sum_sites(moment: Moment) -> dict[_Key, _Place]:
         name = sites.names[site]
         match = LINE.search(name)
         key = (LINE.sub(r"\2", name), category, int(match[1]) if match else 0)
-        found.setdefault(key, Counter())[size] += count
+        sizes_by_key.setdefault(key, Counter())[size] += count
     return {
-        key: _Place(sizes, frozenset({key[2]} if key[2] else ())) for key, sizes in found.items()
+        key: _Place(sizes, frozenset({key[2]} if key[2] else ()))
+        for key, sizes in sizes_by_key.items()
     }
 
 
 def _lines_of(places: Mapping[_Key, _Place]) -> dict[str, frozenset[int]]:
     """The lines of each function that make blocks."""
-    found: dict[str, set[int]] = {}
+    lines_by_name: dict[str, set[int]] = {}
     for name, _, line in places:
-        found.setdefault(name, set()).add(line)
-    return {name: frozenset(lines) for name, lines in found.items()}
+        lines_by_name.setdefault(name, set()).add(line)
+    return {name: frozenset(lines) for name, lines in lines_by_name.items()}
 
 
 def _join_lines(places: Mapping[_Key, _Place], moved: Collection[str]) -> dict[_Key, _Place]:

@@ -104,7 +104,7 @@ def diff_snapshots(before: SnapshotReport, after: SnapshotReport) -> DiffReport 
     differences = tuple(find_differences((before, first), (after, second)))
     findings = find_findings(before), find_findings(after)
     is_held = all(HELD in side for side in phases)
-    held = _moments(peaks, phases[0][HELD], phases[1][HELD]) if is_held else peaks
+    held_moments = _moments(peaks, phases[0][HELD], phases[1][HELD]) if is_held else peaks
     return DiffReport(
         sides=(before, after),
         before=first,
@@ -115,7 +115,7 @@ def diff_snapshots(before: SnapshotReport, after: SnapshotReport) -> DiffReport 
         by_module=tuple(compare_modules(*peaks)),
         by_site=by_site,
         differences=differences,
-        causes=find_causes(Evidence(*peaks, held, findings, by_site, differences)),
+        causes=find_causes(Evidence(*peaks, held_moments, findings, by_site, differences)),
         is_known=first.owners.is_known and second.owners.is_known,
     )
 

@@ -42,8 +42,8 @@ def find_differences(
         yield from _unless_same("GPU", totals[0].name, totals[1].name)
     # Where one side has no stacks they say nothing of the other.
     if all(len(report.snapshot.stacks.frames.file) > 1 for report in reports):
-        found = [_optimizer_of(report) for report in reports]
-        yield from _unless_same(OPTIMIZER, *found)
+        optimizers = [_optimizer_of(report) for report in reports]
+        yield from _unless_same(OPTIMIZER, *optimizers)
         used = ["on" if _is_checkpointed(report) else "off" for report in reports]
         yield from _unless_same(CHECKPOINTING, *used)
     settings = [report.snapshot.settings for report in reports]

@@ -50,18 +50,18 @@ def find_axes(groups: Iterable[Sequence[int]], world_size: int) -> tuple[Axis, .
         say nothing. What they leave open is an axis too, so that the sizes multiply to
         `world_size`.
     """
-    found: dict[int, int] = {}
+    peers: dict[int, int] = {}
     for group in groups:
         if len(group) < 2 or group[0] != 0:
             continue
         stride = group[1]
         if list(group) == list(range(0, stride * len(group), stride)):
-            found[stride] = min(len(group), found.get(stride, len(group)))
+            peers[stride] = min(len(group), peers.get(stride, len(group)))
     axes, covered = [], 1
-    strides = sorted(found)
+    strides = sorted(peers)
     for stride, following in itertools.zip_longest(strides, strides[1:], fillvalue=world_size):
         # A group that holds other axes, such as that of all ranks, is cut where the next begins.
-        size = min(found[stride], following // stride)
+        size = min(peers[stride], following // stride)
         if stride % covered or world_size % (stride * size):
             continue
         if stride > covered:

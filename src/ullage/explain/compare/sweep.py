@@ -153,7 +153,9 @@ class SweepReport:
             if p.fits and p.setting.gpu.slug == gpu
         ]
         return tuple(
-            values for values, one in fitting if not any(_exceeds(two, one) for _, two in fitting)
+            values
+            for values, point in fitting
+            if not any(_exceeds(other, point) for _, other in fitting)
         )
 
 
@@ -191,13 +193,13 @@ def parse_number(text: str) -> float | None:
 
 
 def _exceeds(
-    two: Sequence[tuple[str, float | None]], one: Sequence[tuple[str, float | None]]
+    other: Sequence[tuple[str, float | None]], point: Sequence[tuple[str, float | None]]
 ) -> bool:
     """Whether a setting is at least as large in each variable and larger in one; values that are
     not numbers must be equal.
     """
     is_larger = False
-    for (a, x), (b, y) in zip(two, one, strict=True):
+    for (a, x), (b, y) in zip(other, point, strict=True):
         if x is None or y is None:
             if a != b:
                 return False
@@ -319,6 +321,6 @@ def _forecast(
     if last.report.is_unlimited or used.slope <= 0 or any(x.denominator != 1 for x in xs):
         return None
     # From the last run on, so that the line's own deviation there does not count.
-    found = math.floor(last_x + last.headroom_bytes / used.slope)
-    found = min([found, *(int(x) - 1 for x in not_fitting)])
-    return found if found > last_x else None
+    limit_x = math.floor(last_x + last.headroom_bytes / used.slope)
+    limit_x = min([limit_x, *(int(x) - 1 for x in not_fitting)])
+    return limit_x if limit_x > last_x else None

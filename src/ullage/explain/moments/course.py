@@ -140,7 +140,10 @@ def _in_events(requests: tuple[Request, ...], match: Match, num_events: int) -> 
     """The requests with events in place of positions."""
     begins, ends = (
         match.event_after(np.array(positions, dtype=np.int64), num_events).tolist()
-        for positions in ([one.begin for one in requests], [one.end for one in requests])
+        for positions in (
+            [request.begin for request in requests],
+            [request.end for request in requests],
+        )
     )
     return tuple(
         replace(request, begin=begin, end=end)
@@ -154,11 +157,11 @@ def _annotated(snapshot: Snapshot, replay: Replay, device: int) -> Course | None
     if not len(times) or not times.any():
         return None
     # A profiled iteration begins where the one before ends; an optimizer's step ends an iteration.
-    begun = [a.time_us for a in snapshot.annotations
+    starts = [a.time_us for a in snapshot.annotations
              if a.name.startswith(_PROFILER_STEP) and a.stage == "START"]  # fmt: skip
     ended = [a.time_us for a in snapshot.annotations
              if a.name.startswith(_OPTIMIZER_STEP) and a.stage == "END"]  # fmt: skip
-    moments = sorted(begun)[1:] if len(begun) > 1 else sorted(ended)
+    moments = sorted(starts)[1:] if len(starts) > 1 else sorted(ended)
     inside = [m for m in moments if times[0] <= m <= times[-1] or m == moments[-1] >= times[-1]]
     if not inside:
         return None

@@ -104,14 +104,14 @@ def _forward(begin: Mark, end: Mark) -> Forward:
 
 def find_evaluations(rounds: Sequence[Round]) -> tuple[Evaluation, ...]:
     """The evaluations of a training program, in order; none of a program that does not train."""
-    if not any(one.has_backward for one in rounds):
+    if not any(round_.has_backward for round_ in rounds):
         return ()
-    trained = {each.module for one in rounds if one.has_backward
-               for each in one.forwards if each.grad}  # fmt: skip
-    frequent = _frequent([one for one in rounds if one.end is not None])
-    found = []
-    for row, one in enumerate(rounds):
-        idle = list(_idle_forwards(one))
+    trained = {each.module for round_ in rounds if round_.has_backward
+               for each in round_.forwards if each.grad}  # fmt: skip
+    frequent = _frequent([round_ for round_ in rounds if round_.end is not None])
+    evaluations = []
+    for row, round_ in enumerate(rounds):
+        idle = list(_idle_forwards(round_))
         numbers = [
             number
             for number, each in enumerate(idle)
@@ -119,19 +119,19 @@ def find_evaluations(rounds: Sequence[Round]) -> tuple[Evaluation, ...]:
         ]
         if numbers:
             last = numbers[-1]  # what came before it was for it
-            begin = one.begin if row else idle[0].begin
-            own = one.forwards[last + 1 :]
-            end = own[0].begin if own else one.end if one.end is not None else NEVER
-            found.append(Evaluation(row, begin, end, last + 1))
-    return tuple(found)
+            begin = round_.begin if row else idle[0].begin
+            own = round_.forwards[last + 1 :]
+            end = own[0].begin if own else round_.end if round_.end is not None else NEVER
+            evaluations.append(Evaluation(row, begin, end, last + 1))
+    return tuple(evaluations)
 
 
-def _idle_forwards(one: Round) -> Iterator[Forward]:
+def _idle_forwards(round_: Round) -> Iterator[Forward]:
     """The forwards before the step's own; without a backward, all that train nothing."""
-    if one.has_backward:
-        return itertools.takewhile(lambda each: not each.grad, one.forwards)
+    if round_.has_backward:
+        return itertools.takewhile(lambda each: not each.grad, round_.forwards)
     return itertools.takewhile(
-        lambda each: not each.grad or each.is_training_mode is False, one.forwards
+        lambda each: not each.grad or each.is_training_mode is False, round_.forwards
     )
 
 
@@ -141,7 +141,7 @@ def _frequent(steps: Sequence[Round]) -> set[int | None] | None:
         return None
     ran = [{each.module for each in step.forwards if not each.grad} for step in steps]
     return {module for module in set().union(*ran)
-            if 2 * sum(module in one for one in ran) > len(ran)}  # fmt: skip
+            if 2 * sum(module in modules for modules in ran) > len(ran)}  # fmt: skip
 
 
 def _is_evaluation(forward: Forward, *, trained: bool, frequent: set[int | None] | None) -> bool:

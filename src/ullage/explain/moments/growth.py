@@ -100,14 +100,14 @@ def find_growth(
     grown = sizes[-1] - sizes[0]
     later = sizes[-1] - sizes[len(sizes) // 2]
     is_lasting = (later >= _LATER_FRAC * grown) & (-np.minimum(rises, 0).sum(axis=0) * 4 <= grown)
-    found = [
+    grown_sites = [
         _growth(replay, sites, course, levels, site)
         for site in np.flatnonzero(is_rising & is_lasting & (grown > 0)).tolist()
     ]
     if course.source is StepSource.STACKS:
         # A loop that was guessed may be one that fills a list for what follows.
-        found = [one for one in found if _is_there_at_end(replay, one)]
-    return tuple(sorted(found, key=lambda growth: -growth.size_bytes))
+        grown_sites = [site for site in grown_sites if _is_there_at_end(replay, site)]
+    return tuple(sorted(grown_sites, key=lambda growth: -growth.size_bytes))
 
 
 def _is_there_at_end(replay: Replay, growth: Growth) -> bool:

@@ -33,7 +33,7 @@ class PhasePeak(NamedTuple):
 def find_phase_peaks(device: DeviceSnapshot) -> dict[str, PhasePeak]:
     """The phases that a trace has, in their order; none where no steps are known, nor phases."""
     course = device.course
-    found: dict[str, PhasePeak] = {}
+    peaks: dict[str, PhasePeak] = {}
     if course.has_phases:
         phases, begins = course.phase.tolist(), np.maximum(course.begin, 0).tolist()
         for number, begin in enumerate(begins):
@@ -41,23 +41,23 @@ def find_phase_peaks(device: DeviceSnapshot) -> dict[str, PhasePeak]:
             name = SETUP if is_before else PHASE_NAMES.get(Phase(phases[number]))
             end = begins[number + 1] if number + 1 < len(begins) else device.replay.num_events
             if name is not None:
-                _raise(found, name, device, begin, end)
+                _raise(peaks, name, device, begin, end)
     elif course.num_steps:
         end = int(course.step_ends[0])
-        _raise(found, FIRST_STEP, device, 0, end)
-        _raise(found, LATER_STEPS, device, end, device.replay.num_events)
+        _raise(peaks, FIRST_STEP, device, 0, end)
+        _raise(peaks, LATER_STEPS, device, end, device.replay.num_events)
     if course.num_steps:
         end = int(course.step_ends[-1])
-        _raise(found, HELD, device, end, end)
-    return {name: found[name] for name in _ORDER if name in found}
+        _raise(peaks, HELD, device, end, end)
+    return {name: peaks[name] for name in _ORDER if name in peaks}
 
 
 def _raise(
-    found: dict[str, PhasePeak], name: str, device: DeviceSnapshot, begin: int, end: int
+    peaks: dict[str, PhasePeak], name: str, device: DeviceSnapshot, begin: int, end: int
 ) -> None:
     """Takes a stretch into a phase: from before the event `begin` to before the event `end`."""
     levels = device.levels.allocated_bytes[begin : end + 1]
     moment = begin + int(levels.argmax())
     peak = PhasePeak(moment - 1, int(device.levels.allocated_bytes[moment]))
-    if name not in found or peak.size_bytes > found[name].size_bytes:
-        found[name] = peak
+    if name not in peaks or peak.size_bytes > peaks[name].size_bytes:
+        peaks[name] = peak

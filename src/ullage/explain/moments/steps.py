@@ -85,13 +85,15 @@ def peak_per_step(
     evaluations = find_evaluations(rounds)
     ends = {evaluation.row: evaluation.end for evaluation in evaluations}
     steps = [
-        (row, one, _begin(row, one, ends))
-        for row, one in enumerate(rounds)
-        if one.end is not None or _has_more(one, ends.get(row))
+        (row, round_, _begin(row, round_, ends))
+        for row, round_ in enumerate(rounds)
+        if round_.end is not None or _has_more(round_, ends.get(row))
     ]
     last = int(timeline.position[-1])
     begins = np.array([begin for _, _, begin in steps], dtype=np.int64)
-    stops = np.array([last if one.end is None else one.end for _, one, _ in steps], dtype=np.int64)
+    stops = np.array(
+        [last if round_.end is None else round_.end for _, round_, _ in steps], dtype=np.int64
+    )
     phases = _phase_peaks(timeline, regions, len(rounds), evaluations)
     indices = [mark.index for mark in marks if mark.kind is MarkKind.STEP]
     names = [row if index is None else index for row, index in enumerate([*indices, None])]
@@ -100,26 +102,26 @@ def peak_per_step(
             index=names[row],
             peak=peak,
             phases=MappingProxyType(phases[row]),
-            is_complete=one.end is not None,
-            inputs=tuple(each.inputs for each in one.forwards if each.grad and each.inputs),
+            is_complete=round_.end is not None,
+            inputs=tuple(each.inputs for each in round_.forwards if each.grad and each.inputs),
             follows_evaluation=row in ends,
         )
-        for (row, one, _), peak in zip(steps, _peaks(timeline, begins, stops), strict=True)
+        for (row, round_, _), peak in zip(steps, _peaks(timeline, begins, stops), strict=True)
     ), _evaluation_peaks(timeline, evaluations, names)
 
 
-def _begin(row: int, one: Round, evaluation_ends: Mapping[int, int]) -> int:
+def _begin(row: int, round_: Round, evaluation_ends: Mapping[int, int]) -> int:
     """Where a step begins."""
     if row in evaluation_ends:
         return evaluation_ends[row]
-    if row or not one.forwards:
-        return one.begin if row or one.end is None else one.end
-    return one.forwards[0].begin
+    if row or not round_.forwards:
+        return round_.begin if row or round_.end is None else round_.end
+    return round_.forwards[0].begin
 
 
-def _has_more(one: Round, evaluation_end: int | None) -> bool:
+def _has_more(round_: Round, evaluation_end: int | None) -> bool:
     """Whether a step was begun that did not end."""
-    return any(evaluation_end is None or each.begin >= evaluation_end for each in one.forwards)
+    return any(evaluation_end is None or each.begin >= evaluation_end for each in round_.forwards)
 
 
 def _evaluation_peaks(

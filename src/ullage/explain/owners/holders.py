@@ -49,5 +49,5 @@ def find_holders(match: Match) -> Holders:
         for row, holder in zip(rows.tolist(), record.holders, strict=True)
         if row in block_of
     }
-    graph = max(record.graphs, key=lambda one: one.num_nodes, default=None)
+    graph = max(record.graphs, key=lambda graph: graph.num_nodes, default=None)
     return Holders(chain, graph)

@@ -105,17 +105,17 @@ def _settle_claimed(
     """Gives what a parameter or a buffer owns to the module that holds it; what several own, of
     which none has more right to it, to the innermost module that holds them all.
     """
-    told = [
+    at = [
         number
         for number, (category, name) in enumerate(zip(claims.category, claims.name, strict=True))
         if name and category in _NAMED
     ]
-    rows = np.array(told, dtype=np.int64)
+    rows = np.array(at, dtype=np.int64)
     blocks = find_blocks(
         lifetimes, claims.position[rows], claims.device[rows], claims.address[rows]
     )
     settled: dict[int, tuple[int, str]] = {}
-    for number, block in zip(told, blocks.tolist(), strict=True):
+    for number, block in zip(at, blocks.tolist(), strict=True):
         strength = CLAIM_ORDER.index(claims.category[number])
         path = claims.name[number].rpartition(".")[0]
         known = settled.get(block)

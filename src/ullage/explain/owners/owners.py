@@ -84,8 +84,8 @@ def _guess(stacks: Stacks, replay: Replay) -> UInt8Array:
          code_of(Category.UNATTRIBUTED)],
         dtype=np.uint8,
     )  # fmt: skip
-    found = codes[of_stack[replay.blocks.stack]]
-    return _tell_temporaries(found, replay)
+    categories = codes[of_stack[replay.blocks.stack]]
+    return _tell_temporaries(categories, replay)
 
 
 def _rule_of(frame: str) -> int:

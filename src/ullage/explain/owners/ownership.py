@@ -67,7 +67,7 @@ def attribute_record(record: Record, lifetimes: Lifetimes, regions: Regions) -> 
         record.claims,
         record.workspaces,
         regions,
-        found={
+        masks={
             Category.ACTIVATION: _find_recomputed(record, lifetimes, regions),
             Category.KV_CACHE: find_carried(record, lifetimes, regions),
         },
@@ -81,22 +81,22 @@ def attribute(
     workspaces: Workspaces,
     regions: Regions,
     *,
-    found: Mapping[Category, BoolArray] = MappingProxyType({}),
+    masks: Mapping[Category, BoolArray] = MappingProxyType({}),
     oom_positions: Sequence[int] = (),
 ) -> UInt8Array:
     """The category of each allocation, as indices into CATEGORIES.
 
-    What is `found` to be of a category is so unless it is claimed. What a pass held when memory ran
-    out (`oom_positions`) it held for what was to follow.
+    `masks` gives categories to blocks that are not claimed. What a pass holds at one of the
+    `oom_positions` is an activation: the pass was to go on.
     """
     by_phase = _categories_by_phase(lifetimes, regions)
     for position in oom_positions:
         by_phase[_is_held_at(lifetimes, regions, position)] = code_of(Category.ACTIVATION)
-    for category, is_of_it in found.items():
+    for category, is_of_it in masks.items():
         by_phase[is_of_it] = code_of(category)
     # What a pass keeps for its backward is no less an activation for having been exchanged.
-    kept = (by_phase == code_of(Category.ACTIVATION)) & ~_survives_step(lifetimes, regions)
-    claimed = _categories_by_claim(lifetimes, claims, workspaces, kept)
+    is_activation = (by_phase == code_of(Category.ACTIVATION)) & ~_survives_step(lifetimes, regions)
+    claimed = _categories_by_claim(lifetimes, claims, workspaces, is_activation)
     unclaimed = code_of(Category.UNATTRIBUTED)
     return np.where(claimed != unclaimed, claimed, by_phase)
 

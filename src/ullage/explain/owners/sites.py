@@ -66,9 +66,9 @@ def find_sites(stacks: Stacks) -> Sites:
         if not len(frames):
             continue
         rank = ranks[frames]  # argmin takes the first, which is the innermost
-        told = int(frames[np.argmin(np.maximum(rank, _LIBRARYS))])
+        frame = int(frames[np.argmin(np.maximum(rank, _LIBRARYS))])
         is_told = rank.min() < _CPP
-        name = describe_frame(stacks, told) if is_told else _describe_cpp(stacks, stack)
+        name = describe_frame(stacks, frame) if is_told else _describe_cpp(stacks, stack)
         of_stack[stack] = numbers.setdefault(name, len(numbers))
         if rank.min() == _USERS:
             own = describe_frame(stacks, int(frames[np.argmin(rank)]))

@@ -36,7 +36,7 @@ def _find_holes(case: Case) -> Iterator[Found]:
         return
     if _free_on_side_streams(case) > lost // 2:  # UL148 says more
         return
-    pinned = [one for one in holes.pinned if 2 * one.live_bytes <= one.size_bytes][:2]
+    pinned = [s for s in holes.pinned if 2 * s.live_bytes <= s.size_bytes][:2]
     is_expandable = case.report.snapshot.settings.get("expandable_segments") is True
     evidence = [
         (
@@ -49,11 +49,11 @@ def _find_holes(case: Case) -> Iterator[Found]:
             f"{format_bytes(holes.empty_bytes)} in segments of other sizes than are asked for"
         ),
     ]
-    for one in pinned:
-        sites = case.list_sites(np.array(one.blocks[:8]))
+    for segment in pinned:
+        sites = case.list_sites(np.array(segment.blocks[:8]))
         evidence.append(
-            f"a segment of {format_bytes(one.size_bytes)} is kept for "
-            f"{format_bytes(one.live_bytes)}: {sites[0]}"
+            f"a segment of {format_bytes(segment.size_bytes)} is kept for "
+            f"{format_bytes(segment.live_bytes)}: {sites[0]}"
         )
     change = ""
     if is_expandable:
@@ -121,19 +121,19 @@ def _free_by_stream(case: Case) -> dict[int, int]:
     table, events = snapshot.segments, snapshot.events_of(device.index)
     here = table.device == device.index
     at_end = dict(zip(table.address[here].tolist(), table.stream[here].tolist(), strict=True))
-    found: dict[int, int] = {}
+    bytes_by_stream: dict[int, int] = {}
     there = np.flatnonzero((lives.birth <= event) & (event < lives.death))
     for number in there.tolist():
         birth, address = int(lives.birth[number]), int(lives.address[number])
         stream = int(events.stream[birth]) if birth >= 0 else at_end.get(address, 0)
-        found[stream] = found.get(stream, 0) + int(lives.size_bytes[number])
+        bytes_by_stream[stream] = bytes_by_stream.get(stream, 0) + int(lives.size_bytes[number])
     live = blocks.is_live(event)
     streams, place = np.unique(blocks.stream[live], return_inverse=True)
     used = np.zeros(len(streams), dtype=np.int64)
     np.add.at(used, place, blocks.size_bytes[live])
     for stream, size in zip(streams.tolist(), used.tolist(), strict=True):
-        found[stream] = found.get(stream, 0) - size
-    return {stream: size for stream, size in found.items() if size > 0}
+        bytes_by_stream[stream] = bytes_by_stream.get(stream, 0) - size
+    return {stream: size for stream, size in bytes_by_stream.items() if size > 0}
 
 
 def _find_unused_cache(case: Case) -> Iterator[Found]:

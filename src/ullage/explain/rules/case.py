@@ -1,4 +1,4 @@
-"""What rules look at: one device of a snapshot, with the columns that several of them need."""
+"""The input of rules: one device of a snapshot, with the columns that several rules need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ullage.trace.replay import BoolArray
 from ullage.trace.snapshot import Action, Int64Array
 from ullage.units import MIB, format_bytes
 
-# What is less of the peak than this, or fewer bytes, is not worth a reader's time.
+# A finding has at least this share of the peak, and this many bytes.
 MIN_FRAC = 0.03
 MIN_BYTES = MIB
 _LISTED = 3

@@ -77,17 +77,17 @@ def _match_parameters(case: Case, candidates: BoolArray, divisor: int) -> BoolAr
     is_large = requested >= _MIN_TENSOR_BYTES
     parameters = requested[case.is_of(Category.PARAMETER) & case.is_live & is_large] // divisor
     counter = Counter(parameters.tolist())
-    found = np.zeros(len(requested), dtype=np.bool_)
+    is_copy = np.zeros(len(requested), dtype=np.bool_)
     for block in np.flatnonzero(candidates).tolist():
         size = int(requested[block])
         if counter.get(size):
             counter[size] -= 1
-            found[block] = True
+            is_copy[block] = True
     total = int(parameters.sum())
     missing = sum(size * count for size, count in counter.items())
-    if found.sum() < _MIN_TENSORS or total - missing < _MATCHED_FRAC * total:
+    if is_copy.sum() < _MIN_TENSORS or total - missing < _MATCHED_FRAC * total:
         return None
-    return found
+    return is_copy
 
 
 def _find_upcasts(case: Case) -> Iterator[Found]:

@@ -34,7 +34,7 @@ def _calls_zero_grad(case: Case) -> bool:
 
 
 def _find_stale(case: Case, why: str) -> Iterator[Found]:
-    """Gradients of one step that are still live when the backward of the next begins."""
+    """Gradients of one step that are still live when the backward of the next spans."""
     course = case.device.course
     # Without an optimizer, gradients may be what the program is for, as in a saliency map.
     has_optimizer = bool((course.phase == Phase.OPTIMIZER).any())
@@ -56,7 +56,7 @@ def _find_stale(case: Case, why: str) -> Iterator[Found]:
         evidence=(
             (
                 f"{len(numbers)} gradients of step {int(case.step[numbers].min())} are live when "
-                f"the backward of a later step begins; {course.num_steps} steps in all"
+                f"the backward of a later step spans; {course.num_steps} steps in all"
             ),
         ),
         gain_bytes=gain,
@@ -67,13 +67,13 @@ def _find_stale(case: Case, why: str) -> Iterator[Found]:
 def _backward_of_steps(case: Case) -> dict[int, tuple[int, int]]:
     """The first event of each step's backward, and the last."""
     course = case.device.course
-    found: dict[int, tuple[int, int]] = {}
+    backwards_by_step: dict[int, tuple[int, int]] = {}
     ends = np.append(course.begin[1:], case.device.replay.num_events)
     for region in np.flatnonzero(course.phase == Phase.BACKWARD).tolist():
         begin, end = int(course.begin[region]), int(ends[region])
         step = int(course.step_at(np.array([begin]))[0])
-        found[step] = (found.get(step, (begin, end))[0], end)
-    return found
+        backwards_by_step[step] = (backwards_by_step.get(step, (begin, end))[0], end)
+    return backwards_by_step
 
 
 def _gain(case: Case, stale: BoolArray, backwards: dict[int, tuple[int, int]]) -> int:
@@ -83,18 +83,18 @@ def _gain(case: Case, stale: BoolArray, backwards: dict[int, tuple[int, int]]) -
     levels, blocks = case.device.levels.allocated_bytes.copy(), case.device.replay.blocks
     numbers = np.flatnonzero(stale)
     changes = np.zeros(len(levels) + 1, dtype=np.int64)
-    begun = np.array([backwards.get(int(s), (0, 0)) for s in case.step[numbers]], dtype=np.float64)
-    length = np.maximum(begun[:, 1] - begun[:, 0], 1)
-    part = np.clip((blocks.birth[numbers] - begun[:, 0]) / length, 0, 1)
+    spans = np.array([backwards.get(int(s), (0, 0)) for s in case.step[numbers]], dtype=np.float64)
+    length = np.maximum(spans[:, 1] - spans[:, 0], 1)
+    part = np.clip((blocks.birth[numbers] - spans[:, 0]) / length, 0, 1)
     ends: Int64Array = case.device.course.step_ends
     for step, (begin, end) in backwards.items():
         if step == 0:
             continue
         old = (case.step[numbers] < step) & (blocks.death[numbers] > begin)
         back = (begin + part[old] * (end - begin)).astype(np.int64)
-        gone = np.full(int(old.sum()), int(ends[step - 1]))
-        back = np.minimum(np.maximum(back, gone), blocks.death[numbers][old])
-        np.subtract.at(changes, gone, blocks.size_bytes[numbers][old])
+        ends_at = np.full(int(old.sum()), int(ends[step - 1]))
+        back = np.minimum(np.maximum(back, ends_at), blocks.death[numbers][old])
+        np.subtract.at(changes, ends_at, blocks.size_bytes[numbers][old])
         np.add.at(changes, back, blocks.size_bytes[numbers][old])
     return int(levels.max() - (levels + np.cumsum(changes[:-1])).max())
 
@@ -106,7 +106,7 @@ RULES = (
         kind=Kind.FAULT,
         meaning="Without optimizer.zero_grad() gradients of all steps are added up, which is also "
         "wrong; and they take memory while the forward pass fills the rest of it.",
-        evidence="Gradients of one step are live when the backward pass of the next begins, and "
+        evidence="Gradients of one step are live when the backward pass of the next spans, and "
         "an optimizer steps, and the snapshot has no call of its zero_grad().",
         cost="nothing",
         change="call optimizer.zero_grad() after each optimizer.step()",
@@ -118,7 +118,7 @@ RULES = (
         kind=Kind.FAULT,
         meaning="zero_grad(set_to_none=False) keeps the gradients' memory through the next forward "
         "pass, as does a zero_grad() right before backward().",
-        evidence="Gradients of one step are live when the backward pass of the next begins, though "
+        evidence="Gradients of one step are live when the backward pass of the next spans, though "
         "zero_grad() is called.",
         cost="nothing; a parameter without gradient has .grad None, not zeros",
         change="call zero_grad() (set_to_none is its default) right after optimizer.step()",

@@ -57,10 +57,13 @@ def _is_of_graph(case: Case, block: int) -> bool:
 
 
 def _growth_found(
-    case: Case, grown: list[Growth], what: str, left_bytes: int = 0, held: tuple[str, ...] = ()
+    case: Case, grown: list[Growth], what: str, left_bytes: int = 0, holders: tuple[str, ...] = ()
 ) -> Iterator[Found]:
-    """`left_bytes` are what the growth leaves behind in the allocator, `held` what is known of who
-    holds it.
+    """What grows from step to step.
+
+    Args:
+        left_bytes: the memory that the growth leaves behind as fragments.
+        holders: who holds the blocks, if that is known.
     """
     size = sum(growth.size_bytes for growth in grown)
     if not grown or not case.is_worth(size + left_bytes, _LEAK_FRAC):
@@ -74,7 +77,7 @@ def _growth_found(
             f"{first.last_step} ({case.device.course.source.value})"
         ),
         *case.list_sites(blocks),
-        *(held or case.list_holders(blocks)),
+        *(holders or case.list_holders(blocks)),
     )
     mask, last_end = _at_step_ends(case, grown)
     yield Found(
@@ -109,7 +112,7 @@ def _find_kept_graph(case: Case) -> Iterator[Found]:
     graph, _, _ = _split_growth(case)
     if graph:
         what = "each step's graph is kept: {rate} a step, {size} by the end"
-        yield from _growth_found(case, graph, what, held=_graph_holder(case))
+        yield from _growth_found(case, graph, what, holders=_graph_holder(case))
 
 
 def _graph_holder(case: Case) -> tuple[str, ...]:
@@ -158,13 +161,13 @@ def _find_irregular(case: Case) -> Iterator[Found]:
     gain = case.gain(own, death)
     if not case.is_worth(gain):
         return
-    numbers, held = np.flatnonzero(own & case.is_live), sizes[:, sites].sum(axis=1)
+    numbers, live_bytes = np.flatnonzero(own & case.is_live), sizes[:, sites].sum(axis=1)
     yield Found(
         what=f"blocks of several steps are freed together, late: {case.share(gain)}",
         evidence=(
             (
-                f"at the ends of steps these lines hold {format_bytes(int(held.min()))} to "
-                f"{format_bytes(int(held.max()))}, rising and falling"
+                f"at the ends of steps these lines hold {format_bytes(int(live_bytes.min()))} to "
+                f"{format_bytes(int(live_bytes.max()))}, rising and falling"
             ),
             *case.list_sites(numbers),
         ),

@@ -34,7 +34,7 @@ def _finder(cause: Cause) -> Callable[[Case], Iterator[Found]]:
 def _blocks(case: Case, cause: Cause) -> np.ndarray | None:
     if cause is not Cause.LEAKED:
         return None
-    return np.array([block for one in case.device.growth for block in one.blocks], dtype=np.int64)
+    return np.array([block for site in case.device.growth for block in site.blocks], dtype=np.int64)
 
 
 def describe_shortage(shortage: Shortage) -> tuple[str, ...]:
@@ -65,26 +65,28 @@ def describe_shortage(shortage: Shortage) -> tuple[str, ...]:
 
 
 _SENTENCES: dict[Cause, Callable[[Shortage], str]] = {
-    Cause.OTHERS: lambda one: (
-        f"out of memory: {format_bytes(one.others_bytes or 0)} of the device belong to another "
-        f"process or library; {format_bytes(one.missing_bytes)} were missing"
+    Cause.OTHERS: lambda shortage: (
+        f"out of memory: {format_bytes(shortage.others_bytes or 0)} of the device belong to "
+        f"another process or library; {format_bytes(shortage.missing_bytes)} were missing"
     ),
-    Cause.LEAKED: lambda one: (
-        f"out of memory, leaked: {format_bytes(one.leaked_bytes)} are held by what grows from step "
-        f"to step; {format_bytes(one.missing_bytes)} were missing"
+    Cause.LEAKED: lambda shortage: (
+        f"out of memory, leaked: {format_bytes(shortage.leaked_bytes)} are held by what grows from "
+        f"step to step; {format_bytes(shortage.missing_bytes)} were missing"
     ),
-    Cause.FRAGMENTED: lambda one: (
-        f"out of memory, fragmented: {format_bytes(one.requested_bytes)} were asked for and "
-        f"{format_bytes(one.free_reserved_bytes + one.device_free_bytes)} free, but in pieces of "
-        f"at most {format_bytes(max(one.largest_free_bytes, one.device_free_bytes))}"
+    Cause.FRAGMENTED: lambda shortage: (
+        f"out of memory, fragmented: {format_bytes(shortage.requested_bytes)} were asked for and "
+        f"{format_bytes(shortage.free_reserved_bytes + shortage.device_free_bytes)} free, but in "
+        "pieces of at most "
+        f"{format_bytes(max(shortage.largest_free_bytes, shortage.device_free_bytes))}"
     ),
-    Cause.SPIKE: lambda one: (
-        f"out of memory, a single spike: one request of {format_bytes(one.requested_bytes)} beside "
-        f"{format_bytes(one.allocated_bytes)} in use"
+    Cause.SPIKE: lambda shortage: (
+        f"out of memory, a single spike: one request of "
+        f"{format_bytes(shortage.requested_bytes)} beside "
+        f"{format_bytes(shortage.allocated_bytes)} in use"
     ),
-    Cause.TOO_BIG: lambda one: (
-        f"out of memory, too big: {format_bytes(one.allocated_bytes)} are in use and "
-        f"{format_bytes(one.missing_bytes)} more than there is were asked for"
+    Cause.TOO_BIG: lambda shortage: (
+        f"out of memory, too big: {format_bytes(shortage.allocated_bytes)} are in use and "
+        f"{format_bytes(shortage.missing_bytes)} more than there is were asked for"
     ),
 }
 

@@ -88,12 +88,12 @@ def _comes_again(case: Case, saved: BoolArray) -> BoolArray:
     passes = _pass_of(case, case.region[numbers]).tolist()
     keys = list(zip(site, blocks.size_bytes[numbers].tolist(), passes, strict=True))
     known = set(keys)
-    found = np.zeros(len(saved), dtype=np.bool_)
-    found[numbers] = [
-        (one, size, number + 1) in known or (one, size, number + 2) in known
-        for one, size, number in keys
+    is_repeated = np.zeros(len(saved), dtype=np.bool_)
+    is_repeated[numbers] = [
+        (key, size, number + 1) in known or (key, size, number + 2) in known
+        for key, size, number in keys
     ]
-    return found
+    return is_repeated
 
 
 def _pass_of(case: Case, region: Int64Array) -> Int64Array:

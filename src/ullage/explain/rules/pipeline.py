@@ -19,16 +19,18 @@ _RISING_FRAC = 0.3
 
 
 def _find_pageable(case: Case) -> Iterator[Found]:
-    for one in _to_device(case):
-        if not one.is_pinned:
-            asked = "" if one.is_waited_for else "; non_blocking=True does nothing for such memory"
-            yield _found(case, one, f"from memory that is not pinned{asked}")
+    for transfer in _to_device(case):
+        if not transfer.is_pinned:
+            note = (
+                "" if transfer.is_waited_for else "; non_blocking=True does nothing for such memory"
+            )
+            yield _found(case, transfer, f"from memory that is not pinned{note}")
 
 
 def _find_waits(case: Case) -> Iterator[Found]:
-    for one in _to_device(case):
-        if one.is_pinned and one.is_waited_for:
-            yield _found(case, one, "and waits for it, though the memory is pinned")
+    for transfer in _to_device(case):
+        if transfer.is_pinned and transfer.is_waited_for:
+            yield _found(case, transfer, "and waits for it, though the memory is pinned")
 
 
 def _to_device(case: Case) -> Iterator[Transfers]:

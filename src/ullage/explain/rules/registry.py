@@ -1,4 +1,4 @@
-"""All rules, and what they find in a snapshot.
+"""All rules, and their findings in a snapshot.
 
 findings = find_findings(report)
 findings[0].rule.code, findings[0].gain_bytes
@@ -37,7 +37,7 @@ _ALL = (
 )  # fmt: skip
 RULES = MappingProxyType({rule.code: rule for rule in sorted(_ALL, key=lambda rule: rule.code)})
 _ORDER = (Kind.FAULT, Kind.CHOICE, Kind.TIME)
-# A general rule gives way where another has found so much of what it is about.
+# A finding of a general rule is dropped where other rules have found this share of its blocks.
 _SAME_FRAC = 0.5
 
 
@@ -56,8 +56,8 @@ def find_rule(code: str) -> Rule:
 
 
 def find_findings(report: SnapshotReport) -> tuple[Finding, ...]:
-    """What all rules find: why it ran out of memory first, then faults, then choices, then what
-    costs time alone; what is known before what is guessed, the most bytes first.
+    """The findings of all rules: the cause of an OOM first, then faults, choices and lost time;
+    certain ones before guesses, and the most bytes first.
     """
     findings: list[Finding] = []
     for device in report.devices:
@@ -66,17 +66,17 @@ def find_findings(report: SnapshotReport) -> tuple[Finding, ...]:
         for rule in RULES.values():
             findings += [
                 Finding(
-                    rule=rule, device=device.index, what=one.what, evidence=one.evidence,
-                    gain_bytes=one.gain_bytes, change=one.change or rule.change,
-                    is_guess=one.is_guess, blocks=one.blocks, relief=one.relief,
+                    rule=rule, device=device.index, what=finding.what, evidence=finding.evidence,
+                    gain_bytes=finding.gain_bytes, change=finding.change or rule.change,
+                    is_guess=finding.is_guess, blocks=finding.blocks, relief=finding.relief,
                     is_fatal=is_fatal and rule.code.startswith(oom.FAMILY),
                 )
-                for one in rule.find(case)
+                for finding in rule.find(case)
             ]  # fmt: skip
     findings = [
         finding
         for finding in findings
-        if not finding.rule.is_general or not _is_told(finding, findings, report)
+        if not finding.rule.is_general or not _is_covered(finding, findings, report)
     ]
     return tuple(sorted(findings, key=_rank))
 
@@ -91,16 +91,16 @@ def _rank(finding: Finding) -> tuple[bool, bool, int, int]:
     )
 
 
-def _is_told(finding: Finding, others: list[Finding], report: SnapshotReport) -> bool:
+def _is_covered(finding: Finding, others: list[Finding], report: SnapshotReport) -> bool:
     """Whether other rules have found most of the same blocks."""
-    told = [
+    other_blocks = [
         other.blocks
         for other in others
         if not other.rule.is_general and other.device == finding.device and other.blocks is not None
     ]
-    if finding.blocks is None or not len(finding.blocks) or not told:
+    if finding.blocks is None or not len(finding.blocks) or not other_blocks:
         return False
     device = next(device for device in report.devices if device.index == finding.device)
     sizes = device.replay.blocks.size_bytes
-    same = np.isin(finding.blocks, np.concatenate(told))
+    same = np.isin(finding.blocks, np.concatenate(other_blocks))
     return bool(sizes[finding.blocks[same]].sum() >= _SAME_FRAC * sizes[finding.blocks].sum())

@@ -1,4 +1,4 @@
-"""What a rule is, and what it finds."""
+"""Rules, and their findings."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ullage.trace.snapshot import Int64Array
 class Kind(enum.Enum):
     """What sort of thing a rule finds."""
 
-    FAULT = "fault"  # memory that buys nothing
-    CHOICE = "choice"  # memory that could be had for a price
+    FAULT = "fault"  # memory without any use
+    CHOICE = "choice"  # memory that can be saved at a cost
     TIME = "time"  # no device memory: host and GPU wait for each other
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a rule saw.
+    """What a rule finds on one device.
 
     Attributes:
         what: one sentence with the figures.
-        evidence: what in the data says so, a line each.
-        gain_bytes: by how much the peak would be lower, at most.
-        change: the exact change, where the data says more than the rule's own text.
-        blocks: numbers in `Replay.blocks` of what it is about.
-        is_guess: whether owners were guessed, or sizes alone speak for it.
-        relief: what the change does to the trace; None where a trace cannot show it.
+        evidence: the data that supports it, in lines.
+        gain_bytes: by how much the peak falls at most.
+        change: the exact change, where it is more specific than the rule's text.
+        blocks: its blocks, as numbers in `Replay.blocks`.
+        is_guess: whether it rests on guessed owners, or on sizes alone.
+        relief: the effect of the change on the trace; None where a trace cannot show it.
     """
 
     what: str
@@ -44,17 +44,18 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule: `ullage explain --rule CODE` prints what it says of itself.
+    """A rule; `ullage explain --rule CODE` prints its texts.
 
     Attributes:
-        code: as UL101; never given to another rule.
-        title: of what it finds.
-        meaning: what it means when it does.
-        evidence: what it looks at, and what it takes.
+        code: such as UL101; never used again for another rule.
+        title: of its findings.
+        kind: of its findings.
+        meaning: what a finding means.
+        evidence: the data that the rule examines, and its thresholds.
         cost: what the change costs.
         change: what to do.
-        find: looks at one device.
-        is_general: gives way to another rule that finds the same blocks.
+        find: examines one device.
+        is_general: whether another rule that finds the same blocks takes precedence.
     """
 
     code: str
@@ -70,8 +71,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a rule found on a device; `trial` is whether its change makes the program fit, None
-    where that was not asked.
+    """A finding of a rule on a device.
+
+    Attributes:
+        is_fatal: whether it ended the program.
+        trial: whether its change makes the program fit; None: this was not tried.
     """
 
     rule: Rule
@@ -81,7 +85,7 @@ class Finding:
     gain_bytes: int
     change: str
     is_guess: bool
-    is_fatal: bool = False  # it ended the program
+    is_fatal: bool = False
     blocks: Int64Array | None = field(default=None, repr=False)
     relief: Relief | None = field(default=None, repr=False)
     trial: Trial | None = None

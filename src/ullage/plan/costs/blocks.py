@@ -1,12 +1,12 @@
-"""Which modules of a program are its blocks: those that come several times in a row, such as the
-layers of a transformer. Techniques for modules are chosen block by block.
+"""Finds the blocks of a program: modules that are repeated, such as the layers of a transformer.
+A search chooses techniques for modules block by block.
 
     blocks = find_blocks(record, kept_by_module(record))
     blocks[0].path                                  # "transformer.h.0"
 
-A block is one of several children of a list of modules, or of several children of one class, that
-has children itself. Where a list has few equal ones, as the stages of a U-Net, and lists within
-them hold nearly all that they keep for backward, those are looked through instead.
+A block is one of several children of a list of modules, or of several children of one class, and
+has children itself. Where a list has few equal children, such as the stages of a U-Net, and the
+lists in them keep nearly all of their memory for backward, the children of these are the blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from ullage.trace.model import Int64Array, Record
 from ullage.trace.work import Node
 
-# Of this many equal ones, each may be treated by itself, and the parts of one need not.
+# This many equal modules are enough blocks: their parts are not searched for smaller ones.
 _MANY = 6
 _NEARLY_ALL = 0.8
 _CONTAINERS = {"ModuleList", "Sequential", "ModuleDict"}
@@ -28,7 +28,7 @@ _CONTAINERS = {"ModuleList", "Sequential", "ModuleDict"}
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A module that is treated as one.
+    """A module that gets one treatment.
 
     Attributes:
         path: of the module.
@@ -40,56 +40,58 @@ class Block:
 
 
 def find_blocks(record: Record, kept_bytes: Int64Array) -> tuple[Block, ...]:
-    """The blocks of a program in the order in which they stand in it.
+    """The blocks of a program, in its order.
 
     Args:
-        record: of a run with the work.
-        kept_bytes: what each module's own forward keeps for backward, by index.
+        record: of a run that records its work.
+        kept_bytes: the memory that each module's own forward keeps for backward, by index.
     """
     if record.work is None:
         return ()
     tree = {record.modules[node.module]: node for node in record.work.tree}
-    kept = {path: int(kept_bytes[node.module]) for path, node in tree.items()}
+    bytes_by_path = {path: int(kept_bytes[node.module]) for path, node in tree.items()}
     children: dict[str, list[str]] = {}
     for path in tree:
         if path:
             children.setdefault(path.rpartition(".")[0], []).append(path)
-    return tuple(Block(path, tree[path].kind) for path in _Finder(tree, children, kept).below(""))
+    return tuple(
+        Block(path, tree[path].kind) for path in _Finder(tree, children, bytes_by_path).below("")
+    )
 
 
 def block_of_module(blocks: Sequence[Block], modules: Sequence[str]) -> Int64Array:
-    """For each module the block that it is in, as an index, -1 for none; one entry more for what
-    is in no module.
+    """For each module the index of its block, -1 for none; the last entry is for operations outside
+    of all modules.
     """
     known = {block.path: number for number, block in enumerate(blocks)}
-    found = np.full(len(modules) + 1, -1, dtype=np.int64)
+    block_of = np.full(len(modules) + 1, -1, dtype=np.int64)
     for number, path in enumerate(modules):
         while path and path not in known:
             path = path.rpartition(".")[0]
-        found[number] = known.get(path, -1)
-    return found
+        block_of[number] = known.get(path, -1)
+    return block_of
 
 
 @dataclass(frozen=True, slots=True)
 class _Finder:
     tree: Mapping[str, Node]
     children: Mapping[str, list[str]]
-    kept: Mapping[str, int]
+    kept_bytes: Mapping[str, int]
 
     def below(self, path: str) -> list[str]:
-        """The blocks in a module."""
-        found: list[str] = []
+        """The paths of the blocks in a module."""
+        blocks: list[str] = []
         group = self.group(path)
-        inner = [one for child in group for one in self.below(child)]
+        inner = [block for child in group for block in self.below(child)]
         if group and not (self.is_better(inner, group)):
-            found += group
+            blocks += group
         elif group:
-            found += inner
+            blocks += inner
         rest = [child for child in self.children.get(path, ()) if child not in group]
-        return found + [one for child in rest for one in self.below(child)]
+        return blocks + [block for child in rest for block in self.below(child)]
 
     def group(self, path: str) -> list[str]:
-        """The children of a module that are several of a kind, or numbered in a list."""
+        """The children of a module that share a class, or are in a list."""
         grown = [
             child
             for child in self.children.get(path, ())
@@ -105,16 +107,16 @@ class _Finder:
         ]
 
     def is_better(self, inner: Sequence[str], group: Sequence[str]) -> bool:
-        """Whether blocks within the blocks are to be taken in their place."""
+        """Whether the blocks within the blocks replace them."""
         kinds = Counter(self.tree[child].kind for child in group)
         if len(inner) < 2 or max(kinds.values()) >= _MANY:
             return False
-        whole = sum(self.kept_in(one) for one in group)
-        return sum(self.kept_in(one) for one in inner) >= _NEARLY_ALL * whole
+        whole = sum(self.kept_in(block) for block in group)
+        return sum(self.kept_in(block) for block in inner) >= _NEARLY_ALL * whole
 
     def kept_in(self, path: str) -> int:
-        """What a module and all in it keep."""
-        return sum(self.kept[one] for one in self.all_in(path))
+        """The memory that a module and all modules in it keep."""
+        return sum(self.kept_bytes[inner] for inner in self.all_in(path))
 
     def all_in(self, path: str) -> Iterator[str]:
         yield path

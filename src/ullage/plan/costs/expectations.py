@@ -1,5 +1,5 @@
-"""What plans take, as far as is known: what moves and treatments were measured to take by
-themselves, added up stretch by stretch, until plans of several were run.
+"""The expected time and memory of plans: the sums of what moves and treatments take by themselves,
+stretch by stretch, until runs of whole plans are known.
 
     expectations = Expectations(settings, slacks)
     expectations.learn(number, look)
@@ -21,14 +21,14 @@ from ullage.plan.solver.problem import FloatArray
 from ullage.trace.model import DeviceTotals, Int64Array
 
 _LEAST_SLACK = 1e-3
-# Times are told apart to a nanosecond.
+# Times are compared to a nanosecond.
 DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Several moves together: what they take more in each stretch, how much longer a step takes,
-    and by which factor the slack of the allocator changes.
+    """Several moves together: their extra memory in each stretch, their extra time for a step, and
+    their factor for the slack of the allocator.
     """
 
     actions: Actions
@@ -38,8 +38,8 @@ class Setting:
 
 
 class Look(NamedTuple):
-    """A choice that was run under a setting: what the setting took more in each stretch, and how
-    much more the allocator held than it gave out, as a share of that.
+    """The run of a choice under a setting: the extra memory of the setting in each stretch, and the
+    slack: reserved memory beyond the allocated, as a share of the allocated.
     """
 
     choice: Int64Array
@@ -48,8 +48,8 @@ class Look(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What is expected of a part of the choices under a setting: how much longer a step takes than
-    by the choice alone, what the setting takes more in each stretch, and the least slack.
+    """What the model expects of some choices under a setting: the extra time of a step, the extra
+    memory in each stretch, and the least slack.
     """
 
     extra_s: float
@@ -58,35 +58,35 @@ class Case(NamedTuple):
 
 
 class Expectations:
-    """What is expected of choices under settings.
+    """The expected memory of choices under settings.
 
-    What a setting takes is that of its moves, added up, until choices were run under it: then what
-    was seen of the one that is most like it is expected of each other.
+    A setting takes the sum of its moves, until choices ran under it. From then on, each choice is
+    expected to take what the most similar of these took.
     """
 
     def __init__(self, settings: Sequence[Setting], slacks: FloatArray) -> None:
         """
         Args:
-            settings: what treatments may be mixed with.
-            slacks: (num_treatments,) of the program as it is and under each treatment.
+            settings: those that treatments may be combined with.
+            slacks: (num_treatments,) of the unchanged program and under each treatment.
         """
         self._settings = settings
         self._slacks = slacks
         self._looks: dict[int, list[Look]] = {}
 
     def learn(self, number: int, look: Look) -> list[int]:
-        """Takes in what was seen under a setting. Returns the numbers of the settings of which
-        something else is expected from now on.
+        """Adds a run under a setting. Returns the numbers of the settings whose expectations
+        change.
         """
         self._looks.setdefault(number, []).append(look)
         return self._alike(number)
 
     def is_known(self, number: int) -> bool:
-        """Whether a choice was run under a setting, or under one that takes as long."""
+        """Whether a choice ran under a setting, or under one with the same time."""
         return bool(self._looks_at(number))
 
     def cases(self, number: int) -> list[Case]:
-        """By each look that there was at a setting, what it may take of any choice."""
+        """What a setting may take, by each run under it."""
         setting, looks = self._settings[number], self._looks_at(number)
         if not looks:
             slack = float(self._slacks.min()) * setting.slack
@@ -96,13 +96,16 @@ class Expectations:
     def of(
         self, number: int, choices: Int64Array, levels: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """Of choices under a setting, (C, N), with these levels, (C, W): the most that is
-        allocated, (C,), and what the allocator holds, (C,).
+        """The peaks of allocated, (C,), and of reserved memory, (C,), of choices under a setting.
+
+        Args:
+            choices: (C, N).
+            levels: (C, W).
         """
         setting, looks = self._settings[number], self._looks_at(number)
         if looks:
-            # Of two that are as like, that with the lower slack: what it is too low for is run.
-            looks = sorted(looks, key=lambda one: one.slack)
+            # Of two equally similar runs, the one with less slack: what it lets through is run.
+            looks = sorted(looks, key=lambda look: look.slack)
             nearest = np.stack([self._unlike(choices, look.choice) for look in looks]).argmin(
                 axis=0
             )
@@ -115,8 +118,8 @@ class Expectations:
         return peaks, (peaks * (1.0 + slack)).astype(np.int64)
 
     def _alike(self, number: int) -> list[int]:
-        """Settings that take as long as one, and that one: such as are the same but for what makes
-        the allocator hold less.
+        """The settings with the same time as one, and that one: they differ only in what makes the
+        allocator reserve less.
         """
         taken_s = round(self._settings[number].extra_s, DIGITS)
         return [
@@ -126,8 +129,8 @@ class Expectations:
         ]
 
     def _looks_at(self, number: int) -> list[Look]:
-        """What was seen under a setting; else, under one that takes as long, what is to be expected
-        of this one by it.
+        """The runs under a setting; or those under a setting with the same time, corrected for the
+        difference of the two.
         """
         if number in self._looks:
             return self._looks[number]
@@ -139,17 +142,18 @@ class Expectations:
         more = own.more_bytes - other.more_bytes
         factor = own.slack / max(other.slack, _LEAST_SLACK)
         return [
-            Look(one.choice, one.more_bytes + more, one.slack * factor)
-            for one in self._looks[place]
+            Look(look.choice, look.more_bytes + more, look.slack * factor)
+            for look in self._looks[place]
         ]
 
-    def _unlike(self, choices: Int64Array, seen: Int64Array) -> Int64Array:
-        """How unlike choices, (C, N), are to one that was seen: by how many blocks get each
-        treatment, and then by which; else each place of the same few would be tried in turn.
+    def _unlike(self, choices: Int64Array, other: Int64Array) -> Int64Array:
+        """How different choices, (C, N), are from one that ran: by how many blocks get each
+        treatment first, and then by which. Else the same few treatments would be tried on every
+        possible place.
         """
         kinds = range(len(self._slacks))
-        counts = [(choices == kind).sum(axis=1) - (seen == kind).sum() for kind in kinds]
-        int64_array: Int64Array = np.abs(counts).sum(axis=0) * len(seen) + (choices != seen).sum(
+        counts = [(choices == kind).sum(axis=1) - (other == kind).sum() for kind in kinds]
+        int64_array: Int64Array = np.abs(counts).sum(axis=0) * len(other) + (choices != other).sum(
             axis=1
         )
         return int64_array
@@ -159,26 +163,26 @@ class Expectations:
 
 
 def make_settings(moves: Sequence[Measured], base: Measured) -> Iterator[Setting]:
-    """All moves that go together, by what each of them was measured to take."""
+    """All sets of compatible moves, with the sums of their measurements."""
     by_key = {key_of(move.actions): move for move in moves}
     for actions in settings([move.actions[0] for move in moves]):
         measured = [by_key[key_of((action,))] for action in actions]
         more = np.zeros(len(base.profile.rest_bytes), dtype=np.int64)
-        for one in measured:
-            more += _more(one, base)
+        for measurement in measured:
+            more += _more(measurement, base)
         least = max(slack_of(base.device.totals), _LEAST_SLACK)
-        factors = [slack_of(one.device.totals) / least for one in measured]
-        extra_s = sum(one.seconds.step - base.seconds.step for one in measured)
+        factors = [slack_of(move.device.totals) / least for move in measured]
+        extra_s = sum(move.seconds.step - base.seconds.step for move in measured)
         yield Setting(actions, more, extra_s, float(np.prod(factors)))
 
 
 def slack_of(totals: DeviceTotals) -> float:
-    """How much more the allocator held at most than it gave out, as a share of that."""
+    """The peak of reserved memory beyond that of the allocated, as a share of the allocated."""
     return totals.peak_reserved_bytes / max(totals.peak_allocated_bytes, 1) - 1.0
 
 
 def _more(measured: Measured, base: Measured) -> Int64Array:
-    """What a move takes more in each stretch than the program as it is."""
+    """The extra memory of a move in each stretch."""
     more = [
         measured.profile.rest_bytes.get(stretch, rest) - rest
         for stretch, rest in base.profile.rest_bytes.items()

@@ -1,5 +1,5 @@
-"""What a program takes as it is, and under each technique by itself: the runs that a search begins
-with, where memory is without end.
+"""The first runs of a search: the program unchanged, and under each single technique, with
+unlimited memory.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action, Semantics
 
-# A watched run whose peak is off by more than this share is not taken for the memory.
+# Where recording the work changes the peak by more than this share, memory is measured without it.
 _DISTURBANCE = 0.005
 _WORTH = 0.001
-# Techniques that are run together, and those that come first: where each run takes long, a search
-# may be ended before all were tried.
+# How many techniques run together, and which come first: where runs take long, the time limit may
+# end the search before all were tried.
 _AT_ONCE = 4
 _PROMISING = (
     "checkpoint", "chunked_loss", "selective_checkpoint", "allocator", "free_gradients",
@@ -34,9 +34,15 @@ _PROMISING = (
 
 
 class RunRequest(NamedTuple):
-    """A run that is wanted: under which plan, on which GPU (None: with memory without end), what is
-    to be recorded, whether it has to be from the program's first line in a process of its own, and
-    whether the plan is replayed with real numbers in place of the training.
+    """A run of the program.
+
+    Attributes:
+        plan: that it is under; None: none.
+        gpu: its device; None: unlimited memory.
+        has_work: whether it records its operations.
+        describes: whether it describes the model.
+        is_fresh: whether it starts at the program's first line in a new process.
+        replays: whether it replays the plan with real numbers instead of training.
     """
 
     plan: Plan | None = None
@@ -52,13 +58,13 @@ Runner = Callable[[Sequence[RunRequest]], list[RunReport]]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one treatment of all blocks, or one move, took; without actions, the program as it is.
+    """What one treatment of all blocks, or one move, takes; without actions, the unchanged program.
 
     Attributes:
         actions: of the plan.
-        device: what the run took of it, where memory is without end.
-        profile: its memory.
-        seconds: its time.
+        device: the memory of the device in a run with unlimited memory.
+        profile: the memory of each stretch.
+        seconds: the time of a step.
     """
 
     actions: Actions
@@ -68,22 +74,22 @@ class Measured:
 
 
 class Measurements:
-    """The runs of a search that come first.
+    """The first runs of a search.
 
     Args:
         run: makes runs.
         gpu: whose rates count.
-        under: a plan that all runs are under, such as one that shares the training among ranks;
-            what is done beside it is measured. None: the program as it is.
+        under: a plan that is part of all runs, such as one that shares the training among ranks;
+            techniques are measured in addition to it. None: the unchanged program.
 
     Attributes:
-        first: of the program as it is.
-        base: what it takes; None: it did not run, or not yet.
-        made_for: the program, as plans have to name it; None where it trains no model.
-        blocks: the modules that are treated one by one.
+        first: the run of the unchanged program.
+        base: what the unchanged program takes; None: it failed, or did not run yet.
+        made_for: the program, as plans name it; None: it trains no model.
+        blocks: the modules that get treatments one by one.
         treatments: techniques for modules, each on all blocks.
-        moves: what concerns the optimizer or the whole program.
-        left_out: techniques that do not go with the program, and why.
+        moves: techniques for the optimizer or the whole program.
+        left_out: techniques that cannot be used with the program, and why.
     """
 
     def __init__(self, run: Runner, gpu: Gpu, under: Plan | None = None) -> None:
@@ -100,24 +106,24 @@ class Measurements:
         self._is_disturbed = False
 
     def measure_program(self) -> Measured | None:
-        """Runs the program as it is; None: it failed, or trains nothing that a plan is for."""
+        """Runs the unchanged program; None: it failed, or trains no model."""
         self.first, with_work = self._run(
             [RunRequest(self._under, describes=True), RunRequest(self._under, has_work=True)]
         )
         outcome = self.first.program.plan
-        found = None if outcome is None else outcome.found
-        if found is None or not _ran(self.first) or not _ran(with_work):
+        made_for = None if outcome is None else outcome.found
+        if made_for is None or not _ran(self.first) or not _ran(with_work):
             return None
-        self.made_for = found
-        # Watching every operation moves the peak a little; by more where functions are compiled,
-        # which then run eagerly. There each technique is run a second time, unwatched.
-        clean, watched = (one.devices[0].totals for one in (self.first, with_work))
+        self.made_for = made_for
+        # Recording every operation changes the peak a little; by more where functions are compiled,
+        # which then run eagerly. There each technique runs a second time without it.
+        clean, watched = (report.devices[0].totals for report in (self.first, with_work))
         moved = abs(watched.peak_allocated_bytes - clean.peak_allocated_bytes)
         self._is_disturbed = moved > _DISTURBANCE * clean.peak_allocated_bytes
         worked = with_work.processes[0].record
         blocks = find_blocks(worked, kept_by_module(worked))
         self.blocks = tuple(
-            block for block in blocks if found.modules.get(block.path) == block.kind
+            block for block in blocks if made_for.modules.get(block.path) == block.kind
         )
         self.base = self._read((), self.first, with_work)
         return self.base
@@ -128,9 +134,12 @@ class Measurements:
         base: Measured,
         is_late: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Runs each technique that may be used by itself; those that help are kept.
+        """Runs each technique by itself, and keeps those that help.
 
-        is_late: whether no time is left to begin another run.
+        Args:
+            allowed: what techniques may change.
+            base: the unchanged program.
+            is_late: whether no time is left for another run.
         """
         paths = [block.path for block in self.blocks]
         every = [*moves(allowed), *(treatments(allowed, paths) if paths else ())]
@@ -141,28 +150,30 @@ class Measurements:
                 late = dict.fromkeys(map(_name, [*some, *waiting]), "no time was left to try it")
                 self.left_out |= late
                 break
-            for one in self._measure(some):
-                if not helps(one, base):
-                    self.left_out[_name(one.actions)] = "makes nothing less or faster here"
+            for measurement in self._measure(some):
+                if not helps(measurement, base):
+                    self.left_out[_name(measurement.actions)] = "makes nothing less or faster here"
                 else:
-                    (self.treatments if one.actions[0].modules else self.moves).append(one)
+                    (self.treatments if measurement.actions[0].modules else self.moves).append(
+                        measurement
+                    )
         for measured in (self.treatments, self.moves):
-            measured.sort(key=lambda one: every.index(one.actions))
+            measured.sort(key=lambda measured: every.index(measured.actions))
 
     def plan(self, actions: Sequence[Action]) -> Plan:
-        """A plan of these actions for the program, with those that all runs are under.
+        """A plan of these actions for the program, with those that are part of all runs.
 
         Raises:
-            PlanError: they do not go together.
+            PlanError: they exclude each other.
         """
         if self.made_for is None:
             raise PlanError("there is no model that a plan could be for")
         actions = (*actions, *(() if self._under is None else self._under.actions))
-        named = {path: self.made_for.modules[path] for action in actions for path in action.modules}
-        return Plan(actions, replace(self.made_for, modules=named))
+        kinds = {path: self.made_for.modules[path] for action in actions for path in action.modules}
+        return Plan(actions, replace(self.made_for, modules=kinds))
 
     def plan_to_run(self, actions: Sequence[Action]) -> Plan | None:
-        """What a run of these actions is under; None: nothing."""
+        """The plan of a run with these actions; None: it needs none."""
         return self.plan(actions) if actions else self._under
 
     def _measure(self, tried: Sequence[Actions]) -> list[Measured]:
@@ -178,16 +189,16 @@ class Measurements:
             requests += [RunRequest(plan)] * self._is_disturbed + [RunRequest(plan, has_work=True)]
         reports = self._run(requests) if requests else []
         width = 1 + self._is_disturbed
-        found = []
+        measurements = []
         for actions, report, with_work in zip(
             actionses, reports[::width], reports[width - 1 :: width], strict=True
         ):
-            failed = next((one for one in (report, with_work) if not _ran(one)), None)
+            failed = next((run for run in (report, with_work) if not _ran(run)), None)
             if failed is None:
-                found.append(self._read(actions, report, with_work))
+                measurements.append(self._read(actions, report, with_work))
             else:
                 self.left_out[_name(actions)] = failed.reason
-        return found
+        return measurements
 
     def _read(self, actions: Actions, report: RunReport, with_work: RunReport) -> Measured:
         return Measured(
@@ -199,22 +210,22 @@ class Measurements:
 
 
 def helps(measured: Measured, base: Measured) -> bool:
-    """Whether a technique makes anything less by a thousandth: what blocks keep, what a stretch
-    takes, what the allocator holds beside it, or the time.
+    """Whether a technique saves a thousandth or more of the time, or of the memory that blocks
+    keep, that a stretch takes, or that the allocator reserves beyond it.
     """
     least = _WORTH * base.profile.peak_bytes
     rests = base.profile.rest_bytes.items()
     freed = max(
         (rest - measured.profile.rest_bytes.get(part, rest) for part, rest in rests), default=0
     )
-    held, held_before = (
+    overhead, held_before = (
         each.device.totals.peak_reserved_bytes - each.device.totals.peak_allocated_bytes
         for each in (measured, base)
     )
     return (
         int((base.profile.kept_bytes - measured.profile.kept_bytes).sum()) > least
         or freed > least
-        or held_before - held > least
+        or held_before - overhead > least
         or measured.seconds.step < base.seconds.step * (1 - _WORTH)
     )
 
@@ -224,7 +235,7 @@ def _ran(report: RunReport) -> bool:
 
 
 def _promise(actions: Actions) -> tuple[int, bool]:
-    """What comes first: techniques that help most programs, in the way that is usual."""
+    """Sorts the techniques that help most programs, with their usual settings, first."""
     first = actions[0]
     place = _PROMISING.index(first.technique) if first.technique in _PROMISING else len(_PROMISING)
     return (place if not first.settings else len(_PROMISING) + place), len(actions) > 1

@@ -1,15 +1,15 @@
-"""How much memory each stretch of a step takes, and how much of it the blocks that went forward
-before hold for backward: read off the record of a run.
+"""The memory of each stretch of a step, and the part of it that blocks keep between their forward
+and their backward: read from the record of a run.
 
 A step is cut at the first and the last allocation of each block in forward and in backward. In a
-stretch, a block that is between its forward and its backward is *held*, and the block at work in
-it, if any, is its *own*. What the stretch takes at most, less what the held blocks keep, is its
-*rest*: that hangs on nothing but how its own block is treated. So runs in which all blocks are
-treated alike tell what any mixture takes:
+stretch, a block between its forward and its backward is *live*, and the block that runs in it, if
+any, is its *own*. The peak of the stretch less the memory that the live blocks keep is its *rest*,
+which depends only on the treatment of its own block. So runs in which all blocks have the same
+treatment give the peak of any mixture:
 
-    peak = max over stretches of: rest[treatment of its own block] + sum of kept[treatment] held
+    peak = max over stretches of: rest[treatment of own block] + sum of kept[treatment] of live ones
 
-The same block is named alike in all runs, whatever its position in them.
+A block has the same name in all runs, whatever its position in them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _NEVER = np.iinfo(np.int64).max
 
 
 class Stretch(NamedTuple):
-    """A part of a step: "forward" or "backward" of a block, or what comes "after" one of them;
-    "before" all of them.
+    """A part of a step: "forward" or "backward" of a block, the time "after" one of them, or the
+    time "before" all of them.
     """
 
     what: str
@@ -40,29 +40,29 @@ class Stretch(NamedTuple):
 
     @property
     def own(self) -> int:
-        """The block at work in it; -1: none."""
+        """The block that runs in it; -1: none."""
         return self.block if self.what in {"forward", "backward"} else _NOBODY
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What one run took.
+    """The memory of one run.
 
     Attributes:
-        kept_bytes: what each block's forward keeps for its backward.
-        rest_bytes: of each stretch.
-        held: which blocks are held in each stretch.
-        peak_bytes: the most that was allocated in all.
+        kept_bytes: the memory that each block's forward keeps for its backward.
+        rest_bytes: the rest of each stretch.
+        live_blocks: which blocks are live in each stretch.
+        peak_bytes: the peak of the allocated memory.
     """
 
     kept_bytes: Int64Array
     rest_bytes: Mapping[Stretch, int]
-    held: Mapping[Stretch, npt.NDArray[np.bool_]]
+    live_blocks: Mapping[Stretch, npt.NDArray[np.bool_]]
     peak_bytes: int
 
 
 class _Iteration(NamedTuple):
-    """A forward and its backward, as events: where it begins and ends, and where backward does."""
+    """A forward and its backward, as events: its begin, its end, and the begin of backward."""
 
     begin: int
     end: int
@@ -70,35 +70,35 @@ class _Iteration(NamedTuple):
 
 
 def kept_by_module(record: Record) -> Int64Array:
-    """What the forward of each module itself keeps for backward, by its index in the record; at
-    most, over the iterations.
+    """The memory that each module's own forward keeps for backward, by its index in the record; the
+    largest of all iterations.
     """
     log = _Log(record, np.arange(len(record.modules) + 1))
-    kept = np.zeros(len(record.modules) + 1, dtype=np.int64)
+    kept_bytes = np.zeros(len(record.modules) + 1, dtype=np.int64)
     for iteration in log.iterations:
-        kept = np.maximum(kept, log.kept(iteration, len(kept)))
-    return kept
+        kept_bytes = np.maximum(kept_bytes, log.kept(iteration, len(kept_bytes)))
+    return kept_bytes
 
 
 def read_profile(record: Record, blocks: Sequence[Block]) -> Profile:
     """The profile of a run, over all of its iterations."""
     log = _Log(record, block_of_module(blocks, record.modules))
     num = len(blocks)
-    kept = np.zeros(num, dtype=np.int64)
+    kept_bytes = np.zeros(num, dtype=np.int64)
     for iteration in log.iterations:
-        kept = np.maximum(kept, log.kept(iteration, num))
+        kept_bytes = np.maximum(kept_bytes, log.kept(iteration, num))
     rest: dict[Stretch, int] = {}
-    held: dict[Stretch, npt.NDArray[np.bool_]] = {}
+    live_blocks: dict[Stretch, npt.NDArray[np.bool_]] = {}
     first = log.iterations[0].begin if log.iterations else len(log.level)
     if first:
         rest[Stretch("before")] = int(log.level[:first].max())
-        held[Stretch("before")] = np.zeros(num, dtype=np.bool_)
+        live_blocks[Stretch("before")] = np.zeros(num, dtype=np.bool_)
     for iteration in log.iterations:
-        for stretch, is_held, peak in log.stretches(iteration, num):
-            left = peak - int(kept[is_held].sum())
+        for stretch, is_live, peak in log.stretches(iteration, num):
+            left = peak - int(kept_bytes[is_live].sum())
             if left >= rest.get(stretch, 0):
-                rest[stretch], held[stretch] = left, is_held
-    return Profile(kept, rest, held, int(log.level.max(initial=0)))
+                rest[stretch], live_blocks[stretch] = left, is_live
+    return Profile(kept_bytes, rest, live_blocks, int(log.level.max(initial=0)))
 
 
 class _Log:
@@ -124,24 +124,24 @@ class _Log:
         self.iterations = list(_iterations(self._regions, record.first_position, len(events)))
 
     def kept(self, iteration: _Iteration, count: int) -> Int64Array:
-        """What was born in forward and lives when backward begins, by label."""
+        """The memory allocated in forward and live when backward begins, by label."""
         lives = self._lives
         event = lives.birth - self._first - 1
         is_in = (event >= iteration.begin) & (event < iteration.backward)
         is_in &= (lives.death > iteration.backward + self._first) & (lives.device == self._device)
         label = np.where(is_in, self._forward[np.maximum(event, 0)], _NOBODY)
         is_in &= label >= 0
-        kept = np.zeros(count, dtype=np.int64)
-        np.add.at(kept, label[is_in], lives.size_bytes[is_in])
-        return kept
+        kept_bytes = np.zeros(count, dtype=np.int64)
+        np.add.at(kept_bytes, label[is_in], lives.size_bytes[is_in])
+        return kept_bytes
 
     def stretches(
         self, iteration: _Iteration, count: int
     ) -> Iterator[tuple[Stretch, npt.NDArray[np.bool_], int]]:
-        """The stretches of an iteration, which blocks each holds, and its peak."""
+        """The stretches of an iteration, with the live blocks and the peak of each."""
         forward = _extents(self._forward, iteration, count)
         backward = _extents(self._backward, iteration, count)
-        # What backward never turned to is held to the end.
+        # A block without a backward is live to the end.
         until = np.where(backward[0] == _NEVER, iteration.end, backward[0])
         cuts = {iteration.begin: Stretch("before")}
         for what, (begin, end) in (("forward", forward), ("backward", backward)):
@@ -153,8 +153,8 @@ class _Log:
         places = sorted(cuts)
         for place, following in zip(places, [*places[1:], iteration.end], strict=True):
             if place < following:
-                is_held = (forward[1] <= place) & (until >= following)
-                yield cuts[place], is_held, int(self.level[place:following].max())
+                is_live = (forward[1] <= place) & (until >= following)
+                yield cuts[place], is_live, int(self.level[place:following].max())
 
 
 def _extents(

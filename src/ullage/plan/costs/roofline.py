@@ -1,13 +1,13 @@
 """How long a step takes: a roofline for each operation, and the link to the host.
 
-An operation takes the longest of three: its floating-point operations at the rate of the units that
-do them, the bytes that it moves at the memory's bandwidth, and the time in which the host launches
-its kernels. Copies over the link, and what ranks send each other, run beside the block that they
-are for, and cost what they take longer than it. The rates are those of the catalogue, as the makers
-state them: real ones are lower, all of them, so that the seconds are a lower bound, and it is their
-order that plans are chosen by; or what `ullage calibrate` has measured of them (gpus/rates.py).
+An operation takes the longest of three times: its floating-point operations at the rate of their
+units, its bytes at the memory's bandwidth, and the launch of its kernels by the host. Copies over
+the link and between ranks overlap with their block, and cost the time by which they are longer.
+The rates are those that the makers state, in the catalogue, or those that `ullage calibrate`
+measured (gpus/rates.py). Real rates are all lower than stated ones, so the seconds are a lower
+bound, and a search uses only their order.
 
-Ignores: kernels that torch.compile fuses; cuts of the clock; what runs beside on the host.
+Ignores: kernels that torch.compile fuses; a throttled clock; other work of the host.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ullage.plan.costs.blocks import Block, block_of_module
 from ullage.trace.model import Record
 from ullage.trace.work import Operation
 
-# In place of a file with rates: those that makers state.
+# Instead of a file with rates: the rates that makers state.
 CATALOGUE = "catalogue"
 # Between two launches of kernels by PyTorch's eager host code. Assumed.
 LAUNCH_S = 5e-6
-# Where nobody states the host link, as that of GPUs which are soldered to their host.
+# Where no maker states the host link, such as for GPUs that are soldered to their host.
 _LINK_BYTES_PER_S = 15_754_000_000
 # Of an optimizer's step on the host, all ranks of a machine together: half of what eight channels
 # of DDR4-3200 give. Assumed for any host.
@@ -46,14 +46,14 @@ _PARTS = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """How long a step takes: each block's part in it, and all of it."""
+    """The time of a step: of each block, and of all."""
 
     blocks: npt.NDArray[np.float64]
     step: float
 
 
 def step_seconds(record: Record, blocks: Sequence[Block], gpu: Gpu) -> Seconds:
-    """The seconds of the last whole step of a run with the work."""
+    """The seconds of the last whole step of a run that records its work."""
     block_of = block_of_module(blocks, record.modules)
     operations = () if record.work is None else record.work.operations
     num_ranks = max(map(len, record.groups), default=1)
@@ -68,7 +68,11 @@ def step_seconds(record: Record, blocks: Sequence[Block], gpu: Gpu) -> Seconds:
 
 
 def operation_seconds(operation: Operation, gpu: Gpu, num_ranks: int = 1) -> float:
-    """The seconds of one operation; of what is done on the host, by as many ranks at once."""
+    """The seconds of one operation.
+
+    Args:
+        num_ranks: the ranks that share the host's memory bandwidth.
+    """
     rates = gpu.measured
     if operation.host_bytes:
         return operation.host_bytes * num_ranks / _HOST_BYTES_PER_S
@@ -88,8 +92,8 @@ def operation_seconds(operation: Operation, gpu: Gpu, num_ranks: int = 1) -> flo
 
 
 def _compute_speed(operation: Operation, rates: Rates) -> Speed:
-    """What was measured of matrix products, or of attention, in a precision; what was not measured
-    goes at the stated rate.
+    """The measured speed of matrix products or attention in a precision; the stated one where there
+    is no measurement.
     """
     if "attention" in operation.name:
         return rates.attention.get(
@@ -98,14 +102,14 @@ def _compute_speed(operation: Operation, rates: Rates) -> Speed:
     return rates.matmul.get(operation.precision, STATED)
 
 
-def _slower(one: Speed, other: Speed) -> Speed:
-    """The record of the work does not tell the directions of copies apart."""
-    return min(one, other, key=lambda speed: speed.frac)
+def _slower(first: Speed, other: Speed) -> Speed:
+    """The slower direction: the record of the work does not state the direction of copies."""
+    return min(first, other, key=lambda speed: speed.frac)
 
 
 def peer_bytes_per_s(gpu: Gpu, num_ranks: int) -> float:
-    """What a GPU can send to the others of its machine: over NVLink, or over the host's link, as
-    more than two cards do that a bridge connects in pairs.
+    """The rate at which a GPU sends to the others of its machine: over NVLink, or over the host's
+    link, such as between more than two cards that bridges connect in pairs.
     """
     is_bridged = "card" in gpu.form and num_ranks > 2
     if gpu.nvlink_bytes_per_s is None or is_bridged:
@@ -114,7 +118,7 @@ def peer_bytes_per_s(gpu: Gpu, num_ranks: int) -> float:
 
 
 def link_bytes_per_s(gpu: Gpu) -> int:
-    """What the link to the host carries, each way."""
+    """The bandwidth of the link to the host, each way."""
     return gpu.host_bytes_per_s or _LINK_BYTES_PER_S
 
 
@@ -132,13 +136,13 @@ def with_rates(gpu: Gpu, rates: str | os.PathLike[str] | None) -> Gpu:
     if rates == CATALOGUE:
         return gpu
     slug = gpu.slug.partition(" ")[0]
-    found = stored_rates(slug) if rates is None else Rates.load(rates)
-    if found is not None and found.gpu != slug:
+    measured = stored_rates(slug) if rates is None else Rates.load(rates)
+    if measured is not None and measured.gpu != slug:
         raise SpecError(
-            f"{found.source}: these are rates of {found.gpu}, and the GPU is {slug}; give those of "
-            "that one, or `--rates catalogue`"
+            f"{measured.source}: these are rates of {measured.gpu}, and the GPU is {slug}; give "
+            "those of that one, or `--rates catalogue`"
         )
-    return replace(gpu, measured=found)
+    return replace(gpu, measured=measured)
 
 
 def flops_per_s(gpu: Gpu, precision: str) -> float:

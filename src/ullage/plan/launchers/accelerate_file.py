@@ -56,18 +56,18 @@ def accelerate_config(
     """
     if sharding.is_checkpointed and sharding.engine is not Engine.FSDP2:
         raise SpecError(f"{sharding.name} cannot be said in a configuration of Accelerate")
-    found = own.get("distributed_type", "NO")
-    if found not in {"NO", *_TYPES.values()}:
-        raise SpecError(f"the configuration of Accelerate is for {found}, and not for these GPUs")
+    kind = own.get("distributed_type", "NO")
+    if kind not in {"NO", *_TYPES.values()}:
+        raise SpecError(f"the configuration of Accelerate is for {kind}, and not for these GPUs")
     if own.get("parallelism_config"):
         raise SpecError(
             "the configuration of Accelerate has a parallelism_config, which says how the ranks "
             "share the training; that is what is looked for: leave it out"
         )
-    kept = {key: value for key, value in own.items() if key not in _SECTIONS}
+    own_keys = {key: value for key, value in own.items() if key not in _SECTIONS}
     config = {
         **_DEFAULTS,
-        **kept,
+        **own_keys,
         "distributed_type": _TYPES[sharding.engine],
         "num_processes": num_ranks,
         "use_cpu": False,

@@ -29,10 +29,10 @@ def read_deepspeed_config(word: str) -> dict[str, Any] | None:
     if path.suffix != ".json" or not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SpecError(f"{word!r} is not JSON that can be read: {error}") from None
-    return found if isinstance(found, dict) and found.keys() & _TELLING else None
+    return document if isinstance(document, dict) and document.keys() & _TELLING else None
 
 
 def deepspeed_config(own: Mapping[str, Any], sharding: Sharding) -> dict[str, Any]:

@@ -4,7 +4,7 @@ program is started by `accelerate launch`, or reads a configuration of DeepSpeed
     ullage fit --gpu rtx-4090 --gpus 4 -o accelerate.yaml -- accelerate launch train.py
     ullage fit --gpu rtx-4090 --gpus 4 -o ds.json -- train.py --deepspeed ds_config.json
 
-What is tried, and written, is that launcher's own configuration; each is played as one rank.
+The search varies, and writes, that launcher's own configuration. It runs one rank of each.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from ullage.plan.launchers.shardings import SHARDINGS, Engine, Sharding, splitti
 from ullage.runs.job import Job
 from ullage.runs.trials import Trials
 
-# Options of `accelerate launch` that say what its configuration is to say.
+# Options of `accelerate launch` that replace parts of its configuration.
 _SAYS_HOW = ("--multi", "--use_", "--fsdp", "--zero", "--offload", "--deepspeed", "--cpu", "--tpu")
 _MODULE = "accelerate.commands.launch"
 _READ_YAML = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))"
 
 
 class Launched(Protocol):
-    """A program with a launcher's configuration that can be another one."""
+    """A program with a launcher's configuration that the search can replace."""
 
     @property
     def suffix(self) -> str:
-        """What the names of its files end in."""
+        """The suffix of its files."""
 
     @property
     def shardings(self) -> Sequence[Sharding]:
-        """Those that its configuration can say."""
+        """The shardings that its configuration can express."""
 
     def text(self, sharding: Sharding, kinds: Sequence[str]) -> str:
         """Its configuration for a sharding and the classes of the blocks."""
 
     def jobs(self, files: Sequence[Path], job: Job) -> list[Job | str]:
-        """The job with each of these configurations, or why it cannot be started with it."""
+        """The job with each of these configurations, or why it cannot start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,12 @@ class AccelerateLaunched:
 
     @property
     def suffix(self) -> str:
-        """As Accelerate tells YAML from JSON."""
+        """Accelerate tells YAML from JSON by it."""
         return ".yaml"
 
     @property
     def shardings(self) -> Sequence[Sharding]:
-        """All, and one that DeepSpeed's file cannot say."""
+        """All, and one that DeepSpeed's file cannot express."""
         return (*SHARDINGS, splitting_sequences(self.num_ranks))
 
     def text(self, sharding: Sharding, kinds: Sequence[str]) -> str:
@@ -86,7 +86,7 @@ class AccelerateLaunched:
         return to_yaml(accelerate_config(self.own, sharding, self.num_ranks, kinds))
 
     def jobs(self, files: Sequence[Path], job: Job) -> list[Job | str]:
-        """What `accelerate launch --config_file FILE` would start."""
+        """The jobs that `accelerate launch --config_file FILE` would start."""
         launched = [
             resolve_program(
                 [*self.words[: self.place], "--config_file", str(file), *self.words[self.place :]],
@@ -97,15 +97,17 @@ class AccelerateLaunched:
         ]
         with run_directory() as run_dir:
             environment = make_environment(run_dir, job.device, job.build, job.options)
-            asked = ranks_of(launched, environment)
-        return [one if isinstance(one, str) else _started(job, *one) for one in asked]
+            launches = ranks_of(launched, environment)
+        return [
+            launch if isinstance(launch, str) else _started(job, *launch) for launch in launches
+        ]
 
 
 def _started(job: Job, program: UserProgram, variables: Mapping[str, str]) -> Job:
-    """A job of what a launcher starts."""
-    told = {**job.options.variables, **variables}
+    """The job of a program that a launcher starts."""
+    settings = {**job.options.variables, **variables}
     program = replace(program, argv=job.program.argv)
-    return replace(job, program=program, options=replace(job.options, variables=told))
+    return replace(job, program=program, options=replace(job.options, variables=settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +130,17 @@ class DeepSpeedLaunched:
     @property
     def shardings(self) -> Sequence[Sharding]:
         """Those of DeepSpeed."""
-        return [one for one in SHARDINGS if one.engine is Engine.DEEPSPEED]
+        return [sharding for sharding in SHARDINGS if sharding.engine is Engine.DEEPSPEED]
 
     def text(self, sharding: Sharding, kinds: Sequence[str]) -> str:
-        """JSON; it says nothing of blocks."""
+        """JSON, which does not depend on the blocks."""
         del kinds
         return json.dumps(deepspeed_config(self.own, sharding), indent=2) + "\n"
 
     def jobs(self, files: Sequence[Path], job: Job) -> list[Job | str]:
-        """The program with another file in its words."""
+        """The program with another file on its command line."""
         program = job.program
-        made: list[Job | str] = []
+        jobs: list[Job | str] = []
         for file in files:
             words = [
                 argument.removesuffix(self.word) + str(file)
@@ -146,8 +148,8 @@ class DeepSpeedLaunched:
                 else argument
                 for argument in program.arguments
             ]
-            made.append(replace(job, program=replace(program, arguments=tuple(words))))
-        return made
+            jobs.append(replace(job, program=replace(program, arguments=tuple(words))))
+        return jobs
 
 
 def _names(word: str, file: str) -> bool:
@@ -156,10 +158,10 @@ def _names(word: str, file: str) -> bool:
 
 
 def find_launched(job: Job) -> Launched | None:
-    """What configuration the program of a rank's job has that can be varied; None: it has none.
+    """The launcher's configuration of a program, if the search can vary it; None: there is none.
 
     Raises:
-        SpecError: its configuration cannot be read, or its command line says what that is to say.
+        SpecError: its configuration cannot be read, or its command line replaces parts of it.
     """
     words = job.program.argv
     for word in words:
@@ -189,9 +191,9 @@ def _find_accelerate(job: Job, place: int) -> AccelerateLaunched:
                 "it out, or put it into the file that --config_file names"
             )
     rank = job.options.rank
-    told = {"mixed_precision": job.options.variables.get("ACCELERATE_MIXED_PRECISION", "no")}
+    defaults = {"mixed_precision": job.options.variables.get("ACCELERATE_MIXED_PRECISION", "no")}
     num_ranks = 1 if rank is None else rank.world_size
-    return AccelerateLaunched(tuple(words), place, {**told, **own}, num_ranks)
+    return AccelerateLaunched(tuple(words), place, {**defaults, **own}, num_ranks)
 
 
 def _read_config(file: str, python: str) -> Mapping[str, Any]:
@@ -200,12 +202,12 @@ def _read_config(file: str, python: str) -> Mapping[str, Any]:
         [python, "-c", _READ_YAML, file], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        said = "; ".join(done.stderr.strip().splitlines()[-1:])
-        raise SpecError(f"the configuration {file!r} cannot be read: {said}")
-    found = json.loads(done.stdout)
-    if not isinstance(found, dict):
-        raise SpecError(f"the configuration {file!r} is {found!r}; expected names and values")
-    return found
+        reason = "; ".join(done.stderr.strip().splitlines()[-1:])
+        raise SpecError(f"the configuration {file!r} cannot be read: {reason}")
+    config = json.loads(done.stdout)
+    if not isinstance(config, dict):
+        raise SpecError(f"the configuration {file!r} is {config!r}; expected names and values")
+    return config
 
 
 def fit_launched(
@@ -240,7 +242,7 @@ class _Runs:
 
     def run(self, requests: Sequence[RunRequest]) -> list[RunReport | str]:
         """Runs these; of what cannot be started, why."""
-        texts = [self._text(one) for one in requests]
+        texts = [self._text(request) for request in requests]
         new = [text for text in dict.fromkeys(texts) if text not in self._jobs]
         suffix = self._launched.suffix
         files = [self._directory / f"{len(self._jobs) + n}{suffix}" for n in range(len(new))]
@@ -248,38 +250,38 @@ class _Runs:
             file.write_text(text, encoding="utf-8")
         if new:
             self._jobs |= dict(zip(new, self._launched.jobs(files, self._job), strict=True))
-        found: list[RunReport | str] = []
+        answers: list[RunReport | str] = []
         jobs = []
-        for text, one in zip(texts, requests, strict=True):
+        for text, request in zip(texts, requests, strict=True):
             job = self._jobs[text]
             if not isinstance(job, str):
-                jobs.append(self._as_wanted(job, one))
+                jobs.append(self._as_wanted(job, request))
         reports = iter(self._trials.run(jobs))
         for text in texts:
             why = self._jobs[text]
-            found.append(why if isinstance(why, str) else next(reports))
-        return found
+            answers.append(why if isinstance(why, str) else next(reports))
+        return answers
 
-    def _text(self, wanted: RunRequest) -> str:
-        if wanted.sharding is None:
+    def _text(self, request: RunRequest) -> str:
+        if request.sharding is None:
             return ""
-        is_done = wanted.plan is not None  # the plan does what the file cannot say
-        said = replace(wanted.sharding, is_checkpointed=False) if is_done else wanted.sharding
-        return self._launched.text(said, wanted.kinds)
+        is_done = request.plan is not None  # the plan does what the file cannot say
+        sharding = replace(request.sharding, is_checkpointed=False) if is_done else request.sharding
+        return self._launched.text(sharding, request.kinds)
 
-    def _as_wanted(self, job: Job, wanted: RunRequest) -> Job:
+    def _as_wanted(self, job: Job, request: RunRequest) -> Job:
         rank = self._job.options.rank
-        if rank is not None and wanted.is_last:
+        if rank is not None and request.is_last:
             last = rank.world_size - 1
             (rank,) = choose_ranks((last,), rank.world_size, rank.local_world_size)
         device = job.device
-        if wanted.gpu is not None:
-            device = PhantomDevice(wanted.gpu, is_unlimited=False)
+        if request.gpu is not None:
+            device = PhantomDevice(request.gpu, is_unlimited=False)
         options = replace(
             job.options,
             rank=rank,
-            plan=wanted.plan,
-            describes=wanted.has_work,
-            has_work=wanted.has_work,
+            plan=request.plan,
+            describes=request.has_work,
+            has_work=request.has_work,
         )
         return replace(job, device=device, options=options)

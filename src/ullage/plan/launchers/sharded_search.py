@@ -1,13 +1,13 @@
 """The search among configurations of a launcher: the fastest under which the ranks of a job fit.
 
-It starts no process and writes no file itself: a `Runner` does, and gives back what each run said.
+It starts no process and writes no file itself: a `Runner` does, and returns the report of each run.
 
     search = ShardedSearch(run, gpu, SHARDINGS)
     search.fastest(budget_bytes).best
 
-Each sharding is played as one rank where memory is without end; those that take too much, with
-activation checkpointing too. They are then run on the device, the fastest first, the first rank and
-the last, until one is seen to fit.
+One rank of each sharding runs with unlimited memory; a sharding that takes too much also runs with
+activation checkpointing. Then the first and the last rank run on the device, for the fastest
+sharding first, until one fits.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 from ullage.units import format_bytes
 
-# What watching every operation moves of the peak, at most.
+# Recording every operation changes the peak by this share at most.
 _DISTURBANCE = 0.005
 
 
 class RunRequest(NamedTuple):
-    """A run of one rank that is wanted.
+    """A run of one rank.
 
     Attributes:
         sharding: how the ranks share the training; None: as the program has it.
         kinds: the classes of the blocks.
-        plan: what is applied to it beside.
-        gpu: None: with memory without end.
+        plan: techniques that are applied too.
+        gpu: the device; None: unlimited memory.
         is_last: the last rank, rather than the first.
         has_work: whether the work is recorded.
     """
@@ -55,14 +55,14 @@ class RunRequest(NamedTuple):
     has_work: bool = False
 
 
-# What each run said, or why it could not be started.
+# The report of each run, or why it could not start.
 Runner = Callable[[Sequence[RunRequest]], list[RunReport | str]]
 Ends = tuple[Seen, Seen]  # of the first rank, and of the last
 
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """A sharding that ran: with which plan, in which time and memory, and for which program."""
+    """A sharding that ran: its plan, its time and memory, and its program."""
 
     sharding: Sharding | None
     plan: Plan | None
@@ -73,19 +73,21 @@ class _Measured:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """What is tried first: what DeepSpeed's optimizer for the host takes there is not known."""
+        """The order of trials. Offloading comes last: the memory of DeepSpeed's host optimizer is
+        not known.
+        """
         is_on_host = self.sharding is not None and self.sharding.on_host is not OnHost.NOTHING
         return is_on_host, self.step_s
 
 
 class ShardedSearch:
-    """What is known of one program's shardings on one GPU.
+    """The search among the shardings of one program on one GPU.
 
     Args:
         run: makes runs, of one rank each.
-        write: a sharding as the text of the launcher's file; SpecError where it cannot be said.
+        write: makes the text of the launcher's file; SpecError where it cannot express a sharding.
         gpu: each rank's device.
-        shardings: what is tried.
+        shardings: those to try.
     """
 
     def __init__(
@@ -107,28 +109,28 @@ class ShardedSearch:
         return tuple(dict.fromkeys(block.kind for block in self._blocks))
 
     def fastest(self, budget_bytes: int) -> FitReport:
-        """The fastest that is seen to fit."""
+        """The fastest sharding that fits."""
         first, base = self._measure_program()
         if base is None:
             return self._failed(first, budget_bytes)
         measured = self._measure_all(base, budget_bytes)
-        measured.sort(key=lambda one: one.order)
+        measured.sort(key=lambda candidate: candidate.order)
         return self._told(first, base, measured, budget_bytes)
 
     def leanest(self, budget_bytes: int) -> FitReport:
-        """That which takes the least memory, if it is seen to fit."""
+        """The sharding that takes the least memory, if it fits."""
         first, base = self._measure_program()
         if base is None:
             return self._failed(first, budget_bytes)
         measured = self._measure_all(base, 0)
-        measured.sort(key=lambda one: one.used_bytes)
+        measured.sort(key=lambda candidate: candidate.used_bytes)
         return self._told(first, base, measured, budget_bytes)
 
     def _measure_all(self, base: _Measured, enough_bytes: int) -> list[_Measured]:
-        """Every sharding, and with checkpointing those that take more than enough."""
+        """Every sharding; with checkpointing too where it takes more than `enough_bytes`."""
         plain = self._measure([(sharding, None) for sharding in self._shardings])
-        large = [one for one in plain if one.used_bytes > enough_bytes]
-        return [base, *plain, *self._measure([self._checkpointed(one) for one in large])]
+        large = [sharding for sharding in plain if sharding.used_bytes > enough_bytes]
+        return [base, *plain, *self._measure([self._checkpointed(sharding) for sharding in large])]
 
     def _told(
         self,
@@ -137,13 +139,13 @@ class ShardedSearch:
         measured: Sequence[_Measured],
         budget_bytes: int,
     ) -> FitReport:
-        """The report, of all that was measured; tried on the device in this order."""
-        seen = self._try(measured, budget_bytes)
-        place = _choose(seen)
+        """The report of all measured shardings, which are tried on the device in this order."""
+        ends = self._try(measured, budget_bytes)
+        place = _choose(ends)
         best = None if place is None else measured[place]
         candidates = [
-            self._candidate(one, seen.get(number), best, budget_bytes)
-            for number, one in enumerate(measured)
+            self._candidate(candidate, ends.get(number), best, budget_bytes)
+            for number, candidate in enumerate(measured)
         ]
         chosen = None if place is None else candidates[place]
         return FitReport(
@@ -155,7 +157,7 @@ class ShardedSearch:
             as_it_is=candidates[measured.index(base)],
             best=chosen,
             plan=self._plan(best, chosen, budget_bytes),
-            candidates=tuple(sorted(candidates, key=lambda one: one.step_s)),
+            candidates=tuple(sorted(candidates, key=lambda candidate: candidate.step_s)),
             front=tuple(_front(measured)),
             bound_s=0.0,
             left_out=self._left_out,
@@ -168,51 +170,51 @@ class ShardedSearch:
         )
 
     def _runs(self, requests: Sequence[RunRequest]) -> list[RunReport]:
-        """Runs of what has been started before."""
-        return [one for one in self._run(requests) if not isinstance(one, str)]
+        """Runs of programs that started before."""
+        return [report for report in self._run(requests) if not isinstance(report, str)]
 
     def _measure_program(self) -> tuple[RunReport, _Measured | None]:
-        """The program as it is: its blocks, and what it takes."""
+        """Runs the unchanged program, and finds its blocks."""
         (report,) = self._runs([RunRequest(has_work=True)])
         if not _ran(report):
             return report, None
-        found = report.program.plan.found if report.program.plan is not None else None
-        if found is None:
+        made_for = report.program.plan.found if report.program.plan is not None else None
+        if made_for is None:
             return report, None
         record = report.processes[0].record
         blocks = find_blocks(record, kept_by_module(record))
         self._blocks = tuple(
-            block for block in blocks if found.modules.get(block.path) == block.kind
+            block for block in blocks if made_for.modules.get(block.path) == block.kind
         )
-        return report, self._read(None, None, report, found)
+        return report, self._read(None, None, report, made_for)
 
     def _measure(self, tried: Sequence[tuple[Sharding, Plan | None]]) -> list[_Measured]:
-        """Those of the shardings that can be written and run."""
-        wanted = []
+        """Runs the shardings that the launcher's file can express."""
+        requests = []
         for sharding, plan in tried:
             try:
                 self._text(sharding, plan)
             except SpecError as error:
                 self._left_out[sharding.name] = str(error)
                 continue
-            wanted.append(RunRequest(sharding, self._kinds, plan, has_work=True))
-        found = []
-        for one, report in zip(wanted, self._run(wanted) if wanted else [], strict=True):
+            requests.append(RunRequest(sharding, self._kinds, plan, has_work=True))
+        measured = []
+        for request, report in zip(requests, self._run(requests) if requests else [], strict=True):
             if isinstance(report, str):
-                self._left_out[_name(one)] = report
+                self._left_out[_name(request)] = report
                 continue
             outcome = report.program.plan
             if _ran(report) and outcome is not None and outcome.found is not None:
-                found.append(self._read(one.sharding, one.plan, report, outcome.found))
+                measured.append(self._read(request.sharding, request.plan, report, outcome.found))
             else:
-                self._left_out[_name(one)] = report.reason
-        return found
+                self._left_out[_name(request)] = report.reason
+        return measured
 
     def _read(
         self, sharding: Sharding | None, plan: Plan | None, report: RunReport, made_for: MadeFor
     ) -> _Measured:
         device = report.devices[0]
-        # Where ranks share a batch it takes as many steps to train on as many.
+        # Ranks that share a batch need more steps for as many batches.
         num_steps = 1 if sharding is None else sharding.num_context_ranks
         return _Measured(
             sharding,
@@ -224,41 +226,45 @@ class ShardedSearch:
         )
 
     def _checkpointed(self, measured: _Measured) -> tuple[Sharding, Plan | None]:
-        """The same with activation checkpointing: by the launcher's file, else by a plan."""
+        """The sharding with activation checkpointing: by the launcher's file, else by a plan."""
         if measured.sharding is None:
             raise RuntimeError("only a sharding can be varied")
         sharding = measured.sharding.checkpointed
         if sharding.engine is Engine.FSDP2:
             return sharding, None
         paths = tuple(block.path for block in self._blocks)
-        named = {path: measured.made_for.modules[path] for path in paths}
+        kinds = {path: measured.made_for.modules[path] for path in paths}
         action = Action("checkpoint", paths)
-        return sharding, Plan((action,), replace(measured.made_for, modules=named))
+        return sharding, Plan((action,), replace(measured.made_for, modules=kinds))
 
     def _text(self, sharding: Sharding, plan: Plan | None) -> str:
-        """The launcher's file; what a plan does is not asked of it."""
-        said = sharding if plan is None else replace(sharding, is_checkpointed=False)
-        return self._write(said, self._kinds)
+        """The launcher's file; it leaves out checkpointing where a plan does it."""
+        plain = sharding if plan is None else replace(sharding, is_checkpointed=False)
+        return self._write(plain, self._kinds)
 
     def _try(self, measured: Sequence[_Measured], budget_bytes: int) -> dict[int, Ends]:
-        """On the device, until one fits without the allocator's retries: those that are expected
-        to, then those that may where the allocator gives back its cache.
+        """Runs on the device until one fits without retries of the allocator: first those that are
+        expected to fit, then those that may with retries.
         """
-        seen: dict[int, Ends] = {}
+        ends_by_place: dict[int, Ends] = {}
         least = self._gpu.context_low_bytes
-        may_fit = [n for n, one in enumerate(measured) if one.peak_bytes + least <= budget_bytes]
+        may_fit = [
+            n
+            for n, candidate in enumerate(measured)
+            if candidate.peak_bytes + least <= budget_bytes
+        ]
         expected = budget_bytes * (1 + _DISTURBANCE)
         for place in sorted(may_fit, key=lambda n: measured[n].used_bytes > expected):
-            one = measured[place]
+            trial = measured[place]
             ends = [
-                RunRequest(one.sharding, self._kinds, one.plan, self._gpu, is_last=is_last)
+                RunRequest(trial.sharding, self._kinds, trial.plan, self._gpu, is_last=is_last)
                 for is_last in (False, True)
             ]
             first, last = (judge(report, budget_bytes) for report in self._runs(ends))
-            seen[place] = first, last
+            ends_by_place[place] = first, last
             if first.fits and last.fits and not first.num_retries + last.num_retries:
                 break
-        return seen
+        return ends_by_place
 
     def _candidate(
         self,
@@ -290,24 +296,26 @@ class ShardedSearch:
     ) -> Plan | None:
         if best is None or best.plan is None or chosen is None or chosen.seen is None:
             return None
-        told = foreseen(chosen.seen, chosen.step_s, self._gpu, budget_bytes)
-        return replace(best.plan, foreseen=told)
+        prediction = foreseen(chosen.seen, chosen.step_s, self._gpu, budget_bytes)
+        return replace(best.plan, foreseen=prediction)
 
     def _failed(self, first: RunReport, budget_bytes: int) -> FitReport:
         """The report of a program that failed by itself."""
         trains_none = "it trains no model that could be shared among ranks"
-        found = failed(first, self._gpu, budget_bytes, trains_none)
-        return replace(found, left_out=self._left_out)
+        report = failed(first, self._gpu, budget_bytes, trains_none)
+        return replace(report, left_out=self._left_out)
 
 
-def _name(wanted: RunRequest) -> str:
-    return AS_IT_IS if wanted.sharding is None else wanted.sharding.name
+def _name(request: RunRequest) -> str:
+    return AS_IT_IS if request.sharding is None else request.sharding.name
 
 
-def _choose(seen: dict[int, Ends]) -> int | None:
-    """The first that fits on both ranks, without the allocator's retries if there is one."""
-    fitting = [place for place, ends in seen.items() if all(end.fits for end in ends)]
-    smooth = [place for place in fitting if not sum(end.num_retries for end in seen[place])]
+def _choose(ends_by_place: dict[int, Ends]) -> int | None:
+    """The first that fits on both ranks, one without retries of the allocator if there is any."""
+    fitting = [place for place, ends in ends_by_place.items() if all(end.fits for end in ends)]
+    smooth = [
+        place for place in fitting if not sum(end.num_retries for end in ends_by_place[place])
+    ]
     return next(iter([*smooth, *fitting]), None)
 
 
@@ -315,12 +323,14 @@ def _ran(report: RunReport) -> bool:
     return report.verdict is Verdict.FITS and bool(report.processes) and bool(report.devices)
 
 
-def _why(measured: _Measured, seen: Seen | None, best: _Measured | None, budget_bytes: int) -> str:
-    """Why a sharding is not the one chosen."""
-    if seen is not None and not seen.fits:
-        return seen.reason
-    if seen is not None and seen.num_retries:
-        return f"fits, with {seen.num_retries} retries of the allocator"
+def _why(
+    measured: _Measured, observation: Seen | None, best: _Measured | None, budget_bytes: int
+) -> str:
+    """Why a sharding was not chosen."""
+    if observation is not None and not observation.fits:
+        return observation.reason
+    if observation is not None and observation.num_retries:
+        return f"fits, with {observation.num_retries} retries of the allocator"
     if measured.used_bytes > budget_bytes:
         return f"{format_bytes(measured.used_bytes - budget_bytes)} too much"
     if best is not None and measured.step_s > best.step_s:
@@ -331,9 +341,9 @@ def _why(measured: _Measured, seen: Seen | None, best: _Measured | None, budget_
 
 
 def _front(measured: Sequence[_Measured]) -> list[tuple[float, int]]:
-    """Those that no other beats on both time and memory, fastest first."""
+    """The Pareto front of time and memory, fastest first."""
     front: list[tuple[float, int]] = []
-    for one in sorted(measured, key=lambda each: (each.step_s, each.used_bytes)):
-        if not front or one.used_bytes < front[-1][1]:
-            front.append((one.step_s, one.used_bytes))
+    for candidate in sorted(measured, key=lambda each: (each.step_s, each.used_bytes)):
+        if not front or candidate.used_bytes < front[-1][1]:
+            front.append((candidate.step_s, candidate.used_bytes))
     return front

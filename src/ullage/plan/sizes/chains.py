@@ -117,9 +117,9 @@ class ChainReport:
         none ran.
         """
         ran = [cut for cut in self.cuts if cut.lengths and not cut.why_not]
-        least = min((one.allocated_bytes for one in ran), default=0)
-        as_little = [one for one in ran if one.allocated_bytes <= least * _AS_LITTLE]
-        return min(as_little, key=lambda one: one.step_s, default=None)
+        least = min((cut.allocated_bytes for cut in ran), default=0)
+        as_little = [cut for cut in ran if cut.allocated_bytes <= least * _AS_LITTLE]
+        return min(as_little, key=lambda cut: cut.step_s, default=None)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -161,7 +161,7 @@ def find_chain(record: Record, path: str | None) -> Chain:
     Raises:
         SpecError: there is none, or none at that path.
     """
-    tree = {record.modules[one.module]: one for one in (record.work.tree if record.work else ())}
+    tree = {record.modules[node.module]: node for node in (record.work.tree if record.work else ())}
     parts_of: dict[str, list[str]] = {}
     for name in tree:
         parent = name.rpartition(".")[0]
@@ -179,18 +179,18 @@ def find_chain(record: Record, path: str | None) -> Chain:
             f"the program's model has no torch.nn.Sequential of {_LEAST_MODULES} modules or more; "
             "`ullage fit` chooses among modules that are called in other ways"
         )
-    kept = dict(zip([*record.modules, None], kept_by_module(record).tolist(), strict=True))
+    kept_bytes = dict(zip([*record.modules, None], kept_by_module(record).tolist(), strict=True))
 
     def kept_in(name: str) -> int:
         inside = f"{name}." if name else ""
-        return sum(kept[one] for one in tree if one.startswith(inside))
+        return sum(kept_bytes[inner] for inner in tree if inner.startswith(inside))
 
     chosen = path if path is not None else max(chains, key=kept_in)
-    starts = [place for place, one in enumerate(chains[chosen]) if tree[one].num_parameters]
+    starts = [place for place, part in enumerate(chains[chosen]) if tree[part].num_parameters]
     ends = [*starts[1:], len(chains[chosen])]
     return Chain(
         chosen,
-        tuple(Block(one, tree[one].kind) for one in chains[chosen]),
+        tuple(Block(part, tree[part].kind) for part in chains[chosen]),
         tuple(np.diff([0, *ends]).tolist()),
     )
 
@@ -214,11 +214,11 @@ class _Comparison:
         optimal = even_lengths(count, best_num_segments(count))
         if each_clean.verdict is Verdict.FITS:
             optimal = least_peak(self._costs(clean, each_clean))
-        wanted = [
+        cuts = [
             replace(cut, lengths=self._chain.lengths(cut.lengths)) for cut in _cuts(count, optimal)
         ]
-        reports = self._runs(wanted)
-        for cut, of_cut, with_work in zip(wanted, reports[::2], reports[1::2], strict=True):
+        reports = self._runs(cuts)
+        for cut, of_cut, with_work in zip(cuts, reports[::2], reports[1::2], strict=True):
             yield self._seen(cut, of_cut, with_work, worked)
         yield self._seen(each, each_clean, each_worked, worked)
 
@@ -232,17 +232,22 @@ class _Comparison:
         """
         profile, checkpointed = self._profile(clean), self._profile(each)
         outputs = self._by_unit(checkpointed.kept_bytes)
-        kept, rests = profile.kept_bytes, profile.rest_bytes
-        own = [rests.get(Stretch("backward", one), int(held)) for one, held in enumerate(kept)]
+        kept_bytes, rests = profile.kept_bytes, profile.rest_bytes
+        own = [
+            rests.get(Stretch("backward", place), int(size))
+            for place, size in enumerate(kept_bytes)
+        ]
         starts = np.cumsum([0, *self._chain.units[:-1]])
-        before = np.cumsum(kept) - kept
+        before = np.cumsum(kept_bytes) - kept_bytes
         before -= np.repeat(before[starts], self._chain.units)
         outside = [
-            rest for one, rest in checkpointed.rest_bytes.items() if checkpointed.held[one].all()
+            rest
+            for stretch, rest in checkpointed.rest_bytes.items()
+            if checkpointed.live_blocks[stretch].all()
         ]
         return segments.Chain(
             np.concatenate([[0], outputs[:-1]]),
-            self._by_unit(kept),
+            self._by_unit(kept_bytes),
             np.maximum.reduceat(before + np.array(own), starts),
             max(outside, default=0) + int(outputs[-1]),
         )
@@ -264,14 +269,16 @@ class _Comparison:
     def _plan(self, cut: Cut) -> Plan | None:
         if not cut.lengths:
             return None
-        told = {"lengths": ",".join(map(str, cut.lengths))}
-        settings = told | ({"spares_last": True} if cut.spares_last else {})
+        lengths = {"lengths": ",".join(map(str, cut.lengths))}
+        settings = lengths | ({"spares_last": True} if cut.spares_last else {})
         return Plan(
             (Action(CHECKPOINT_SEGMENTS.name, (self._chain.path,), settings),), self._made_for
         )
 
     def _seen(self, cut: Cut, clean: RunReport, worked: RunReport, base: RunReport) -> Cut:
-        failed = next((one for one in (clean, worked) if one.verdict is not Verdict.FITS), None)
+        failed = next(
+            (report for report in (clean, worked) if report.verdict is not Verdict.FITS), None
+        )
         if failed is not None:
             return replace(cut, why_not=failed.reason)
         record, without = worked.processes[0].record, base.processes[0].record

@@ -1,9 +1,9 @@
-"""The largest batch, or other size, with which a program fits: as it is, and under plans.
+"""The largest batch, or other size, with which a program fits: unchanged, and under plans.
 
-Each answer was seen: on the device the program ran with that size and did not with the next. Plans
-come from a ladder that is measured at one size, where the program as it is does not fit any more:
-its leanest rungs, of which the one that gets farthest is the answer, and a few between, since the
-largest size is not always the fastest for each sample.
+Runs confirm each answer: on the device the program fits with that size and not with the next. The
+plans are rungs of a ladder, measured at a size at which the unchanged program does not fit: the
+leanest rungs, one of which reaches the largest size, and a few others, since the largest size is
+not always the fastest for each sample.
 
 It starts no process itself: a `SizedRunner` does.
 """
@@ -29,15 +29,15 @@ from ullage.techniques.technique import Semantics
 
 SizedRunner = Callable[[Sequence[tuple[int, RunRequest]]], list[RunReport]]
 
-# Of the ladder's rungs: how many of the last are tried for the largest size, and how many between.
+# How many of the ladder's last rungs are tried for the largest size, and how many of the others.
 _LEAN = 2
 _BETWEEN = 3
-# The ladder is measured at so many times the size that fits as it is.
+# The ladder is measured at this multiple of the size that fits unchanged.
 _BEYOND = 2
-# Where the leanest plan is expected to get so many times as far, the ladder is measured there anew.
+# The ladder is measured again at the size that the leanest plan reaches, if it is this much larger.
 _FAR = 4
 _ROUNDS = 3
-# So many of the leanest plans are run to see what they take.
+# At most this many of the leanest plans run to measure their memory.
 _LOOKS = 6
 
 
@@ -47,13 +47,13 @@ class Answer:
 
     Attributes:
         name: of the plan, for people.
-        actions: of the plan; empty: the program as it is.
-        size: the largest that was seen to fit.
-        seen: what the run with it showed.
-        beyond: the next size; None: none was found that does not fit.
-        why_not: why that does not fit.
-        step_s: seconds of a step with that size, by the model of costs; 0: not known.
-        plan: it, to be written; None for the program as it is.
+        actions: of the plan; empty: the unchanged program.
+        size: the largest that fits.
+        seen: the run with this size.
+        beyond: the next size, which does not fit; None: all sizes fit.
+        why_not: why the next size does not fit.
+        step_s: seconds of a step with this size, by the cost model; 0: not known.
+        plan: to be written to a file; None for the unchanged program.
     """
 
     name: str
@@ -67,28 +67,28 @@ class Answer:
 
     @property
     def unit_s(self) -> float:
-        """Seconds for one of the size, such as a sample of a batch."""
+        """Seconds per unit of the size, such as a sample of a batch."""
         return self.step_s / self.size
 
 
 @dataclass(frozen=True, slots=True)
 class LargestReport:
-    """What a search for the largest size found.
+    """The result of a search for the largest size.
 
     Attributes:
-        program: its words, with {NAME} where the size goes.
+        program: its command line, with {NAME} for the size.
         variable: that name.
-        step: only multiples of it were tried.
+        step: all sizes that were tried are multiples of it.
         torch: its version.
         gpu: the device.
-        budget_bytes: of the device, that a run has to fit.
-        as_it_is: without a plan; None: no size fits so.
-        answers: under each plan that no other beats in size and time, the largest size first; the
-            program as it is among them.
+        budget_bytes: the memory of the device that a run may use.
+        as_it_is: the answer without a plan; None: no size fits.
+        answers: the Pareto front of size and time, and the unchanged program; the largest size
+            first.
         left_out: techniques that were not used, and why.
         failure: why the program failed by itself; empty if it did not.
         warnings: of its first run.
-        num_runs: how many were made.
+        num_runs: how many runs the search made.
         wall_s: how long it took.
     """
 
@@ -113,25 +113,25 @@ class LargestReport:
 
     @property
     def fastest(self) -> Answer | None:
-        """The least time for one of the size; None: not known."""
+        """The answer with the least time per unit; None: not known."""
         timed = [answer for answer in self.answers if answer.step_s > 0]
-        return min(timed, key=lambda one: one.unit_s, default=None)
+        return min(timed, key=lambda answer: answer.unit_s, default=None)
 
     @property
     def exit_code(self) -> ExitCode:
-        """What the command line exits with."""
+        """The exit code of the command line."""
         if self.failure:
             return ExitCode.PROGRAM_FAILED
         return ExitCode.FINE if self.answers else ExitCode.ANSWER_IS_NO
 
 
 class LargestSearch:
-    """What is known of one program with any size on one GPU.
+    """The search for the largest size of one program on one GPU.
 
     Args:
         run: makes runs.
         gpu: the device.
-        budget_bytes: of it, that a run has to fit.
+        budget_bytes: the memory of the device that a run may use.
         step: only multiples of it are tried.
     """
 
@@ -146,18 +146,18 @@ class LargestSearch:
     def find(
         self, program: Sequence[str], variable: str, allowed: Semantics | None
     ) -> LargestReport:
-        """The largest sizes; under plans too where `allowed` says what techniques may change."""
-        small, large = (self._step * one for one in FIRST)
+        """The largest sizes: without a plan and, if `allowed` is given, under plans."""
+        small, large = (self._step * size for size in FIRST)
         plain = self._climb((), self._begin((), small, large))
         first = self._first
         if first is None:
             raise RuntimeError("nothing was run")
         has_failed = first.verdict is Verdict.FAILED
-        found = [] if has_failed else [*self._answers((), plain)]
-        # A size without end needs no plan.
+        all_answers = [] if has_failed else [*self._answers((), plain)]
+        # Where all sizes fit, no plan is needed.
         if allowed is not None and not has_failed and plain.beyond is not None:
-            found += self._planned(plain, allowed)
-        answers = _front(self._timed(found))
+            all_answers += self._planned(plain, allowed)
+        answers = _front(self._timed(all_answers))
         known = self._known
         return LargestReport(
             program=tuple(program),
@@ -174,10 +174,11 @@ class LargestSearch:
         )
 
     def _planned(self, plain: Sizes, allowed: Semantics) -> Iterator[Answer]:
-        """The largest size under each plan that is worth trying.
+        """The largest size under each plan that is worth a run.
 
-        What is lean where the optimizer's states are most of the peak is not lean where activations
-        are: where plans get far, they are looked for again, that far.
+        At small sizes optimizer states dominate the peak, at large ones activations do, so the
+        leanest plans differ. Where plans reach much larger sizes, the ladder is measured there
+        again.
         """
         size = _BEYOND * (plain.largest or self._step)
         for _ in range(_ROUNDS):
@@ -192,7 +193,7 @@ class LargestSearch:
             if leanest is None:
                 return
             more = [rung for rung in ladder.rungs if rung.reserved_bytes > leanest.reserved_bytes]
-            plans = [(one, actions) for one in more if (actions := ladder.actions(one))]
+            plans = [(rung, actions) for rung in more if (actions := ladder.actions(rung))]
             plans.append((leanest, ladder.actions(leanest)))
             lean = self._begin(plans[-1][1], self._half(size), size)
             if lean.expected <= _FAR * size:
@@ -201,53 +202,55 @@ class LargestSearch:
         yield from self._climbed(plans, lean, size)
 
     def _leanest(self, ladder: Ladder, size: int) -> Rung | None:
-        """The plan that takes the least: that which is expected to is run, and the ladder learns
-        what was seen, until it is one that was run.
+        """The leanest plan: runs the last rung and corrects the ladder, until the last rung is one
+        that ran.
         """
-        seen: dict[tuple[int, int], Rung] = {}
+        rungs: dict[tuple[int, int], Rung] = {}
         for _ in range(_LOOKS):
             rung = ladder.rungs[-1]
             actions = ladder.actions(rung)
-            if rung.place in seen or not actions:
+            if rung.place in rungs or not actions:
                 break
             (report,) = self._run([(size, RunRequest(self._plan(actions)))])
             if report.verdict is Verdict.FITS:
                 reserved = max(device.totals.peak_reserved_bytes for device in report.devices)
-                seen[rung.place] = rung._replace(reserved_bytes=reserved)
+                rungs[rung.place] = rung._replace(reserved_bytes=reserved)
                 ladder.learn(rung, report)
             else:
                 ladder.leave_out(key_of([replace(action, modules=()) for action in actions]))
-        return min(seen.values(), key=lambda one: (one.reserved_bytes, one.time_s), default=None)
+        return min(
+            rungs.values(), key=lambda rung: (rung.reserved_bytes, rung.time_s), default=None
+        )
 
     def _climbed(
         self, plans: Sequence[tuple[Rung, Actions]], lean: Sizes, size: int
     ) -> Iterator[Answer]:
-        """The largest sizes of the leanest plans, and of some between.
+        """The largest sizes of the leanest plans, and of some others.
 
         Args:
             plans: of the ladder.
-            lean: where the search with the last of them begins.
-            size: that the ladder was measured with.
+            lean: the sizes to start with for the last plan.
+            size: that of the ladder's measurements.
         """
         *others, (_, leanest) = plans
         yield from self._answers(leanest, self._climb(leanest, lean))
         for _, actions in others[1 - _LEAN :]:
             near = Sizes(self._budget_bytes, step=self._step, first=lean.around)
             self._climb_once(actions, near)
-            if near.largest is not None:  # else it ends before the leanest, and is no faster
+            if near.largest is not None:  # else it ends before the leanest plan, and is no faster
                 yield from self._answers(actions, self._climb(actions, near))
         for actions in _between(plans):
             sizes = self._begin(actions, self._half(size), size)
             yield from self._answers(actions, self._climb(actions, sizes))
 
     def _at(self, size: int) -> Runner:
-        return lambda wanted: self._run([(size, one) for one in wanted])
+        return lambda requests: self._run([(size, request) for request in requests])
 
     def _half(self, size: int) -> int:
         return max(size // 2 // self._step, 1) * self._step
 
     def _begin(self, actions: Actions, small: int, large: int) -> Sizes:
-        """A search that begins where the line through two runs with memory without end reaches the
+        """A search that starts where the line through two runs with unlimited memory reaches the
         budget.
         """
         plan = self._plan(actions)
@@ -265,16 +268,16 @@ class LargestSearch:
         return sizes
 
     def _climb_once(self, actions: Actions, sizes: Sizes) -> bool:
-        """Tries the next sizes; whether there were any."""
-        wanted, plan = sizes.next(), self._plan(actions)
-        reports = self._run([(size, RunRequest(plan, self._gpu)) for size in wanted])
-        for size, report in zip(wanted, reports, strict=True):
+        """Tries the next sizes, and returns whether there were any."""
+        next_sizes, plan = sizes.next(), self._plan(actions)
+        reports = self._run([(size, RunRequest(plan, self._gpu)) for size in next_sizes])
+        for size, report in zip(next_sizes, reports, strict=True):
             sizes.note(size, judge(report, self._budget_bytes))
         self._note_first(reports)
-        return bool(wanted)
+        return bool(next_sizes)
 
     def _note_first(self, reports: Sequence[RunReport]) -> None:
-        """Keeps the first that says what the program is like: one that did not fail, if any."""
+        """Keeps the first report that did not fail, if any, to describe the program."""
         for report in reports:
             if self._first is None or self._first.verdict is Verdict.FAILED:
                 self._first = report
@@ -283,7 +286,7 @@ class LargestSearch:
         return self._known.plan(actions) if self._known is not None and actions else None
 
     def _answers(self, actions: Actions, sizes: Sizes) -> Iterator[Answer]:
-        """What a climb found, if any size fits."""
+        """The answer of a climb, if any size fits."""
         if sizes.largest is None:
             return
         beyond = sizes.beyond
@@ -298,15 +301,13 @@ class LargestSearch:
         )
 
     def _timed(self, answers: Sequence[Answer]) -> Iterator[Answer]:
-        """With the seconds of a step: of a run with that size where memory is without end, since
-        watching every operation takes some.
-        """
+        """Adds the seconds of a step, by a run with unlimited memory that records the work."""
         blocks = () if self._known is None else self._known.blocks
-        wanted = [
+        requests = [
             (answer.size, RunRequest(self._plan(answer.actions), has_work=True))
             for answer in answers
         ]
-        for answer, report in zip(answers, self._run(wanted) if wanted else (), strict=True):
+        for answer, report in zip(answers, self._run(requests) if requests else (), strict=True):
             step_s = 0.0
             if report.verdict is Verdict.FITS and report.processes:
                 step_s = step_seconds(report.processes[0].record, blocks, self._gpu).step
@@ -316,16 +317,16 @@ class LargestSearch:
         plan = self._plan(answer.actions)
         if plan is None:
             return None
-        told = foreseen(answer.seen, step_s, self._gpu, self._budget_bytes)
-        return replace(plan, foreseen=told)
+        prediction = foreseen(answer.seen, step_s, self._gpu, self._budget_bytes)
+        return replace(plan, foreseen=prediction)
 
 
 def _front(answers: Iterable[Answer]) -> list[Answer]:
-    """Those that no other beats in size and time, and the program as it is; the largest first."""
+    """The Pareto front of size and time, and the unchanged program; the largest size first."""
     front: list[Answer] = []
-    for one in sorted(answers, key=lambda one: (-one.size, one.step_s)):
-        if not one.actions or all(one.unit_s < other.unit_s for other in front):
-            front.append(one)
+    for answer in sorted(answers, key=lambda answer: (-answer.size, answer.step_s)):
+        if not answer.actions or all(answer.unit_s < other.unit_s for other in front):
+            front.append(answer)
     return front
 
 
@@ -336,5 +337,5 @@ def _between(plans: Sequence[tuple[Rung, Actions]]) -> list[Actions]:
         return []
     most, least = plans[0][0].reserved_bytes, plans[-1][0].reserved_bytes
     aims = [most - (most - least) * number // _BETWEEN for number in range(_BETWEEN)]
-    nearest = [min(others, key=lambda one: abs(one[0].reserved_bytes - aim)) for aim in aims]
+    nearest = [min(others, key=lambda pair: abs(pair[0].reserved_bytes - aim)) for aim in aims]
     return [*{rung.place: actions for rung, actions in nearest}.values()]

@@ -1,4 +1,4 @@
-"""Runs of a program with any sizes, as a search for the largest wants them."""
+"""Runs of a program with any size, for the search for the largest one."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _LARGER = 16
 
 
 def without_end(device: PhantomDevice) -> PhantomDevice:
-    """The device where memory is without end.
+    """The device with unlimited memory, and with many times its size.
 
-    A size far beyond the device is measured there, and torch reserves no longer ranges for its
-    expandable segments than a device is large: so this one says that it is many times as large.
+    Torch limits the address range of an expandable segment by the size of the device, and the
+    search measures sizes far beyond the device.
     """
     gpu = replace(device.gpu, total_bytes=_LARGER * device.gpu.total_bytes)
     return replace(device, gpu=gpu, is_unlimited=True)
 
 
 class SizedRuns:
-    """Runs a program with any sizes, as many at once as there are processors.
+    """Runs a program with any size, as many runs at once as there are processors.
 
-    The many runs of one size that plans are looked for with have trials of their own, which keep
-    the program as it is at the first call of its model; other sizes, and all runs on the device,
-    share one warm process.
+    The search for plans makes many runs of one size: these have their own trials, which keep the
+    program's state at the first call of its model. Other sizes, and all runs on the device, share
+    one warm process.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SizedRuns:
 
     @property
     def num_runs(self) -> int:
-        return sum(one.num_runs for one in (self._trials, *self._held.values()))
+        return sum(trials.num_runs for trials in (self._trials, *self._held.values()))
 
     @property
     def outputs(self) -> list[str]:
@@ -72,20 +72,20 @@ class SizedRuns:
         trials = (self._trials, *self._held.values())
         return [text for trial in trials for text in trial.outputs.values()]
 
-    def run(self, asked: Sequence[tuple[int, RunRequest]]) -> list[RunReport]:
+    def run(self, requests: Sequence[tuple[int, RunRequest]]) -> list[RunReport]:
         """Each run, in their order."""
-        sizes = {size for size, _ in asked}
-        if len(asked) > 1 and len(sizes) == 1:
+        sizes = {size for size, _ in requests}
+        if len(requests) > 1 and len(sizes) == 1:
             (size,) = sizes
             if size not in self._held:
                 self._held[size] = self._start(self._job_at(size))
         with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
-            return [*pool.map(self._run_one, asked)]
+            return [*pool.map(self._run_one, requests)]
 
-    def _run_one(self, asked: tuple[int, RunRequest]) -> RunReport:
-        size, wanted = asked
-        trials = self._trials if wanted.gpu else self._held.get(size, self._trials)
-        (report,) = make_runner(trials, self._job_at(size))([wanted])
+    def _run_one(self, sized_request: tuple[int, RunRequest]) -> RunReport:
+        size, request = sized_request
+        trials = self._trials if request.gpu else self._held.get(size, self._trials)
+        (report,) = make_runner(trials, self._job_at(size))([request])
         self._report(f"{self.num_runs} runs, {self._variable} {size}")
         return report
 

@@ -72,7 +72,7 @@ class Sizes:
         self._budget_bytes = budget_bytes
         self._step = step
         self._fixed_bytes = fixed_bytes
-        self._first = first or [step * one for one in FIRST]
+        self._first = first or [step * size for size in FIRST]
         self._leaps = 0
         self._lines = 0
 
@@ -80,8 +80,8 @@ class Sizes:
     def largest(self) -> int | None:
         """The largest that fits below all that do not; None: none does."""
         beyond = self.beyond
-        fitting = [size for size, one in self.seen.items() if one.fits]
-        return max((one for one in fitting if beyond is None or one < beyond), default=None)
+        fitting = [size for size, observation in self.seen.items() if observation.fits]
+        return max((size for size in fitting if beyond is None or size < beyond), default=None)
 
     @property
     def expected(self) -> int:
@@ -97,11 +97,13 @@ class Sizes:
     @property
     def beyond(self) -> int | None:
         """The smallest that does not fit; None: all did."""
-        return min((size for size, one in self.seen.items() if not one.fits), default=None)
+        return min(
+            (size for size, observation in self.seen.items() if not observation.fits), default=None
+        )
 
-    def note(self, size: int, seen: Seen) -> None:
+    def note(self, size: int, observation: Seen) -> None:
         """What was seen."""
-        self.seen[size] = seen
+        self.seen[size] = observation
 
     def next(self) -> list[int]:
         """Up to two sizes to try together; none: it is found, or none fits, or all do."""
@@ -147,7 +149,9 @@ class Sizes:
         low = self.largest
         if low is None:
             return None
-        points = {size: one.used_bytes for size, one in self.seen.items() if size < low}
+        points = {
+            size: observation.used_bytes for size, observation in self.seen.items() if size < low
+        }
         if self._fixed_bytes is not None:
             points.setdefault(0, self._fixed_bytes)
         apart = [size for size in points if size <= _NEAR * low] or [*points]

@@ -1,4 +1,4 @@
-"""The smallest GPU of the catalogue on which a program runs, under the plans that take least."""
+"""The smallest GPU of the catalogue on which a program fits, under the leanest plans."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.measure import Runner, RunRequest
 from ullage.techniques.plan import Plan
 
-# On another generation other kernels run, with other workspaces: what has less than this share of
-# what is needed here is taken for too small, and everything above it is tried.
+# Other GPU generations use other kernels, with other workspaces. A GPU with less than this share of
+# the memory that this one needs counts as too small; larger ones are tried.
 _NEEDED = 0.9
 
 
@@ -22,10 +22,10 @@ class Smallest:
 
     Attributes:
         gpu: its slug.
-        name: of the plan under which the program was seen to fit it, for people.
-        used_bytes: of it at most.
-        total_bytes: that it has.
-        too_small: the GPUs before it that were tried, and why the program does not fit.
+        name: of the plan under which the program fits.
+        used_bytes: the peak of the memory in use on it.
+        total_bytes: its memory.
+        too_small: the smaller GPUs that were tried, and why the program does not fit.
     """
 
     gpu: str
@@ -38,9 +38,9 @@ class Smallest:
 def find_smallest(
     run: Runner, plans: Mapping[str, Plan | None], catalogued: Sequence[Gpu]
 ) -> Smallest | None:
-    """The first GPU, by memory, on which one of these plans is seen to fit.
+    """The first GPU, by memory, on which one of these plans fits.
 
-    None: there is none, or no plan ran where memory is without end.
+    None: there is none, or no plan ran with unlimited memory.
     """
     requests = [RunRequest(plan) for plan in plans.values()]
     ran = [report for report in run(requests) if report.verdict is Verdict.FITS and report.devices]
@@ -48,7 +48,7 @@ def find_smallest(
         return None
     needed = min(_least_bytes(report) for report in ran)
     too_small: dict[str, str] = {}
-    for gpu in sorted(catalogued, key=lambda one: (one.total_bytes, one.slug)):
+    for gpu in sorted(catalogued, key=lambda gpu: (gpu.total_bytes, gpu.slug)):
         if gpu.total_bytes - gpu.context_high_bytes < _NEEDED * needed:
             continue
         reports = run([RunRequest(plan, gpu) for plan in plans.values()])
@@ -61,7 +61,7 @@ def find_smallest(
 
 
 def _least_bytes(report: RunReport) -> int:
-    """What a run needs of a device beside its context; the allocator can do without its cache."""
+    """The least memory that a run needs besides the context: the allocator can free its cache."""
     return max(
         device.totals.peak_allocated_bytes + device.totals.non_torch_bytes
         for device in report.devices

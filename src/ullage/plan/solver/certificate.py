@@ -1,8 +1,8 @@
-"""The fastest treatment of all blocks with a proof: a mixed-integer program, solved by HiGHS.
+"""The fastest choice with a proof of optimality: a mixed-integer program, solved by HiGHS.
 
-A variable for each block and treatment, of which each block has one; a level for each stretch. A
-level differs from the one before by the blocks that came to be held or ceased to be, which keeps
-the matrix sparse.
+There is a binary variable for each block and treatment, and a continuous level for each stretch.
+Each block has one treatment. A level differs from the previous one by the blocks that became live
+or ceased to be, which keeps the matrix sparse.
 
 Source: Huangfu and Hall, 2018, doi:10.1007/s12532-017-0130-5; https://highs.dev.
 """
@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ullage.plan.solver.counts import start_solver
+from ullage.plan.solver.problem import Failure, Solution
 
 if TYPE_CHECKING:
     from ullage.plan.solver.problem import Problem
-    from ullage.plan.solver.solve import Solution
 
 _SECONDS = 5.0
+_FEASIBLE = 2  # HiGHS: the primal solution is feasible
 _MIB = 1 << 20
 _MS = 1e3
 
@@ -34,45 +35,58 @@ def is_available() -> bool:
 
 def certify(
     problem: Problem, limit_bytes: int, gap: float, known: Solution | None
-) -> Solution | None:
-    """The best choice within `gap`, with its bound; None where HiGHS proves that there is none.
+) -> Solution | Failure:
+    """The best choice within `gap`, with its dual bound, or why there is none.
 
     Args:
-        known: a choice that fits, to begin with.
+        known: a choice that fits, from which HiGHS starts; None: there is none so far.
     """
-    from ullage.plan.solver.solve import Solution
-
-    num, kinds = problem.kept_bytes.shape
     solver = _load(problem, limit_bytes, gap)
     if known is not None:
-        _begin_with(solver, problem, known)
+        _set_start(solver, problem, known)
     solver.run()
     info = solver.getInfo()
+    if info.primal_solution_status != _FEASIBLE:
+        return known or _failure(solver)
+    # Columns are blocks x treatments first, then levels.
+    shape = problem.kept_bytes.shape
     values = np.array(solver.getSolution().col_value)
-    if info.primal_solution_status != 2:  # no feasible point
-        return known
-    choice = values[: num * kinds].reshape(num, kinds).argmax(axis=1)
+    choice = values[: shape[0] * shape[1]].reshape(shape).argmax(axis=1)
     time_s = problem.time_s(choice)
+    # HiGHS works in floats: a choice may exceed the limit by its tolerance.
     if problem.peak_bytes(choice) > limit_bytes or (known and known.time_s < time_s):
         if known is None:
-            return None
+            return Failure.NOT_FOUND
         choice, time_s = known.choice, known.time_s
     bound_s = max(float(info.mip_dual_bound) / _MS, known.bound_s if known else 0.0)
     return Solution(choice, time_s, min(bound_s, time_s), problem.peak_bytes(choice))
 
 
+def _failure(solver: Any) -> Failure:  # noqa: ANN401 - has no types
+    """Whether HiGHS proved that no choice fits, or stopped before it found one."""
+    import highspy
+
+    status = highspy.HighsModelStatus
+    # No choice takes negative infinity, so "unbounded or infeasible" is infeasible here.
+    is_proved = solver.getModelStatus() in {status.kInfeasible, status.kUnboundedOrInfeasible}
+    return Failure.INFEASIBLE if is_proved else Failure.NOT_FOUND
+
+
 def _load(problem: Problem, limit_bytes: int, gap: float) -> Any:  # noqa: ANN401 - has no types
+    """HiGHS with the whole program."""
     import highspy
 
     num, kinds = problem.kept_bytes.shape
     solver = start_solver(gap, _SECONDS)
     count = num * kinds
+    # Binary variables with the time of each treatment as its cost.
     for cost in problem.extra_s.ravel() * _MS:
         solver.addCol(cost, 0.0, 1.0, 0, [], [])
     solver.changeColsIntegrality(
         count, np.arange(count, dtype=np.int32),
         np.full(count, highspy.HighsVarType.kInteger),
     )  # fmt: skip
+    # Each block has one treatment.
     for block in range(num):
         own = np.arange(block * kinds, (block + 1) * kinds, dtype=np.int32)
         solver.addRow(1.0, 1.0, kinds, own, np.ones(kinds))
@@ -81,24 +95,24 @@ def _load(problem: Problem, limit_bytes: int, gap: float) -> Any:  # noqa: ANN40
 
 
 def _add_levels(solver: Any, problem: Problem, limit_bytes: int) -> None:  # noqa: ANN401
-    """A column for what is held in each stretch, the row that defines it, and the row of its
-    limit; in MiB.
-    """
-    kept = problem.kept_bytes / _MIB
-    num, kinds = kept.shape
-    before = np.zeros(num, dtype=np.int8)
-    for stretch, held in enumerate(problem.held.astype(np.int8)):
+    """Adds for each stretch the level of what is live, its definition and its limit, in MiB."""
+    kept_mib = problem.kept_bytes / _MIB
+    num, kinds = kept_mib.shape
+    was_live = np.zeros(num, dtype=np.int8)
+    for stretch, is_live in enumerate(problem.liveness.astype(np.int8)):
         level = num * kinds + stretch
         solver.addCol(0.0, 0.0, np.inf, 0, [], [])
+        # The level equals the previous one plus what became live less what ceased to be.
         columns, values = [level], [1.0]
         if stretch:
             columns.append(level - 1)
             values.append(-1.0)
-        for block in np.flatnonzero(held != before).tolist():
+        for block in np.flatnonzero(is_live != was_live).tolist():
             columns += range(block * kinds, (block + 1) * kinds)
-            values += (-(held[block] - before[block]) * kept[block]).tolist()
+            values += (-(is_live[block] - was_live[block]) * kept_mib[block]).tolist()
         solver.addRow(0.0, 0.0, len(columns), np.array(columns, dtype=np.int32), np.array(values))
-        before = held
+        was_live = is_live
+        # The level plus the rest under the stretch's own treatment stays below the limit.
         own, rest = int(problem.own[stretch]), problem.rest_bytes[stretch] / _MIB
         columns, values, limit = [level], [1.0], limit_bytes / _MIB
         if own >= 0:
@@ -111,13 +125,14 @@ def _add_levels(solver: Any, problem: Problem, limit_bytes: int) -> None:  # noq
         )
 
 
-def _begin_with(solver: Any, problem: Problem, known: Solution) -> None:  # noqa: ANN401
+def _set_start(solver: Any, problem: Problem, known: Solution) -> None:  # noqa: ANN401
+    """Has HiGHS start from a known solution."""
     import highspy
 
     num, kinds = problem.kept_bytes.shape
-    chosen = np.zeros((num, kinds))
-    chosen[np.arange(num), known.choice] = 1.0
-    held = problem.held @ (problem.kept_bytes[np.arange(num), known.choice] / _MIB)
+    is_chosen = np.zeros((num, kinds))
+    is_chosen[np.arange(num), known.choice] = 1.0
+    levels = problem.liveness @ (problem.kept_bytes[np.arange(num), known.choice] / _MIB)
     solution = highspy.HighsSolution()
-    solution.col_value = np.concatenate((chosen.ravel(), held)).tolist()
+    solution.col_value = np.concatenate((is_chosen.ravel(), levels)).tolist()
     solver.setSolution(solution)

@@ -1,11 +1,11 @@
-"""How many of equal blocks get which treatment: a small program in whole numbers, whose answer is a
-bound for all choices, and mostly the best choice itself.
+"""How many of equal blocks get which treatment: a relaxation in whole numbers, far smaller than the
+whole problem. Its optimum is a dual bound for all choices, and mostly the best choice itself.
 
-Blocks that take equally long under each treatment are a group. Of each stretch that holds all or
-none of every group, the limit is put on the counts alone; the other stretches are left out. So no
-choice takes less time than the best counts. Where equal layers follow each other, as in a
-transformer, what is left out seldom binds: the counts are laid out with those that keep least
-first, and if that fits, nothing is faster.
+Blocks that take equally long under each treatment form a group. The limit is imposed only on the
+stretches that hold all or none of every group; the constraints of the other stretches are dropped.
+So no choice takes less time than the optimal counts. Where equal layers follow each other, as in a
+transformer, the dropped constraints are seldom active: the counts are laid out with the treatments
+that keep least first, and if that choice fits, it is optimal.
 """
 
 from __future__ import annotations
@@ -24,26 +24,30 @@ _THREADS = 2
 _MIB, _MS = 1 << 20, 1e3
 
 
-def count(problem: Problem, limit_bytes: int, gap: float) -> tuple[Int64Array, float] | None:
-    """A choice made of the best counts, which may not fit, and the bound in seconds; None where
-    most blocks are like no other, no counts keep to the limit, or HiGHS has found none.
+def solve_counts(problem: Problem, limit_bytes: int, gap: float) -> tuple[Int64Array, float] | None:
+    """The choice of the optimal counts, which may not fit, and its dual bound in seconds.
+
+    None where most blocks differ from all others, no counts fit, or HiGHS found none in time.
     """
     groups = find_groups(problem)
     if 2 * len(groups) > problem.num_blocks:
         return None
     kinds = problem.num_treatments
     solver = start_solver(gap / 2, _SECONDS)
+    # A column for each group and treatment: how many blocks of the group get it.
     for group in groups:
         for cost in problem.extra_s[group[0]] * _MS:
             solver.addCol(float(cost), 0.0, float(len(group)), 0, [], [])
     num = len(groups) * kinds
     solver.changeColsIntegrality(num, np.arange(num, dtype=np.int32), _integers(num))
+    # Each block of a group gets one treatment.
     for number, group in enumerate(groups):
         own = np.arange(number * kinds, (number + 1) * kinds, dtype=np.int32)
         solver.addRow(float(len(group)), float(len(group)), kinds, own, np.ones(kinds))
-    for held, room in _rows(problem, groups, limit_bytes):
-        kept = [problem.kept_bytes[group].min(axis=0) / _MIB for group in groups]
-        values = np.concatenate([row * is_held for row, is_held in zip(kept, held, strict=True)])
+    # What the groups keep stays below the limit, less the least rest of the stretch.
+    kept_mib = [problem.kept_bytes[group].min(axis=0) / _MIB for group in groups]
+    for shares, room in _group_stretches(problem, groups, limit_bytes):
+        values = np.concatenate([row * share for row, share in zip(kept_mib, shares, strict=True)])
         solver.addRow(-np.inf, room / _MIB, num, np.arange(num, dtype=np.int32), values)
     solver.run()
     info = solver.getInfo()
@@ -61,29 +65,31 @@ def find_groups(problem: Problem) -> list[list[int]]:
     return list(groups.values())
 
 
-def _rows(
+def _group_stretches(
     problem: Problem, groups: list[list[int]], limit_bytes: int
 ) -> list[tuple[list[float], int]]:
-    """Of each stretch that holds groups whole or not at all: which, and what there is for them."""
+    """Of each stretch in which every group is wholly live or not at all: the share of each group
+    that is live, 0 or 1, and the bytes that are left for the groups.
+    """
     rows = []
-    for stretch, held in enumerate(problem.held):
-        shares = [float(held[group].mean()) for group in groups]
+    for stretch, is_live in enumerate(problem.liveness):
+        shares = [float(is_live[group].mean()) for group in groups]
         if all(share in (0.0, 1.0) for share in shares) and any(shares):
             rows.append((shares, limit_bytes - int(problem.rest_bytes[stretch].min())))
     return rows
 
 
 def _lay_out(problem: Problem, groups: list[list[int]], counts: Int64Array) -> Int64Array:
+    """The choice with these counts in which the earlier blocks of a group keep least."""
     choice = np.zeros(problem.num_blocks, dtype=np.int64)
     for group, row in zip(groups, counts, strict=True):
-        kept = problem.kept_bytes[group[0]]
-        order = sorted(range(len(row)), key=lambda one: int(kept[one]))
-        choice[group] = [one for one in order for _ in range(int(row[one]))]
+        order = np.argsort(problem.kept_bytes[group[0]], kind="stable").tolist()
+        choice[group] = [treatment for treatment in order for _ in range(int(row[treatment]))]
     return choice
 
 
 def start_solver(gap: float, seconds: float) -> Any:  # noqa: ANN401 - has no types
-    """HiGHS, with nothing loaded. All have as many threads: its pool of them is one."""
+    """HiGHS with an empty model. The number of threads never varies: HiGHS has one global pool."""
     import highspy
 
     solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]

@@ -1,86 +1,69 @@
-"""The fastest treatment of all blocks whose peak stays below a limit.
+"""The fastest choice of treatments whose peak stays below a limit.
 
     solution = solve(problem, limit_bytes)
-    solution.choice, solution.time_s, solution.bound_s
+    if isinstance(solution, Solution):
+        solution.choice, solution.time_s, solution.bound_s
 
-A price is put on a byte of each stretch, so that the blocks fall apart and each takes the treatment
-that is cheapest at these prices (Lagrangian relaxation, subgradient steps of Polyak's length).
-Prices are raised until all fits, and what then fits with room to spare is made faster. The prices
-also give a lower bound on the time of any solution. Where the gap between the two is too wide and
-HiGHS is installed (the extra "fit"), it closes the gap: certificate.py.
+Lagrangian relaxation: the limit of each stretch gets a multiplier, a price in seconds per byte, so
+that each block takes the treatment that is cheapest by itself. Subgradient steps of Polyak's length
+raise the dual bound; rounding and a greedy search give choices that fit, and so the primal bound.
+Where the gap between the bounds is too wide and HiGHS is installed (the extra "fit"), it closes the
+gap: certificate.py.
+
+Source: Held, Wolfe and Crowder, 1974, doi:10.1007/BF01580223; Polyak, 1969.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from ullage.plan.solver.counts import count, find_groups
-from ullage.plan.solver.problem import FloatArray, Problem
+from ullage.plan.solver.certificate import certify, is_available
+from ullage.plan.solver.counts import find_groups, solve_counts
+from ullage.plan.solver.problem import TINY_S, Failure, FloatArray, Problem, Solution
 from ullage.trace.model import Int64Array
 
 GAP = 1e-3
 _STEPS = 150
-_PATIENCE = 10  # steps without a better bound before they are made half as long
+_PATIENCE = 10  # steps without a better dual bound before the step length is halved
 _DOUBLINGS, _HALVINGS = 30, 24
-# Prices to begin with, in seconds a byte and byte too much; any small number.
+# First multipliers, in seconds per byte and per excess byte; any small number.
 _START = 1e-24
-# How much of the mean choice is that of before, and after how many steps it is made whole.
-_MEMORY, _EVERY = 0.9, 5
-_TINY_S = 1e-9
+# The weight of earlier choices in the mean choice, and the number of steps between two roundings.
+_MOMENTUM, _ROUND_EVERY = 0.9, 5
 
 
-@dataclass(frozen=True, slots=True)
-class Solution:
-    """A treatment of all blocks below a limit.
+def solve(problem: Problem, limit_bytes: int, gap: float = GAP) -> Solution | Failure:
+    """The fastest choice with a peak of at most `limit_bytes`, or why there is none.
 
-    Attributes:
-        choice: for each block its treatment.
-        time_s: how much longer a step takes than with all blocks as they are.
-        bound_s: no solution takes less.
-        peak_bytes: the most that is allocated.
+    Without HiGHS the gap may stay wider than `gap`, and a choice that just fits may be missed.
     """
-
-    choice: Int64Array
-    time_s: float
-    bound_s: float
-    peak_bytes: int
-
-    @property
-    def gap(self) -> float:
-        """How much faster another solution may be, of the time of this one."""
-        return (self.time_s - self.bound_s) / self.time_s if self.time_s > _TINY_S else 0.0
-
-
-def solve(problem: Problem, limit_bytes: int, gap: float = GAP) -> Solution | None:
-    """The fastest choice with a peak of at most `limit_bytes`; None where there is none.
-
-    Without HiGHS the gap may stay wider than asked, and a choice that just fits may be missed.
-    """
-    found = relax(problem, limit_bytes)
-    if found is not None and found.gap <= gap:
-        return found
-    from ullage.plan.solver.certificate import certify, is_available
-
+    # 1. Lagrangian relaxation.
+    solution = relax(problem, limit_bytes)
+    if solution is not None and solution.gap <= gap:
+        return solution
     if not is_available():
-        return found
-    counted = count(problem, limit_bytes, gap)
-    if counted is not None:
-        found = _better(problem, limit_bytes, found, counted)
-    if found is None or found.gap > gap:
-        found = certify(problem, limit_bytes, gap, found)
-    if found is None:
-        return None
-    choice = settle(problem, found.choice)
-    return Solution(choice, problem.time_s(choice), found.bound_s, problem.peak_bytes(choice))
+        return solution or Failure.NOT_FOUND
+    # 2. The small program over groups of equal blocks.
+    counts = solve_counts(problem, limit_bytes, gap)
+    if counts is not None:
+        solution = _better(problem, limit_bytes, solution, counts)
+    # 3. The whole mixed-integer program.
+    if solution is None or solution.gap > gap:
+        answer = certify(problem, limit_bytes, gap, solution)
+        if isinstance(answer, Failure):
+            return answer
+        solution = answer
+    choice = settle(problem, solution.choice)
+    return Solution(choice, problem.time_s(choice), solution.bound_s, problem.peak_bytes(choice))
 
 
 def _better(
-    problem: Problem, limit_bytes: int, solution: Solution | None, counted: tuple[Int64Array, float]
+    problem: Problem, limit_bytes: int, solution: Solution | None, counts: tuple[Int64Array, float]
 ) -> Solution | None:
-    """The better of what was found and what was counted, with the higher bound."""
-    choice, bound_s = counted
+    """The faster of a solution and the choice by counts, with the higher of the dual bounds."""
+    choice, bound_s = counts
     fits = problem.peak_bytes(choice) <= limit_bytes
     if fits and (solution is None or problem.time_s(choice) < solution.time_s):
         before_s = 0.0 if solution is None else solution.bound_s
@@ -93,7 +76,7 @@ def _better(
 
 
 def relax(problem: Problem, limit_bytes: int, steps: int = _STEPS) -> Solution | None:
-    """A good choice and a bound by prices alone."""
+    """A good choice and its dual bound by Lagrangian relaxation alone; None: none was found."""
     best, bound_s = _descend(problem, limit_bytes, steps)
     if best is None:
         return None
@@ -101,11 +84,12 @@ def relax(problem: Problem, limit_bytes: int, steps: int = _STEPS) -> Solution |
     return Solution(best, best_s, max(min(bound_s, best_s), 0.0), problem.peak_bytes(best))
 
 
-def least_s(problem: Problem, limit_bytes: int) -> float:
-    """No choice with a peak of at most `limit_bytes` takes less; infinite: for some stretch all
-    blocks at their leanest are too much.
+def lower_bound_s(problem: Problem, limit_bytes: int) -> float:
+    """The dual bound: no choice with a peak of at most `limit_bytes` takes less.
+
+    It is infinite where some stretch exceeds the limit with every block at its leanest.
     """
-    lowest = problem.held @ problem.kept_bytes.min(axis=1) + problem.rest_bytes.min(axis=1)
+    lowest = problem.liveness @ problem.kept_bytes.min(axis=1) + problem.rest_bytes.min(axis=1)
     if lowest.max(initial=0) > limit_bytes:
         return float("inf")
     _, bound_s = _descend(problem, limit_bytes, _STEPS)
@@ -113,128 +97,159 @@ def least_s(problem: Problem, limit_bytes: int) -> float:
 
 
 def _descend(problem: Problem, limit_bytes: int, steps: int) -> tuple[Int64Array | None, float]:
-    """The best choice met on the way to the best prices, and the bound of these."""
-    prices = np.zeros(len(problem.own))
+    """The best choice on the way of the subgradient method, and the best dual bound."""
+    multipliers = np.zeros(len(problem.own))
     shares = np.zeros(problem.kept_bytes.shape)
     best: Int64Array | None = None
-    best_s, bound_s, length, idle = np.inf, -np.inf, 1.0, 0
+    primal_s, dual_s, length, num_stalled = np.inf, -np.inf, 1.0, 0
     for step in range(steps):
-        costs = _costs(problem, prices)
+        # Minimise the Lagrangian: block by block the treatment of least reduced cost.
+        costs = _reduced_costs(problem, multipliers)
         choice = costs.argmin(axis=1)
-        value = float(costs.min(axis=1).sum()) + _fixed(problem, prices, limit_bytes)
-        idle = 0 if value > bound_s else idle + 1
-        bound_s = max(bound_s, value)
-        if idle >= _PATIENCE:
-            length, idle = length / 2, 0
-        over = problem.levels(choice) - float(limit_bytes)
-        shares *= _MEMORY
-        shares[np.arange(len(choice)), choice] += 1.0 - _MEMORY
-        if step % _EVERY == 0:
-            tried = _fit(problem, prices + np.maximum(over, 0.0) * _START, limit_bytes)
-            rounded = improve(problem, _round(problem, shares), limit_bytes)
-            for made in (tried, rounded):
-                if made is None or problem.peak_bytes(made) > limit_bytes:
-                    continue
-                if problem.time_s(made) < best_s:
-                    best, best_s = made, problem.time_s(made)
-        slope = np.where((prices > 0) | (over > 0), over, 0.0)
-        steepness = float(slope @ slope)
-        if best_s - bound_s <= GAP / 4 * best_s + _TINY_S or steepness == 0:
+        value_s = float(costs.min(axis=1).sum()) + _constant_s(problem, multipliers, limit_bytes)
+        # Its value is a dual bound. Where the best one stalls, steps become half as long.
+        num_stalled = 0 if value_s > dual_s else num_stalled + 1
+        dual_s = max(dual_s, value_s)
+        if num_stalled >= _PATIENCE:
+            length, num_stalled = length / 2, 0
+        # The negative slack of each stretch is a subgradient.
+        excess = problem.levels(choice) - float(limit_bytes)
+        # The mean choice comes close to an optimum in fractions, which rounding starts from.
+        shares *= _MOMENTUM
+        shares[np.arange(len(choice)), choice] += 1.0 - _MOMENTUM
+        if step % _ROUND_EVERY == 0:
+            raised = multipliers + np.maximum(excess, 0.0) * _START
+            best, primal_s = _find_primal(problem, raised, shares, limit_bytes, (best, primal_s))
+        # A multiplier of 0 falls no lower: its stretch has slack.
+        subgradient = np.where((multipliers > 0) | (excess > 0), excess, 0.0)
+        squared_norm = float(subgradient @ subgradient)
+        if primal_s - dual_s <= GAP / 4 * primal_s + TINY_S or squared_norm == 0:
             break
-        target = best_s if best is not None else 2 * bound_s + float(problem.extra_s.max())
-        prices = np.maximum(0.0, prices + length * slope * (target - value) / steepness)
-    return best, bound_s
+        # Polyak's step length: towards the primal bound, or a guess where there is none.
+        target_s = primal_s if best is not None else 2 * dual_s + float(problem.extra_s.max())
+        factor = length * subgradient * (target_s - value_s) / squared_norm
+        multipliers = np.maximum(0.0, multipliers + factor)
+    return best, dual_s
+
+
+def _find_primal(
+    problem: Problem,
+    multipliers: FloatArray,
+    shares: FloatArray,
+    limit_bytes: int,
+    best: tuple[Int64Array | None, float],
+) -> tuple[Int64Array | None, float]:
+    """The best choice that fits and the primal bound: of `best` and of two heuristics."""
+    choice, primal_s = best
+    scaled = _scale_to_fit(problem, multipliers, limit_bytes)
+    rounded = improve(problem, _round(problem, shares), limit_bytes)
+    for candidate in (scaled, rounded):
+        if candidate is None or problem.peak_bytes(candidate) > limit_bytes:
+            continue
+        if problem.time_s(candidate) < primal_s:
+            choice, primal_s = candidate, problem.time_s(candidate)
+    return choice, primal_s
 
 
 def settle(problem: Problem, choice: Int64Array) -> Int64Array:
-    """The same treatments with those that keep least on the earliest of blocks that take as long:
-    these are held longest.
+    """The same treatments in another order within each group of blocks that take equally long: the
+    earliest blocks, which are live longest, keep least.
     """
-    settled = choice.copy()
+    ordered = choice.copy()
     for group in find_groups(problem):
-        kept = problem.kept_bytes[group[0]]
-        settled[group] = sorted(choice[group].tolist(), key=lambda one: int(kept[one]))
-    is_no_worse = problem.peak_bytes(settled) <= problem.peak_bytes(choice)
-    return settled if is_no_worse else choice
+        kept_bytes = problem.kept_bytes[group[0]].tolist()
+        ordered[group] = sorted(choice[group].tolist(), key=kept_bytes.__getitem__)
+    is_no_worse = problem.peak_bytes(ordered) <= problem.peak_bytes(choice)
+    return ordered if is_no_worse else choice
 
 
 def _round(problem: Problem, shares: FloatArray) -> Int64Array:
-    """A choice from shares of each treatment: block by block the fastest with which all blocks so
-    far keep no more than their shares would.
+    """Rounds the shares of the treatments to a choice.
+
+    Each block in turn gets the fastest treatment with which the blocks up to it keep no more than
+    their shares do.
     """
-    owed = np.cumsum((shares * problem.kept_bytes).sum(axis=1) / shares.sum(axis=1))
+    limits = np.cumsum((shares * problem.kept_bytes).sum(axis=1) / shares.sum(axis=1))
     choice = np.zeros(problem.num_blocks, dtype=np.int64)
-    kept = 0.0
-    for block, limit in enumerate(owed):
-        fits = kept + problem.kept_bytes[block] <= limit * (1 + 1e-12)
+    total = 0.0
+    for block, limit in enumerate(limits):
+        fits = total + problem.kept_bytes[block] <= limit * (1 + 1e-12)
         fits |= problem.kept_bytes[block] == problem.kept_bytes[block].min()
         choice[block] = np.where(fits, problem.extra_s[block], np.inf).argmin()
-        kept += float(problem.kept_bytes[block, choice[block]])
+        total += float(problem.kept_bytes[block, choice[block]])
     return choice
 
 
-def _costs(problem: Problem, prices: FloatArray) -> FloatArray:
-    """(N, K) what each treatment costs at these prices."""
-    held = prices @ problem.held
-    costs = problem.extra_s + held[:, None] * problem.kept_bytes
+def _reduced_costs(problem: Problem, multipliers: FloatArray) -> FloatArray:
+    """(N, K) the time of each treatment plus the price of its memory."""
+    prices = multipliers @ problem.liveness
+    costs = problem.extra_s + prices[:, None] * problem.kept_bytes
     has_own = problem.own >= 0
-    np.add.at(costs, problem.own[has_own], prices[has_own, None] * problem.rest_bytes[has_own])
+    rest = multipliers[has_own, None] * problem.rest_bytes[has_own]
+    np.add.at(costs, problem.own[has_own], rest)
     return costs
 
 
-def _fixed(problem: Problem, prices: FloatArray, limit_bytes: int) -> float:
-    """What hangs on the prices alone."""
-    free = problem.own < 0
-    return float(prices[free] @ problem.rest_bytes[free, 0] - prices.sum() * limit_bytes)
+def _constant_s(problem: Problem, multipliers: FloatArray, limit_bytes: int) -> float:
+    """The constant term of the Lagrangian."""
+    is_free = problem.own < 0
+    rest = multipliers[is_free] @ problem.rest_bytes[is_free, 0]
+    return float(rest - multipliers.sum() * limit_bytes)
 
 
-def _fit(problem: Problem, prices: FloatArray, limit_bytes: int) -> Int64Array | None:
-    """A choice that fits: that at the lowest multiple of the prices, made faster; None: none does.
-
-    A choice between that at a multiple and that just below it takes blocks from both, the earlier
-    ones, which are held longest, from the cheaper in memory.
+def _scale_to_fit(problem: Problem, multipliers: FloatArray, limit_bytes: int) -> Int64Array | None:
+    """The choice at the lowest multiple of the multipliers at which it fits, improved; None: at
+    none does it fit.
     """
+    # Raise the factor until the choice fits.
     low, high = 0.0, 1.0
-    dear = _cheapest(problem, prices)
+    feasible = _cheapest(problem, multipliers)
     for _ in range(_DOUBLINGS):
-        if problem.peak_bytes(dear) <= limit_bytes:
+        if problem.peak_bytes(feasible) <= limit_bytes:
             break
         low, high = high, high * 4
-        dear = _cheapest(problem, prices * high)
+        feasible = _cheapest(problem, multipliers * high)
     else:
         return None
+    # Bisect between the factors where it does not fit and where it does.
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        choice = _cheapest(problem, prices * middle)
+        choice = _cheapest(problem, multipliers * middle)
         if problem.peak_bytes(choice) <= limit_bytes:
-            high, dear = middle, choice
+            high, feasible = middle, choice
         else:
             low = middle
-    return improve(problem, dear, limit_bytes)
+    # What still has slack is made faster.
+    return improve(problem, feasible, limit_bytes)
 
 
-def _cheapest(problem: Problem, prices: FloatArray) -> Int64Array:
-    return np.asarray(_costs(problem, prices).argmin(axis=1), dtype=np.int64)
+def _cheapest(problem: Problem, multipliers: FloatArray) -> Int64Array:
+    """The choice that minimises the Lagrangian."""
+    return np.asarray(_reduced_costs(problem, multipliers).argmin(axis=1), dtype=np.int64)
 
 
 def improve(problem: Problem, choice: Int64Array, limit_bytes: int) -> Int64Array:
-    """A choice that fits with blocks changed to faster treatments as long as it fits, the later of
-    equal ones first.
+    """Greedy search: changes the block that saves most time, as long as the choice fits. Of equal
+    blocks, the later is changed first.
     """
     choice = choice.copy()
     rows = np.arange(problem.num_blocks)
     stretches = np.flatnonzero(problem.own >= 0)
     own = problem.own[stretches]
     while True:
-        room = limit_bytes - problem.levels(choice)
-        in_held = np.where(problem.held > 0, room[:, None], np.inf).min(axis=0, initial=np.inf)
+        # A block may keep as much more as the least slack of the stretches in which it is live.
+        slack = limit_bytes - problem.levels(choice)
+        is_live = problem.liveness > 0
+        live_slack = np.where(is_live, slack[:, None], np.inf).min(axis=0, initial=np.inf)
         more = problem.kept_bytes - problem.kept_bytes[rows, choice][:, None]
-        fits = more <= in_held[:, None]
+        fits = more <= live_slack[:, None]
+        # Its own stretches may grow by no more than their slack.
         rest = problem.rest_bytes[stretches]
-        grown = rest - problem.rest_bytes[stretches, choice[own]][:, None]
-        np.logical_and.at(fits, own, grown <= room[stretches, None])
-        won = np.where(fits, problem.extra_s[rows, choice][:, None] - problem.extra_s, 0.0)
-        last = len(won) - 1 - int(won.max(axis=1)[::-1].argmax())
-        if won[last].max() <= _TINY_S:
+        growth = rest - problem.rest_bytes[stretches, choice[own]][:, None]
+        np.logical_and.at(fits, own, growth <= slack[stretches, None])
+        # Make the change that saves most, until none saves any.
+        saved_s = np.where(fits, problem.extra_s[rows, choice][:, None] - problem.extra_s, 0.0)
+        last = len(saved_s) - 1 - int(saved_s.max(axis=1)[::-1].argmax())
+        if saved_s[last].max() <= TINY_S:
             return choice
-        choice[last] = int(won[last].argmax())
+        choice[last] = int(saved_s[last].argmax())
