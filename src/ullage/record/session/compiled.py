@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from ullage.record import torch_internals
 from ullage.record.session.import_hooks import on_import
 from ullage.record.session.phases import Phases
 from ullage.record.values.values import Values
@@ -42,7 +43,7 @@ class Compiled:
         """Begins, when torch._dynamo has been loaded."""
         self._dynamo = dynamo
         modules = self._torch.nn.modules.module
-        has_any = getattr(modules, "_has_any_global_hook", None)
+        has_any = torch_internals.find(self._torch, "torch.nn.modules.module._has_any_global_hook")
         if has_any is not None:  # torch warns of global hooks: of those of the program alone
             modules._has_any_global_hook = self._without_hooks(lambda: bool(has_any()))
         dynamo.trace_rules.add(__name__.rpartition(".")[0])

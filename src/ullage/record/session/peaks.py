@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from ullage.record import torch_internals
+
 _PEAKS = {
     "peak_requested_bytes": ("requested_bytes", "all", "peak"),
     "peak_allocated_bytes": ("allocated_bytes", "all", "peak"),
@@ -22,6 +24,7 @@ class Peaks:
     """Keeps what a reset would lose: peaks by their maximum, counts by their sum."""
 
     def __init__(self, torch: ModuleType) -> None:
+        self._torch = torch
         self._c = torch._C
         self._kept: dict[int, dict[str, int]] = {}
 
@@ -31,7 +34,7 @@ class Peaks:
             ("_cuda_resetPeakMemoryStats", self._keep_peaks),
             ("_cuda_resetAccumulatedMemoryStats", self._keep_counts),
         ):
-            reset = getattr(self._c, name, None)
+            reset = torch_internals.find(self._torch, f"torch._C.{name}")
             if reset is not None:
                 setattr(self._c, name, _before(keep, reset))
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from ullage.record import torch_internals
 from ullage.record.owners.modules import Modules, is_replica
 from ullage.record.owners.ownership import Claims
 from ullage.record.owners.weight_copies import WeightCopies
@@ -75,7 +76,7 @@ class Phases:
         optimizer = torch.optim.Optimizer
         optimizer.__init__ = self._around_construction(optimizer.__init__)
         optimizer.profile_hook_step = staticmethod(self._around_step(optimizer.profile_hook_step))
-        run_backward = getattr(torch.autograd, "_engine_run_backward", None)
+        run_backward = torch_internals.find(torch, "torch.autograd._engine_run_backward")
         if run_backward is not None:
             torch.autograd._engine_run_backward = self._around_backward(run_backward)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ullage.record import torch_internals
 from ullage.record.one_rank import lone_rank
 from ullage.record.owners import source_location
 from ullage.record.owners.holders import Holders
@@ -165,7 +166,7 @@ class Session:
                     f"torch {self._torch.__version__} records memory history in a way not known "
                     f"here ({error}): the snapshot has none"
                 )
-        observe = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
+        observe = torch_internals.find(self._torch, "torch._C._cuda_attach_out_of_memory_observer")
         if backend == "native" and observe is not None:
             observe(self.ooms.note)
         library.on_host_read(self._note_read)

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from ullage.record import torch_internals
 from ullage.record.owners.source_location import ShapeReads
 from ullage.record.session import library
 from ullage.record.session.import_hooks import on_import
@@ -43,6 +44,7 @@ from ullage.record.values.uniform import base_name
 from ullage.record.weights.weights import SkippedWeights
 
 _KEY = "TESTING_ONLY_GenericMode"
+_SET_KEY = "torch._C._dispatch_tls_set_dispatch_key_included"
 _OUR_KEYS = (
     _KEY,
     "TESTING_ONLY_GenericWrapper",
@@ -93,7 +95,7 @@ class Values:
         self._choices = Choices(torch, self._beside)
         self._routers = Routers(torch, self._beside, assumed, self.shapes.note)
         self._counted = Counted(torch, self._beside, assumed, self._routers, self.shapes.note)
-        self._include = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
+        self._include = torch_internals.find(torch, _SET_KEY)
         self._is_installed = self._is_active = self._is_following = False
         self._is_backward = False
         self._num_sparing = 0
@@ -175,7 +177,7 @@ class Values:
             return
         self._is_active = is_active
         library.follow_thread(int(not is_active))
-        self._include(_KEY, is_active)  # type: ignore[misc]
+        self._include(_KEY, is_active)
 
     def is_following_here(self) -> bool:
         """Whether what this thread does is followed: the main thread's, outside of backward."""
@@ -223,7 +225,7 @@ class Values:
             args = tuple(map(self._await, args))
         if op in self._copies and self._is_following:
             args = self.guard.run(op, self.reads.packed, op, args, kwargs) or args
-        self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
+        self._include(_KEY, False)  # noqa: FBT003
         library.follow_thread(1)
         try:
             known = self.guard.run(op, self._prepare, op, args, kwargs) or _LOST
@@ -239,7 +241,7 @@ class Values:
             return result
         finally:
             library.follow_thread(self._thread_state())
-            self._include(_KEY, self._is_active)  # type: ignore[misc]
+            self._include(_KEY, self._is_active)
 
     def _prepare(self, op: Any, args: Any, kwargs: Any) -> _Prepared:
         """Before an operation: reads what is known of its inputs, and says what it will find."""
@@ -292,11 +294,11 @@ class Values:
         return op in self._finds or self._torch.is_grad_enabled()
 
     def _pass_on(self, op: Any, args: Any, kwargs: Any) -> Any:
-        self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
+        self._include(_KEY, False)  # noqa: FBT003
         try:
             return op(*args, **kwargs)
         finally:
-            self._include(_KEY, self._is_active)  # type: ignore[misc]
+            self._include(_KEY, self._is_active)
 
 
 def _let_pass(ops: Any, c: Any) -> None:

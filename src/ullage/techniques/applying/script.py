@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
 from ullage.errors import PlanError
+from ullage.record import torch_internals
 from ullage.record.owners.module_trees import live_owners, outermost, paths
 from ullage.record.session.import_hooks import on_import
 from ullage.record.session.tracebacks import clean_tracebacks
@@ -180,7 +181,7 @@ class Watch:
 
         # The compiler sees the call as it is without this.
         look_and_call._torchdynamo_inline = call  # type: ignore[attr-defined]
-        skip = getattr(self._torch._C._dynamo.eval_frame, "skip_code", None)
+        skip = torch_internals.find(self._torch, "torch._C._dynamo.eval_frame.skip_code")
         if skip is not None:
             skip(look_and_call.__code__)  # type: ignore[attr-defined]
         return look_and_call
