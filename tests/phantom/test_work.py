@@ -62,7 +62,7 @@ def play(text: str, directory: Path, python: Path) -> Record:
     job = make_job([str(program)], device=choose_device(), python=python, options=options)
     run = run_job(job, None, stdout_to_stderr=True)
     assert run.exit_code == 0
-    return run.report.processes[0].record
+    return run.processes[0].record
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from typing import Any
 
 from ullage.trace import check
 from ullage.trace.model import Mark, MarkKind, StepKind, Stop
+from ullage.trace.record_schema import ROWS
 
 
 def parse_mark(value: object) -> Mark:
@@ -15,7 +16,7 @@ def parse_mark(value: object) -> Mark:
     Raises:
         SnapshotError: it is damaged.
     """
-    position, kind_text, payload = check.row(value, 3, "marks")
+    position, kind_text, payload = check.row(value, len(ROWS["marks"]), "marks")
     kind = check.choice(MarkKind, kind_text, "marks")
     place = check.position(position, "marks")
     if kind is MarkKind.FORWARD_BEGIN and isinstance(payload, dict):

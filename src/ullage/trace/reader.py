@@ -40,9 +40,9 @@ from ullage.trace.model import (
     UInt32Array,
     Workspaces,
 )
+from ullage.trace.record_schema import ROWS, SCHEMA
 from ullage.trace.work import parse_work
 
-SCHEMA = "ullage.record/1"
 MAX_FILE_BYTES = 8 << 30
 # 2^40 and more would let positions and sizes overflow 64 bits where they are combined.
 MAX_EVENTS = 1 << 31
@@ -136,7 +136,9 @@ def parse_record(value: object) -> Record:
 
 
 def _parse_request(entry: object) -> Request:
-    where, begin, end, failure, is_out_of_memory = check.row(entry, 5, "requests")
+    where, begin, end, failure, is_out_of_memory = check.row(
+        entry, len(ROWS["requests"]), "requests"
+    )
     return Request(
         where=check.shown(where, "requests"),
         begin=check.position(begin, "requests"),
@@ -252,7 +254,7 @@ def _parse_outside(value: object) -> OutsideBytes:
 
 
 def _parse_claims(rows: Sequence[object]) -> Claims:
-    columns = check.columns(rows, 5, "claims")
+    columns = check.columns(rows, len(ROWS["claims"]), "claims")
     return Claims(
         position=check.position_column(columns[0], "claims"),
         device=check.int_column(columns[1], "claims"),
@@ -263,7 +265,7 @@ def _parse_claims(rows: Sequence[object]) -> Claims:
 
 
 def _parse_workspaces(rows: Sequence[object]) -> Workspaces:
-    columns = check.columns(rows, 5, "workspaces")
+    columns = check.columns(rows, len(ROWS["workspaces"]), "workspaces")
     return Workspaces(
         position=check.position_column(columns[0], "workspaces"),
         device=check.int_column(columns[1], "workspaces"),
@@ -275,7 +277,8 @@ def _parse_workspaces(rows: Sequence[object]) -> Workspaces:
 
 def _parse_copies(rows: Sequence[object]) -> Copies:
     position, device, address, size, stream, flags = (
-        check.int_column(column, "copies") for column in check.columns(rows, 6, "copies")
+        check.int_column(column, "copies")
+        for column in check.columns(rows, len(ROWS["copies"]), "copies")
     )
     return Copies(
         position=position,
@@ -291,13 +294,14 @@ def _parse_copies(rows: Sequence[object]) -> Copies:
 
 def _parse_pinned(rows: Sequence[object]) -> PinnedLevels:
     position, size = (
-        check.int_column(column, "pinned") for column in check.columns(rows, 2, "pinned")
+        check.int_column(column, "pinned")
+        for column in check.columns(rows, len(ROWS["pinned"]), "pinned")
     )
     return PinnedLevels(position=position, size_bytes=size)
 
 
 def _parse_holder(value: object) -> Holder:
-    position, device, address, chain = check.row(value, 4, "holders")
+    position, device, address, chain = check.row(value, len(ROWS["holders"]), "holders")
     return Holder(
         position=check.position(position, "holders"),
         device=check.whole(device, "holders"),
@@ -307,7 +311,7 @@ def _parse_holder(value: object) -> Holder:
 
 
 def _parse_graph(value: object) -> GraphHolder:
-    position, num_nodes, chain = check.row(value, 3, "graphs")
+    position, num_nodes, chain = check.row(value, len(ROWS["graphs"]), "graphs")
     return GraphHolder(
         position=check.position(position, "graphs"),
         num_nodes=check.whole(num_nodes, "graphs"),

@@ -16,10 +16,13 @@ from inspect import CO_OPTIMIZED
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ullage.record.owners import source_location
 from ullage.record.session import library
+
+if TYPE_CHECKING:
+    from ullage.trace.record_schema import HolderFields
 
 Holder = tuple[int, int, int, str]  # position, device, address, chain
 Graph = tuple[int, int, str]  # position, number of nodes, chain
@@ -71,7 +74,7 @@ class Holders:
         held = list(_attributes(module).items())
         return [(f".{name}", part) for name, part in held if name not in self._usual]
 
-    def columns(self) -> dict[str, list[list[object]]]:
+    def columns(self) -> HolderFields:
         """What was noted, as the record has it."""
         return {
             "holders": [list(row) for row in self.rows],

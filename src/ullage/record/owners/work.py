@@ -17,13 +17,16 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ullage.record.one_rank.collectives import is_collective, sent_bytes
 from ullage.record.owners.module_trees import class_name
 from ullage.record.owners.modules import Modules
 from ullage.record.session import library
 from ullage.record.session.phases import Phases
+
+if TYPE_CHECKING:
+    from ullage.trace.record_schema import WorkFields
 
 # They give out memory or another view of it, and launch nothing.
 _FREE = frozenset(
@@ -98,7 +101,7 @@ class Work:
         if not self._tree:
             self._tree = list(self._describe())
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> WorkFields:
         """rows: [scope, part, operation, precision, flops, bytes, link bytes, bytes sent to other
         ranks, bytes in the host's memory, launches, count];
         tree: [scope, class, class of what holds it, parameters, children].

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ullage.record import torch_internals
+
+if TYPE_CHECKING:
+    from ullage.trace.record_schema import PeakFields
 
 _PEAKS = {
     "peak_requested_bytes": ("requested_bytes", "all", "peak"),
@@ -38,12 +41,12 @@ class Peaks:
             if reset is not None:
                 setattr(self._c, name, _before(keep, reset))
 
-    def of_device(self, device: int) -> dict[str, int]:
+    def of_device(self, device: int) -> PeakFields:
         """A device's peaks (bytes) and counts over the whole life of the process."""
         stats, kept = self._c._cuda_memoryStats(device), self._kept.get(device, {})
         peaks = {name: max(_look(stats, path), kept.get(name, 0)) for name, path in _PEAKS.items()}
         counts = {name: _look(stats, path) + kept.get(name, 0) for name, path in _COUNTS.items()}
-        return peaks | counts
+        return cast("PeakFields", peaks | counts)
 
     def _keep_peaks(self, device: int) -> None:
         kept, stats = self._kept.setdefault(device, {}), self._c._cuda_memoryStats(device)

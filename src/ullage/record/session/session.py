@@ -36,11 +36,21 @@ from ullage.record.values.kernels import Kernels
 from ullage.record.values.suspects import suspicions
 from ullage.record.values.values import Values
 from ullage.record.weights.weights import SkippedWeights
+from ullage.trace.record_schema import SCHEMA
 from ullage.version import __version__
 
 if TYPE_CHECKING:
     from ullage.record.weights.dummy_vision_weights import MadeUpVision
     from ullage.record.weights.dummy_weights import MadeUpWeights
+    from ullage.trace.record_schema import (
+        BasisFields,
+        DeviceFields,
+        EventColumns,
+        ExitFields,
+        OptionalFields,
+        RecordFields,
+        StopFields,
+    )
 
 _RESERVE_BYTES = 64 << 20  # of address space, given back for the record where memory ran out
 _NO_HISTORY: dict[str, Any] = {"segments": [], "device_traces": []}  # not wanted, or another's
@@ -53,7 +63,7 @@ class Session:
     def __init__(
         self, torch: ModuleType, settings: Settings, changed_variables: Sequence[str] = ()
     ) -> None:
-        self.exit: dict[str, Any] = {
+        self.exit: ExitFields = {
             "kind": "returned", "exception": None, "message": None, "where": None, "code": 0,
         }  # fmt: skip
         self._torch = torch
@@ -226,7 +236,7 @@ class Session:
 
     def _note_stop(self, num_steps: int, kind: StepKind) -> None:
         """The program is ended after so many steps."""
-        steps = {"count": num_steps, "kind": kind.value}
+        steps: StopFields = {"count": num_steps, "kind": kind.value}
         self.exit = self.exit | {"kind": "steps_reached", "steps": steps}
 
     def note_exception(self, error: BaseException) -> None:
@@ -287,15 +297,15 @@ class Session:
         if self._settings.has_snapshot:
             write_whole(stem.with_suffix(".snapshot.pickle"), self._in_snapshot(record))
 
-    def _look(self) -> dict[str, Any]:
+    def _look(self) -> RecordFields:
         self._values.pause()
         self._look_at_holders()
         return self._record()
 
-    def _in_snapshot(self, record: dict[str, Any]) -> dict[str, Any]:
+    def _in_snapshot(self, record: RecordFields) -> dict[str, Any]:
         return (self._history.snapshot() if self._has_history else _NO_HISTORY) | {"ullage": record}
 
-    def _record(self) -> dict[str, Any]:
+    def _record(self) -> RecordFields:
         torch = self._torch
         rank = os.environ.get("RANK")
         events = self._events()
@@ -303,8 +313,9 @@ class Session:
         if remark is not None and remark not in self._warnings:
             self._warnings.append(remark)
         answered = requests.answered_by(self._pid, self._settings.run_dir)
+        work: OptionalFields = {} if self._work is None else {"work": self._work.document()}
         return {
-            "schema": "ullage.record/1",
+            "schema": SCHEMA,
             "ullage": __version__,
             "torch": str(torch.__version__),
             "cuda": torch.version.cuda,
@@ -334,10 +345,10 @@ class Session:
             "changed_variables": list(self._changed_variables),
             "groups": self._groups,
             "num_not_yet": library.num_not_yet(),
-            **({} if self._work is None else {"work": self._work.document()}),
+            **work,
         }
 
-    def _events(self) -> dict[str, bytes]:
+    def _events(self) -> EventColumns:
         events = library.events()
         num_lost = library.position() - len(events["device"])
         if num_lost > 0:
@@ -347,34 +358,13 @@ class Session:
             )
         return events
 
-    def _basis(self) -> dict[str, Any]:
-        """What was not known, and what was assumed in its stead."""
+    def _basis(self) -> BasisFields:
+        """What was not known, and what was assumed in its place."""
         has_values = self._settings.has_values
         answer = self._values.policy.words if has_values else "answered as zeros"
         return {
-            "reads": [
-                {
-                    "what": "host read",
-                    "where": where,
-                    "count": count,
-                    "bytes": num_bytes,
-                    "answer": answer,
-                }
-                for where, (count, num_bytes) in self._reads.rows.items()
-            ],
-            "shapes": [
-                {
-                    "what": what,
-                    "where": where,
-                    "count": count,
-                    "bytes": num_bytes,
-                    "assumption": assumption,
-                }
-                for (what, where, assumption), (
-                    count,
-                    num_bytes,
-                ) in self._values.shapes.rows.items()
-            ],
+            "reads": self._reads.document(answer),
+            "shapes": self._values.shapes.document(),
             "assumed": library.assumed(),
             "refused": library.refused(),
             "not_initialised": {
@@ -383,7 +373,7 @@ class Session:
             },
         }
 
-    def _device(self, index: int) -> dict[str, Any]:
+    def _device(self, index: int) -> DeviceFields:
         properties = self._torch.cuda.get_device_properties(index)
         context = [
             field
