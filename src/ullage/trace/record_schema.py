@@ -8,8 +8,7 @@ is not in REQUIRED_KEYS came later: the reader takes a record without it.
 Standard library alone: the writer imports this in the user's interpreter.
 """
 
-from __future__ import annotations
-
+# Annotations are evaluated here: from texts TypedDict does not learn which keys are optional.
 from collections.abc import Mapping
 from typing import Any, NotRequired, TypeAlias, TypedDict
 
