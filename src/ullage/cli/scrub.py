@@ -51,7 +51,7 @@ def scrub_command(
     command lines are removed. Sizes, times and names of functions and modules stay. PyTorch's
     viewer opens the result. Look through it before it leaves the house: no rule knows everything.
     """
-    from ullage.trace.scrub import scrub_snapshot
+    from ullage.trace.scrubbing.scrub import scrub_snapshot
 
     check_writable(output, force=force)
     try:

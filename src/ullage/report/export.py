@@ -28,7 +28,7 @@ from ullage.report.explain_document import explain_document
 from ullage.report.explain_page import make_pages
 from ullage.report.page_payload import SnapshotPage
 from ullage.report.trace_events import write_trace_events
-from ullage.trace.compact import write_compact
+from ullage.trace.compact_format.compact import write_compact
 from ullage.trace.model import Category
 from ullage.trace.snapshot import (
     Action,

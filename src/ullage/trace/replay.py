@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullage.trace.plain import load_library
-from ullage.trace.segments import SegmentLives, find_segments
+from ullage.trace.segment_lives import SegmentLives, find_segments
 from ullage.trace.snapshot import (
     Action,
     BlockState,

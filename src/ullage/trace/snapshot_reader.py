@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ullage.errors import SnapshotError
 from ullage.parsing import show_value
 from ullage.printable import printable, printable_values
-from ullage.trace.compact import is_compact, read_compact
+from ullage.trace.compact_format.compact import is_compact, read_compact
 from ullage.trace.plain import (
     ABSENT,
     DICT,

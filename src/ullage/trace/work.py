@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ullage.trace import check
+from ullage.trace import field_checks
 
 
 class Operation(NamedTuple):
@@ -68,17 +68,17 @@ def parse_work(fields: Mapping[str, Any]) -> Work | None:
     """
     if "work" not in fields:
         return None
-    held = check.typed(fields["work"], dict, "work")
+    held = field_checks.typed(fields["work"], dict, "work")
     return Work(
-        check.parse_rows(held, "rows", lambda row: Operation(*_parse(row, Operation))),
-        check.parse_rows(held, "tree", lambda row: Node(*_parse(row, Node))),
+        field_checks.parse_rows(held, "rows", lambda row: Operation(*_parse(row, Operation))),
+        field_checks.parse_rows(held, "tree", lambda row: Node(*_parse(row, Node))),
     )
 
 
 def _parse(row: object, kind: type[Operation] | type[Node]) -> list[Any]:
     kinds = {"part": str, "name": str, "precision": str, "kind": str, "held_by": str}
-    values = check.row(row, len(kind._fields), "work")
+    values = field_checks.row(row, len(kind._fields), "work")
     return [
-        check.typed(value, kinds.get(name, int), "work")
+        field_checks.typed(value, kinds.get(name, int), "work")
         for name, value in zip(kind._fields, values, strict=True)
     ]

@@ -22,7 +22,7 @@ from ullage.report.page_groups import name_groups
 from ullage.report.page_payload import lay_out
 from ullage.report.terminal_html import to_html
 from ullage.trace.replay import Lives, Replay
-from ullage.trace.segments import SegmentLives
+from ullage.trace.segment_lives import SegmentLives
 from ullage.trace.snapshot import (
     BlockTable,
     Frames,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ullage.errors import SnapshotError
-from ullage.trace.compact import write_compact
-from ullage.trace.scrub import Scrubbed, scrub_snapshot
+from ullage.trace.compact_format.compact import write_compact
+from ullage.trace.scrubbing.scrub import Scrubbed, scrub_snapshot
 from ullage.trace.snapshot_reader import read_snapshot
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "snapshots"

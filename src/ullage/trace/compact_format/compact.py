@@ -21,7 +21,13 @@ from numpy.typing import NDArray
 
 from ullage.errors import SnapshotError
 from ullage.printable import printable, printable_values
-from ullage.trace.container import MAGIC, Columns, damaged, read_columns, write_columns
+from ullage.trace.compact_format.container import (
+    MAGIC,
+    Columns,
+    damaged,
+    read_columns,
+    write_columns,
+)
 from ullage.trace.plain import LIST, TEXT, PlainFile, parse_plain
 from ullage.trace.snapshot import (
     Annotation,

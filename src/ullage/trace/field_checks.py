@@ -1,7 +1,7 @@
 """Checks of what a file holds as plain values: each gives the value, or an error that names what
 was found and what was expected.
 
-    check.number({"pid": 4711}, "pid")
+    field_checks.number({"pid": 4711}, "pid")
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullage.errors import SnapshotError
-from ullage.trace.packing import CHUNK_ROWS, Chunk, inflate, pack_chunk, unpack_chunk
+from ullage.trace.compact_format.packing import CHUNK_ROWS, Chunk, inflate, pack_chunk, unpack_chunk
 from ullage.version import __version__
 
 MAGIC = b"\x89ullage\n"

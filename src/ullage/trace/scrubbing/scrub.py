@@ -29,9 +29,9 @@ import numpy as np
 
 from ullage.errors import SnapshotError
 from ullage.printable import printable, printable_lines
-from ullage.trace.compact import is_compact
+from ullage.trace.compact_format.compact import is_compact
 from ullage.trace.plain import ABSENT, DICT, TEXT, PlainFile, read_plain
-from ullage.trace.scrub_rules import IS_PATH, REMOVED, ROOTS, USER, ScrubRules
+from ullage.trace.scrubbing.scrub_rules import IS_PATH, REMOVED, ROOTS, USER, ScrubRules
 from ullage.trace.snapshot_reader import FORMAT_TEXTS, TOP_KEYS, parse_snapshot
 
 # Users of machines and containers that are nobody.

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ullage.explain.fragmentation import find_fragmentation
-from ullage.trace import segments
+from ullage.trace import segment_lives
 from ullage.trace.replay import Lives, Replay
-from ullage.trace.segments import SegmentLives
+from ullage.trace.segment_lives import SegmentLives
 from ullage.units import MIB
 
 STEPS = st.lists(
@@ -43,7 +43,7 @@ def cut(ranges: dict[int, tuple[int, int]], address: int, size: int) -> list[tup
 def test_ranges_are_those_of_a_search_through_all(steps: list[tuple[bool, int, int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "_MAX_PART", 4)
-        ours, plain = segments._Ranges(), dict[int, tuple[int, int]]()
+        ours, plain = segment_lives._Ranges(), dict[int, tuple[int, int]]()
         for is_added, address, size, death in steps:
             assert ours.cut_out(address, size) == cut(plain, address, size)
             if is_added:
