@@ -43,7 +43,7 @@ KNOWN_CIRCLES = {
     ("plan.solver.certificate", "plan.solver.solve"),
     ("techniques.applying.apply", "techniques.plan"),
 }
-KNOWN_FLAT_FOLDERS = {"cli", "phantom", "report", "techniques/means"}
+KNOWN_FLAT_FOLDERS = {"cli", "report", "techniques/means"}
 KNOWN_FREQUENT_NAMES = {"check", "diff", "estimate", "fit", "largest", "segments"}
 # The modules right below ullage; everything else has a folder.
 ROOT_FILES = {
@@ -195,9 +195,8 @@ def test_the_lowest_row_needs_the_standard_library_alone(path: Path) -> None:
     "path", [path for path in FILES if package_of(path) == "programs"], ids=label
 )
 def test_programs_know_nothing_of_ullage(path: Path) -> None:
-    assert not any(
-        module.partition(".")[0] == "ullage" for module in imports(ast.walk(parse(path)))
-    )
+    used = {module.partition(".")[0] for module in imports(ast.walk(parse(path)))}
+    assert "ullage" not in used
 
 
 def test_there_are_few_rows_and_few_files_at_the_root() -> None:
@@ -250,7 +249,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
         for name in graph
         if name in below[name]
     }
-    assert circles == KNOWN_CIRCLES
+    assert circles <= KNOWN_CIRCLES
 
 
 def test_a_folder_of_many_files_has_subfolders() -> None:
@@ -262,13 +261,13 @@ def test_a_folder_of_many_files_has_subfolders() -> None:
         for folder, count in counts.items()
         if count > MAX_FILES_OF_A_FOLDER and folder not in with_subfolders
     }
-    assert flat == KNOWN_FLAT_FOLDERS
+    assert flat <= KNOWN_FLAT_FOLDERS
 
 
 def test_no_name_stands_in_many_places() -> None:
     counts = Counter(path.stem for path in FILES if path.stem != "__init__")
     frequent = {name for name, count in counts.items() if count > MAX_FILES_OF_A_NAME}
-    assert frequent == KNOWN_FREQUENT_NAMES
+    assert frequent <= KNOWN_FREQUENT_NAMES
 
 
 def loaded_by(code: str) -> set[str]:

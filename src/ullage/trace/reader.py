@@ -149,9 +149,8 @@ def _parse_request(entry: object) -> Request:
 
 
 def _parse_group(entry: object) -> tuple[int, ...]:
-    return tuple(
-        field_checks.whole(rank, "groups") for rank in field_checks.typed(entry, list, "groups")
-    )
+    ranks = field_checks.typed(entry, list, "groups")
+    return tuple(field_checks.whole(rank, "groups") for rank in ranks)
 
 
 def _parse_program(fields: Mapping[str, Any]) -> dict[str, Any]:

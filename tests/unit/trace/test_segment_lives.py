@@ -42,7 +42,7 @@ def cut(ranges: dict[int, tuple[int, int]], address: int, size: int) -> list[tup
 @given(steps=STEPS)
 def test_ranges_are_those_of_a_search_through_all(steps: list[tuple[bool, int, int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "_MAX_PART", 4)
+        patch.setattr(segment_lives, "_MAX_PART", 4)
         ours, plain = segment_lives._Ranges(), dict[int, tuple[int, int]]()
         for is_added, address, size, death in steps:
             assert ours.cut_out(address, size) == cut(plain, address, size)

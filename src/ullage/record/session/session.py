@@ -307,7 +307,6 @@ class Session:
 
     def _record(self) -> RecordFields:
         torch = self._torch
-        rank = os.environ.get("RANK")
         events = self._events()
         remark = self._phases.steps.remark
         if remark is not None and remark not in self._warnings:
@@ -322,7 +321,7 @@ class Session:
             "python": platform.python_version(),
             "argv": list(sys.argv),
             "pid": self._pid,
-            "rank": int(rank) if rank and rank.isdigit() else None,
+            "rank": _rank(),
             "started_s": self._started_s,
             "ended_s": time.time(),
             "exit": self.exit,
@@ -389,3 +388,9 @@ class Session:
             "outside": library.outside(index),
             **self._peaks.of_device(index),
         }
+
+
+def _rank() -> int | None:
+    """The rank that a launcher gave this process."""
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdigit() else None
