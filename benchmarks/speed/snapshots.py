@@ -33,8 +33,10 @@ REPLAY = (
     "replay(snapshot)",
 )
 WRITE = (
-    f"{READ[0]}; from ullage.trace.compact_format.compact import write_compact; "
-    "snapshot = read_snapshot(path)",
+    (
+        f"{READ[0]}; from ullage.trace.compact_format.compact import write_compact; "
+        "snapshot = read_snapshot(path)"
+    ),
     "write_compact(snapshot, other)",
 )
 SCRUB = (

@@ -247,7 +247,7 @@ class DeviceTotals:
     @property
     def outside_spread_bytes(self) -> int:
         """How much less than its upper end what is outside may be."""
-        return sum(one.high_bytes - one.low_bytes for one in self.outside)
+        return sum(size.high_bytes - size.low_bytes for size in self.outside)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,10 +68,10 @@ def parse_work(fields: Mapping[str, Any]) -> Work | None:
     """
     if "work" not in fields:
         return None
-    held = field_checks.typed(fields["work"], dict, "work")
+    work = field_checks.typed(fields["work"], dict, "work")
     return Work(
-        field_checks.parse_rows(held, "rows", lambda row: Operation(*_parse(row, Operation))),
-        field_checks.parse_rows(held, "tree", lambda row: Node(*_parse(row, Node))),
+        field_checks.parse_rows(work, "rows", lambda row: Operation(*_parse(row, Operation))),
+        field_checks.parse_rows(work, "tree", lambda row: Node(*_parse(row, Node))),
     )
 
 

@@ -115,11 +115,11 @@ def read_notes(run_dir: Path) -> list[Noted]:
         lines = (run_dir / _NOTES).read_bytes().splitlines()
     except OSError:
         return []
-    found = []
+    notes = []
     for line in lines:
         where, begin, end, failure, is_out_of_memory = json.loads(line)
-        found.append(Noted(where, _by_pid(begin), _by_pid(end), failure, is_out_of_memory))
-    return found
+        notes.append(Noted(where, _by_pid(begin), _by_pid(end), failure, is_out_of_memory))
+    return notes
 
 
 def _by_pid(positions: Mapping[str, int]) -> dict[int, int]:

@@ -103,11 +103,11 @@ def _is_written(mode: object, flags: int) -> bool:
 def _installed() -> tuple[str, ...]:
     """The directories of Python itself and of what was installed, which the parent knows."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
-    found = {f"{path}/" for path in map(sysconfig.get_paths().get, names) if path}
+    prefixes = {f"{path}/" for path in map(sysconfig.get_paths().get, names) if path}
     # The library as an archive, which is looked for and seldom there.
-    found |= {f"{path}/" for path in sys.path if path.endswith(".zip")}
+    prefixes |= {f"{path}/" for path in sys.path if path.endswith(".zip")}
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
-    return (*sorted(found), f"{ours}/")
+    return (*sorted(prefixes), f"{ours}/")
 
 
 def _caches(environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -49,14 +49,14 @@ class Peaks:
         return cast("PeakFields", peaks | counts)
 
     def _keep_peaks(self, device: int) -> None:
-        kept, stats = self._kept.setdefault(device, {}), self._c._cuda_memoryStats(device)
+        peaks, stats = self._kept.setdefault(device, {}), self._c._cuda_memoryStats(device)
         for name, path in _PEAKS.items():
-            kept[name] = max(_look(stats, path), kept.get(name, 0))
+            peaks[name] = max(_look(stats, path), peaks.get(name, 0))
 
     def _keep_counts(self, device: int) -> None:
-        kept, stats = self._kept.setdefault(device, {}), self._c._cuda_memoryStats(device)
+        counts, stats = self._kept.setdefault(device, {}), self._c._cuda_memoryStats(device)
         for name, path in _COUNTS.items():
-            kept[name] = _look(stats, path) + kept.get(name, 0)
+            counts[name] = _look(stats, path) + counts.get(name, 0)
 
 
 def _before(keep: Any, reset: Any) -> Any:
@@ -69,7 +69,7 @@ def _before(keep: Any, reset: Any) -> Any:
 
 def _look(stats: dict[str, Any], path: tuple[str, ...]) -> int:
     """A statistic by its path; 0 where a backend does not keep it."""
-    found: Any = stats
+    value: Any = stats
     for key in path:
-        found = found.get(key, 0) if isinstance(found, dict) else 0
-    return int(found)
+        value = value.get(key, 0) if isinstance(value, dict) else 0
+    return int(value)

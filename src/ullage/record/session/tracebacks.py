@@ -13,12 +13,12 @@ _OPS = f"torch{os.sep}_ops.py"
 def clean_tracebacks(error: BaseException) -> None:
     """Takes ullage out of what will be shown of an exception and of its causes."""
     pending: list[BaseException | None] = [error]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while pending:
         one = pending.pop()
-        if one is None or id(one) in seen:
+        if one is None or id(one) in visited:
             continue
-        seen.add(id(one))
+        visited.add(id(one))
         one.__traceback__ = _without_ours(one.__traceback__)
         pending += [one.__cause__, one.__context__]
 

@@ -65,7 +65,7 @@ class Assumed:
         if experts not in {Expert.value for Expert in Experts}:
             raise SpecError(f"--assume experts={experts!r}; expected worst or balanced")
         values = given.get("values", Plausibility.PLAUSIBLE.value)
-        if values not in {one.value for one in Plausibility}:
+        if values not in {plausibility.value for plausibility in Plausibility}:
             raise SpecError(f"--assume values={values!r}; expected plausible or zeros")
         fraction = _fraction(given.get("nonzero", "all"))
         return cls(fraction, Experts(experts), Plausibility(values))

@@ -211,9 +211,9 @@ class Language:
 
     def _found(self, addresses: Any, meant: Any, element: Any) -> list[tuple[Region, Any]]:
         """In which regions they lie: (region, which)."""
-        found = []
+        names = []
         for region in self._regions:
             here = meant & region.holds(addresses, element.itemsize)
             if here.any():
-                found.append((region, here))
-        return found
+                names.append((region, here))
+        return names

@@ -57,8 +57,8 @@ class UniformTensors:
 
     def of(self, tensor: Any) -> Number:
         """The number of a tensor; what is kept nowhere is the policy's."""
-        kept = self.stored(tensor)
-        return kept or Number(self._policy.number(tensor.dtype), Uniformity.ASSUMED)
+        stored = self.stored(tensor)
+        return stored or Number(self._policy.number(tensor.dtype), Uniformity.ASSUMED)
 
     def write(self, tensor: Any, number: float, uniformity: Uniformity) -> bool:
         """Keeps the number of a tensor that fills its storage; False: it does not, or the number is

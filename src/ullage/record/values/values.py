@@ -204,8 +204,8 @@ class Values:
 
     def forget_optimizer(self, optimizer: Any) -> None:
         """Forgets the small values that an optimizer is about to write: counts of its steps."""
-        held = [*optimizer.param_groups, *optimizer.state.values()]
-        for tensor in self._beside.tensors(value for owner in held for value in owner.values()):
+        groups = [*optimizer.param_groups, *optimizer.state.values()]
+        for tensor in self._beside.tensors(value for owner in groups for value in owner.values()):
             if self._beside.is_small(tensor):
                 library.forget(tensor.data_ptr())
 

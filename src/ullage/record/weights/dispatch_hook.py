@@ -225,8 +225,8 @@ class Cover:
                 self._pass_by(op)
                 return op(*args, **kwargs)
             self._whole.add(op)
-        made = self._follow(op, args, kwargs)
-        return self.unseen(op, args, kwargs) if made is None else made
+        result = self._follow(op, args, kwargs)
+        return self.unseen(op, args, kwargs) if result is None else result
 
     def unseen(self, op: Any, args: Any, kwargs: Any) -> Any:
         """Does an operation as it is."""

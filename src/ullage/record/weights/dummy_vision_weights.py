@@ -54,8 +54,8 @@ class MadeUpVision:
             directory = self._directory_for(cls, name, kwargs)
             if directory is None:
                 return original(cls, name, *args, **kwargs)
-            kept = {key: kwargs[key] for key in kwargs.keys() - {*_HUB, "variant"}}
-            return original(cls, str(directory), *args, **kept)
+            options = {key: kwargs[key] for key in kwargs.keys() - {*_HUB, "variant"}}
+            return original(cls, str(directory), *args, **options)
 
         base.from_pretrained = classmethod(from_pretrained)
 

@@ -106,10 +106,10 @@ class _Texts:
         record = snapshot.record or {}
         self.fixed = FORMAT_TEXTS | set(_keys_in(record)) | set(_keys_in(snapshot.settings))
         ended, ooms = record.get("exit"), record.get("ooms")
-        said = [ended, *ooms] if isinstance(ooms, list) else [ended]
+        rows = [ended, *ooms] if isinstance(ooms, list) else [ended]
         self.messages = {
-            one["message"] for one in said
-            if isinstance(one, dict) and isinstance(one.get("message"), str)
+            row["message"] for row in rows
+            if isinstance(row, dict) and isinstance(row.get("message"), str)
         }  # fmt: skip
         self.paths = set(snapshot.stacks.frames.file)
         foreign = [
@@ -136,8 +136,8 @@ def _texts_in(value: Any) -> Iterator[str]:  # noqa: ANN401 - whatever a file ho
         yield from _texts_in(list(value))
         yield from _texts_in(list(value.values()))
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _texts_in(one)
+        for entry in value:
+            yield from _texts_in(entry)
 
 
 def _keys_in(value: Any) -> Iterator[str]:  # noqa: ANN401
@@ -145,8 +145,8 @@ def _keys_in(value: Any) -> Iterator[str]:  # noqa: ANN401
         yield from (key for key in value if isinstance(key, str))
         yield from _keys_in(list(value.values()))
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _keys_in(one)
+        for entry in value:
+            yield from _keys_in(entry)
 
 
 def _find_users(texts: _Texts) -> frozenset[str]:
