@@ -149,8 +149,8 @@ def test_a_trace_that_says_the_same_all_over_is_believed(
 ) -> None:
     # With a lower limit, so that it takes 20 thousand events instead of 20 million.
     monkeypatch.setattr(container, "_MIN_BYTES", 1 << 20)
-    one = read_raw(tmp_path, {"segments": [], "device_traces": [[event()]]})
-    expected = repeat_events(one, 20_000)
+    snapshot = read_raw(tmp_path, {"segments": [], "device_traces": [[event()]]})
+    expected = repeat_events(snapshot, 20_000)
     write_compact(expected, tmp_path / "same.ullage")
     assert_same(read_compact(tmp_path / "same.ullage"), expected)
 
@@ -334,7 +334,7 @@ def test_it_is_written_whole_or_not_at_all(
     with pytest.raises(SnapshotError, match=r"cannot write '.*kept\.ullage': No space left"):
         write_compact(snapshot, target)
     assert target.read_bytes() == b"before"
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["kept.ullage", "snapshot.pickle"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.ullage", "snapshot.pickle"]
 
 
 def test_it_takes_the_place_of_a_file_and_of_nothing_else(

@@ -66,8 +66,8 @@ def lives_of(count: int) -> Replay:
 
 
 def test_the_blocks_of_each_segment_are_its_own() -> None:
-    found = find_fragmentation(lives_of(50), 0)
-    assert sorted(one.blocks for one in found.pinned) == [(2 * n, 2 * n + 1) for n in range(50)]
+    report = find_fragmentation(lives_of(50), 0)
+    assert sorted(pin.blocks for pin in report.pinned) == [(2 * n, 2 * n + 1) for n in range(50)]
 
 
 @pytest.mark.nightly

@@ -147,10 +147,10 @@ class History:
     def _record_as_of_old(
         self,
         enabled: bool,  # noqa: FBT001 - torch calls it by position
-        *wanted: Any,
+        *flags: Any,
     ) -> None:
         """torch's older call, with flags in place of names; what follows them is the same."""
-        stacks_of_live, max_entries, stacks_of_entries, has_cpp_stacks, *options = wanted
+        stacks_of_live, max_entries, stacks_of_entries, has_cpp_stacks, *options = flags
         context = "alloc" if stacks_of_entries else "state" if stacks_of_live else None
         stacks = "all" if has_cpp_stacks else "python"
         self._record_for_program("all" if enabled else None, context, stacks, max_entries, *options)

@@ -43,9 +43,11 @@ class Peaks:
 
     def of_device(self, device: int) -> PeakFields:
         """A device's peaks (bytes) and counts over the whole life of the process."""
-        stats, kept = self._c._cuda_memoryStats(device), self._kept.get(device, {})
-        peaks = {name: max(_look(stats, path), kept.get(name, 0)) for name, path in _PEAKS.items()}
-        counts = {name: _look(stats, path) + kept.get(name, 0) for name, path in _COUNTS.items()}
+        stats, earlier = self._c._cuda_memoryStats(device), self._kept.get(device, {})
+        peaks = {
+            name: max(_look(stats, path), earlier.get(name, 0)) for name, path in _PEAKS.items()
+        }
+        counts = {name: _look(stats, path) + earlier.get(name, 0) for name, path in _COUNTS.items()}
         return cast("PeakFields", peaks | counts)
 
     def _keep_peaks(self, device: int) -> None:

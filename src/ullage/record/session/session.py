@@ -151,6 +151,7 @@ class Session:
         if os.getpid() != self._pid:
             return
         self._has_device = True
+        self._warnings += torch_internals.list_losses(self._torch)
         if self._is_forked:
             self._values.resume()  # it was let alone until it turned to a device
         self._mark = levels.begin(self._settings.run_dir, self._pid)

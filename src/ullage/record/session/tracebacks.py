@@ -15,12 +15,12 @@ def clean_tracebacks(error: BaseException) -> None:
     pending: list[BaseException | None] = [error]
     visited: set[int] = set()
     while pending:
-        one = pending.pop()
-        if one is None or id(one) in visited:
+        exception = pending.pop()
+        if exception is None or id(exception) in visited:
             continue
-        visited.add(id(one))
-        one.__traceback__ = _without_ours(one.__traceback__)
-        pending += [one.__cause__, one.__context__]
+        visited.add(id(exception))
+        exception.__traceback__ = _without_ours(exception.__traceback__)
+        pending += [exception.__cause__, exception.__context__]
 
 
 def _without_ours(traceback: TracebackType | None) -> TracebackType | None:

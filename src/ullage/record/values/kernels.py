@@ -62,14 +62,14 @@ class Kernels:
         def run_and_follow(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
             if warmup or not self._values.is_following_here():
                 return run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
-            made = self._follow(kernel, args, kwargs, grid)
-            writes = self._writes_of_kernel(kernel, args, kwargs) if made is None else None
+            answer = self._follow(kernel, args, kwargs, grid)
+            writes = self._writes_of_kernel(kernel, args, kwargs) if answer is None else None
             if writes is None:
                 result = run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
             else:
                 with self._values.sparing(writes):
                     result = run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
-            for region in made or ():
+            for region in answer or ():
                 _write(region)
             return result
 
@@ -148,8 +148,8 @@ class Kernels:
                 bound.arguments[name] = interpreter.Lanes(
                     address, None, element, storage.data_ptr()
                 )
-        found = [_region(interpreter, start, num_bytes) for start, num_bytes in memory.items()]
-        regions = [region for region in found if region is not None]
+        candidates = [_region(interpreter, start, num_bytes) for start, num_bytes in memory.items()]
+        regions = [region for region in candidates if region is not None]
         language = interpreter.Language(sizes, regions, _MAX_LANES)
         function = _in_language(kernel.fn, language)
         for place in itertools.product(*map(range, sizes)):

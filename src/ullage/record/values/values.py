@@ -213,9 +213,11 @@ class Values:
         if self.is_tracing or (self._is_backward and not self._steers_backward(op)):
             return self._pass_on(op, args, kwargs)
         is_put_off = op in self._weights.ops
-        made = self.guard.run(op, self._weights.put_off, op, args, kwargs) if is_put_off else None
-        if made is not None:
-            return made
+        put_off = (
+            self.guard.run(op, self._weights.put_off, op, args, kwargs) if is_put_off else None
+        )
+        if put_off is not None:
+            return put_off
         if not self._is_following and op not in self._finds:
             return self._pass_on(op, args, kwargs)
         if op is self._equal and self.guard.run(op, self._beside.are_comparable, *args):

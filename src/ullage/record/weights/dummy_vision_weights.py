@@ -97,8 +97,8 @@ class MadeUpVision:
 
         @functools.wraps(original)
         def load_pretrained(model: Any, *args: Any, **kwargs: Any) -> Any:
-            given = args[0] if args else kwargs.get("pretrained_cfg")
-            config = given or getattr(model, "pretrained_cfg", None)
+            source = args[0] if args else kwargs.get("pretrained_cfg")
+            config = source or getattr(model, "pretrained_cfg", None)
             if not config or _is_timm_there(builder, config):
                 return original(model, *args, **kwargs)
             sizes = [value.numel() * value.element_size() for value in model.state_dict().values()]

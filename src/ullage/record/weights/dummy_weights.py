@@ -106,8 +106,8 @@ class MadeUpWeights:
             return None
         hub = {key: kwargs[key] for key in _HUB if key in kwargs}
         source = find_source(str(name), hub)
-        given = kwargs.get("config")
-        kind = type(given) if hasattr(given, "to_dict") else cls.config_class
+        argument = kwargs.get("config")
+        kind = type(argument) if hasattr(argument, "to_dict") else cls.config_class
         if source is None and not Path(str(name)).exists():
             kind.from_pretrained(name, **hub)  # it is in the cache then
             source = find_source(str(name), hub)
@@ -197,14 +197,14 @@ def find_source(name: str, hub: Mapping[str, Any]) -> Path | None:
         return path if (path / "config.json").is_file() else None
     with contextlib.suppress(ImportError, ValueError):  # a name that no repository can have
         hugging_face = importlib.import_module("huggingface_hub")
-        found = hugging_face.try_to_load_from_cache(
+        cached = hugging_face.try_to_load_from_cache(
             name,
             os.path.join(folder, "config.json"),  # noqa: PTH118 - a name on the hub, no path
             cache_dir=hub.get("cache_dir"),
             revision=hub.get("revision"),
         )
-        if isinstance(found, str):
-            return Path(found).parent
+        if isinstance(cached, str):
+            return Path(cached).parent
     return None
 
 
