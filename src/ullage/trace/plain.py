@@ -27,8 +27,8 @@ from ullage.trace.formats import NUM_BYTES, describe_format
 Value: TypeAlias = int
 Values: TypeAlias = NDArray[np.uint64]
 
-# What a file may take: at least this, or so many times its own size. A value of Python counts as so
-# many bytes of it.
+# What a file may take: at least this, or this multiple of its own size. A Python value counts
+# as _VALUE_BYTES of it.
 _MIN_BYTES, _MAX_GROWTH = 256 << 20, 8
 _VALUE_BYTES = 64
 _MAX_MESSAGE = 512
@@ -151,7 +151,7 @@ class PlainFile:
         self.close()
 
     def close(self) -> None:
-        """Gives the memory back; no value may be asked for after that."""
+        """Gives the memory back; no value may be read after that."""
         if self._handle:
             self._library.plain_free(self._handle)
             self._handle = 0

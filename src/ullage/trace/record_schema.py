@@ -170,7 +170,7 @@ class BasisFields(TypedDict):
 
 
 class OptionalFields(TypedDict, total=False):
-    """What a record has only where it was asked for."""
+    """What a record has only where the run requested it."""
 
     work: WorkFields
 

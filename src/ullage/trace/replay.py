@@ -58,7 +58,7 @@ class Lives:
 
     Attributes:
         address, size_bytes: of the block; the size with rounding.
-        requested_bytes: what was asked for.
+        requested_bytes: what the program requested.
         birth: the event that allocated it; -1 where it was there before the first.
         death: the event that ended it; the number of events where it is there at the end.
         stack: of the allocation; 0 where it is not known.
@@ -146,7 +146,7 @@ _DIVISIONS = frozenset(str(2**power) for power in range(16))
 
 
 def _match(snapshot: Snapshot, events: EventTable, device: int, problems: list[str]) -> Lives:
-    """Pairs each allocation with the free that ends it; sizes are those that were asked for."""
+    """Pairs each allocation with the free that ends it; sizes are the requested ones."""
     is_here = np.isin(events.action, (Action.ALLOC, Action.FREE_COMPLETED))
     numbers = np.flatnonzero(is_here)
     order = numbers[np.argsort(events.address[numbers], kind="stable")]

@@ -250,7 +250,7 @@ class _Reading:
         )
 
     def _event_sizes(self, rows: Values) -> Int64Array:
-        """What was asked for may be more than any device has; what was given may not."""
+        """A request may be larger than any device; an allocation may not."""
         names, place = _distinct(self.file.column(rows, "action"))
         texts = [self.file.text(name) if name & 7 == TEXT else "" for name in names.tolist()]
         is_given = np.array([text != "oom" for text in texts], dtype=bool)[place]

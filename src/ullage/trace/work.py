@@ -61,7 +61,7 @@ class Work:
 
 
 def parse_work(fields: Mapping[str, Any]) -> Work | None:
-    """The work in a record; None where it was not asked for.
+    """The work in a record; None where the run did not record it.
 
     Raises:
         SnapshotError: it is damaged.

@@ -22,7 +22,7 @@ from ullage.record.one_rank.mail import Mail
 from ullage.record.session import library
 
 Note = Callable[[str, int, str], None]
-"""Takes what was not known, its bytes, and what was assumed in its stead."""
+"""Takes what was not known, its bytes, and what was assumed in its place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
     outputs[3] in train()  of a function that runs
 
 A tensor that needs gradients holds its graph, and so what the graph has saved. The nodes of that
-are counted, no more: to look at what they saved could compute it anew.
+are counted, no more: to look at what they saved could compute it again.
 """
 
 from __future__ import annotations

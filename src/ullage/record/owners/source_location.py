@@ -127,7 +127,7 @@ class HostReads:
 
 
 class ShapeReads:
-    """Shapes that hung on an unknown value: (what, where, assumption) -> count, bytes."""
+    """Shapes that depended on an unknown value: (what, where, assumption) -> count, bytes."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str | None, str], list[int]] = {}

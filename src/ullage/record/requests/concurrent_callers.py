@@ -171,7 +171,7 @@ def _find_sleep(thread: threading.Thread) -> str:
 
 
 def _is_anyone_running() -> bool:
-    """Whether a thread beside this one runs, or would if it had a processor."""
+    """Whether another thread runs, or would if it had a processor."""
     own = str(threading.get_native_id())
     return any(
         _state(directory) == "R"

@@ -110,7 +110,7 @@ def note(run_dir: Path, noted: Noted) -> None:
 
 
 def read_notes(run_dir: Path) -> list[Noted]:
-    """The requests of a run, as far as they were noted; none where there are no notes."""
+    """The requests of a run that left notes."""
     try:
         lines = (run_dir / _NOTES).read_bytes().splitlines()
     except OSError:

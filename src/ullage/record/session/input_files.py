@@ -3,14 +3,14 @@ that a result can be kept until one of them changes.
 
 Python tells of every file that it is about to open and of every directory that it lists (audit
 events). Each is noted once, at once, as a line of JSON in a file of the process in the directory
-that ULLAGE_INPUTS names, so that a process that is killed has told what it had read:
+that ULLAGE_INPUTS names, so that a process that is killed has listed what it had read:
 
     ["read", "/path/model.py"]      opened to be read; it may not be there
     ["write", "/path/log.txt"]      opened to be written, before anything was read of it
     ["list", "/path/data"]          listed by the program
     ["import", "/path"]             listed by an import, which looks for names of modules
 
-What a library opens by itself, without Python, is not told, nor whether a file merely exists.
+What a library opens by itself, without Python, is not listed, nor whether a file merely exists.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Notes:
 
 
 def _is_written(mode: object, flags: int) -> bool:
-    """Whether a file is opened to be made anew or added to."""
+    """Whether a file is opened to be created again or appended to."""
     if isinstance(mode, str) and any(letter in mode for letter in "wxa"):
         return True
     return bool(flags & _WRITING) and not flags & os.O_RDWR

@@ -1,4 +1,4 @@
-"""The shapes of what a root module was called with: steps whose batches differ are told apart by
+"""The shapes of what a root module was called with: steps whose batches differ are distinguished by
 them.
 """
 

@@ -266,7 +266,7 @@ class Session:
 
     def finish(self) -> None:
         """Writes the record, and the snapshot; once, and only where the device was used. Where that
-        fails, the reason is left in its stead.
+        fails, the reason is left in its place.
         """
         if self._is_written or not self._has_device or os.getpid() != self._pid:
             return

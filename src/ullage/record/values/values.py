@@ -5,16 +5,16 @@ operation is small and its bytes are known to the phantom, the operation runs on
 and its result is written to the device's block: whatever reads it later (item, bool, a copy) gets
 the true value. All else stays unknown.
 
-An operation whose output *shape* hangs on an unknown value (nonzero, unique, a boolean index) is
-told the worst case, and noted with its place; what it looks at is that case from then on, whoever
-reads it. What else is unknown is what the policy has it be (policy.py, docs/values.md).
+An operation whose output *shape* depends on an unknown value (nonzero, unique, a boolean index)
+gets the worst case, and is noted with its place; its input keeps that case for every later reader. All
+other unknown values are what the policy says (policy.py, docs/values.md).
 
-Nothing of this raises into the program: an operation that is not understood is left unknown.
+None of this raises an exception in the program: what is not understood stays unknown.
 
 Operations are seen at a dispatch key that torch keeps free for tests and puts before all others. A
 TorchDispatchMode would not do: autograd and composite operations ask whether one is active, and
-then allocate otherwise. Backward is let through but for what recomputes a forward, and for a
-boolean index, of which it asks again how many elements there are. The optimizer is left alone.
+then allocate otherwise. Backward is not followed, except where it recomputes a forward, or counts
+the elements of a boolean index again. The optimizer is not followed.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Cover:
                 self._see_each()
 
     def settle(self) -> None:
-        """Sees this thread's operations from here on only as far as it must."""
+        """From here on watches this thread's operations only while it must."""
         if self._include is None:
             return
         is_thread = getattr(self._local, "is_started", False)  # autograd's own do as their caller

@@ -33,7 +33,7 @@ class MadeUpVision:
     """Makes weights of diffusers and timm up. One for the process."""
 
     def __init__(self, torch: ModuleType, directory: Path, warn: Callable[[str], None]) -> None:
-        """`directory` holds the files; `warn` is told what was made up."""
+        """`directory` holds the files; `warn` gets a message about what was made up."""
         self._torch = torch
         self._directory = directory
         self._warn = warn

@@ -51,7 +51,7 @@ class MadeUpWeights:
     """Makes weight files up. One for the process."""
 
     def __init__(self, torch: ModuleType, directory: Path, warn: Callable[[str], None]) -> None:
-        """`directory` holds the files; `warn` is told what was made up."""
+        """`directory` holds the files; `warn` gets a message about what was made up."""
         self._torch = torch
         self._directory = directory
         self._warn = warn
@@ -99,7 +99,7 @@ class MadeUpWeights:
         base.from_pretrained = classmethod(from_pretrained)
 
     def _directory_for(self, cls: Any, name: Any, kwargs: Any) -> Path | None:
-        """A directory with made-up weights in the stead of what a program names; None: what it
+        """A directory with made-up weights in place of what a program names; None: what it
         names has weights, or no config by which to make them up.
         """
         if name is None or kwargs.get("state_dict") is not None or kwargs.get("gguf_file"):

@@ -87,7 +87,7 @@ class SkippedWeights:
         self._normal, self._bounds = aten.normal_.default, (aten.lt.Scalar, aten.gt.Scalar)
 
     def _starting(self, aten: Any) -> dict[Any, Callable[[Any, Any, Any], Any]]:
-        """What is done in the stead of operations."""
+        """What runs in place of operations."""
         starts = {
             aten.normal_.default: self._fill_random,
             aten.uniform_.default: self._fill_random,

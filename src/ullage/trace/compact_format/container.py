@@ -31,7 +31,7 @@ MAGIC = b"\x89ullage\n"
 SCHEMA = "ullage.trace/1"
 _PREFIX = struct.Struct("<8sQI")
 _MAX_HEADER_BYTES = 64 << 20
-# What a file may unpack to: at least this, or so many times its own size. A number counts as 8.
+# What a file may unpack to: at least this, or this multiple of its own size. A number counts as 8.
 _MIN_BYTES, _MAX_GROWTH = 1 << 30, 128
 _ROW_BYTES = 8
 # A snapshot has some 60 columns; of fewer chunks than this, threads take longer to start.

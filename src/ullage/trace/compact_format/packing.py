@@ -73,7 +73,7 @@ def unpack_chunk(chunk: Chunk, content: bytes, into: NDArray[Any]) -> None:
 
 
 def inflate(content: bytes, num_bytes: int) -> bytes:
-    """Exactly so many bytes; never takes more memory than these.
+    """Exactly `num_bytes` bytes; never takes more memory than these.
 
     Raises:
         SnapshotError: there are more or fewer, or they are damaged.

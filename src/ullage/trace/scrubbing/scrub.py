@@ -43,7 +43,7 @@ _SHORT_TEXT, _LONG_TEXT, _MAX_SHORT = 0x8C, ord("X"), 255
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed:
-    """What was changed: how many different texts, by what happened to them, and how many names."""
+    """The number of different texts that were changed, by the kind of change, and of names."""
 
     num_relative: int
     num_hashed: int
