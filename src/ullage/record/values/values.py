@@ -6,8 +6,8 @@ and its result is written to the device's block: whatever reads it later (item, 
 the true value. All else stays unknown.
 
 An operation whose output *shape* depends on an unknown value (nonzero, unique, a boolean index)
-gets the worst case, and is noted with its place; its input keeps that case for every later reader. All
-other unknown values are what the policy says (policy.py, docs/values.md).
+gets the worst case, and is noted with its place; its input keeps that case for every later
+reader. All other unknown values are what the policy says (policy.py, docs/values.md).
 
 None of this raises an exception in the program: what is not understood stays unknown.
 
