@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from ullage.trace.record_schema import ROWS, RecordFields
 
 # How fast a machine is says nothing about the code: others may use it too.
 settings.register_profile(
@@ -30,3 +34,35 @@ def thin_python() -> Path:
             pytest.fail(message)
         pytest.skip(message)
     return python
+
+
+def differences(value: Any, kind: Any, path: str) -> Iterator[str]:
+    """Where the keys of a dict are not those of its type, and so on in all that it holds."""
+    if get_origin(kind) is list:
+        for entry in value:
+            yield from differences(entry, get_args(kind)[0], f"{path}[]")
+    elif is_typeddict(kind):
+        missing = kind.__required_keys__ - set(value)
+        unknown = set(value) - set(kind.__annotations__)
+        yield from (f"{path} lacks {key}" for key in sorted(missing))
+        yield from (f"{path} has {key}" for key in sorted(unknown))
+        hints = get_type_hints(kind)
+        for key in set(value) & set(hints):
+            yield from differences(value[key], hints[key], f"{path}.{key}")
+
+
+def differences_from_schema(fields: dict[str, Any]) -> list[str]:
+    """What a record has, or lacks, against its schema."""
+    wrong_rows = [
+        f"a row of {name} has {len(row)} values, not {len(names)}"
+        for name, names in ROWS.items()
+        for row in fields[name]
+        if len(row) != len(names)
+    ]
+    return [*differences(fields, RecordFields, "record"), *wrong_rows]
+
+
+@pytest.fixture(scope="session")
+def schema_differences() -> Callable[[dict[str, Any]], list[str]]:
+    """`differences_from_schema`."""
+    return differences_from_schema

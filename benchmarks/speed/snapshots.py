@@ -33,11 +33,14 @@ REPLAY = (
     "replay(snapshot)",
 )
 WRITE = (
-    f"{READ[0]}; from ullage.trace.compact import write_compact; snapshot = read_snapshot(path)",
+    (
+        f"{READ[0]}; from ullage.trace.compact_format.compact import write_compact; "
+        "snapshot = read_snapshot(path)"
+    ),
     "write_compact(snapshot, other)",
 )
 SCRUB = (
-    "from ullage.trace.scrub import scrub_snapshot",
+    "from ullage.trace.scrubbing.scrub import scrub_snapshot",
     "scrub_snapshot(path, other.open('wb'), key=b'')",
 )
 UNPICKLE = ("import pickle", "pickle.load(path.open('rb'))")

@@ -22,10 +22,10 @@ import atheris
 
 with atheris.instrument_imports(include=["ullage.trace"]):
     from ullage.errors import SnapshotError
-    from ullage.trace import container
-    from ullage.trace.compact import read_compact, write_compact
+    from ullage.trace.compact_format import container
+    from ullage.trace.compact_format.compact import read_compact, write_compact
     from ullage.trace.replay import replay
-    from ullage.trace.scrub import scrub_snapshot
+    from ullage.trace.scrubbing.scrub import scrub_snapshot
     from ullage.trace.snapshot_reader import read_snapshot
 
 PREFIX = container._PREFIX

@@ -86,8 +86,8 @@ def write_seeds(folder: Path) -> Path:
             (folder / f"pickle-{number}-{protocol}").write_bytes(bytes([protocol // 4]) + content)
     whole = folder.with_name("seed.pickle")
     whole.write_bytes(pickle.dumps(snapshot, 4))
-    from ullage.trace.compact import _values, write_compact
-    from ullage.trace.container import _PREFIX
+    from ullage.trace.compact_format.compact import _values, write_compact
+    from ullage.trace.compact_format.container import _PREFIX
     from ullage.trace.snapshot_reader import read_snapshot
 
     compact = folder.with_name("seed.ullage")

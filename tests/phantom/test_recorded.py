@@ -23,6 +23,12 @@ def events_of_steps(record: Record) -> list[int]:
     return np.diff([0, *ends]).tolist()
 
 
+def test_what_is_written_is_what_the_schema_has(
+    run_program: RunProgram, schema_differences: Callable[[dict[str, Any]], list[str]]
+) -> None:
+    assert schema_differences(run_program("holds.py").snapshot["ullage"]) == []
+
+
 def test_what_is_held_has_a_name(run_program: RunProgram) -> None:
     record = run_program("holds.py").record
     chains = {holder.chain for holder in record.holders}

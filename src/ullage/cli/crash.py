@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ullage.printable import printable, printable_lines
-from ullage.trace.scrub_rules import ScrubRules
+from ullage.trace.scrubbing.scrub_rules import ScrubRules
 from ullage.version import __version__
 
 _DEPENDENCIES = ("numpy", "click", "rich", "starlette", "uvicorn")

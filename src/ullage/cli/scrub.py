@@ -51,7 +51,7 @@ def scrub_command(
     Sizes, times and names of functions and modules stay. PyTorch's viewer opens the result. Review
     it before you share it: no rule finds everything.
     """
-    from ullage.trace.scrub import scrub_snapshot
+    from ullage.trace.scrubbing.scrub import scrub_snapshot
 
     check_writable(output, force=force)
     try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from ullage.record import torch_internals
 from ullage.techniques.means.nested import tensors
 from ullage.techniques.means.offload_link import Link, bytes_of, make_link
 from ullage.techniques.means.optimizer_parts import (
@@ -124,7 +125,7 @@ def _is_within_hooks() -> bool:
     """Whether saved-tensor hooks are active around the block."""
     import torch
 
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    top = torch_internals.find(torch, "torch._C._autograd._top_saved_tensors_default_hooks")
     return top is not None and top(False) is not None  # noqa: FBT003 - torch has no name for it
 
 

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from ullage.errors import SpecError
+from ullage.record import torch_internals
 from ullage.testing.owners import Owned
 
 _RESET = "_cuda_resetPeakMemoryStats"
@@ -159,7 +160,7 @@ class GpuMemory:
             _drop_caches(torch)
         self._base = self._now()
         self._reset_peaks()
-        self._reset = getattr(torch._C, _RESET, None)
+        self._reset = torch_internals.find(torch, f"torch._C.{_RESET}")
         if self._reset is not None:
             setattr(torch._C, _RESET, self._fold_and_reset)
 
@@ -221,7 +222,7 @@ class GpuMemory:
 
 def _drop_caches(torch: ModuleType) -> None:
     """Gives back what torch keeps for later: one test is not to pay for another, nor to profit."""
-    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    clear = torch_internals.find(torch, "torch._C._cuda_clearCublasWorkspaces")
     if clear is not None:
         clear()
     torch.cuda.empty_cache()

@@ -113,9 +113,9 @@ def find_blocks(
     record could not reach the address.
     """
     none = len(lifetimes)
-    found = np.full(len(position), none, dtype=np.int64)
+    births = np.full(len(position), none, dtype=np.int64)
     if none == 0 or len(position) == 0:
-        return found
+        return births
     key = _key(lifetimes.device, lifetimes.address)
     starts, group = np.unique(key, return_inverse=True)
     # (address, birth) as one number, ascending because lifetimes are ordered so.
@@ -123,12 +123,12 @@ def find_blocks(
     ranked = group.astype(np.int64) * span + lifetimes.birth
     largest = int(lifetimes.size_bytes.max())
 
-    wanted = _key(device, address)
-    start = np.searchsorted(starts, wanted, side="right") - 1
+    keys = _key(device, address)
+    start = np.searchsorted(starts, keys, side="right") - 1
     pending = np.flatnonzero(start >= 0)
     while len(pending):
         here = start[pending]
-        pending = pending[wanted[pending] - starts[here] < largest]
+        pending = pending[keys[pending] - starts[here] < largest]
         here = start[pending]
         row = np.searchsorted(ranked, here * span + position[pending], side="right") - 1
         row = np.maximum(row, 0)
@@ -136,12 +136,12 @@ def find_blocks(
             (group[row] == here)
             & (lifetimes.birth[row] <= position[pending])
             & (position[pending] < lifetimes.death[row])
-            & (wanted[pending] < starts[here] + lifetimes.size_bytes[row])
+            & (keys[pending] < starts[here] + lifetimes.size_bytes[row])
         )
-        found[pending[holds]] = row[holds]
+        births[pending[holds]] = row[holds]
         start[pending] -= 1
         pending = pending[~holds & (start[pending] >= 0)]
-    return found
+    return births
 
 
 def _key(device: Int64Array, address: Int64Array) -> Int64Array:

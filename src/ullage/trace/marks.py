@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ullage.trace import check
+from ullage.trace import field_checks
 from ullage.trace.model import Mark, MarkKind, StepKind, Stop
+from ullage.trace.record_schema import ROWS
 
 
 def parse_mark(value: object) -> Mark:
@@ -15,9 +16,9 @@ def parse_mark(value: object) -> Mark:
     Raises:
         SnapshotError: it is damaged.
     """
-    position, kind_text, payload = check.row(value, 3, "marks")
-    kind = check.choice(MarkKind, kind_text, "marks")
-    place = check.position(position, "marks")
+    position, kind_text, payload = field_checks.row(value, len(ROWS["marks"]), "marks")
+    kind = field_checks.choice(MarkKind, kind_text, "marks")
+    place = field_checks.position(position, "marks")
     if kind is MarkKind.FORWARD_BEGIN and isinstance(payload, dict):
         mode, module = payload.get("training"), payload.get("module")
         return Mark(
@@ -25,10 +26,10 @@ def parse_mark(value: object) -> Mark:
             kind,
             grad=bool(payload.get("grad", True)),
             is_training_mode=None if mode is None else bool(mode),
-            module=None if module is None else check.whole(module, "marks"),
+            module=None if module is None else field_checks.whole(module, "marks"),
         )
     if kind is MarkKind.FORWARD_END and isinstance(payload, dict):
-        return Mark(place, kind, inputs=check.parse_rows(payload, "inputs", _parse_shape))
+        return Mark(place, kind, inputs=field_checks.parse_rows(payload, "inputs", _parse_shape))
     index = payload if kind is MarkKind.STEP and isinstance(payload, int) else None
     return Mark(place, kind, index=index)
 
@@ -37,11 +38,11 @@ def parse_stop(fields: Mapping[str, Any]) -> Stop | None:
     """After which steps the program was ended; None: it was not."""
     if fields.get("steps") is None:
         return None
-    steps = check.typed(fields["steps"], dict, "exit.steps")
-    kind = check.choice(StepKind, steps.get("kind"), "exit.steps.kind")
-    return Stop(check.size(steps, "count"), kind)
+    steps = field_checks.typed(fields["steps"], dict, "exit.steps")
+    kind = field_checks.choice(StepKind, steps.get("kind"), "exit.steps.kind")
+    return Stop(field_checks.size(steps, "count"), kind)
 
 
 def _parse_shape(value: object) -> tuple[int, ...]:
-    sizes = check.typed(value, list, "marks")
-    return tuple(check.whole(size, "marks") for size in sizes)
+    sizes = field_checks.typed(value, list, "marks")
+    return tuple(field_checks.whole(size, "marks") for size in sizes)

@@ -66,7 +66,7 @@ class Events:
     Attributes:
         address: where the block lies; meaningless for an out-of-memory event.
         size_bytes: > 0 a block of that size was given out, < 0 it was taken back; for an
-            out-of-memory event the bytes asked.
+            out-of-memory event the bytes requested.
         reserved_bytes: what the allocator holds of that device after the event.
         device: index of the device.
         kind: an `EventKind`.
@@ -188,7 +188,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class GraphHolder:
-    """A tensor that held a graph of so many nodes, by its name."""
+    """A tensor that kept an autograd graph of `num_nodes` nodes alive, by its name."""
 
     position: int
     num_nodes: int
@@ -213,7 +213,7 @@ class AtOnce:
 
 @dataclass(frozen=True, slots=True)
 class OutsideBytes:
-    """Device memory that the driver or a library held beside the allocator, at its highest: both
+    """Device memory that the driver or a library held outside the allocator, at its highest: both
     ends of what it may have been. The device held the upper one.
     """
 
@@ -247,7 +247,7 @@ class DeviceTotals:
     @property
     def outside_spread_bytes(self) -> int:
         """How much less than its upper end what is outside may be."""
-        return sum(one.high_bytes - one.low_bytes for one in self.outside)
+        return sum(size.high_bytes - size.low_bytes for size in self.outside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +344,7 @@ class Record:
     `requests` are those that were replayed against the program; then a step ends where none runs.
     `groups` are the ranks of each process group of a rank that was played alone. `num_not_yet` is
     how often the allocator asked whether another stream was done with a block, and it was not; only
-    then can its bytes hang on when work is done, and `at_once` is what was found out about that.
+    then can its bytes depend on when work is done; `at_once` has the result of doing it at once.
     """
 
     ullage: str

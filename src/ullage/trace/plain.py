@@ -27,8 +27,8 @@ from ullage.trace.formats import NUM_BYTES, describe_format
 Value: TypeAlias = int
 Values: TypeAlias = NDArray[np.uint64]
 
-# What a file may take: at least this, or so many times its own size. A value of Python counts as so
-# many bytes of it.
+# What a file may take: at least this, or this multiple of its own size. A Python value counts
+# as _VALUE_BYTES of it.
 _MIN_BYTES, _MAX_GROWTH = 256 << 20, 8
 _VALUE_BYTES = 64
 _MAX_MESSAGE = 512
@@ -151,7 +151,7 @@ class PlainFile:
         self.close()
 
     def close(self) -> None:
-        """Gives the memory back; no value may be asked for after that."""
+        """Gives the memory back; no value may be read after that."""
         if self._handle:
             self._library.plain_free(self._handle)
             self._handle = 0
@@ -167,17 +167,17 @@ class PlainFile:
 
     def items(self, value: Value) -> Values:
         """The items of a list or tuple, or the values of a dict; none of anything else."""
-        found = np.empty(self.length(value), dtype=np.uint64)
-        if len(found):
-            self._library.plain_items(self._handle, value, found.ctypes.data)
-        return found
+        values = np.empty(self.length(value), dtype=np.uint64)
+        if len(values):
+            self._library.plain_items(self._handle, value, values.ctypes.data)
+        return values
 
     def keys(self, value: Value) -> Values:
         """The keys of a dict, in the order of its items."""
-        found = np.empty(self.length(value) if value & 7 == DICT else 0, dtype=np.uint64)
-        if len(found):
-            self._library.plain_keys(self._handle, value, found.ctypes.data)
-        return found
+        pairs = np.empty(self.length(value) if value & 7 == DICT else 0, dtype=np.uint64)
+        if len(pairs):
+            self._library.plain_keys(self._handle, value, pairs.ctypes.data)
+        return pairs
 
     def get(self, value: Value, key: str) -> Value:
         """What a dict has under a key; ABSENT where it has nothing, or is no dict."""
@@ -218,25 +218,27 @@ class PlainFile:
 
     def item(self, column: Values, number: int) -> Values:
         """The item with a number, from 0, of each list of a column; ABSENT where it has none."""
-        found = np.empty(len(column), dtype=np.uint64)
+        values = np.empty(len(column), dtype=np.uint64)
         self._library.plain_item(
-            self._handle, column.ctypes.data, len(column), number, found.ctypes.data
+            self._handle, column.ctypes.data, len(column), number, values.ctypes.data
         )
-        return found
+        return values
 
     def column(self, dicts: Values, key: str) -> Values:
         """What each dict of a column has under a key; ABSENT where it has nothing."""
-        found = np.empty(len(dicts), dtype=np.uint64)
+        values = np.empty(len(dicts), dtype=np.uint64)
         self._library.plain_column(
-            self._handle, dicts.ctypes.data, len(dicts), key.encode(), found.ctypes.data
+            self._handle, dicts.ctypes.data, len(dicts), key.encode(), values.ctypes.data
         )
-        return found
+        return values
 
     def stacks_of(self, column: Values) -> NDArray[np.uint32]:
         """The number of the stack that each value of a column is, from 1; 0 where it is none."""
-        found = np.empty(len(column), dtype=np.uint32)
-        self._library.plain_stacks(self._handle, column.ctypes.data, len(column), found.ctypes.data)
-        return found
+        numbers = np.empty(len(column), dtype=np.uint32)
+        self._library.plain_stacks(
+            self._handle, column.ctypes.data, len(column), numbers.ctypes.data
+        )
+        return numbers
 
     @property
     def num_stacks(self) -> int:
@@ -246,19 +248,19 @@ class PlainFile:
     def stack(self, number: int) -> Values:
         """The dicts of a stack."""
         length = self._library.plain_stack(self._handle, number, None)
-        found = np.empty(length, dtype=np.uint64)
+        values = np.empty(length, dtype=np.uint64)
         if length:
-            self._library.plain_stack(self._handle, number, found.ctypes.data)
-        return found
+            self._library.plain_stack(self._handle, number, values.ctypes.data)
+        return values
 
     def spots(self) -> tuple[Values, Values, Values]:
         """Where in the file each text is written, opcode and all: where it begins, where it ends,
         and which it is; a frame of protocol 4 as ABSENT. Without keeps_spots there are none.
         """
         length = self._library.plain_spots(self._handle, None, None, None)
-        found = tuple(np.empty(length, dtype=np.uint64) for _ in range(3))
-        self._library.plain_spots(self._handle, *(column.ctypes.data for column in found))
-        return found[0], found[1], found[2]
+        columns = tuple(np.empty(length, dtype=np.uint64) for _ in range(3))
+        self._library.plain_spots(self._handle, *(column.ctypes.data for column in columns))
+        return columns[0], columns[1], columns[2]
 
     def count_keys(self, dicts: Values) -> dict[str, int]:
         """How many of the dicts of a column have each key."""

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ullage.errors import SnapshotError
-from ullage.trace import check
+from ullage.trace import field_checks
 from ullage.trace.marks import parse_mark, parse_stop
 from ullage.trace.model import (
     AssumedBytes,
@@ -40,9 +40,9 @@ from ullage.trace.model import (
     UInt32Array,
     Workspaces,
 )
+from ullage.trace.record_schema import ROWS, SCHEMA
 from ullage.trace.work import parse_work
 
-SCHEMA = "ullage.record/1"
 MAX_FILE_BYTES = 8 << 30
 # 2^40 and more would let positions and sizes overflow 64 bits where they are combined.
 MAX_EVENTS = 1 << 31
@@ -94,81 +94,84 @@ def parse_record(value: object) -> Record:
     Raises:
         SnapshotError: it is not a record, of another schema, or damaged.
     """
-    fields = check.typed(value, dict, "the file")
+    fields = field_checks.typed(value, dict, "the file")
     if "schema" not in fields and "ullage" in fields:
-        fields = check.typed(fields["ullage"], dict, "ullage")
+        fields = field_checks.typed(fields["ullage"], dict, "ullage")
     schema = fields.get("schema")
     if schema != SCHEMA:
         raise SnapshotError(f"its schema is {schema!r}; this ullage reads {SCHEMA!r}")
-    events = _parse_events(check.typed(fields.get("events"), dict, "events"))
-    not_initialised = check.typed(fields.get("not_initialised", {}), dict, "not_initialised")
+    events = _parse_events(field_checks.typed(fields.get("events"), dict, "events"))
+    not_initialised = field_checks.typed(fields.get("not_initialised", {}), dict, "not_initialised")
     return Record(
         **_parse_program(fields),
-        devices=check.parse_rows(fields, "devices", _parse_device),
-        first_position=check.position(fields.get("first_position"), "first_position"),
+        devices=field_checks.parse_rows(fields, "devices", _parse_device),
+        first_position=field_checks.position(fields.get("first_position"), "first_position"),
         events=events,
-        marks=check.parse_rows(fields, "marks", parse_mark),
-        claims=_parse_claims(check.rows(fields, "claims")),
-        workspaces=_parse_workspaces(check.rows(fields, "workspaces")),
-        modules=check.parse_texts(fields, "modules"),
+        marks=field_checks.parse_rows(fields, "marks", parse_mark),
+        claims=_parse_claims(field_checks.rows(fields, "claims")),
+        workspaces=_parse_workspaces(field_checks.rows(fields, "workspaces")),
+        modules=field_checks.parse_texts(fields, "modules"),
         last_use=_parse_last_use(fields, len(events)),
-        copies=_parse_copies(check.rows(fields, "copies")) if "copies" in fields else None,
-        holders=check.parse_rows(fields, "holders", _parse_holder),
-        graphs=check.parse_rows(fields, "graphs", _parse_graph),
-        pinned=_parse_pinned(check.rows(fields, "pinned")) if "pinned" in fields else None,
-        reads=check.parse_rows(fields, "reads", _parse_read),
-        shapes=check.parse_rows(fields, "shapes", _parse_shape),
-        assumed=check.parse_rows(fields, "assumed", _parse_assumed),
-        refused=_parse_refused(check.typed(fields.get("refused", {}), dict, "refused")),
-        num_not_initialised=check.size(not_initialised, "count", 0),
-        not_initialised_bytes=check.size(not_initialised, "bytes", 0),
-        ooms=check.parse_rows(fields, "ooms", _parse_oom),
-        host_peak_bytes=check.size(fields, "host_peak_bytes", 0),
-        host_needed_bytes=check.size(fields, "host_needed_bytes", 0),
-        pinned_peak_bytes=check.size(fields, "pinned_peak_bytes", 0),
-        warnings=check.parse_texts(fields, "warnings"),
-        changed_variables=check.parse_texts(fields, "changed_variables"),
-        groups=check.parse_rows(fields, "groups", _parse_group),
-        num_not_yet=check.size(fields, "num_not_yet", 0),
-        requests=check.parse_rows(fields, "requests", _parse_request),
+        copies=_parse_copies(field_checks.rows(fields, "copies")) if "copies" in fields else None,
+        holders=field_checks.parse_rows(fields, "holders", _parse_holder),
+        graphs=field_checks.parse_rows(fields, "graphs", _parse_graph),
+        pinned=_parse_pinned(field_checks.rows(fields, "pinned")) if "pinned" in fields else None,
+        reads=field_checks.parse_rows(fields, "reads", _parse_read),
+        shapes=field_checks.parse_rows(fields, "shapes", _parse_shape),
+        assumed=field_checks.parse_rows(fields, "assumed", _parse_assumed),
+        refused=_parse_refused(field_checks.typed(fields.get("refused", {}), dict, "refused")),
+        num_not_initialised=field_checks.size(not_initialised, "count", 0),
+        not_initialised_bytes=field_checks.size(not_initialised, "bytes", 0),
+        ooms=field_checks.parse_rows(fields, "ooms", _parse_oom),
+        host_peak_bytes=field_checks.size(fields, "host_peak_bytes", 0),
+        host_needed_bytes=field_checks.size(fields, "host_needed_bytes", 0),
+        pinned_peak_bytes=field_checks.size(fields, "pinned_peak_bytes", 0),
+        warnings=field_checks.parse_texts(fields, "warnings"),
+        changed_variables=field_checks.parse_texts(fields, "changed_variables"),
+        groups=field_checks.parse_rows(fields, "groups", _parse_group),
+        num_not_yet=field_checks.size(fields, "num_not_yet", 0),
+        requests=field_checks.parse_rows(fields, "requests", _parse_request),
         work=parse_work(fields),
     )
 
 
 def _parse_request(entry: object) -> Request:
-    where, begin, end, failure, is_out_of_memory = check.row(entry, 5, "requests")
+    where, begin, end, failure, is_out_of_memory = field_checks.row(
+        entry, len(ROWS["requests"]), "requests"
+    )
     return Request(
-        where=check.shown(where, "requests"),
-        begin=check.position(begin, "requests"),
-        end=check.position(end, "requests"),
-        failure=check.shown(failure, "requests"),
-        is_out_of_memory=check.typed(is_out_of_memory, bool, "requests"),
+        where=field_checks.shown(where, "requests"),
+        begin=field_checks.position(begin, "requests"),
+        end=field_checks.position(end, "requests"),
+        failure=field_checks.shown(failure, "requests"),
+        is_out_of_memory=field_checks.typed(is_out_of_memory, bool, "requests"),
     )
 
 
 def _parse_group(entry: object) -> tuple[int, ...]:
-    return tuple(check.whole(rank, "groups") for rank in check.typed(entry, list, "groups"))
+    ranks = field_checks.typed(entry, list, "groups")
+    return tuple(field_checks.whole(rank, "groups") for rank in ranks)
 
 
 def _parse_program(fields: Mapping[str, Any]) -> dict[str, Any]:
     """What ran, and how it ended."""
     return {
-        "ullage": check.text(fields, "ullage"),
-        "torch": check.text(fields, "torch"),
-        "cuda": check.optional_text(fields, "cuda"),
-        "python": check.text(fields, "python"),
-        "argv": check.parse_texts(fields, "argv"),
-        "pid": check.number(fields, "pid"),
-        "rank": None if fields.get("rank") is None else check.number(fields, "rank"),
-        "started_s": check.seconds(fields, "started_s"),
-        "ended_s": check.seconds(fields, "ended_s"),
-        "exit": _parse_exit(check.typed(fields.get("exit"), dict, "exit")),
+        "ullage": field_checks.text(fields, "ullage"),
+        "torch": field_checks.text(fields, "torch"),
+        "cuda": field_checks.optional_text(fields, "cuda"),
+        "python": field_checks.text(fields, "python"),
+        "argv": field_checks.parse_texts(fields, "argv"),
+        "pid": field_checks.number(fields, "pid"),
+        "rank": None if fields.get("rank") is None else field_checks.number(fields, "rank"),
+        "started_s": field_checks.seconds(fields, "started_s"),
+        "ended_s": field_checks.seconds(fields, "ended_s"),
+        "exit": _parse_exit(field_checks.typed(fields.get("exit"), dict, "exit")),
     }
 
 
 def _parse_events(fields: Mapping[str, Any]) -> Events:
     def column(name: str, dtype: str) -> np.ndarray[Any, Any]:
-        raw = check.typed(fields.get(name), bytes, f"events.{name}")
+        raw = field_checks.typed(fields.get(name), bytes, f"events.{name}")
         width = np.dtype(dtype).itemsize
         if len(raw) % width or len(raw) // width > MAX_EVENTS:
             raise SnapshotError(
@@ -203,7 +206,7 @@ def _parse_events(fields: Mapping[str, Any]) -> Events:
 def _parse_last_use(fields: Mapping[str, Any], num_events: int) -> UInt32Array | None:
     if "last_uses" not in fields:
         return None
-    raw = check.typed(fields["last_uses"], bytes, "last_uses")
+    raw = field_checks.typed(fields["last_uses"], bytes, "last_uses")
     if len(raw) != 4 * num_events:
         raise SnapshotError(
             f"last_uses has {len(raw)} bytes, not 4 for each of {num_events} events"
@@ -213,69 +216,70 @@ def _parse_last_use(fields: Mapping[str, Any], num_events: int) -> UInt32Array |
 
 def _parse_exit(fields: Mapping[str, Any]) -> ProgramExit:
     return ProgramExit(
-        kind=check.choice(ExitKind, fields.get("kind"), "exit.kind"),
-        exception=check.optional_text(fields, "exception"),
-        message=check.optional_lines(fields, "message"),
-        where=check.optional_text(fields, "where"),
-        code=check.number(fields, "code", 0),
+        kind=field_checks.choice(ExitKind, fields.get("kind"), "exit.kind"),
+        exception=field_checks.optional_text(fields, "exception"),
+        message=field_checks.optional_lines(fields, "message"),
+        where=field_checks.optional_text(fields, "where"),
+        code=field_checks.number(fields, "code", 0),
         stop=parse_stop(fields),
     )
 
 
 def _parse_device(value: object) -> DeviceTotals:
-    fields = check.typed(value, dict, "devices")
+    fields = field_checks.typed(value, dict, "devices")
     return DeviceTotals(
-        index=check.number(fields, "index"),
-        name=check.text(fields, "name"),
-        total_bytes=check.size(fields, "total_bytes"),
-        context_bytes=check.size(fields, "context_bytes"),
-        non_torch_bytes=check.size(fields, "non_torch_bytes"),
-        peak_requested_bytes=check.size(fields, "peak_requested_bytes"),
-        peak_allocated_bytes=check.size(fields, "peak_allocated_bytes"),
-        peak_reserved_bytes=check.size(fields, "peak_reserved_bytes"),
-        num_allocs=check.size(fields, "num_allocs"),
-        num_segments=check.size(fields, "num_segments"),
-        num_ooms=check.size(fields, "num_ooms"),
-        num_alloc_retries=check.size(fields, "num_alloc_retries"),
-        outside=check.parse_rows(fields, "outside", _parse_outside),
+        index=field_checks.number(fields, "index"),
+        name=field_checks.text(fields, "name"),
+        total_bytes=field_checks.size(fields, "total_bytes"),
+        context_bytes=field_checks.size(fields, "context_bytes"),
+        non_torch_bytes=field_checks.size(fields, "non_torch_bytes"),
+        peak_requested_bytes=field_checks.size(fields, "peak_requested_bytes"),
+        peak_allocated_bytes=field_checks.size(fields, "peak_allocated_bytes"),
+        peak_reserved_bytes=field_checks.size(fields, "peak_reserved_bytes"),
+        num_allocs=field_checks.size(fields, "num_allocs"),
+        num_segments=field_checks.size(fields, "num_segments"),
+        num_ooms=field_checks.size(fields, "num_ooms"),
+        num_alloc_retries=field_checks.size(fields, "num_alloc_retries"),
+        outside=field_checks.parse_rows(fields, "outside", _parse_outside),
     )
 
 
 def _parse_outside(value: object) -> OutsideBytes:
-    fields = check.typed(value, dict, "outside")
+    fields = field_checks.typed(value, dict, "outside")
     return OutsideBytes(
-        what=check.text(fields, "what"),
-        count=check.size(fields, "count"),
-        low_bytes=check.size(fields, "low_bytes"),
-        high_bytes=check.size(fields, "high_bytes"),
+        what=field_checks.text(fields, "what"),
+        count=field_checks.size(fields, "count"),
+        low_bytes=field_checks.size(fields, "low_bytes"),
+        high_bytes=field_checks.size(fields, "high_bytes"),
     )
 
 
 def _parse_claims(rows: Sequence[object]) -> Claims:
-    columns = check.columns(rows, 5, "claims")
+    columns = field_checks.columns(rows, len(ROWS["claims"]), "claims")
     return Claims(
-        position=check.position_column(columns[0], "claims"),
-        device=check.int_column(columns[1], "claims"),
-        address=check.int_column(columns[2], "claims"),
-        category=tuple(check.choice(Category, text, "claims") for text in columns[3]),
-        name=tuple(check.shown(text, "claims") for text in columns[4]),
+        position=field_checks.position_column(columns[0], "claims"),
+        device=field_checks.int_column(columns[1], "claims"),
+        address=field_checks.int_column(columns[2], "claims"),
+        category=tuple(field_checks.choice(Category, text, "claims") for text in columns[3]),
+        name=tuple(field_checks.shown(text, "claims") for text in columns[4]),
     )
 
 
 def _parse_workspaces(rows: Sequence[object]) -> Workspaces:
-    columns = check.columns(rows, 5, "workspaces")
+    columns = field_checks.columns(rows, len(ROWS["workspaces"]), "workspaces")
     return Workspaces(
-        position=check.position_column(columns[0], "workspaces"),
-        device=check.int_column(columns[1], "workspaces"),
-        address=check.int_column(columns[2], "workspaces"),
-        size_bytes=check.int_column(columns[3], "workspaces"),
-        library=tuple(check.shown(text, "workspaces") for text in columns[4]),
+        position=field_checks.position_column(columns[0], "workspaces"),
+        device=field_checks.int_column(columns[1], "workspaces"),
+        address=field_checks.int_column(columns[2], "workspaces"),
+        size_bytes=field_checks.int_column(columns[3], "workspaces"),
+        library=tuple(field_checks.shown(text, "workspaces") for text in columns[4]),
     )
 
 
 def _parse_copies(rows: Sequence[object]) -> Copies:
     position, device, address, size, stream, flags = (
-        check.int_column(column, "copies") for column in check.columns(rows, 6, "copies")
+        field_checks.int_column(column, "copies")
+        for column in field_checks.columns(rows, len(ROWS["copies"]), "copies")
     )
     return Copies(
         position=position,
@@ -291,77 +295,78 @@ def _parse_copies(rows: Sequence[object]) -> Copies:
 
 def _parse_pinned(rows: Sequence[object]) -> PinnedLevels:
     position, size = (
-        check.int_column(column, "pinned") for column in check.columns(rows, 2, "pinned")
+        field_checks.int_column(column, "pinned")
+        for column in field_checks.columns(rows, len(ROWS["pinned"]), "pinned")
     )
     return PinnedLevels(position=position, size_bytes=size)
 
 
 def _parse_holder(value: object) -> Holder:
-    position, device, address, chain = check.row(value, 4, "holders")
+    position, device, address, chain = field_checks.row(value, len(ROWS["holders"]), "holders")
     return Holder(
-        position=check.position(position, "holders"),
-        device=check.whole(device, "holders"),
-        address=check.whole(address, "holders"),
-        chain=check.shown(chain, "holders"),
+        position=field_checks.position(position, "holders"),
+        device=field_checks.whole(device, "holders"),
+        address=field_checks.whole(address, "holders"),
+        chain=field_checks.shown(chain, "holders"),
     )
 
 
 def _parse_graph(value: object) -> GraphHolder:
-    position, num_nodes, chain = check.row(value, 3, "graphs")
+    position, num_nodes, chain = field_checks.row(value, len(ROWS["graphs"]), "graphs")
     return GraphHolder(
-        position=check.position(position, "graphs"),
-        num_nodes=check.whole(num_nodes, "graphs"),
-        chain=check.shown(chain, "graphs"),
+        position=field_checks.position(position, "graphs"),
+        num_nodes=field_checks.whole(num_nodes, "graphs"),
+        chain=field_checks.shown(chain, "graphs"),
     )
 
 
 def _parse_read(value: object) -> HostRead:
-    fields = check.typed(value, dict, "reads")
+    fields = field_checks.typed(value, dict, "reads")
     return HostRead(
-        what=check.text(fields, "what"),
-        where=check.optional_text(fields, "where") or "",
-        count=check.size(fields, "count"),
-        size_bytes=check.size(fields, "bytes", 0),
-        answer=check.optional_text(fields, "answer") or "answered as zeros",
+        what=field_checks.text(fields, "what"),
+        where=field_checks.optional_text(fields, "where") or "",
+        count=field_checks.size(fields, "count"),
+        size_bytes=field_checks.size(fields, "bytes", 0),
+        answer=field_checks.optional_text(fields, "answer") or "answered as zeros",
     )
 
 
 def _parse_shape(value: object) -> AssumedShape:
-    fields = check.typed(value, dict, "shapes")
+    fields = field_checks.typed(value, dict, "shapes")
     return AssumedShape(
-        what=check.text(fields, "what"),
-        where=check.optional_text(fields, "where") or "",
-        count=check.size(fields, "count"),
-        size_bytes=check.size(fields, "bytes", 0),
-        assumption=check.optional_text(fields, "assumption") or "",
+        what=field_checks.text(fields, "what"),
+        where=field_checks.optional_text(fields, "where") or "",
+        count=field_checks.size(fields, "count"),
+        size_bytes=field_checks.size(fields, "bytes", 0),
+        assumption=field_checks.optional_text(fields, "assumption") or "",
     )
 
 
 def _parse_assumed(value: object) -> AssumedBytes:
-    fields = check.typed(value, dict, "assumed")
+    fields = field_checks.typed(value, dict, "assumed")
     return AssumedBytes(
-        what=check.text(fields, "what"),
-        count=check.size(fields, "count"),
-        low_bytes=check.size(fields, "low_bytes"),
-        answered_bytes=check.size(fields, "answered_bytes"),
-        high_bytes=check.size(fields, "high_bytes"),
+        what=field_checks.text(fields, "what"),
+        count=field_checks.size(fields, "count"),
+        low_bytes=field_checks.size(fields, "low_bytes"),
+        answered_bytes=field_checks.size(fields, "answered_bytes"),
+        high_bytes=field_checks.size(fields, "high_bytes"),
     )
 
 
 def _parse_refused(fields: Mapping[Any, Any]) -> tuple[tuple[str, int], ...]:
     return tuple(
-        (check.shown(name, "refused"), check.whole(count, "refused"))
+        (field_checks.shown(name, "refused"), field_checks.whole(count, "refused"))
         for name, count in fields.items()
     )
 
 
 def _parse_oom(value: object) -> OutOfMemory:
-    fields = check.typed(value, dict, "ooms")
+    fields = field_checks.typed(value, dict, "ooms")
     return OutOfMemory(
-        position=check.position(fields.get("position"), "ooms"),
-        device=check.number(fields, "device"),
-        requested_bytes=check.size(fields, "requested_bytes"),
-        message=check.optional_lines(fields, "message"),
-        where=check.optional_text(fields, "where"),
-        ended=check.optional_text(fields, "ended"),
+        position=field_checks.position(fields.get("position"), "ooms"),
+        device=field_checks.number(fields, "device"),
+        requested_bytes=field_checks.size(fields, "requested_bytes"),
+        message=field_checks.optional_lines(fields, "message"),
+        where=field_checks.optional_text(fields, "where"),
+        ended=field_checks.optional_text(fields, "ended"),
     )

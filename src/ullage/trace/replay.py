@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullage.trace.plain import load_library
-from ullage.trace.segments import SegmentLives, find_segments
+from ullage.trace.segment_lives import SegmentLives, find_segments
 from ullage.trace.snapshot import (
     Action,
     BlockState,
@@ -58,7 +58,7 @@ class Lives:
 
     Attributes:
         address, size_bytes: of the block; the size with rounding.
-        requested_bytes: what was asked for.
+        requested_bytes: what the program requested.
         birth: the event that allocated it; -1 where it was there before the first.
         death: the event that ended it; the number of events where it is there at the end.
         stack: of the allocation; 0 where it is not known.
@@ -108,14 +108,14 @@ _Ranges: TypeAlias = tuple[Int64Array, Int64Array, UInt8Array, UInt8Array, Int64
 def replay(snapshot: Snapshot, device: int = 0) -> Replay:
     """Replays the trace of one device; without one, all blocks are there from -1 to 0."""
     events = snapshot.events_of(device)
-    found: list[str] = []
-    lives = _match(snapshot, events, device, found)
-    segments = find_segments(snapshot, device, found)
-    ranges = _lay_out(snapshot, device, lives, segments, found)
-    sizes, num_done = _replay_sizes(snapshot, events, ranges, found)
+    problems: list[str] = []
+    lives = _match(snapshot, events, device, problems)
+    segments = find_segments(snapshot, device, problems)
+    ranges = _lay_out(snapshot, device, lives, segments, problems)
+    sizes, num_done = _replay_sizes(snapshot, events, ranges, problems)
     blocks = _with_sizes(lives, sizes, num_done)
-    found += _compare_with_end(snapshot, blocks, len(events), device)
-    return Replay(len(events), blocks, segments, tuple(found))
+    problems += _compare_with_end(snapshot, blocks, len(events), device)
+    return Replay(len(events), blocks, segments, tuple(problems))
 
 
 def round_sizes(requested: Int64Array, settings: Mapping[str, Any]) -> Int64Array:
@@ -145,8 +145,8 @@ _LAST_DIVISION = 32768
 _DIVISIONS = frozenset(str(2**power) for power in range(16))
 
 
-def _match(snapshot: Snapshot, events: EventTable, device: int, found: list[str]) -> Lives:
-    """Pairs each allocation with the free that ends it; sizes are those that were asked for."""
+def _match(snapshot: Snapshot, events: EventTable, device: int, problems: list[str]) -> Lives:
+    """Pairs each allocation with the free that ends it; sizes are the requested ones."""
     is_here = np.isin(events.action, (Action.ALLOC, Action.FREE_COMPLETED))
     numbers = np.flatnonzero(is_here)
     order = numbers[np.argsort(events.address[numbers], kind="stable")]
@@ -156,7 +156,7 @@ def _match(snapshot: Snapshot, events: EventTable, device: int, found: list[str]
     begins_before = ~is_alloc & ~np.insert(ends[:-1], 0, False) if len(order) else is_alloc
     lost = is_alloc & same & np.append(is_alloc[1:], False)
     if lost.any():
-        found.append(f"{lost.sum()} blocks are allocated where the block before was never freed")
+        problems.append(f"{lost.sum()} blocks are allocated where the block before was never freed")
     birth = np.where(is_alloc, order, -1)[is_alloc | begins_before]
     follower = np.append(order[1:], len(events)) if len(order) else order
     death = np.where(is_alloc, np.where(ends | lost, follower, len(events)), order)
@@ -199,7 +199,7 @@ def _take(lives: Lives, order: NDArray[Any]) -> Lives:
 
 
 def _replay_sizes(
-    snapshot: Snapshot, events: EventTable, ranges: _Ranges, found: list[str]
+    snapshot: Snapshot, events: EventTable, ranges: _Ranges, problems: list[str]
 ) -> tuple[Int64Array, int]:
     """The size of the block of each event, and how many events could be replayed."""
     rounded = round_sizes(events.size_bytes, snapshot.settings)
@@ -224,7 +224,7 @@ def _replay_sizes(
         text = _PROBLEMS[problem.value].format(
             address=int(events.address[done]), size=int(events.size_bytes[done])
         )
-        found.append(f"event {done}: {text}")
+        problems.append(f"event {done}: {text}")
     return sizes, int(done)
 
 
@@ -241,7 +241,7 @@ def _replay_trace() -> Any:  # noqa: ANN401 - a foreign function
 
 
 def _lay_out(
-    snapshot: Snapshot, device: int, lives: Lives, segments: SegmentLives, found: list[str]
+    snapshot: Snapshot, device: int, lives: Lives, segments: SegmentLives, problems: list[str]
 ) -> _Ranges:
     """The ranges before the first event: (address, size, is live, splits all, segment) of each."""
     was_there = segments.birth == -1
@@ -271,7 +271,7 @@ def _lay_out(
         if place < end:
             rows.append((place, end - place, 0, splits[number], number))
     if odd:
-        found.append(
+        problems.append(
             f"{len(odd)} blocks overlap another, or are in no segment, such as that at {odd[0]:#x}"
         )
     table = np.array(rows, dtype=np.int64).reshape(-1, 5)
@@ -301,10 +301,10 @@ def _with_sizes(lives: Lives, sizes: Int64Array, num_done: int) -> Lives:
     """The blocks with the sizes that the replay gave them."""
     event = np.where(lives.birth >= 0, lives.birth, lives.death)
     is_replayed = (event < num_done) & ~lives.is_exact
-    given = sizes[np.minimum(event, len(sizes) - 1)] if len(sizes) else lives.size_bytes
+    num_bytes = sizes[np.minimum(event, len(sizes) - 1)] if len(sizes) else lives.size_bytes
     return Lives(
         address=lives.address,
-        size_bytes=np.where(is_replayed, given, lives.size_bytes),
+        size_bytes=np.where(is_replayed, num_bytes, lives.size_bytes),
         requested_bytes=lives.requested_bytes,
         birth=lives.birth,
         death=lives.death,
@@ -324,18 +324,18 @@ def _compare_with_end(snapshot: Snapshot, lives: Lives, num_events: int, device:
     )
     at_end = lives.death == num_events
     got = dict(zip(lives.address[at_end].tolist(), lives.size_bytes[at_end].tolist(), strict=True))
-    found = []
+    problems = []
     missing = [address for address in got if address not in expected]
     if missing:
-        found.append(
+        problems.append(
             f"{len(missing)} blocks that are allocated and never freed are not in the segments at "
             f"the end, such as that at {missing[0]:#x}"
         )
     other = [address for address in got if got[address] != expected.get(address, got[address])]
     if other:
         first = other[0]
-        found.append(
+        problems.append(
             f"{len(other)} blocks have another size at the end than the trace leads to, such as "
             f"that at {first:#x}: {expected[first]} bytes, by the trace {got[first]}"
         )
-    return found
+    return problems

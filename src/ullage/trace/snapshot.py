@@ -85,7 +85,7 @@ class EventTable:
     Attributes:
         action: of `Action`.
         address: of the block or segment; of an OOM the bytes that the device had free.
-        size_bytes: of a block what was asked for, not what it is rounded to; of a segment its own.
+        size_bytes: of a block the requested size, not the rounded one; of a segment its own.
         stream: the CUDA stream's handle.
         time_us: microseconds since 1970; 0 where the file has none.
         stack: number of the stack.

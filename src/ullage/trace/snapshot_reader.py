@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ullage.errors import SnapshotError
 from ullage.parsing import show_value
 from ullage.printable import printable, printable_values
-from ullage.trace.compact import is_compact, read_compact
+from ullage.trace.compact_format.compact import is_compact, read_compact
 from ullage.trace.plain import (
     ABSENT,
     DICT,
@@ -250,7 +250,7 @@ class _Reading:
         )
 
     def _event_sizes(self, rows: Values) -> Int64Array:
-        """What was asked for may be more than any device has; what was given may not."""
+        """A request may be larger than any device; an allocation may not."""
         names, place = _distinct(self.file.column(rows, "action"))
         texts = [self.file.text(name) if name & 7 == TEXT else "" for name in names.tolist()]
         is_given = np.array([text != "oom" for text in texts], dtype=bool)[place]
@@ -276,8 +276,8 @@ class _Reading:
         return integers(self.file.column(rows, key))[0]
 
     def _equals(self, rows: Values, key: str, text: str) -> UInt8Array:
-        found, place = _distinct(self.file.column(rows, key))
-        is_it = [value & 7 == TEXT and self.file.text(value) == text for value in found.tolist()]
+        values, place = _distinct(self.file.column(rows, key))
+        is_it = [value & 7 == TEXT and self.file.text(value) == text for value in values.tolist()]
         return np.array(is_it, dtype=np.uint8)[place]
 
     def _codes(self, column: Values, known: Mapping[str, int], what: str) -> UInt8Array:
@@ -295,13 +295,13 @@ class _Reading:
 
     def _stack_column(self, column: Values) -> UInt32Array:
         """Dense numbers of the stacks of a column, in the order in which they are met."""
-        found = self.file.stacks_of(column)
+        stacks = self.file.stacks_of(column)
         is_used = np.zeros(len(self._stacks), dtype=bool)
-        is_used[found] = True
+        is_used[stacks] = True
         new = np.flatnonzero(is_used & (self._stacks == _NOT_MET))
         self._stacks[new] = np.arange(self._num_stacks, self._num_stacks + len(new))
         self._num_stacks += len(new)
-        return self._stacks[found]
+        return self._stacks[stacks]
 
     def _pool_column(self, column: Values) -> UInt32Array:
         """A pool is a pair of whole numbers; whatever else stands for the default one."""
@@ -310,12 +310,12 @@ class _Reading:
         is_pair = is_first & is_second & (self.file.item(column, 2) == ABSENT)
         owners, owner = _distinct(np.where(is_pair, first, 0))
         numbers, number = _distinct(np.where(is_pair, second, 0))
-        found, place = _distinct(owner * len(numbers) + number)
+        values, place = _distinct(owner * len(numbers) + number)
         known = [
             self._pools.setdefault((pair[0], pair[1]), len(self._pools))
             for pair in zip(
-                owners[found // max(len(numbers), 1)].tolist(),
-                numbers[found % max(len(numbers), 1)].tolist(),
+                owners[values // max(len(numbers), 1)].tolist(),
+                numbers[values % max(len(numbers), 1)].tolist(),
                 strict=True,
             )
         ]
@@ -324,8 +324,8 @@ class _Reading:
     def _context_column(self, rows: Values) -> UInt32Array:
         context = np.zeros(len(rows), dtype=np.uint32)
         for key in _CONTEXT_KEYS:
-            found, place = _distinct(self.file.column(rows, key))
-            texts = [printable(self.file.text(v)) if v & 7 == TEXT else "" for v in found.tolist()]
+            values, place = _distinct(self.file.column(rows, key))
+            texts = [printable(self.file.text(v)) if v & 7 == TEXT else "" for v in values.tolist()]
             numbers = [
                 0 if text in _NO_CONTEXT else self._texts.setdefault(text, len(self._texts))
                 for text in texts
@@ -393,5 +393,5 @@ def _distinct(column: NDArray[T]) -> tuple[NDArray[T], NDArray[np.intp]]:
     """
     if len(column) and (column == column[0]).all():
         return column[:1], np.zeros(len(column), dtype=np.intp)
-    found, place = np.unique(column, return_inverse=True)
-    return found, place
+    values, place = np.unique(column, return_inverse=True)
+    return values, place

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ullage.trace import check
+from ullage.trace import field_checks
 
 
 class Operation(NamedTuple):
@@ -61,24 +61,24 @@ class Work:
 
 
 def parse_work(fields: Mapping[str, Any]) -> Work | None:
-    """The work in a record; None where it was not asked for.
+    """The work in a record; None where the run did not record it.
 
     Raises:
         SnapshotError: it is damaged.
     """
     if "work" not in fields:
         return None
-    held = check.typed(fields["work"], dict, "work")
+    work = field_checks.typed(fields["work"], dict, "work")
     return Work(
-        check.parse_rows(held, "rows", lambda row: Operation(*_parse(row, Operation))),
-        check.parse_rows(held, "tree", lambda row: Node(*_parse(row, Node))),
+        field_checks.parse_rows(work, "rows", lambda row: Operation(*_parse(row, Operation))),
+        field_checks.parse_rows(work, "tree", lambda row: Node(*_parse(row, Node))),
     )
 
 
 def _parse(row: object, kind: type[Operation] | type[Node]) -> list[Any]:
     kinds = {"part": str, "name": str, "precision": str, "kind": str, "held_by": str}
-    values = check.row(row, len(kind._fields), "work")
+    values = field_checks.row(row, len(kind._fields), "work")
     return [
-        check.typed(value, kinds.get(name, int), "work")
+        field_checks.typed(value, kinds.get(name, int), "work")
         for name, value in zip(kind._fields, values, strict=True)
     ]

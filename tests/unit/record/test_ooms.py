@@ -29,14 +29,14 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> tuple[OutOfMemories, list[None
 def test_a_program_that_lives_with_failures_is_looked_at_seldom(
     collected: tuple[OutOfMemories, list[None]],
 ) -> None:
-    found, looks = collected
+    failures, looks = collected
     for _ in range(20_000):
-        found.note(0, 512, 0, 0)
+        failures.note(0, 512, 0, 0)
     assert len(looks) == 15  # 1, 2, 4, ... 16384
-    assert len(found.rows) == 10_000
-    found.note_exception(OutOfMemoryError("no room"), "train.py:9 in main")
+    assert len(failures.rows) == 10_000
+    failures.note_exception(OutOfMemoryError("no room"), "train.py:9 in main")
     assert len(looks) == 16
-    assert found.rows[-1]["where"] == "train.py:9 in main"
+    assert failures.rows[-1]["where"] == "train.py:9 in main"
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_a_program_that_lives_with_failures_is_looked_at_seldom(
 def test_a_failure_that_ended_a_thread_is_told_apart(
     collected: tuple[OutOfMemories, list[None]], error: BaseException | None, ended: str | None
 ) -> None:
-    found, _ = collected
-    found.note_end_of("thread 'saver'", error)
-    assert found.rows == []
-    found.note(0, 512, 0, 0)
-    found.note_end_of("thread 'saver'", error)
-    assert found.rows[0].get("ended") == ended
+    failures, _ = collected
+    failures.note_end_of("thread 'saver'", error)
+    assert failures.rows == []
+    failures.note(0, 512, 0, 0)
+    failures.note_end_of("thread 'saver'", error)
+    assert failures.rows[0].get("ended") == ended

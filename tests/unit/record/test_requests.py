@@ -44,7 +44,7 @@ def test_parts_have_all_users_in_them_and_all_requests(
     requests = make(count)
     parts = list(in_parts(requests, users))
     assert [len(part) for part in parts] == sizes
-    assert [one for part in parts for one in part] == requests
+    assert [request for part in parts for request in part] == requests
 
 
 def test_notes_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -69,23 +69,23 @@ def test_a_step_ends_where_no_request_runs() -> None:
         [5, "step", 0], [9, "step", 1],
     ]  # fmt: skip
     at_once = [["a", 0, 5, "", False], ["b", 3, 9, "", False], ["c", 9, 12, "", False]]
-    found = as_steps(marks, at_once)
-    assert [mark for mark in found if mark[1] == "step"] == [[9, "step", 0], [12, "step", 1]]
-    assert found[:2] == marks[:2]
+    steps = as_steps(marks, at_once)
+    assert [mark for mark in steps if mark[1] == "step"] == [[9, "step", 0], [12, "step", 1]]
+    assert steps[:2] == marks[:2]
 
 
 def record_turns(users: int, requests: int, turns: int) -> list[str]:
     """Who was at work when, each request taking so many turns."""
-    seen: list[str] = []
+    calls: list[str] = []
 
     def answer(request: Request) -> None:
         for turn in range(turns):
-            seen.append(f"{request.where.rpartition(':')[2]}.{turn}")
+            calls.append(f"{request.where.rpartition(':')[2]}.{turn}")
             if turn + 1 < turns:
                 pass_on()
 
     Users(users, make(requests), answer).run()
-    return seen
+    return calls
 
 
 def test_users_take_turns_in_order() -> None:
@@ -138,5 +138,5 @@ def test_who_waits_for_another_is_passed_over() -> None:
 
     started_s = time.monotonic()
     Users(3, make(6), answer).run()
-    assert sorted(answered) == [one.where for one in make(6)]
+    assert sorted(answered) == [request.where for request in make(6)]
     assert time.monotonic() - started_s < 30

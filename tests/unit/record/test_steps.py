@@ -61,10 +61,10 @@ class Program:
 @pytest.fixture
 def sign(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """What the search for signs of training finds: the last of the list."""
-    found: list[str | None] = [None]
+    signs: list[str | None] = [None]
     monkeypatch.setattr(steps_module, "library", SimpleNamespace(position=lambda: 0))
-    monkeypatch.setattr(steps_module, "find_training_sign", lambda _torch: found[-1])
-    return found
+    monkeypatch.setattr(steps_module, "find_training_sign", lambda _torch: signs[-1])
+    return signs
 
 
 TRAINING, INFERENCE = StepKind.TRAINING, StepKind.INFERENCE

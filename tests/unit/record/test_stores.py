@@ -60,10 +60,10 @@ def elsewhere(pointer: Any) -> Any:
     ],
 )
 def test_what_is_stored_to_is_found(function: Any, stored: set[str], only_read: set[str]) -> None:
-    found = stored_parameters(function)
-    assert found is not None
-    assert stored <= found
-    assert not only_read & found
+    parameters = stored_parameters(function)
+    assert parameters is not None
+    assert stored <= parameters
+    assert not only_read & parameters
 
 
 def test_without_a_source_nobody_knows() -> None:

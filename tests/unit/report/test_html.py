@@ -28,7 +28,7 @@ from ullage.report.page.html import (
 from ullage.report.page.payload import lay_out
 from ullage.report.page.terminal_html import to_html
 from ullage.trace.replay import Lives, Replay
-from ullage.trace.segments import SegmentLives
+from ullage.trace.segment_lives import SegmentLives
 from ullage.trace.snapshot import (
     BlockTable,
     Frames,

@@ -27,7 +27,7 @@ def run_apart() -> Callable[[str, Path], tuple[str, int]]:
             [sys.executable, "-c", code + _PRINT_PEAK, str(path)],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
-        said, peak_kib = done.stdout.splitlines()
-        return said, int(peak_kib) * 1024
+        line, peak_kib = done.stdout.splitlines()
+        return line, int(peak_kib) * 1024
 
     return run

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from ullage.errors import SnapshotError
-from ullage.trace import compact, container
-from ullage.trace.compact import read_compact, write_compact
-from ullage.trace.packing import inflate, pack_chunk, unpack_chunk
+from ullage.trace.compact_format import compact, container
+from ullage.trace.compact_format.compact import read_compact, write_compact
+from ullage.trace.compact_format.packing import inflate, pack_chunk, unpack_chunk
 from ullage.trace.snapshot import Snapshot
 from ullage.trace.snapshot_reader import read_snapshot
 
@@ -149,8 +149,8 @@ def test_a_trace_that_says_the_same_all_over_is_believed(
 ) -> None:
     # With a lower limit, so that it takes 20 thousand events instead of 20 million.
     monkeypatch.setattr(container, "_MIN_BYTES", 1 << 20)
-    one = read_raw(tmp_path, {"segments": [], "device_traces": [[event()]]})
-    expected = repeat_events(one, 20_000)
+    snapshot = read_raw(tmp_path, {"segments": [], "device_traces": [[event()]]})
+    expected = repeat_events(snapshot, 20_000)
     write_compact(expected, tmp_path / "same.ullage")
     assert_same(read_compact(tmp_path / "same.ullage"), expected)
 
@@ -301,7 +301,7 @@ def test_a_file_that_would_unpack_to_too_much_is_refused_before_it_does(
     path = tmp_path / "bomb.ullage"
     code = (
         "import sys, numpy as np; from pathlib import Path\n"
-        "from ullage.trace import container, compact\n"
+        "from ullage.trace.compact_format import container, compact\n"
         "chunk, content = container.pack_chunk(np.zeros(container.CHUNK_ROWS, np.uint8))\n"
         "many = (1 << 31) // container.CHUNK_ROWS\n"
         "packed = {'frames.line': [(chunk, content)] * many}\n"
@@ -334,7 +334,7 @@ def test_it_is_written_whole_or_not_at_all(
     with pytest.raises(SnapshotError, match=r"cannot write '.*kept\.ullage': No space left"):
         write_compact(snapshot, target)
     assert target.read_bytes() == b"before"
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["kept.ullage", "snapshot.pickle"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.ullage", "snapshot.pickle"]
 
 
 def test_it_takes_the_place_of_a_file_and_of_nothing_else(

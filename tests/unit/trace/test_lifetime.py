@@ -62,8 +62,8 @@ def replay(record: Record) -> list[set[Block]]:
 
 def blocks_at(lifetimes: Lifetimes, position: int) -> set[Block]:
     rows = np.flatnonzero(live_at(lifetimes, position))
-    found = (lifetimes[int(row)] for row in rows)
-    return {(block.device, block.address, block.size_bytes) for block in found}
+    blocks = (lifetimes[int(row)] for row in rows)
+    return {(block.device, block.address, block.size_bytes) for block in blocks}
 
 
 def check_no_overlap(blocks: set[Block]) -> None:
@@ -102,10 +102,10 @@ def test_the_highest_level_of_an_interval_is_that_of_its_positions(
     begin, end = sorted(min(position, len(record.events)) for position in ends)
     timeline = trace_levels(record.events, 0)
     expected = max(level_at(timeline, p).allocated_bytes for p in range(begin, end + 1))
-    found = max_between(
+    peaks = max_between(
         timeline, timeline.allocated_bytes, np.array([begin, begin]), np.array([end, end])
     )
-    assert found.tolist() == [expected, expected]
+    assert peaks.tolist() == [expected, expected]
 
 
 @given(script=scripts(), data=st.data())
@@ -120,11 +120,11 @@ def test_every_address_finds_the_live_block_that_holds_it(
     address = (1 << 30) + offset
     holding = {b for b in states[position] if b[0] == device and b[1] <= address < b[1] + b[2]}
     row = find_blocks(lifetimes, *(np.array([n]) for n in (position, device, address)))[0]
-    found = set() if row == len(lifetimes) else blocks_at(lifetimes, position)
+    blocks = set() if row == len(lifetimes) else blocks_at(lifetimes, position)
     if row < len(lifetimes):
         block = lifetimes[int(row)]
-        found = {(block.device, block.address, block.size_bytes)}
-    assert found == holding
+        blocks = {(block.device, block.address, block.size_bytes)}
+    assert blocks == holding
 
 
 def test_what_was_never_taken_back_has_no_death(make_record: Make) -> None:

@@ -278,11 +278,11 @@ def test_it_knows_where_the_texts_are(write: Write, protocol: int) -> None:
     ]
     content = pickle.dumps([1, *texts, 2.5], protocol)
     with read_plain(write(content), keeps_spots=True) as file:
-        found = list(zip(*(column.tolist() for column in file.spots()), strict=True))
-        frames = [begin for begin, _, value in found if value == ABSENT]
+        rows = list(zip(*(column.tolist() for column in file.spots()), strict=True))
+        frames = [begin for begin, _, value in rows if value == ABSENT]
         assert all(content[begin] == 0x95 for begin in frames)
         assert bool(frames) == (protocol >= 4)
-        spots = [one for one in found if one[2] & 7 == TEXT_TAG]
+        spots = [row for row in rows if row[2] & 7 == TEXT_TAG]
         for text, (begin, end, value) in zip(texts, spots, strict=True):
             # Taken out alone, the place is that text.
             assert pickle.loads(content[begin:end] + b".") == text
@@ -316,8 +316,8 @@ def test_lists_that_hold_one_another_are_not_unfolded(
 
 def test_bytes_that_are_referred_to_again_are_there_once(write: Write) -> None:
     with read_plain(write(pickle.dumps([b"x" * (1 << 20)] * 10_000))) as file:
-        found = file.python(file.root)
-    assert all(one is found[0] for one in found)
+        values = file.python(file.root)
+    assert all(value is values[0] for value in values)
 
 
 def test_rows_that_are_referred_to_again_are_not_read_again(write: Write) -> None:

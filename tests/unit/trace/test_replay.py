@@ -39,8 +39,8 @@ class Allocator:
         rounded = max(512, -(-requested // 512) * 512)
         is_small = rounded <= MIB
         fitting = [
-            one for one in self.ranges
-            if not one[2] and one[1] >= rounded and (self.is_small(one[3]) == is_small)
+            range_ for range_ in self.ranges
+            if not range_[2] and range_[1] >= rounded and (self.is_small(range_[3]) == is_small)
         ]  # fmt: skip
         if not fitting:
             size = (
@@ -58,7 +58,7 @@ class Allocator:
             self.num_segments += 1
             self.ranges += fitting
             self.note("segment_alloc", fitting[0][0], size)
-        best = min(fitting, key=lambda one: (one[1], one[0]))
+        best = min(fitting, key=lambda range_: (range_[1], range_[0]))
         rest = best[1] - rounded
         if rest >= 512 if is_small else rest > MIB:
             self.ranges.append([best[0] + rounded, rest, 0, best[3], 0])
@@ -72,10 +72,10 @@ class Allocator:
         return bool(self.sizes_of_segments[segment] == 2 * MIB)
 
     def free(self, address: int) -> None:
-        one = next(one for one in self.ranges if one[0] == address)
-        self.note("free_requested", address, one[4])
-        self.note("free_completed", address, one[4])
-        one[2] = 0
+        range_ = next(range_ for range_ in self.ranges if range_[0] == address)
+        self.note("free_requested", address, range_[4])
+        self.note("free_completed", address, range_[4])
+        range_[2] = 0
         self.ranges.sort()
         merged: list[list[int]] = []
         for each in self.ranges:

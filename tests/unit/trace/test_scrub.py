@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ullage.errors import SnapshotError
-from ullage.trace.compact import write_compact
-from ullage.trace.scrub import Scrubbed, scrub_snapshot
+from ullage.trace.compact_format.compact import write_compact
+from ullage.trace.scrubbing.scrub import Scrubbed, scrub_snapshot
 from ullage.trace.snapshot_reader import read_snapshot
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "snapshots"
@@ -86,7 +86,7 @@ def test_any_other_directory_becomes_a_few_letters(tmp_path: Path, filename: str
 def test_equal_directories_get_equal_letters_by_key(tmp_path: Path) -> None:
     value = snapshot_of("/data/a/x.py", "/data/a/y.py", "/data/b/x.py")
     event = scrub_value(value, tmp_path)["device_traces"][0][0]
-    first, second, third = (one["filename"].split("/") for one in event["frames"])
+    first, second, third = (frame["filename"].split("/") for frame in event["frames"])
     assert first[0] == second[0] != third[0]
     assert [first[1], second[1], third[1]] == ["x.py", "y.py", "x.py"]
     again = scrub_file("/data/a/z.py", tmp_path)
@@ -194,15 +194,15 @@ def test_a_recording_says_the_same_but_for_its_paths(tmp_path: Path, name: str) 
 
     def without_files(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: without_files(one) for key, one in value.items() if key != "filename"}
+            return {key: without_files(entry) for key, entry in value.items() if key != "filename"}
         if isinstance(value, list | tuple):
-            return [without_files(one) for one in value]
+            return [without_files(entry) for entry in value]
         return value
 
     assert without_files(before["segments"]) == without_files(after["segments"])
     for old, new in zip(before["device_traces"], after["device_traces"], strict=True):
         for entry in (*old, *new):
-            entry["frames"] = [one["name"] for one in entry.get("frames", ())]
+            entry["frames"] = [frame["name"] for frame in entry.get("frames", ())]
         assert old == new
     (tmp_path / "after.pickle").write_bytes(got)
     files = read_snapshot(tmp_path / "after.pickle").stacks.frames.file

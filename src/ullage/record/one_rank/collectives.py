@@ -32,14 +32,14 @@ def sent_bytes(torch: ModuleType, name: str, arguments: Iterable[Any], result: A
         arguments: of the operation.
         result: what it has returned.
     """
-    given = list(arguments)
+    operands = list(arguments)
     short = name.partition("::")[2]
     if short.startswith(_NOTHING):
         return 0
-    whole = max(_size(one) for one in (*given, result))
+    whole = max(_size(operand) for operand in (*operands, result))
     if short.startswith(_ONE_WAY):
         return whole
-    num_ranks = _num_ranks(torch, given)
+    num_ranks = _num_ranks(torch, operands)
     times = 2 if short.startswith(_SUMS_FOR_ALL) else 1
     return times * whole * (num_ranks - 1) // num_ranks
 
@@ -53,12 +53,12 @@ def _size(value: Any) -> int:
     return int(value.numel()) * int(value.element_size())
 
 
-def _num_ranks(torch: ModuleType, given: list[Any]) -> int:
+def _num_ranks(torch: ModuleType, operands: list[Any]) -> int:
     """Of the group among the arguments: an object, or its name."""
     c10d = torch._C._distributed_c10d
-    for one in given:
-        if isinstance(one, torch.ScriptObject):
-            return int(c10d.ProcessGroup.unbox(one).size())
-        if isinstance(one, str) and one not in {"sum", "avg", "max", "min", "product"}:
-            return int(c10d._resolve_process_group(one).size())
+    for operand in operands:
+        if isinstance(operand, torch.ScriptObject):
+            return int(c10d.ProcessGroup.unbox(operand).size())
+        if isinstance(operand, str) and operand not in {"sum", "avg", "max", "min", "product"}:
+            return int(c10d._resolve_process_group(operand).size())
     return int(torch.distributed.get_world_size())

@@ -75,9 +75,9 @@ def _nothing_to_do(_group: object, *_arguments: object, **_named: object) -> Non
 
 def _then(original: Callable[..., Any], finish: Callable[..., None]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def call(group: Any, *arguments: Any, **named: Any) -> Any:
-        work = original(group, *arguments, **named)
-        if not named and _is_on_cpu(arguments[0]):
+    def call(group: Any, *arguments: Any, **kwargs: Any) -> Any:
+        work = original(group, *arguments, **kwargs)
+        if not kwargs and _is_on_cpu(arguments[0]):
             with torch.no_grad():
                 finish(group, *arguments)
         return work

@@ -21,7 +21,7 @@ from ullage.record.one_rank.mail import Mail
 from ullage.record.session import library
 
 Note = Callable[[str, int, str], None]
-"""Takes what was not known, its bytes, and what was assumed in its stead."""
+"""Takes what was not known, its bytes, and what was assumed in its place."""
 
 _NCCL_ID_BYTES = 128
 # Communicators of one group that are made one after another: one for each device it is used on.
@@ -119,10 +119,10 @@ def _with_size(
     split: Callable[..., Any], ranks_of: Callable[..., Sequence[int]]
 ) -> Callable[..., Any]:
     @functools.wraps(split)
-    def with_size(self: object, *arguments: Any, **named: Any) -> Any:
-        library.split_size(len(named["ranks"] if "ranks" in named else ranks_of(*arguments)))
+    def with_size(self: object, *arguments: Any, **kwargs: Any) -> Any:
+        library.split_size(len(kwargs["ranks"] if "ranks" in kwargs else ranks_of(*arguments)))
         try:
-            return split(self, *arguments, **named)
+            return split(self, *arguments, **kwargs)
         finally:
             library.split_size(0)
 
@@ -144,13 +144,13 @@ def _answer_nccl(torch: ModuleType) -> None:
 def _with_identifiers(torch: ModuleType, initialise: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(initialise)
     def with_identifiers(
-        self: object, store: object, rank: int, size: int, *arguments: Any, **named: Any
+        self: object, store: object, rank: int, size: int, *arguments: Any, **kwargs: Any
     ) -> None:
         known = torch.distributed.HashStore()
-        options = named.get("options", arguments[0] if arguments else None)
+        options = kwargs.get("options", arguments[0] if arguments else None)
         for key in _identifier_keys(rank, size, getattr(options, "group_name", "")):
             known.set(key, "\0" * _NCCL_ID_BYTES)
-        initialise(self, known, rank, size, *arguments, **named)
+        initialise(self, known, rank, size, *arguments, **kwargs)
 
     return with_identifiers
 

@@ -57,20 +57,20 @@ class _Exchange:
         group: Any = None,
         *arguments: Any,
         group_src: int | None = None,
-        **named: Any,
+        **kwargs: Any,
     ) -> Any:
         """The source's objects; the collective itself is done with this rank as its source, so that
         what it allocates is what it would.
         """
         root, own = _global_rank(group, src, group_src), distributed.get_rank()
         if distributed_c10d._rank_not_in_group(group):
-            return original(object_list, root, group, *arguments, **named)
+            return original(object_list, root, group, *arguments, **kwargs)
         name = self._next(f"broadcast {root} in {_members(group)}")
         if root == own:
             self._mail.send(name, pickle.dumps(object_list))
         else:
             object_list[:] = self._receive(name, root, object_list)
-        return original(object_list, own, group, *arguments, **named)
+        return original(object_list, own, group, *arguments, **kwargs)
 
     def scatter_object_list(
         self,
@@ -81,18 +81,18 @@ class _Exchange:
         group: Any = None,
         *,
         group_src: int | None = None,
-        **named: Any,
+        **kwargs: Any,
     ) -> Any:
         """The source's objects, of which each rank keeps its own."""
         root, own = _global_rank(group, src, group_src), distributed.get_rank()
         if distributed_c10d._rank_not_in_group(group):
-            return original(output, inputs, root, group, **named)
+            return original(output, inputs, root, group, **kwargs)
         name = self._next(f"scatter {root} in {_members(group)}")
         if root == own:
             self._mail.send(name, pickle.dumps(inputs))
         else:
             inputs = self._receive(name, root, output * distributed.get_world_size(group))
-        return original(output, inputs, own, group, **named)
+        return original(output, inputs, own, group, **kwargs)
 
     def send_object_list(
         self,
@@ -102,13 +102,13 @@ class _Exchange:
         group: Any = None,
         *arguments: Any,
         group_dst: int | None = None,
-        **named: Any,
+        **kwargs: Any,
     ) -> Any:
         """Sends, and leaves the objects for the other."""
         peer = _global_rank(group, dst, group_dst)
         name = self._next(f"from {distributed.get_rank()} to {peer} in {_members(group)}")
         self._mail.send(name, pickle.dumps(object_list))
-        return original(object_list, peer, group, *arguments, **named)
+        return original(object_list, peer, group, *arguments, **kwargs)
 
     def recv_object_list(
         self,
@@ -118,10 +118,10 @@ class _Exchange:
         group: Any = None,
         *arguments: Any,
         group_src: int | None = None,
-        **named: Any,
+        **kwargs: Any,
     ) -> int:
         """What the other has sent; the program does not learn how."""
-        del original, arguments, named  # it would read sizes that no one has sent
+        del original, arguments, kwargs  # it would read sizes that no one has sent
         sender = _global_rank(group, src, group_src)
         name = self._next(f"from {sender} to {distributed.get_rank()} in {_members(group)}")
         object_list[:] = self._receive(name, sender, object_list)

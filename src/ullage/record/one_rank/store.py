@@ -64,8 +64,8 @@ class LoneStore(Store):  # type: ignore[misc]
     def _own_keys(self, key: str) -> list[str]:
         """The key with each of its numbers in turn replaced by this rank."""
         return [
-            f"{key[: found.start()]}{self._rank}{key[found.end() :]}"
-            for found in _NUMBER.finditer(key)
+            f"{key[: match.start()]}{self._rank}{key[match.end() :]}"
+            for match in _NUMBER.finditer(key)
         ]
 
     def add(self, key: str, amount: int) -> int:
@@ -78,10 +78,10 @@ class LoneStore(Store):  # type: ignore[misc]
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Writes `desired` where the key holds `expected`, or is new and nothing is expected."""
         with self._lock:
-            held = self._values.get(key, b"")
-            if held == _as_bytes(expected):
-                held = self._values[key] = _as_bytes(desired)
-            return held
+            value = self._values.get(key, b"")
+            if value == _as_bytes(expected):
+                value = self._values[key] = _as_bytes(desired)
+            return value
 
     def append(self, key: str, value: str | bytes) -> None:
         """Adds to the end of a value."""

@@ -4,7 +4,7 @@
     outputs[3] in train()  of a function that runs
 
 A tensor that needs gradients holds its graph, and so what the graph has saved. The nodes of that
-are counted, no more: to look at what they saved could compute it anew.
+are counted, no more: to look at what they saved could compute it again.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from inspect import CO_OPTIMIZED
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ullage.record.owners import source_location
 from ullage.record.session import library
+
+if TYPE_CHECKING:
+    from ullage.trace.record_schema import HolderFields
 
 Holder = tuple[int, int, int, str]  # position, device, address, chain
 Graph = tuple[int, int, str]  # position, number of nodes, chain
@@ -51,15 +54,15 @@ class Holders:
         if not self._is_on:
             return
         self._num_nodes_left = _MAX_NODES
-        seen: set[int] = {id(self.__dict__), id(self.rows), id(self.graphs)}
+        visited: set[int] = {id(self.__dict__), id(self.rows), id(self.graphs)}
         waiting = deque((name, where, value, 0) for name, where, value in _roots())
         for _ in range(_MAX_OBJECTS):
             if not waiting:
                 return
             path, where, value, depth = waiting.popleft()
-            if isinstance(value, _PLAIN) or id(value) in seen:
+            if isinstance(value, _PLAIN) or id(value) in visited:
                 continue
-            seen.add(id(value))
+            visited.add(id(value))
             if isinstance(value, self._tensor):
                 self._note(f"{path} in {where}", value)
             elif depth < _MAX_DEPTH:
@@ -68,10 +71,10 @@ class Holders:
                 waiting += [(path + name, where, part, depth + 1) for name, part in parts]
 
     def _parts_of_module(self, module: Any) -> list[tuple[str, Any]]:
-        held = list(_attributes(module).items())
-        return [(f".{name}", part) for name, part in held if name not in self._usual]
+        attributes = list(_attributes(module).items())
+        return [(f".{name}", part) for name, part in attributes if name not in self._usual]
 
-    def columns(self) -> dict[str, list[list[object]]]:
+    def columns(self) -> HolderFields:
         """What was noted, as the record has it."""
         return {
             "holders": [list(row) for row in self.rows],
@@ -97,12 +100,14 @@ class Holders:
 
 def _roots() -> list[tuple[str, str, Any]]:
     """The variables of the user's modules, and of his functions that run: name, place, value."""
-    found: list[tuple[str, str, Any]] = []
+    variables_of_frames: list[tuple[str, str, Any]] = []
     for module in list(sys.modules.values()):
         variables = _attributes(module)
         file = variables.get("__file__")
         if isinstance(file, str) and source_location.is_users(file):
-            found += [(name, Path(file).name, value) for name, value in list(variables.items())]
+            variables_of_frames += [
+                (name, Path(file).name, value) for name, value in list(variables.items())
+            ]
     # This function's own frame is among them: were a variable left to hold it, frame and variable
     # would keep each other, and with them all that the frames below hold.
     frames: list[FrameType | None] = list(sys._current_frames().values())
@@ -110,9 +115,9 @@ def _roots() -> list[tuple[str, str, Any]]:
         here = frames.pop()
         while here is not None:
             if source_location.is_users(here.f_code.co_filename):
-                found += _locals(here)
+                variables_of_frames += _locals(here)
             here = here.f_back
-    return found
+    return variables_of_frames
 
 
 def _locals(frame: FrameType) -> list[tuple[str, str, Any]]:
@@ -125,10 +130,10 @@ def _locals(frame: FrameType) -> list[tuple[str, str, Any]]:
     if not code.co_flags & CO_OPTIMIZED or not _ASKS.isdisjoint(code.co_names):
         return []
     variables = frame.f_locals
-    found = [(name, f"{code.co_name}()", value) for name, value in list(variables.items())]
+    rows = [(name, f"{code.co_name}()", value) for name, value in list(variables.items())]
     if sys.version_info < (3, 13):
         variables.clear()
-    return found
+    return rows
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
@@ -142,8 +147,8 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         return [(_key_text(key), part) for key, part in pairs]
     for kind in _SEQUENCES:
         if isinstance(value, kind):
-            held = list(islice(kind.__iter__(value), _MAX_PARTS))
-            return [(f"[{number}]", part) for number, part in enumerate(held)]
+            parts = list(islice(kind.__iter__(value), _MAX_PARTS))
+            return [(f"[{number}]", part) for number, part in enumerate(parts)]
     for kind in _SETS:
         if isinstance(value, kind):
             return [("[...]", part) for part in list(islice(kind.__iter__(value), _MAX_PARTS))]
@@ -163,18 +168,18 @@ def _key_text(key: Any) -> str:
 def _attributes(value: Any) -> dict[str, Any]:
     """An object's own attributes, past any code of its class."""
     try:
-        found = object.__getattribute__(value, "__dict__")
+        attributes = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def _count_nodes(node: Any, limit: int) -> int:
     """How many nodes a graph has; not much more than a limit."""
-    seen, waiting = {node}, [node]
-    while waiting and len(seen) < limit:
+    visited, waiting = {node}, [node]
+    while waiting and len(visited) < limit:
         for following, _ in waiting.pop().next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
+            if following is not None and following not in visited:
+                visited.add(following)
                 waiting.append(following)
-    return len(seen)
+    return len(visited)

@@ -21,32 +21,32 @@ def live_owners(torch: ModuleType) -> tuple[list[Any], list[Any]]:
     """
     modules, optimizers = list[Any](), list[Any]()
     into: dict[type, list[Any] | None] = {}
-    for found in gc.get_objects():
-        kind = type(found)
+    for candidate in gc.get_objects():
+        kind = type(candidate)
         if kind not in into:
             is_module = issubclass(kind, torch.nn.Module)
             is_optimizer = issubclass(kind, torch.optim.Optimizer)
             into[kind] = modules if is_module else optimizers if is_optimizer else None
         owners = into[kind]
         if owners is not None:
-            owners.append(found)
+            owners.append(candidate)
     return modules, optimizers
 
 
 def find_roots(modules: Sequence[Any]) -> list[Any]:
     """The modules that no other holds."""
-    held = {id(child) for module in modules for _, child in _children(module)}
+    children = {id(child) for module in modules for _, child in _children(module)}
     return [
-        module for module in modules if id(module) not in held and "_modules" in module.__dict__
+        module for module in modules if id(module) not in children and "_modules" in module.__dict__
     ]
 
 
 def outermost(module: Any, modules: Sequence[Any]) -> Any:
     """The module that holds all that hold a module; itself where none does."""
     parents = {id(child): parent for parent in modules for _, child in _children(parent)}
-    seen: set[int] = set()
-    while id(module) in parents and id(module) not in seen:
-        seen.add(id(module))
+    visited: set[int] = set()
+    while id(module) in parents and id(module) not in visited:
+        visited.add(id(module))
         module = parents[id(module)]
     return module
 
@@ -55,26 +55,26 @@ def paths(top: Any, start: str = "") -> Iterator[tuple[str, Any]]:
     """The modules of a tree in the order of `named_modules()`, with paths that wrappers are no part
     of.
     """
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting: list[tuple[str, Any]] = [(start, top)]
     while waiting:
         path, module = waiting.pop()
-        if id(module) in seen:
+        if id(module) in visited:
             continue
-        seen.add(id(module))
+        visited.add(id(module))
         yield path, module
         waiting += reversed(
             [
                 (_join(path, name, module), child)
                 for name, child in _children(module)
-                if id(child) not in seen
+                if id(child) not in visited
             ]
         )
 
 
 def _children(module: Any) -> Iterable[tuple[str, Any]]:
-    held = getattr(module, "_modules", None) or {}
-    return [(name, child) for name, child in held.items() if child is not None]
+    children = getattr(module, "_modules", None) or {}
+    return [(name, child) for name, child in children.items() if child is not None]
 
 
 def _join(path: str, name: str, module: Any) -> str:

@@ -104,7 +104,7 @@ class Modules:
     def _meet(self, module: Any) -> int:
         """The scope of a module that was not met before, nor any that holds it."""
         top = module
-        # A loss may be made anew in each step; to look for what holds a module takes milliseconds.
+        # A loss may be made again in each step; to look for what holds a module takes milliseconds.
         if _has_parameters(module) and self._num_searches < _MAX_SEARCHES:
             self._num_searches += 1
             top = outermost(module, live_owners(self._torch)[0])

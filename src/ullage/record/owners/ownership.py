@@ -56,14 +56,14 @@ class Claims:
 
     def claim_gradients(self) -> None:
         """What `.grad` holds now, of every parameter met so far."""
-        gone = []
+        dead_keys = []
         for key, (reference, name) in self._parameters.items():
             parameter = reference()
             if parameter is None:
-                gone.append(key)
+                dead_keys.append(key)
             elif parameter.grad is not None:
                 self._claim(parameter.grad, "gradient", name)
-        for key in gone:
+        for key in dead_keys:
             del self._parameters[key]
 
     def claim_optimizer(self, optimizer: Any) -> None:
@@ -79,9 +79,9 @@ class Claims:
         for parameter, state in optimizer.state.items():
             self._claim_all(state, "optimizer_state", self._name(parameter))
 
-    def claim_cache(self, named: dict[str, Any], output: Any) -> None:
+    def claim_cache(self, kwargs: dict[str, Any], output: Any) -> None:
         """Keys and values that a model was handed, or returned, to keep for the next token."""
-        for holder in (named.get("past_key_values"), getattr(output, "past_key_values", None)):
+        for holder in (kwargs.get("past_key_values"), getattr(output, "past_key_values", None)):
             if holder is not None:
                 self._claim_all(holder, "kv_cache", [])
 
@@ -104,7 +104,7 @@ class Claims:
 
     def _has_new_states(self, optimizer: Any) -> bool:
         """Whether the states of its first parameter are others than before: some optimizers make
-        theirs anew in each step, such as those that keep them in 8 bits.
+        theirs again in each step, such as those that keep them in 8 bits.
         """
         first = next(iter(optimizer.state.values()), None)
         states = list(_tensors(first, self._torch.Tensor))
@@ -117,11 +117,11 @@ class Claims:
         return True
 
     def _walk(self, top: Any) -> None:
-        named = set()
+        known_ids = set()
         for (root, path), module in self._modules.walk(top):
             for name, parameter in module.named_parameters(recurse=False):
-                if id(parameter) not in named:  # of tied parameters the first has the name
-                    named.add(id(parameter))
+                if id(parameter) not in known_ids:  # of tied parameters the first has the name
+                    known_ids.add(id(parameter))
                     self._meet(parameter, (root, join(path, name)))
             # A replica's copies of parameters are plain tensors to torch.
             for name, copy in module.__dict__.get("_former_parameters", {}).items():

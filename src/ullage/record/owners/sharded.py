@@ -66,10 +66,10 @@ def _call_with(
         return
 
     @functools.wraps(method)
-    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+    def call(self: Any, *arguments: Any, **kwargs: Any) -> Any:
         if before is not None:
             before(self)
-        result = method(self, *arguments, **named)
+        result = method(self, *arguments, **kwargs)
         if after is not None:
             after(self)
         return result

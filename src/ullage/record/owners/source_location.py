@@ -8,6 +8,10 @@ import sysconfig
 import threading
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ullage.trace.record_schema import ReadFields, ShapeFields
 
 _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
@@ -114,9 +118,16 @@ class HostReads:
         """A step has ended: nobody waited."""
         self._in_a_row = 0
 
+    def document(self, answer: str) -> list[ReadFields]:
+        """The reads as the record has them, all with one answer."""
+        return [
+            {"what": "host read", "where": where, "count": count, "bytes": size, "answer": answer}
+            for where, (count, size) in self.rows.items()
+        ]
+
 
 class ShapeReads:
-    """Shapes that hung on an unknown value: (what, where, assumption) -> count, bytes."""
+    """Shapes that depended on an unknown value: (what, where, assumption) -> count, bytes."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str | None, str], list[int]] = {}
@@ -126,6 +137,13 @@ class ShapeReads:
         row = self.rows.setdefault((what, here(), assumption), [0, 0])
         row[0] += 1
         row[1] = max(row[1], num_bytes)
+
+    def document(self) -> list[ShapeFields]:
+        """The shapes as the record has them."""
+        return [
+            {"what": what, "where": where, "count": count, "bytes": size, "assumption": assumption}
+            for (what, where, assumption), (count, size) in self.rows.items()
+        ]
 
 
 def of_traceback(traceback: TracebackType | None) -> str | None:

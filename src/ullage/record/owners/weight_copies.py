@@ -59,10 +59,10 @@ class WeightCopies:
 
     def _containers(self, counts: Container[int]) -> Iterator[Sequence[Any]]:
         """The tensors of each list, tuple and dict that has so many and nothing else."""
-        for found in gc.get_objects():
-            kind = type(found)
-            if (kind is list or kind is tuple or kind is dict) and len(found) in counts:
-                values = list(found.values()) if kind is dict else found
+        for candidate in gc.get_objects():
+            kind = type(candidate)
+            if (kind is list or kind is tuple or kind is dict) and len(candidate) in counts:
+                values = list(candidate.values()) if kind is dict else candidate
                 if all(isinstance(value, self._torch.Tensor) for value in values):
                     yield values
 
@@ -70,13 +70,17 @@ class WeightCopies:
 def _owned(models: Sequence[Sequence[Any]], optimizers: Sequence[Any]) -> set[int]:
     """The parameters, their gradients and the optimizers' states, which lists may hold too."""
     parameters = [parameter for parameters in models for parameter in parameters]
-    parameters += [one for each in optimizers for group in each.param_groups
-                   for one in group["params"]]  # fmt: skip
-    found = {id(one) for one in parameters} | {id(one.grad) for one in parameters}
+    parameters += [parameter for each in optimizers for group in each.param_groups
+                   for parameter in group["params"]]  # fmt: skip
+    known_ids = {id(parameter) for parameter in parameters} | {
+        id(parameter.grad) for parameter in parameters
+    }
     for each in optimizers:
         for state in each.state.values():
-            found |= {id(one) for one in state.values()} if isinstance(state, dict) else set()
-    return found
+            known_ids |= (
+                {id(value) for value in state.values()} if isinstance(state, dict) else set()
+            )
+    return known_ids
 
 
 def _is_copy(tensors: Sequence[Any], parameters: Sequence[Any], known: set[int]) -> bool:

@@ -17,13 +17,16 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ullage.record.one_rank.collectives import is_collective, sent_bytes
 from ullage.record.owners.module_trees import class_name
 from ullage.record.owners.modules import Modules
 from ullage.record.session import library
 from ullage.record.session.phases import Phases
+
+if TYPE_CHECKING:
+    from ullage.trace.record_schema import WorkFields
 
 # They give out memory or another view of it, and launch nothing.
 _FREE = frozenset(
@@ -98,7 +101,7 @@ class Work:
         if not self._tree:
             self._tree = list(self._describe())
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> WorkFields:
         """rows: [scope, part, operation, precision, flops, bytes, link bytes, bytes sent to other
         ranks, bytes in the host's memory, launches, count];
         tree: [scope, class, class of what holds it, parameters, children].
@@ -111,17 +114,17 @@ class Work:
             children = list(module.children())
             held_by |= {id(child): class_name(module) for child in children}
             count = sum(parameter.numel() for parameter in module.parameters())
-            held = held_by.get(id(module), "")
-            yield [number, class_name(module), held, count, len(children)]
+            holder = held_by.get(id(module), "")
+            yield [number, class_name(module), holder, count, len(children)]
 
-    def _watch(self, function: Any, args: Any, named: Any) -> Any:
+    def _watch(self, function: Any, args: Any, kwargs: Any) -> Any:
         is_open, before = self._opens(function), self._num_noted
         if self._comes_apart(function):
             with self._mode:
-                return function.decompose(*args, **named)
-        result = function(*args, **named)
+                return function.decompose(*args, **kwargs)
+        result = function(*args, **kwargs)
         if not is_open or self._num_noted == before:
-            self._note(function, args, named, result)
+            self._note(function, args, kwargs, result)
         return result
 
     def _comes_apart(self, function: Any) -> bool:
@@ -152,28 +155,28 @@ class Work:
 
     def _seen(self, kernel: Any) -> Any:
         @functools.wraps(kernel)
-        def run(*arguments: Any, **named: Any) -> Any:
+        def run(*arguments: Any, **kwargs: Any) -> Any:
             with self._mode:
-                return kernel(*arguments, **named)
+                return kernel(*arguments, **kwargs)
 
         return run
 
-    def _note(self, function: Any, args: Any, named: Any, result: Any) -> None:
+    def _note(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         if self._free(function):
             return
-        read = list(_tensors(args)) + list(_tensors(named.values()))
+        read = list(_tensors(args)) + list(_tensors(kwargs.values()))
         written = list(_tensors((result,)))
-        is_on_device = any(one.is_cuda for one in (*written, *read))
+        is_on_device = any(tensor.is_cuda for tensor in (*written, *read))
         if not is_on_device and self._phases.part != "optimizer":
             return
         name = function._schema.name
-        flops = self._flops(function, args, named, result)
+        flops = self._flops(function, args, kwargs, result)
         num_bytes, link_bytes = _bytes(name, read, written)
         sent, on_host = 0, 0
         if is_collective(name):
-            sent = sent_bytes(self._torch, name, (*args, *named.values()), result)
+            sent = sent_bytes(self._torch, name, (*args, *kwargs.values()), result)
         elif not is_on_device:
-            on_host = sum(_size(one) for one in (*read, *written) if one.dim())
+            on_host = sum(_size(tensor) for tensor in (*read, *written) if tensor.dim())
         launches = _launches(read) if "_foreach_" in name or "_fused_" in name else 1
         precision = self._precision(read)
         key = (library.current_scope(), self._phases.part, name, precision, flops, num_bytes)
@@ -186,19 +189,20 @@ class Work:
         if known is None:
             schema = function._schema
             views = any(
-                one.alias_info is not None and not one.alias_info.is_write for one in schema.returns
+                output.alias_info is not None and not output.alias_info.is_write
+                for output in schema.returns
             )
             known = self._is_free[function] = views or schema.name in _FREE
         return known
 
-    def _flops(self, function: Any, args: Any, named: Any, result: Any) -> int:
+    def _flops(self, function: Any, args: Any, kwargs: Any, result: Any) -> int:
         formula = self._formulas.get(function._overloadpacket)
-        return 0 if formula is None else int(formula(*args, **named, out_val=result))
+        return 0 if formula is None else int(formula(*args, **kwargs, out_val=result))
 
     def _precision(self, read: list[Any]) -> str:
         """What the tensor cores would be given: the type of the first tensor of numbers."""
         torch = self._torch
-        of = next((one.dtype for one in read if one.is_floating_point()), torch.float32)
+        of = next((tensor.dtype for tensor in read if tensor.is_floating_point()), torch.float32)
         if of is torch.float32:
             return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "fp32"
         return str(of).removeprefix("torch.")
@@ -224,11 +228,15 @@ def _bytes(name: str, read: list[Any], written: list[Any]) -> tuple[int, int]:
     else:
         moved = [*read, *written]
     if name in {"aten::copy_", "aten::_to_copy"}:
-        crossing = max((_size(one) for one in moved if not one.is_cuda and one.dim()), default=0)
+        crossing = max(
+            (_size(tensor) for tensor in moved if not tensor.is_cuda and tensor.dim()), default=0
+        )
         if crossing:
             return int(crossing), int(crossing)
-    on_device = [one for one in moved if one.is_cuda]
-    return sum(min(_size(one), int(one.untyped_storage().nbytes())) for one in on_device), 0
+    on_device = [tensor for tensor in moved if tensor.is_cuda]
+    return sum(
+        min(_size(tensor), int(tensor.untyped_storage().nbytes())) for tensor in on_device
+    ), 0
 
 
 def _size(tensor: Any) -> int:
@@ -237,7 +245,7 @@ def _size(tensor: Any) -> int:
 
 def _launches(read: list[Any]) -> int:
     """Kernels of an operation over a list of tensors."""
-    lists = [one for one in read if one.dim()] or read
-    chunks = sum(math.ceil(one.numel() / _FOREACH_CHUNK) for one in lists)
+    lists = [tensor for tensor in read if tensor.dim()] or read
+    chunks = sum(math.ceil(tensor.numel() / _FOREACH_CHUNK) for tensor in lists)
     by_tensors, by_chunks = len(lists) / _FOREACH_TENSORS, chunks / _FOREACH_BLOCKS
     return int(max(1, math.ceil(by_tensors), math.ceil(by_chunks)))

@@ -54,17 +54,17 @@ def load(name: str) -> Callable[..., Any]:
         SystemExit: there is none.
     """
     source, _, path = name.rpartition(":")
-    found: Any = _load_file(source) if source.endswith(".py") else importlib.import_module(source)
+    value: Any = _load_file(source) if source.endswith(".py") else importlib.import_module(source)
     sys.argv = [source]
     for part in path.split("."):
-        if not hasattr(found, part):
-            close = get_close_matches(part, dir(found), n=1)
+        if not hasattr(value, part):
+            close = get_close_matches(part, dir(value), n=1)
             meant = f"; did you mean {close[0]!r}?" if close else ""
             raise SystemExit(f"ullage: {source} has no {part!r}{meant}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise SystemExit(f"ullage: {name} is {found!r}; name a function of one argument")
-    function: Callable[..., Any] = found
+        value = getattr(value, part)
+    if not callable(value):
+        raise SystemExit(f"ullage: {name} is {value!r}; name a function of one argument")
+    function: Callable[..., Any] = value
     return function
 
 
@@ -84,8 +84,8 @@ def _load_file(path: str) -> Any:
 def _is_asynchronous(function: Callable[..., Any]) -> bool:
     """Whether it is one of asyncio's, or an object that is called like one."""
     return any(
-        inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one)
-        for one in (function, type(function).__call__)
+        inspect.iscoroutinefunction(callable_) or inspect.isasyncgenfunction(callable_)
+        for callable_ in (function, type(function).__call__)
     )
 
 

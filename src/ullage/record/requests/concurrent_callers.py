@@ -133,7 +133,7 @@ class Users:
     def _activate_after(self, user: _User) -> None:
         """Gives the turn to the next who is ready; to nobody where all wait for something else."""
         place = self._all.index(user) + 1
-        ready = (one for one in (*self._all[place:], *self._all[:place]) if one.is_ready)
+        ready = (caller for caller in (*self._all[place:], *self._all[:place]) if caller.is_ready)
         self._active = next(ready, None)
         self._num_turns += 1
         if self._active is not None:
@@ -147,9 +147,9 @@ class Users:
             active, number = self._active, self._num_turns
             if active is None:
                 continue
-            seen = number, _find_sleep(active.thread)
-            num_same = num_same + 1 if seen == known and seen[1] else 0
-            known = seen
+            state = number, _find_sleep(active.thread)
+            num_same = num_same + 1 if state == known and state[1] else 0
+            known = state
             if num_same < _LOOKS or (num_same < _MOST_LOOKS and _is_anyone_running()):
                 continue
             with self._lock:
@@ -171,7 +171,7 @@ def _find_sleep(thread: threading.Thread) -> str:
 
 
 def _is_anyone_running() -> bool:
-    """Whether a thread beside this one runs, or would if it had a processor."""
+    """Whether another thread runs, or would if it had a processor."""
     own = str(threading.get_native_id())
     return any(
         _state(directory) == "R"

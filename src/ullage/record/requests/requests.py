@@ -16,9 +16,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
+
+if TYPE_CHECKING:
+    from ullage.trace.record_schema import Rows
 
 _NOTES = "requests"
 _EXAMPLE = '{"input_length": 4096, "output_length": 128}'
@@ -107,27 +110,27 @@ def note(run_dir: Path, noted: Noted) -> None:
 
 
 def read_notes(run_dir: Path) -> list[Noted]:
-    """The requests of a run, as far as they were noted; none where there are no notes."""
+    """The requests of a run that left notes."""
     try:
         lines = (run_dir / _NOTES).read_bytes().splitlines()
     except OSError:
         return []
-    found = []
+    notes = []
     for line in lines:
         where, begin, end, failure, is_out_of_memory = json.loads(line)
-        found.append(Noted(where, _by_pid(begin), _by_pid(end), failure, is_out_of_memory))
-    return found
+        notes.append(Noted(where, _by_pid(begin), _by_pid(end), failure, is_out_of_memory))
+    return notes
 
 
 def _by_pid(positions: Mapping[str, int]) -> dict[int, int]:
     return {int(pid): position for pid, position in positions.items()}
 
 
-def answered_by(pid: int, run_dir: Path) -> list[list[Any]]:
+def answered_by(pid: int, run_dir: Path) -> Rows:
     """What the record of a process has of the requests that it was there for, as they began:
     [where, begin, end, failure, is_out_of_memory].
     """
-    rows: list[list[Any]] = [
+    rows: Rows = [
         [note.where, note.begin.get(pid, 0), note.end[pid], note.failure, note.is_out_of_memory]
         for note in read_notes(run_dir)
         if pid in note.end
@@ -135,7 +138,7 @@ def answered_by(pid: int, run_dir: Path) -> list[list[Any]]:
     return sorted(rows, key=lambda row: row[1])
 
 
-def as_steps(marks: Sequence[Sequence[Any]], answered: Sequence[Sequence[Any]]) -> list[list[Any]]:
+def as_steps(marks: Sequence[Sequence[Any]], answered: Sequence[Sequence[Any]]) -> Rows:
     """The marks of a process with its steps where no request runs any more; without requests as
     they are.
     """

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from ullage.record import torch_internals
 from ullage.record.session.import_hooks import on_import
 from ullage.record.session.phases import Phases
 from ullage.record.values.values import Values
@@ -42,7 +43,7 @@ class Compiled:
         """Begins, when torch._dynamo has been loaded."""
         self._dynamo = dynamo
         modules = self._torch.nn.modules.module
-        has_any = getattr(modules, "_has_any_global_hook", None)
+        has_any = torch_internals.find(self._torch, "torch.nn.modules.module._has_any_global_hook")
         if has_any is not None:  # torch warns of global hooks: of those of the program alone
             modules._has_any_global_hook = self._without_hooks(lambda: bool(has_any()))
         dynamo.trace_rules.add(__name__.rpartition(".")[0])
@@ -97,18 +98,18 @@ class Compiled:
         for handle in self._phases.hooks:
             extra = [reference() for reference in handle.extra_dict_ref]
             # The last is not among what a handle of torch's own removes.
-            for held in (handle.hooks_dict_ref(), *extra, with_kwargs):
-                if handle.id in held:
-                    self._hidden.append((held, handle.id, held.pop(handle.id)))
+            for hooks in (handle.hooks_dict_ref(), *extra, with_kwargs):
+                if handle.id in hooks:
+                    self._hidden.append((hooks, handle.id, hooks.pop(handle.id)))
 
     def _show(self) -> None:
         """Puts the hooks back where they were: before the program's own."""
         self._num_hiding -= 1
         while self._hidden and not self._num_hiding:
-            held, key, hook = self._hidden.pop()
-            others = dict(held)
-            held.clear()
-            held |= {key: hook, **others}
+            hooks, key, hook = self._hidden.pop()
+            others = dict(hooks)
+            hooks.clear()
+            hooks |= {key: hook, **others}
 
     def _without_hooks(self, run: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(run)
@@ -193,8 +194,8 @@ class Compiled:
         if code is None or "step" not in code.co_names or "backward" in code.co_names:
             return None
         known = inspect.getclosurevars(function)
-        held = (*known.nonlocals.values(), *known.globals.values())
-        return next((value for value in held if isinstance(value, kind)), None)
+        values = (*known.nonlocals.values(), *known.globals.values())
+        return next((value for value in values if isinstance(value, kind)), None)
 
 
 __all__ = ["Compiled"]

@@ -71,12 +71,12 @@ def _disable(function: Callable[..., Any], *_arguments: Any, **_named: Any) -> C
     return function
 
 
-def _disable_later(function: Any = None, *arguments: Any, **named: Any) -> Any:
+def _disable_later(function: Any = None, *arguments: Any, **options: Any) -> Any:
     """A function of the program that is not to be compiled: itself, until something may be."""
     if function is None:
-        return lambda function: _disable_later(function, *arguments, **named)
+        return lambda function: _disable_later(function, *arguments, **options)
     if not isinstance(function, FunctionType):
-        return sys.modules[_NAME].disable(function, *arguments, **named)
+        return sys.modules[_NAME].disable(function, *arguments, **options)
     disabled: Any = None
 
     @functools.wraps(function)
@@ -85,7 +85,7 @@ def _disable_later(function: Any = None, *arguments: Any, **named: Any) -> Any:
         dynamo: Any = sys.modules[_NAME]
         if disabled is None and type(dynamo) is _DeferredDynamo:
             return function(*args, **kwargs)
-        disabled = disabled or dynamo.disable(function, *arguments, **named)
+        disabled = disabled or dynamo.disable(function, *arguments, **options)
         return disabled(*args, **kwargs)
 
     call._torchdynamo_disable = True  # type: ignore[attr-defined]
@@ -176,7 +176,7 @@ def _execute(module: ModuleType) -> None:
 
 
 def _forget_answers() -> None:
-    """Has torch ask again about the functions that it has been told not to compile."""
+    """Has torch ask again about the functions that it must not compile."""
     for function in _not_disabled:
         # torch._compile remembers the answer under this name.
         if getattr(function, "__dynamo_disable", None) is function:

@@ -20,7 +20,7 @@ _FRAMEWORKS = {"jax": "JAX", "tensorflow": "TensorFlow", "paddle": "PaddlePaddle
 
 
 def note_framework(run_dir: Path) -> None:
-    """Has this process say at its end which framework it used in PyTorch's stead."""
+    """Has this process say at its end which framework it used in place of PyTorch."""
     pid = os.getpid()
 
     def note() -> None:
@@ -33,7 +33,7 @@ def note_framework(run_dir: Path) -> None:
 
 
 def other_frameworks(run_dir: Path, recorded: Container[int]) -> tuple[str, ...]:
-    """A sentence for each framework that a process used in PyTorch's stead.
+    """A sentence for each framework that a process used in place of PyTorch.
 
     recorded: the processes that used PyTorch on a device.
     """

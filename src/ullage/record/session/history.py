@@ -137,8 +137,8 @@ class History:
         now = self._lengths() if view is None or opens else ()
         start = now if view is None else view.start
         # torch keeps one entry where the program asks for the state alone.
-        kept = max_entries if enabled == "all" else 1
-        self._view = View(start, kept, skipped, has_frames=context in ("alloc", "all"))
+        num_entries = max_entries if enabled == "all" else 1
+        self._view = View(start, num_entries, skipped, has_frames=context in ("alloc", "all"))
         if context is None:
             self._close_window()
         elif opens:
@@ -147,10 +147,10 @@ class History:
     def _record_as_of_old(
         self,
         enabled: bool,  # noqa: FBT001 - torch calls it by position
-        *wanted: Any,
+        *flags: Any,
     ) -> None:
         """torch's older call, with flags in place of names; what follows them is the same."""
-        stacks_of_live, max_entries, stacks_of_entries, has_cpp_stacks, *options = wanted
+        stacks_of_live, max_entries, stacks_of_entries, has_cpp_stacks, *options = flags
         context = "alloc" if stacks_of_entries else "state" if stacks_of_live else None
         stacks = "all" if has_cpp_stacks else "python"
         self._record_for_program("all" if enabled else None, context, stacks, max_entries, *options)
@@ -205,14 +205,14 @@ def without_ours(snapshot: Snapshot) -> Snapshot:
     for stack in stacks if ours else ():
         if ours.isdisjoint(map(id, stack)):
             continue
-        kept: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
         for frame in stack:  # innermost first: what ullage called comes before it
             if id(frame) in ours:
-                while kept and kept[-1]["filename"].endswith(_OPS):
-                    kept.pop()
+                while entries and entries[-1]["filename"].endswith(_OPS):
+                    entries.pop()
             else:
-                kept.append(frame)
-        stack[:] = kept
+                entries.append(frame)
+        stack[:] = entries
     return snapshot
 
 
@@ -247,9 +247,9 @@ def _hide_stacks(snapshot: Snapshot, windows: Sequence[Window]) -> None:
     segment_births = [_births(trace, ("segment_alloc", "segment_map")) for trace in traces]
     for segment in snapshot["segments"]:
         device = segment["device"]
-        held = [(segment_births[device], segment)]
-        held += [(births[device], block) for block in segment["blocks"]]
-        for born, holder in held:
+        blocks = [(segment_births[device], segment)]
+        blocks += [(births[device], block) for block in segment["blocks"]]
+        for born, holder in blocks:
             index = born.get(holder["address"], -1)
             if "frames" in holder and not any(w.holds(device, index) for w in windows):
                 holder["frames"] = []

@@ -3,14 +3,14 @@ that a result can be kept until one of them changes.
 
 Python tells of every file that it is about to open and of every directory that it lists (audit
 events). Each is noted once, at once, as a line of JSON in a file of the process in the directory
-that the variable INPUTS names, so that a process that is killed has told what it had read:
+that the variable INPUTS names, so that a process that is killed has listed what it had read:
 
     ["read", "/path/model.py"]      opened to be read; it may not be there
     ["write", "/path/log.txt"]      opened to be written, before anything was read of it
     ["list", "/path/data"]          listed by the program
     ["import", "/path"]             listed by an import, which looks for names of modules
 
-What a library opens by itself, without Python, is not told, nor whether a file merely exists.
+What a library opens by itself, without Python, is not listed, nor whether a file merely exists.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Notes:
 
 
 def _is_written(mode: object, flags: int) -> bool:
-    """Whether a file is opened to be made anew or added to."""
+    """Whether a file is opened to be created again or appended to."""
     if isinstance(mode, str) and any(letter in mode for letter in "wxa"):
         return True
     return bool(flags & _WRITING) and not flags & os.O_RDWR
@@ -105,11 +105,11 @@ def _is_written(mode: object, flags: int) -> bool:
 def _installed() -> tuple[str, ...]:
     """The directories of Python itself and of what was installed, which the parent knows."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
-    found = {f"{path}/" for path in map(sysconfig.get_paths().get, names) if path}
+    prefixes = {f"{path}/" for path in map(sysconfig.get_paths().get, names) if path}
     # The library as an archive, which is looked for and seldom there.
-    found |= {f"{path}/" for path in sys.path if path.endswith(".zip")}
+    prefixes |= {f"{path}/" for path in sys.path if path.endswith(".zip")}
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
-    return (*sorted(found), f"{ours}/")
+    return (*sorted(prefixes), f"{ours}/")
 
 
 def _caches(environment: Mapping[str, str]) -> tuple[str, ...]:

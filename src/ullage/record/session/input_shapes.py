@@ -1,4 +1,4 @@
-"""The shapes of what a root module was called with: steps whose batches differ are told apart by
+"""The shapes of what a root module was called with: steps whose batches differ are distinguished by
 them.
 """
 
@@ -13,11 +13,11 @@ _DEPTH = 3
 
 
 def find_shapes(
-    tensor_type: type, positional: Sequence[Any], named: Mapping[str, Any]
+    tensor_type: type, positional: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[list[int]]:
     """The shapes of the first tensors among a call's arguments, in nested containers too."""
     shapes: list[list[int]] = []
-    for tensor in _tensors(tensor_type, [*positional, *named.values()], _DEPTH):
+    for tensor in _tensors(tensor_type, [*positional, *kwargs.values()], _DEPTH):
         with suppress(RuntimeError, TypeError, ValueError):  # a nested tensor has no one shape
             shapes.append([int(size) for size in tensor.shape])
         if len(shapes) == _MAX_TENSORS:

@@ -85,10 +85,10 @@ def read_levels(mark: Path) -> Levels:
         content = mark.read_bytes()
     except OSError:
         content = b""
-    told = content[:_EXCUSE_BYTES].decode(errors="replace").strip()
+    excuse = content[:_EXCUSE_BYTES].decode(errors="replace").strip()
     body = content[_EXCUSE_BYTES:]
     if len(body) < _POSITION.size + _MAX_DEVICES * _DEVICE.size:
-        return Levels(told, 0, {})
+        return Levels(excuse, 0, {})
     rows = _DEVICE.iter_unpack(body[_POSITION.size :][: _MAX_DEVICES * _DEVICE.size])
     devices = {index: DeviceLevels(*row) for index, row in enumerate(rows) if any(row)}
-    return Levels(told, _POSITION.unpack_from(body)[0], devices)
+    return Levels(excuse, _POSITION.unpack_from(body)[0], devices)

@@ -20,7 +20,18 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+from ullage.trace.record_schema import ROWS
+
+if TYPE_CHECKING:
+    from ullage.trace.record_schema import (
+        AssumedFields,
+        EventColumns,
+        IntervalFields,
+        Rows,
+        UsageFields,
+    )
 
 _HOST_READ = ctypes.CFUNCTYPE(None, c_uint64)
 
@@ -141,7 +152,7 @@ def number_at(address: int) -> tuple[float, Uniformity] | None:
     return (number.value, Uniformity(uniformity)) if uniformity else None
 
 
-def events() -> dict[str, bytes]:
+def events() -> EventColumns:
     """All allocator events as columns: address, bytes, reserved (int64), scope (int32), device,
     kind (uint8).
     """
@@ -149,22 +160,22 @@ def events() -> dict[str, bytes]:
     types = zip(("address", "bytes", "reserved", "scope", "device", "kind"), "qqqiBB", strict=True)
     columns = {name: array.array(code, [0]) * count for name, code in types}
     _events(count, *(column.buffer_info()[0] for column in columns.values()))
-    return {name: column.tobytes() for name, column in columns.items()}
+    return cast("EventColumns", {name: column.tobytes() for name, column in columns.items()})
 
 
-def workspaces() -> list[list[object]]:
+def workspaces() -> Rows:
     """Blocks handed to a library as scratch, or to NCCL to exchange: [position, device, address,
     bytes, library].
     """
-    row = (c_int64 * 5)()
-    found: list[list[object]] = []
+    row = (c_int64 * len(ROWS["workspaces"]))()
+    rows: Rows = []
     for index in range(_num_workspaces()):
         _workspace(index, row)
-        found.append([*row[:4], LIBRARIES[row[4]]])
-    return found
+        rows.append([*row[:4], LIBRARIES[row[4]]])
+    return rows
 
 
-def usage(num_events: int) -> dict[str, object]:
+def usage(num_events: int) -> UsageFields:
     """What was used when, and what went between host and device.
 
     last_uses: for each of the first events, if it gave out a block, the position at which the block
@@ -177,48 +188,60 @@ def usage(num_events: int) -> dict[str, object]:
     _last_uses(num_events, last_uses.buffer_info()[0])
     return {
         "last_uses": last_uses.tobytes(),
-        "copies": _rows(_num_copies(), _copy, 6),
-        "pinned": _rows(_num_pinned(), _pinned, 2),
+        "copies": _rows(_num_copies(), _copy, len(ROWS["copies"])),
+        "pinned": _rows(_num_pinned(), _pinned, len(ROWS["pinned"])),
     }
 
 
-def _rows(count: int, read: Callable[..., Any], width: int) -> list[list[int]]:
+def _rows(count: int, read: Callable[..., Any], width: int) -> Rows:
     row = (c_int64 * width)()
-    found = []
+    rows: Rows = []
     for index in range(count):
         read(index, row)
-        found.append(list(row))
-    return found
+        rows.append(list(row))
+    return rows
 
 
 def refused() -> dict[str, int]:
     """Calls answered with "not supported", and how often."""
-    count, found = c_uint64(), dict[str, int]()
-    while name := _refused(len(found), byref(count)):
-        found[_text(name)] = count.value
-    return found
+    count, counts = c_uint64(), dict[str, int]()
+    while name := _refused(len(counts), byref(count)):
+        counts[_text(name)] = count.value
+    return counts
 
 
-def assumed() -> list[dict[str, object]]:
+def assumed() -> list[AssumedFields]:
     """Sizes answered from a model: what, how often, and the interval of the largest."""
-    row, found = (c_uint64 * 4)(), list[dict[str, object]]()
-    names = ("count", "low_bytes", "answered_bytes", "high_bytes")
-    while what := _assumed(len(found), row):
-        found.append({"what": _text(what), **dict(zip(names, row, strict=True))})
-    return found
+    row = (c_uint64 * 4)()
+    sizes: list[AssumedFields] = []
+    while what := _assumed(len(sizes), row):
+        count, low, answered, high = row
+        sizes.append(
+            {
+                "what": _text(what),
+                "count": count,
+                "low_bytes": low,
+                "answered_bytes": answered,
+                "high_bytes": high,
+            }
+        )
+    return sizes
 
 
-def outside(device: int) -> list[dict[str, object]]:
+def outside(device: int) -> list[IntervalFields]:
     """What the driver and libraries held of a device: what, how often, and the interval of the
     highest.
     """
-    row, number, found = (c_uint64 * 4)(), 0, list[dict[str, object]]()
+    row, number = (c_uint64 * 4)(), 0
+    sizes: list[IntervalFields] = []
     while what := _outside(number, row):
         number += 1
-        names = ("count", "low_bytes", "high_bytes")
         if row[0] == device:
-            found.append({"what": _text(what), **dict(zip(names, row[1:], strict=True))})
-    return found
+            _, count, low, high = row
+            sizes.append(
+                {"what": _text(what), "count": count, "low_bytes": low, "high_bytes": high}
+            )
+    return sizes
 
 
 def _text(value: object) -> str:

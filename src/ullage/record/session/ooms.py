@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ullage.record.owners import source_location
 from ullage.record.session import library
+
+if TYPE_CHECKING:
+    from ullage.trace.record_schema import OomFields
 
 # At a place of the program: the first failures, and then those whose number is a power of two.
 _ALWAYS = 2
@@ -29,7 +32,7 @@ class OutOfMemories:
     """
 
     def __init__(self, torch: ModuleType, look: Callable[[], None]) -> None:
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[OomFields] = []
         self._torch: Any = torch
         self._look = look
         self._is_looked_at = False

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+
+from ullage.record import torch_internals
+
+if TYPE_CHECKING:
+    from ullage.trace.record_schema import PeakFields
 
 _PEAKS = {
     "peak_requested_bytes": ("requested_bytes", "all", "peak"),
@@ -22,6 +27,7 @@ class Peaks:
     """Keeps what a reset would lose: peaks by their maximum, counts by their sum."""
 
     def __init__(self, torch: ModuleType) -> None:
+        self._torch = torch
         self._c = torch._C
         self._kept: dict[int, dict[str, int]] = {}
 
@@ -31,26 +37,28 @@ class Peaks:
             ("_cuda_resetPeakMemoryStats", self._keep_peaks),
             ("_cuda_resetAccumulatedMemoryStats", self._keep_counts),
         ):
-            reset = getattr(self._c, name, None)
+            reset = torch_internals.find(self._torch, f"torch._C.{name}")
             if reset is not None:
                 setattr(self._c, name, _before(keep, reset))
 
-    def of_device(self, device: int) -> dict[str, int]:
+    def of_device(self, device: int) -> PeakFields:
         """A device's peaks (bytes) and counts over the whole life of the process."""
-        stats, kept = self._c._cuda_memoryStats(device), self._kept.get(device, {})
-        peaks = {name: max(_look(stats, path), kept.get(name, 0)) for name, path in _PEAKS.items()}
-        counts = {name: _look(stats, path) + kept.get(name, 0) for name, path in _COUNTS.items()}
-        return peaks | counts
+        stats, earlier = self._c._cuda_memoryStats(device), self._kept.get(device, {})
+        peaks = {
+            name: max(_look(stats, path), earlier.get(name, 0)) for name, path in _PEAKS.items()
+        }
+        counts = {name: _look(stats, path) + earlier.get(name, 0) for name, path in _COUNTS.items()}
+        return cast("PeakFields", peaks | counts)
 
     def _keep_peaks(self, device: int) -> None:
-        kept, stats = self._kept.setdefault(device, {}), self._c._cuda_memoryStats(device)
+        peaks, stats = self._kept.setdefault(device, {}), self._c._cuda_memoryStats(device)
         for name, path in _PEAKS.items():
-            kept[name] = max(_look(stats, path), kept.get(name, 0))
+            peaks[name] = max(_look(stats, path), peaks.get(name, 0))
 
     def _keep_counts(self, device: int) -> None:
-        kept, stats = self._kept.setdefault(device, {}), self._c._cuda_memoryStats(device)
+        counts, stats = self._kept.setdefault(device, {}), self._c._cuda_memoryStats(device)
         for name, path in _COUNTS.items():
-            kept[name] = _look(stats, path) + kept.get(name, 0)
+            counts[name] = _look(stats, path) + counts.get(name, 0)
 
 
 def _before(keep: Any, reset: Any) -> Any:
@@ -63,7 +71,7 @@ def _before(keep: Any, reset: Any) -> Any:
 
 def _look(stats: dict[str, Any], path: tuple[str, ...]) -> int:
     """A statistic by its path; 0 where a backend does not keep it."""
-    found: Any = stats
+    value: Any = stats
     for key in path:
-        found = found.get(key, 0) if isinstance(found, dict) else 0
-    return int(found)
+        value = value.get(key, 0) if isinstance(value, dict) else 0
+    return int(value)

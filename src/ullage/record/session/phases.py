@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from ullage.record import torch_internals
 from ullage.record.owners.modules import Modules, is_replica
 from ullage.record.owners.ownership import Claims
 from ullage.record.owners.weight_copies import WeightCopies
@@ -75,7 +76,7 @@ class Phases:
         optimizer = torch.optim.Optimizer
         optimizer.__init__ = self._around_construction(optimizer.__init__)
         optimizer.profile_hook_step = staticmethod(self._around_step(optimizer.profile_hook_step))
-        run_backward = getattr(torch.autograd, "_engine_run_backward", None)
+        run_backward = torch_internals.find(torch, "torch.autograd._engine_run_backward")
         if run_backward is not None:
             torch.autograd._engine_run_backward = self._around_backward(run_backward)
 
@@ -169,19 +170,19 @@ class Phases:
                 self._mark("forward_end")
                 self._num_failed += 1
                 return
-            named, output = named_and_output
-            shapes = find_shapes(self._torch.Tensor, arguments, named)
+            kwargs, output = named_and_output
+            shapes = find_shapes(self._torch.Tensor, arguments, kwargs)
             self._mark("forward_end", {"inputs": shapes})
-            self._claims.claim_cache(named, output)
+            self._claims.claim_cache(kwargs, output)
             self.steps.end_forward()
 
     def _around_backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def run_backward(*arguments: Any, **named: Any) -> Any:
+        def run_backward(*arguments: Any, **kwargs: Any) -> Any:
             if self.is_tracing:
-                return run(*arguments, **named)
+                return run(*arguments, **kwargs)
             self._begin_backward()
             try:
-                return run(*arguments, **named)
+                return run(*arguments, **kwargs)
             except BaseException:
                 self._num_failed += 1
                 raise
@@ -213,8 +214,8 @@ class Phases:
 
     def _around_construction(self, construct: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(construct)
-        def construct_and_note(optimizer: Any, *arguments: Any, **named: Any) -> None:
-            construct(optimizer, *arguments, **named)
+        def construct_and_note(optimizer: Any, *arguments: Any, **kwargs: Any) -> None:
+            construct(optimizer, *arguments, **kwargs)
             self.steps.see_optimizer()
 
         return construct_and_note
@@ -229,8 +230,8 @@ class Phases:
             hooked = hook_step(function)
 
             @functools.wraps(hooked)
-            def step(optimizer: Any, *arguments: Any, **named: Any) -> Any:
-                own = (optimizer, *arguments), named
+            def step(optimizer: Any, *arguments: Any, **kwargs: Any) -> Any:
+                own = (optimizer, *arguments), kwargs
                 changed = self._before_optimizer(optimizer, *own) or own
                 result = hooked(*changed[0], **changed[1])
                 self._after_optimizer(optimizer)
@@ -241,7 +242,7 @@ class Phases:
 
         return hook_and_watch
 
-    def _before_optimizer(self, optimizer: Any, arguments: Any, named: Any) -> Any:
+    def _before_optimizer(self, optimizer: Any, arguments: Any, kwargs: Any) -> Any:
         self._num_optimizer += 1
         if self._num_optimizer > 1:
             return None
@@ -251,9 +252,9 @@ class Phases:
         self._values.forget_optimizer(optimizer)
         if len(arguments) > 1 and callable(arguments[1]):
             closure, rest = self._around_closure(arguments[1]), arguments[2:]
-            return (arguments[0], closure, *rest), named
-        if callable(named.get("closure")):
-            return arguments, named | {"closure": self._around_closure(named["closure"])}
+            return (arguments[0], closure, *rest), kwargs
+        if callable(kwargs.get("closure")):
+            return arguments, kwargs | {"closure": self._around_closure(kwargs["closure"])}
         self._begin_update()
         return None
 

@@ -14,14 +14,14 @@ import pickle
 import resource
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 _STDERR = 2
 
 
-def write_whole(path: Path, content: dict[str, Any]) -> None:
+def write_whole(path: Path, content: Mapping[str, Any]) -> None:
     """Whole or not at all, whatever the program did to its own files."""
     path.parent.mkdir(parents=True, exist_ok=True)  # it may have emptied the temporary directory
     aside = path.with_suffix(path.suffix + ".part")

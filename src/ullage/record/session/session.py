@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ullage.protocol.variables import device_property
+from ullage.record import torch_internals
 from ullage.record.one_rank import lone_rank
 from ullage.record.owners import source_location
 from ullage.record.owners.holders import Holders
@@ -36,11 +37,21 @@ from ullage.record.values.kernels import Kernels
 from ullage.record.values.suspects import suspicions
 from ullage.record.values.values import Values
 from ullage.record.weights.weights import SkippedWeights
+from ullage.trace.record_schema import SCHEMA
 from ullage.version import __version__
 
 if TYPE_CHECKING:
     from ullage.record.weights.dummy_vision_weights import MadeUpVision
     from ullage.record.weights.dummy_weights import MadeUpWeights
+    from ullage.trace.record_schema import (
+        BasisFields,
+        DeviceFields,
+        EventColumns,
+        ExitFields,
+        OptionalFields,
+        RecordFields,
+        StopFields,
+    )
 
 _RESERVE_BYTES = 64 << 20  # of address space, given back for the record where memory ran out
 _NO_HISTORY: dict[str, Any] = {"segments": [], "device_traces": []}  # not wanted, or another's
@@ -53,7 +64,7 @@ class Session:
     def __init__(
         self, torch: ModuleType, settings: Settings, changed_variables: Sequence[str] = ()
     ) -> None:
-        self.exit: dict[str, Any] = {
+        self.exit: ExitFields = {
             "kind": "returned", "exception": None, "message": None, "where": None, "code": 0,
         }  # fmt: skip
         self._torch = torch
@@ -141,6 +152,7 @@ class Session:
         if os.getpid() != self._pid:
             return
         self._has_device = True
+        self._warnings += torch_internals.list_losses(self._torch)
         if self._is_forked:
             self._values.resume()  # it was let alone until it turned to a device
         self._mark = levels.begin(self._settings.run_dir, self._pid)
@@ -166,7 +178,7 @@ class Session:
                     f"torch {self._torch.__version__} records memory history in a way not known "
                     f"here ({error}): the snapshot has none"
                 )
-        observe = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
+        observe = torch_internals.find(self._torch, "torch._C._cuda_attach_out_of_memory_observer")
         if backend == "native" and observe is not None:
             observe(self.ooms.note)
         library.on_host_read(self._note_read)
@@ -226,7 +238,7 @@ class Session:
 
     def _note_stop(self, num_steps: int, kind: StepKind) -> None:
         """The program is ended after so many steps."""
-        steps = {"count": num_steps, "kind": kind.value}
+        steps: StopFields = {"count": num_steps, "kind": kind.value}
         self.exit = self.exit | {"kind": "steps_reached", "steps": steps}
 
     def note_exception(self, error: BaseException) -> None:
@@ -255,7 +267,7 @@ class Session:
 
     def finish(self) -> None:
         """Writes the record, and the snapshot; once, and only where the device was used. Where that
-        fails, the reason is left in its stead.
+        fails, the reason is left in its place.
         """
         if self._is_written or not self._has_device or os.getpid() != self._pid:
             return
@@ -287,31 +299,31 @@ class Session:
         if self._settings.has_snapshot:
             write_whole(stem.with_suffix(".snapshot.pickle"), self._in_snapshot(record))
 
-    def _look(self) -> dict[str, Any]:
+    def _look(self) -> RecordFields:
         self._values.pause()
         self._look_at_holders()
         return self._record()
 
-    def _in_snapshot(self, record: dict[str, Any]) -> dict[str, Any]:
+    def _in_snapshot(self, record: RecordFields) -> dict[str, Any]:
         return (self._history.snapshot() if self._has_history else _NO_HISTORY) | {"ullage": record}
 
-    def _record(self) -> dict[str, Any]:
+    def _record(self) -> RecordFields:
         torch = self._torch
-        rank = os.environ.get("RANK")
         events = self._events()
         remark = self._phases.steps.remark
         if remark is not None and remark not in self._warnings:
             self._warnings.append(remark)
         answered = requests.answered_by(self._pid, self._settings.run_dir)
+        work: OptionalFields = {} if self._work is None else {"work": self._work.document()}
         return {
-            "schema": "ullage.record/1",
+            "schema": SCHEMA,
             "ullage": __version__,
             "torch": str(torch.__version__),
             "cuda": torch.version.cuda,
             "python": platform.python_version(),
             "argv": list(sys.argv),
             "pid": self._pid,
-            "rank": int(rank) if rank and rank.isdigit() else None,
+            "rank": _rank(),
             "started_s": self._started_s,
             "ended_s": time.time(),
             "exit": self.exit,
@@ -334,10 +346,10 @@ class Session:
             "changed_variables": list(self._changed_variables),
             "groups": self._groups,
             "num_not_yet": library.num_not_yet(),
-            **({} if self._work is None else {"work": self._work.document()}),
+            **work,
         }
 
-    def _events(self) -> dict[str, bytes]:
+    def _events(self) -> EventColumns:
         events = library.events()
         num_lost = library.position() - len(events["device"])
         if num_lost > 0:
@@ -347,34 +359,13 @@ class Session:
             )
         return events
 
-    def _basis(self) -> dict[str, Any]:
-        """What was not known, and what was assumed in its stead."""
+    def _basis(self) -> BasisFields:
+        """What was not known, and what was assumed in its place."""
         has_values = self._settings.has_values
         answer = self._values.policy.words if has_values else "answered as zeros"
         return {
-            "reads": [
-                {
-                    "what": "host read",
-                    "where": where,
-                    "count": count,
-                    "bytes": num_bytes,
-                    "answer": answer,
-                }
-                for where, (count, num_bytes) in self._reads.rows.items()
-            ],
-            "shapes": [
-                {
-                    "what": what,
-                    "where": where,
-                    "count": count,
-                    "bytes": num_bytes,
-                    "assumption": assumption,
-                }
-                for (what, where, assumption), (
-                    count,
-                    num_bytes,
-                ) in self._values.shapes.rows.items()
-            ],
+            "reads": self._reads.document(answer),
+            "shapes": self._values.shapes.document(),
             "assumed": library.assumed(),
             "refused": library.refused(),
             "not_initialised": {
@@ -383,7 +374,7 @@ class Session:
             },
         }
 
-    def _device(self, index: int) -> dict[str, Any]:
+    def _device(self, index: int) -> DeviceFields:
         properties = self._torch.cuda.get_device_properties(index)
         return {
             "index": index,
@@ -394,3 +385,9 @@ class Session:
             "outside": library.outside(index),
             **self._peaks.of_device(index),
         }
+
+
+def _rank() -> int | None:
+    """The rank that a launcher gave this process."""
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdigit() else None

@@ -1,4 +1,4 @@
-"""Steps: what ends one, and whether the program has made as many as were asked for.
+"""Steps: what ends one, and whether the program has reached the number that `--steps` allows.
 
 A training step ends with optimizer.step(). A program that runs backward and never constructs an
 optimizer ends a step where, after a backward, the next forward of a root module begins. A program
@@ -24,7 +24,7 @@ Mark = tuple[int, str, Any]
 
 
 class StepsReached(SystemExit):
-    """Ends the program after the number of steps that was asked for, as sys.exit(0) would."""
+    """Ends the program after the number of steps that `--steps` allows, as sys.exit(0) would."""
 
 
 class StepKind(StrEnum):

@@ -13,14 +13,14 @@ _OPS = f"torch{os.sep}_ops.py"
 def clean_tracebacks(error: BaseException) -> None:
     """Takes ullage out of what will be shown of an exception and of its causes."""
     pending: list[BaseException | None] = [error]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while pending:
-        one = pending.pop()
-        if one is None or id(one) in seen:
+        exception = pending.pop()
+        if exception is None or id(exception) in visited:
             continue
-        seen.add(id(one))
-        one.__traceback__ = _without_ours(one.__traceback__)
-        pending += [one.__cause__, one.__context__]
+        visited.add(id(exception))
+        exception.__traceback__ = _without_ours(exception.__traceback__)
+        pending += [exception.__cause__, exception.__context__]
 
 
 def _without_ours(traceback: TracebackType | None) -> TracebackType | None:

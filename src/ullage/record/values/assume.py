@@ -50,7 +50,7 @@ class Assumed:
         Raises:
             SpecError: a name or a value that does not exist, or a name twice.
         """
-        given: dict[str, str] = {}
+        settings: dict[str, str] = {}
         for text in texts:
             name, equals, value = text.partition("=")
             if name not in {"nonzero", "experts", "values"} or not equals:
@@ -58,16 +58,16 @@ class Assumed:
                     f"--assume {text!r} is no assumption; expected nonzero=all, half, none or a "
                     "fraction, experts=worst or balanced, or values=plausible or zeros"
                 )
-            if name in given:
+            if name in settings:
                 raise SpecError(f"--assume names {name!r} twice; give it once")
-            given[name] = value
-        experts = given.get("experts", Experts.WORST.value)
+            settings[name] = value
+        experts = settings.get("experts", Experts.WORST.value)
         if experts not in {Expert.value for Expert in Experts}:
             raise SpecError(f"--assume experts={experts!r}; expected worst or balanced")
-        values = given.get("values", Plausibility.PLAUSIBLE.value)
-        if values not in {one.value for one in Plausibility}:
+        values = settings.get("values", Plausibility.PLAUSIBLE.value)
+        if values not in {plausibility.value for plausibility in Plausibility}:
             raise SpecError(f"--assume values={values!r}; expected plausible or zeros")
-        fraction = _fraction(given.get("nonzero", "all"))
+        fraction = _fraction(settings.get("nonzero", "all"))
         return cls(fraction, Experts(experts), Plausibility(values))
 
     def text(self) -> str:

@@ -39,21 +39,21 @@ def _watch_triton(note: Note, autotuner: ModuleType) -> None:
     done: weakref.WeakSet[Any] = weakref.WeakSet()  # tuners whose first has been found
 
     @functools.wraps(prune)
-    def prune_configs(tuner: Any, *args: Any, **named: Any) -> Any:
+    def prune_configs(tuner: Any, *args: Any, **kwargs: Any) -> Any:
         done.discard(tuner)  # it is asked once before each tuning
-        return prune(tuner, *args, **named)
+        return prune(tuner, *args, **kwargs)
 
     @functools.wraps(bench)
-    def bench_first(tuner: Any, *args: Any, **named: Any) -> Any:
+    def bench_first(tuner: Any, *args: Any, **kwargs: Any) -> Any:
         if tuner not in done:
-            times = bench(tuner, *args, **named)
+            times = bench(tuner, *args, **kwargs)
             if math.isfinite(times[0] if isinstance(times, list | tuple) else times):
                 done.add(tuner)
                 note(*_CHOSEN)
             return times
         kernel, tuner.fn = tuner.fn, _DoesNothing()
         try:
-            return bench(tuner, *args, **named)
+            return bench(tuner, *args, **kwargs)
         finally:
             tuner.fn = kernel
 
@@ -65,12 +65,12 @@ def _watch_inductor(note: Note, select_algorithm: ModuleType) -> None:
     make, select = kind.make_benchmark_fn, kind.__call__
 
     @functools.wraps(select)
-    def select_uncompiled(cache: Any, *args: Any, **named: Any) -> Any:
-        return select(cache, *args, **named | {"precompilation_timeout_seconds": 0})
+    def select_uncompiled(cache: Any, *args: Any, **kwargs: Any) -> Any:
+        return select(cache, *args, **kwargs | {"precompilation_timeout_seconds": 0})
 
     @functools.wraps(make)
-    def make_first(*args: Any, **named: Any) -> Any:
-        benchmark = make(*args, **named)
+    def make_first(*args: Any, **kwargs: Any) -> Any:
+        benchmark = make(*args, **kwargs)
 
         @functools.wraps(benchmark)
         def benchmark_first(choices: Any) -> Any:

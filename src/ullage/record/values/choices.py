@@ -94,13 +94,13 @@ class Choices:
         if not (result.is_cuda and 0 < count <= _LARGEST):
             return
         if name == "randperm":
-            drawn = self._torch.randperm(count, generator=self._generator, device="cpu")
+            indices = self._torch.randperm(count, generator=self._generator, device="cpu")
         elif name == "multinomial":
-            drawn = self._rows(count // result.size(-1), args[0].size(-1), result.size(-1))
+            indices = self._rows(count // result.size(-1), args[0].size(-1), result.size(-1))
         else:
             low, high = self._range(name, args, result.dtype)
-            drawn = low + self._torch.arange(count, device="cpu") % max(1, high - low)
-        self._store(result, drawn.reshape(result.size()))
+            indices = low + self._torch.arange(count, device="cpu") % max(1, high - low)
+        self._store(result, indices.reshape(result.size()))
 
     def _range(self, name: str, args: Any, dtype: Any) -> tuple[int, int]:
         """What random integers are drawn from: low, and the first that is too high."""

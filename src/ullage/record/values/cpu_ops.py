@@ -68,13 +68,13 @@ class Beside:
 
     def tensors(self, args: Any) -> list[Any]:
         """The tensors among an operation's arguments, lists included."""
-        tensor_type, found = self._torch.Tensor, []
+        tensor_type, tensors = self._torch.Tensor, []
         for arg in args:
             if isinstance(arg, tensor_type):
-                found.append(arg)
+                tensors.append(arg)
             elif isinstance(arg, (list, tuple)):
-                found += [item for item in arg if isinstance(item, tensor_type)]
-        return found
+                tensors += [item for item in arg if isinstance(item, tensor_type)]
+        return tensors
 
     def has_address(self, tensor: Any) -> bool:
         """Whether a tensor has bytes of its own on the device (a fake or batched one has not)."""
@@ -170,9 +170,11 @@ class Beside:
 
         Text generation stops so: at the greatest length, or when unknown tokens end each text.
         """
-        (one,) = known.inputs.values()
+        (tensor,) = known.inputs.values()
         is_decided = (
-            not one.any() if func in self._and else one.dtype is self._torch.bool and one.all()
+            not tensor.any()
+            if func in self._and
+            else tensor.dtype is self._torch.bool and tensor.all()
         )
         if not is_decided:
             return

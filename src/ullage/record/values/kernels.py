@@ -46,12 +46,12 @@ class Kernels:
         call = packet_type.__call__
 
         @functools.wraps(call)
-        def call_and_spare(packet: Any, *args: Any, **named: Any) -> Any:
-            writes = self._writes_of_packet(packet, args, named)
+        def call_and_spare(packet: Any, *args: Any, **kwargs: Any) -> Any:
+            writes = self._writes_of_packet(packet, args, kwargs)
             if writes is None:
-                return call(packet, *args, **named)
+                return call(packet, *args, **kwargs)
             with self._values.sparing(writes):
-                return call(packet, *args, **named)
+                return call(packet, *args, **kwargs)
 
         packet_type.__call__ = call_and_spare
 
@@ -59,26 +59,26 @@ class Kernels:
         run = jit.JITFunction.run
 
         @functools.wraps(run)
-        def run_and_follow(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+        def run_and_follow(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
             if warmup or not self._values.is_following_here():
-                return run(kernel, *args, grid=grid, warmup=warmup, **named)
-            made = self._follow(kernel, args, named, grid)
-            writes = self._writes_of_kernel(kernel, args, named) if made is None else None
+                return run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+            answer = self._follow(kernel, args, kwargs, grid)
+            writes = self._writes_of_kernel(kernel, args, kwargs) if answer is None else None
             if writes is None:
-                result = run(kernel, *args, grid=grid, warmup=warmup, **named)
+                result = run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
             else:
                 with self._values.sparing(writes):
-                    result = run(kernel, *args, grid=grid, warmup=warmup, **named)
-            for region in made or ():
+                    result = run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+            for region in answer or ():
                 _write(region)
             return result
 
         jit.JITFunction.run = run_and_follow
 
-    def _follow(self, kernel: Any, args: Any, named: Any, grid: Any) -> Any:
+    def _follow(self, kernel: Any, args: Any, kwargs: Any, grid: Any) -> Any:
         """The regions of the device's memory as they are after the launch; None: nobody knows."""
         tensor_type = self._torch.Tensor
-        tensors = [arg for arg in (*args, *named.values()) if isinstance(arg, tensor_type)]
+        tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, tensor_type)]
         if not tensors or any(tensor.dtype not in self._elements for tensor in tensors):
             return None
         if self._torch.cuda.is_current_stream_capturing():
@@ -88,19 +88,23 @@ class Kernels:
         except ImportError:  # there is no NumPy
             return None
         try:
-            return self._run(triton_interpreter, kernel, args, named, grid)
+            return self._run(triton_interpreter, kernel, args, kwargs, grid)
         except Exception:  # the kernel's own code, with another language: anything may be missing
             return None
 
-    def _writes_of_kernel(self, kernel: Any, args: Any, named: Any) -> list[Any] | None:
+    def _writes_of_kernel(self, kernel: Any, args: Any, kwargs: Any) -> list[Any] | None:
         """The tensors that a kernel may write to; None: nobody knows."""
         stored = stored_parameters(kernel.fn)
         if stored is None:
             return None
-        given = dict(zip(kernel.arg_names, args, strict=False)) | named
-        return [given[name] for name in stored if isinstance(given.get(name), self._torch.Tensor)]
+        arguments = dict(zip(kernel.arg_names, args, strict=False)) | kwargs
+        return [
+            arguments[name]
+            for name in stored
+            if isinstance(arguments.get(name), self._torch.Tensor)
+        ]
 
-    def _writes_of_packet(self, packet: Any, args: Any, named: Any) -> list[Any] | None:
+    def _writes_of_packet(self, packet: Any, args: Any, kwargs: Any) -> list[Any] | None:
         """The tensors that an operation of a library's own writes to, by its schema; None: it is
         one of torch's, or nobody knows.
         """
@@ -116,13 +120,17 @@ class Kernels:
         written = self._written[packet]
         if written is None or not self._values.is_following_here():
             return None
-        given = [args[at] if at < len(args) else named.get(name) for at, name in written]
-        return [tensor for one in given for tensor in (one if isinstance(one, list) else [one])]
+        arguments = [args[at] if at < len(args) else kwargs.get(name) for at, name in written]
+        return [
+            tensor
+            for argument in arguments
+            for tensor in (argument if isinstance(argument, list) else [argument])
+        ]
 
-    def _run(self, interpreter: ModuleType, kernel: Any, args: Any, named: Any, grid: Any) -> Any:
+    def _run(self, interpreter: ModuleType, kernel: Any, args: Any, kwargs: Any, grid: Any) -> Any:
         signature = inspect.signature(kernel.fn)
         bound = signature.bind(
-            *args, **{k: v for k, v in named.items() if k in signature.parameters}
+            *args, **{k: v for k, v in kwargs.items() if k in signature.parameters}
         )
         bound.apply_defaults()
         sizes = tuple(grid(bound.arguments) if callable(grid) else grid)
@@ -140,8 +148,8 @@ class Kernels:
                 bound.arguments[name] = interpreter.Lanes(
                     address, None, element, storage.data_ptr()
                 )
-        found = [_region(interpreter, start, num_bytes) for start, num_bytes in memory.items()]
-        regions = [region for region in found if region is not None]
+        candidates = [_region(interpreter, start, num_bytes) for start, num_bytes in memory.items()]
+        regions = [region for region in candidates if region is not None]
         language = interpreter.Language(sizes, regions, _MAX_LANES)
         function = _in_language(kernel.fn, language)
         for place in itertools.product(*map(range, sizes)):

@@ -54,8 +54,8 @@ class Policy:
 
     def element(self, number: float, dtype: Any) -> bytes:
         """The bytes of one element."""
-        made = self._torch.full((1,), number, dtype=dtype, device="cpu")
-        return bytes(made.untyped_storage())
+        tensor = self._torch.full((1,), number, dtype=dtype, device="cpu")
+        return bytes(tensor.untyped_storage())
 
     def is_answered(self, dtype: Any, num_bytes: int) -> bool:
         """Whether a host read of so many unknown bytes is answered with the number."""

@@ -1,4 +1,4 @@
-"""Host reads: what the program is told of a value that no kernel computed."""
+"""Host reads: the answer for a value that no kernel computed."""
 
 from __future__ import annotations
 

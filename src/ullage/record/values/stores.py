@@ -60,10 +60,10 @@ def _stored_by(call: ast.Call, names: dict[str, Any]) -> Iterator[str]:
         inner: Any = getattr(names.get(function.id), "fn", None)
         stored = stored_parameters(inner) if inner is not None else None
         if stored is not None:
-            given = dict(zip(inspect.signature(inner).parameters, call.args, strict=False))
-            given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-            for name in stored & given.keys():
-                yield from _names(given[name])
+            arguments = dict(zip(inspect.signature(inner).parameters, call.args, strict=False))
+            arguments |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+            for name in stored & arguments.keys():
+                yield from _names(arguments[name])
             return
     for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
         yield from _names(argument)

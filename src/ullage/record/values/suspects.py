@@ -43,9 +43,9 @@ def suspicions(
 
 
 def _sentence(where: str, answer: str, switch: str) -> str:
-    shown = answer or "several values"
+    answers = answer or "several values"
     return (
-        f"{where} read a value that no kernel computed (answered as {shown}); if the failure "
+        f"{where} read a value that no kernel computed (answered as {answers}); if the failure "
         f"follows from it, try {switch}"
     )
 

@@ -1,8 +1,8 @@
-"""A program of a Triton kernel, as far as small integers go: what it loads, computes and stores.
+"""Interprets a program of a Triton kernel on small integers: its loads, arithmetic and stores.
 
 The kernel's own Python code runs with `Language` in the place of triton.language. A value knows
 which of its lanes are known; what is made of unknown ones is unknown, and a branch, a loop or an
-address that hangs on one ends the attempt, as anything does that is not defined here.
+address that depends on one ends the attempt, as anything does that is not defined here.
 """
 
 from __future__ import annotations
@@ -211,9 +211,9 @@ class Language:
 
     def _found(self, addresses: Any, meant: Any, element: Any) -> list[tuple[Region, Any]]:
         """In which regions they lie: (region, which)."""
-        found = []
+        names = []
         for region in self._regions:
             here = meant & region.holds(addresses, element.itemsize)
             if here.any():
-                found.append((region, here))
-        return found
+                names.append((region, here))
+        return names

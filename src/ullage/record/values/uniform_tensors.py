@@ -57,8 +57,8 @@ class UniformTensors:
 
     def of(self, tensor: Any) -> Number:
         """The number of a tensor; what is kept nowhere is the policy's."""
-        kept = self.stored(tensor)
-        return kept or Number(self._policy.number(tensor.dtype), Uniformity.ASSUMED)
+        stored = self.stored(tensor)
+        return stored or Number(self._policy.number(tensor.dtype), Uniformity.ASSUMED)
 
     def write(self, tensor: Any, number: float, uniformity: Uniformity) -> bool:
         """Keeps the number of a tensor that fills its storage; False: it does not, or the number is
@@ -110,10 +110,10 @@ class UniformTensors:
     def _renewed(self, mask: Any, origin: Origin) -> Number | None:
         """A mask's number once what it is the comparison of was read; None: that was not."""
         source = origin.source()
-        kept = None if source is None else self.stored(source)
-        if kept is None or kept.uniformity is Uniformity.ASSUMED:
+        source_value = None if source is None else self.stored(source)
+        if source_value is None or source_value.uniformity is Uniformity.ASSUMED:
             return None
-        value = float(COMPARISONS[origin.name](kept.value, origin.bound))
+        value = float(COMPARISONS[origin.name](source_value.value, origin.bound))
         del self._origins[mask.data_ptr()]
         library.set_number(mask.data_ptr(), value, int(Uniformity.DECIDED))
         return Number(value, Uniformity.DECIDED)

@@ -5,16 +5,16 @@ operation is small and its bytes are known to the phantom, the operation runs on
 and its result is written to the device's block: whatever reads it later (item, bool, a copy) gets
 the true value. All else stays unknown.
 
-An operation whose output *shape* hangs on an unknown value (nonzero, unique, a boolean index) is
-told the worst case, and noted with its place; what it looks at is that case from then on, whoever
-reads it. What else is unknown is what the policy has it be (policy.py, docs/reference/values.md).
+An operation whose output *shape* depends on an unknown value (nonzero, unique, a boolean index)
+gets the worst case, and is noted with its place; its input keeps that case for every later
+reader. All other unknown values are what the policy says (policy.py, docs/reference/values.md).
 
-Nothing of this raises into the program: an operation that is not understood is left unknown.
+None of this raises an exception in the program: what is not understood stays unknown.
 
 Operations are seen at a dispatch key that torch keeps free for tests and puts before all others. A
 TorchDispatchMode would not do: autograd and composite operations ask whether one is active, and
-then allocate otherwise. Backward is let through but for what recomputes a forward, and for a
-boolean index, of which it asks again how many elements there are. The optimizer is left alone.
+then allocate otherwise. Backward is not followed, except where it recomputes a forward, or counts
+the elements of a boolean index again. The optimizer is not followed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from ullage.record import torch_internals
 from ullage.record.owners.source_location import ShapeReads
 from ullage.record.session import library
 from ullage.record.session.import_hooks import on_import
@@ -43,6 +44,7 @@ from ullage.record.values.uniform import base_name
 from ullage.record.weights.weights import SkippedWeights
 
 _KEY = "TESTING_ONLY_GenericMode"
+_SET_KEY = "torch._C._dispatch_tls_set_dispatch_key_included"
 _OUR_KEYS = (
     _KEY,
     "TESTING_ONLY_GenericWrapper",
@@ -93,7 +95,7 @@ class Values:
         self._choices = Choices(torch, self._beside)
         self._routers = Routers(torch, self._beside, assumed, self.shapes.note)
         self._counted = Counted(torch, self._beside, assumed, self._routers, self.shapes.note)
-        self._include = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
+        self._include = torch_internals.find(torch, _SET_KEY)
         self._is_installed = self._is_active = self._is_following = False
         self._is_backward = False
         self._num_sparing = 0
@@ -180,7 +182,7 @@ class Values:
             return
         self._is_active = is_active
         library.follow_thread(int(not is_active))
-        self._include(_KEY, is_active)  # type: ignore[misc]
+        self._include(_KEY, is_active)
 
     def is_following_here(self) -> bool:
         """Whether what this thread does is followed: the main thread's, outside of backward."""
@@ -207,8 +209,8 @@ class Values:
 
     def forget_optimizer(self, optimizer: Any) -> None:
         """Forgets the small values that an optimizer is about to write: counts of its steps."""
-        held = [*optimizer.param_groups, *optimizer.state.values()]
-        for tensor in self._beside.tensors(value for owner in held for value in owner.values()):
+        groups = [*optimizer.param_groups, *optimizer.state.values()]
+        for tensor in self._beside.tensors(value for owner in groups for value in owner.values()):
             if self._beside.is_small(tensor):
                 library.forget(tensor.data_ptr())
 
@@ -216,9 +218,11 @@ class Values:
         if self.is_tracing or (self._is_backward and not self._steers_backward(op)):
             return self._pass_on(op, args, kwargs)
         is_put_off = op in self._weights.ops
-        made = self.guard.run(op, self._weights.put_off, op, args, kwargs) if is_put_off else None
-        if made is not None:
-            return made
+        put_off = (
+            self.guard.run(op, self._weights.put_off, op, args, kwargs) if is_put_off else None
+        )
+        if put_off is not None:
+            return put_off
         if not self._is_following and op not in self._finds:
             return self._pass_on(op, args, kwargs)
         if op is self._equal and self.guard.run(op, self._beside.are_comparable, *args):
@@ -228,7 +232,7 @@ class Values:
             args = tuple(map(self._await, args))
         if op in self._copies and self._is_following:
             args = self.guard.run(op, self.reads.packed, op, args, kwargs) or args
-        self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
+        self._include(_KEY, False)  # noqa: FBT003
         library.follow_thread(1)
         try:
             known = self.guard.run(op, self._prepare, op, args, kwargs) or _LOST
@@ -244,7 +248,7 @@ class Values:
             return result
         finally:
             library.follow_thread(self._thread_state())
-            self._include(_KEY, self._is_active)  # type: ignore[misc]
+            self._include(_KEY, self._is_active)
 
     def _prepare(self, op: Any, args: Any, kwargs: Any) -> _Prepared:
         """Before an operation: reads what is known of its inputs, and says what it will find."""
@@ -297,11 +301,11 @@ class Values:
         return op in self._finds or self._torch.is_grad_enabled()
 
     def _pass_on(self, op: Any, args: Any, kwargs: Any) -> Any:
-        self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
+        self._include(_KEY, False)  # noqa: FBT003
         try:
             return op(*args, **kwargs)
         finally:
-            self._include(_KEY, self._is_active)  # type: ignore[misc]
+            self._include(_KEY, self._is_active)
 
 
 def _let_pass(ops: Any, c: Any) -> None:

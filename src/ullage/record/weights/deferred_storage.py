@@ -65,10 +65,10 @@ class Held:
 
     def recipe(self, tensor: Any) -> Recipe | None:
         """How to make a tensor again; None: not all of it is put off."""
-        held = self.find(tensor)
-        if held is None or not held.is_whole:
+        put_off = self.find(tensor)
+        if put_off is None or not put_off.is_whole:
             return None
-        return Recipe(self._storage_of(tensor).nbytes(), held.steps, view_of(tensor))
+        return Recipe(self._storage_of(tensor).nbytes(), put_off.steps, view_of(tensor))
 
     def fills_storage(self, tensor: Any) -> bool:
         """Whether nothing else lies on a tensor's storage."""
@@ -128,24 +128,24 @@ class Held:
 
     def _do(self, storage: Any) -> None:
         with self._lock:  # what another thread has begun is waited for
-            held = self._storages.get(storage._cdata)
-            if held is None:
+            put_off = self._storages.get(storage._cdata)
+            if put_off is None:
                 return
             _check_room(storage.nbytes())
-            self.recipes.follow(storage, held.steps)
+            self.recipes.follow(storage, put_off.steps)
             self.drop(storage)
 
     def drop(self, storage: Any) -> None:
         """Forgets what was put off of a storage: it is done, or overwritten."""
-        held = self._storages.pop(storage._cdata, None)
-        for step in held.steps if held is not None else ():
+        put_off = self._storages.pop(storage._cdata, None)
+        for step in put_off.steps if put_off is not None else ():
             self._count(step, -1)
         self.sweep()
 
     def sweep(self) -> None:
         """Forgets storages that are gone."""
-        for key, held in list(self._storages.items()):
-            if held.reference.expired():
+        for key, put_off in list(self._storages.items()):
+            if put_off.reference.expired():
                 self._storages.pop(key, None)
         if not self._storages:
             self._on_none()

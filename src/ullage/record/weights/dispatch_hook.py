@@ -13,9 +13,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from ullage.record import torch_internals
 from ullage.record.session.import_hooks import on_import
 
 _KEY = "TESTING_ONLY_GenericWrapper"
+_SET_KEY = "torch._C._dispatch_tls_set_dispatch_key_included"
 _COMPOSITE = "CompositeImplicitAutograd"
 _LOOKS = """
 alias as_strided detach detach_ diagonal empty_like expand is_pinned lift_fresh new_empty
@@ -51,7 +53,7 @@ class Cover:
         self.is_on = False
         self._torch = torch
         self._follow, self._read, self._read_everything = follow, read, read_everything
-        self._include = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
+        self._include = torch_internals.find(torch, _SET_KEY)
         self._lock = threading.Lock()
         self._libraries: dict[str, Any] = {}
         self._whole: set[Any] = set()
@@ -125,7 +127,7 @@ class Cover:
                 self._see_each()
 
     def settle(self) -> None:
-        """Sees this thread's operations from here on only as far as it must."""
+        """From here on watches this thread's operations only while it must."""
         if self._include is None:
             return
         is_thread = getattr(self._local, "is_started", False)  # autograd's own do as their caller
@@ -223,12 +225,12 @@ class Cover:
                 self._pass_by(op)
                 return op(*args, **kwargs)
             self._whole.add(op)
-        made = self._follow(op, args, kwargs)
-        return self.unseen(op, args, kwargs) if made is None else made
+        result = self._follow(op, args, kwargs)
+        return self.unseen(op, args, kwargs) if result is None else result
 
     def unseen(self, op: Any, args: Any, kwargs: Any) -> Any:
         """Does an operation as it is."""
-        self._include(_KEY, False)  # type: ignore[misc]  # noqa: FBT003
+        self._include(_KEY, False)  # noqa: FBT003
         try:
             return op(*args, **kwargs)
         finally:

@@ -33,7 +33,7 @@ class MadeUpVision:
     """Makes weights of diffusers and timm up. One for the process."""
 
     def __init__(self, torch: ModuleType, directory: Path, warn: Callable[[str], None]) -> None:
-        """`directory` holds the files; `warn` is told what was made up."""
+        """`directory` holds the files; `warn` gets a message about what was made up."""
         self._torch = torch
         self._directory = directory
         self._warn = warn
@@ -54,8 +54,8 @@ class MadeUpVision:
             directory = self._directory_for(cls, name, kwargs)
             if directory is None:
                 return original(cls, name, *args, **kwargs)
-            kept = {key: kwargs[key] for key in kwargs.keys() - {*_HUB, "variant"}}
-            return original(cls, str(directory), *args, **kept)
+            options = {key: kwargs[key] for key in kwargs.keys() - {*_HUB, "variant"}}
+            return original(cls, str(directory), *args, **options)
 
         base.from_pretrained = classmethod(from_pretrained)
 
@@ -97,8 +97,8 @@ class MadeUpVision:
 
         @functools.wraps(original)
         def load_pretrained(model: Any, *args: Any, **kwargs: Any) -> Any:
-            given = args[0] if args else kwargs.get("pretrained_cfg")
-            config = given or getattr(model, "pretrained_cfg", None)
+            source = args[0] if args else kwargs.get("pretrained_cfg")
+            config = source or getattr(model, "pretrained_cfg", None)
             if not config or _is_timm_there(builder, config):
                 return original(model, *args, **kwargs)
             sizes = [value.numel() * value.element_size() for value in model.state_dict().values()]

@@ -51,7 +51,7 @@ class MadeUpWeights:
     """Makes weight files up. One for the process."""
 
     def __init__(self, torch: ModuleType, directory: Path, warn: Callable[[str], None]) -> None:
-        """`directory` holds the files; `warn` is told what was made up."""
+        """`directory` holds the files; `warn` gets a message about what was made up."""
         self._torch = torch
         self._directory = directory
         self._warn = warn
@@ -87,11 +87,11 @@ class MadeUpWeights:
 
         @functools.wraps(original)
         def from_pretrained(cls: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
-            found = self._directory_for(cls, name, kwargs)
-            if found is None:
+            directory = self._directory_for(cls, name, kwargs)
+            if directory is None:
                 return original(cls, name, *args, **kwargs)
             kwargs = {key: kwargs[key] for key in kwargs.keys() - {"subfolder", "revision"}}
-            model = original(cls, str(found), *args, **kwargs)
+            model = original(cls, str(directory), *args, **kwargs)
             for owner, field in ((model, "name_or_path"), (model.config, "_name_or_path")):
                 setattr(owner, field, str(name))
             return model
@@ -99,15 +99,15 @@ class MadeUpWeights:
         base.from_pretrained = classmethod(from_pretrained)
 
     def _directory_for(self, cls: Any, name: Any, kwargs: Any) -> Path | None:
-        """A directory with made-up weights in the stead of what a program names; None: what it
+        """A directory with made-up weights in place of what a program names; None: what it
         names has weights, or no config by which to make them up.
         """
         if name is None or kwargs.get("state_dict") is not None or kwargs.get("gguf_file"):
             return None
         hub = {key: kwargs[key] for key in _HUB if key in kwargs}
         source = find_source(str(name), hub)
-        given = kwargs.get("config")
-        kind = type(given) if hasattr(given, "to_dict") else cls.config_class
+        argument = kwargs.get("config")
+        kind = type(argument) if hasattr(argument, "to_dict") else cls.config_class
         if source is None and not Path(str(name)).exists():
             kind.from_pretrained(name, **hub)  # it is in the cache then
             source = find_source(str(name), hub)
@@ -128,25 +128,25 @@ class MadeUpWeights:
     def _make(self, cls: Any, config: Any, source: Path, name: str) -> Path:
         tensors = self._tensors(cls, config)
         self._directory.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=self._directory))
+        directory = Path(tempfile.mkdtemp(dir=self._directory))
         for path in source.iterdir():
             if not path.name.endswith((".safetensors", ".bin", ".index.json")):
-                (made / path.name).symlink_to(path.resolve())
+                (directory / path.name).symlink_to(path.resolve())
         shards = _shards(tensors, source)
         for file, names in shards.items():
             if (source / file).exists() and not _is_pointer(source / file):
-                (made / file).symlink_to((source / file).resolve())
+                (directory / file).symlink_to((source / file).resolve())
             else:
-                write_hole(made / file, {key: tensors[key] for key in names})
+                write_hole(directory / file, {key: tensors[key] for key in names})
         if set(shards) != {_WEIGHTS[0]}:
             places = {key: file for file, names in shards.items() for key in names}
             index = {"metadata": {"total_size": total_bytes(tensors)}, "weight_map": places}
-            (made / _INDEXES[0]).write_text(json.dumps(index))
+            (directory / _INDEXES[0]).write_text(json.dumps(index))
         self._warn(
             f"the weights of {name} are not there and were made up from its config: "
             f"{len(tensors)} tensors, {total_bytes(tensors):,} bytes of zeros"
         )
-        return made
+        return directory
 
     def _tensors(self, cls: Any, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Types and shapes by name, as the model's checkpoint has them."""
@@ -155,24 +155,24 @@ class MadeUpWeights:
         if isinstance(dtype, str):
             dtype = getattr(self._torch, dtype.removeprefix("torch."))
         model.tie_weights()
-        found, seen = {}, set()
+        weights, visited = {}, set()
         for name, tensor in model.state_dict(keep_vars=True).items():
-            if id(tensor) not in seen:  # of tied ones the first
-                seen.add(id(tensor))
-                found[name] = tensor.detach()
+            if id(tensor) not in visited:  # of tied ones the first
+                visited.add(id(tensor))
+                weights[name] = tensor.detach()
         return {
             name: (
                 TYPES[str(dtype if value.is_floating_point() else value.dtype)[6:]],
                 tuple(value.shape),
             )
-            for name, value in _as_saved(model, found).items()
+            for name, value in _as_saved(model, weights).items()
         }
 
     def _class_of(self, cls: Any, config: Any) -> Any:
         """The class whose checkpoint it is: a head that a program adds is not in it."""
-        named = next(iter(getattr(config, "architectures", None) or ()), "")
+        kwargs = next(iter(getattr(config, "architectures", None) or ()), "")
         transformers = importlib.import_module("transformers")
-        return getattr(transformers, named, None) or cls
+        return getattr(transformers, kwargs, None) or cls
 
     def _model(self, cls: Any, config: Any) -> Any:
         """The model without bytes; where it reads values as it is built, on the CPU."""
@@ -197,14 +197,14 @@ def find_source(name: str, hub: Mapping[str, Any]) -> Path | None:
         return path if (path / "config.json").is_file() else None
     with contextlib.suppress(ImportError, ValueError):  # a name that no repository can have
         hugging_face = importlib.import_module("huggingface_hub")
-        found = hugging_face.try_to_load_from_cache(
+        cached = hugging_face.try_to_load_from_cache(
             name,
             os.path.join(folder, "config.json"),  # noqa: PTH118 - a name on the hub, no path
             cache_dir=hub.get("cache_dir"),
             revision=hub.get("revision"),
         )
-        if isinstance(found, str):
-            return Path(found).parent
+        if isinstance(cached, str):
+            return Path(cached).parent
     return None
 
 
@@ -230,9 +230,9 @@ def _is_pointer(path: Path) -> bool:
 def _dtype(config: Any) -> Any:
     """The type of the checkpoint's numbers, as a config states it."""
     for owner in (config, getattr(config, "text_config", None)):
-        found = getattr(owner, "dtype", None) or getattr(owner, "torch_dtype", None)
-        if found is not None:
-            return found
+        dtype = getattr(owner, "dtype", None) or getattr(owner, "torch_dtype", None)
+        if dtype is not None:
+            return dtype
     return None
 
 
@@ -262,10 +262,10 @@ def _shards(
     """Which tensors are in which file: as the index says, where there is one."""
     index = source / _INDEXES[0]
     if index.is_file():
-        named = json.loads(index.read_text())["weight_map"]
+        kwargs = json.loads(index.read_text())["weight_map"]
         files: dict[str, list[str]] = {}
-        for name in tensors.keys() & named.keys():
-            files.setdefault(named[name], []).append(name)
+        for name in tensors.keys() & kwargs.keys():
+            files.setdefault(kwargs[name], []).append(name)
         if files:
             return files
     groups: list[list[str]] = [[]]

@@ -111,8 +111,8 @@ class Recipes:
     def _do(self, step: Step, target: Any) -> None:
         torch = self._torch
         if step.source is not None:
-            made = torch.empty(step.source.num_bytes, dtype=torch.uint8, device="cpu")
-            storage = self._storage_of(made)
+            tensor = torch.empty(step.source.num_bytes, dtype=torch.uint8, device="cpu")
+            storage = self._storage_of(tensor)
             self.follow(storage, step.source.steps)
             target.copy_(self._tensor(storage, step.source.view))
         elif step.generator_state is not None:
@@ -153,8 +153,8 @@ class Recipes:
         key = (op, tensor.dtype, rest)
         if key not in self._draws:
             self._draws[key] = self._measure_draws(*key)
-        found = self._draws[key]
-        return None if found is None else found[0] * tensor.numel() + found[1]
+        draw = self._draws[key]
+        return None if draw is None else draw[0] * tensor.numel() + draw[1]
 
     def _measure_draws(self, op: Any, dtype: Any, rest: int) -> tuple[int, int] | None:
         spent = [self._spend(op, dtype, count) for count in (32, 32 + rest)]

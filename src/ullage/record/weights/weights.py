@@ -87,7 +87,7 @@ class SkippedWeights:
         self._normal, self._bounds = aten.normal_.default, (aten.lt.Scalar, aten.gt.Scalar)
 
     def _starting(self, aten: Any) -> dict[Any, Callable[[Any, Any, Any], Any]]:
-        """What is done in the stead of operations."""
+        """What runs in place of operations."""
         starts = {
             aten.normal_.default: self._fill_random,
             aten.uniform_.default: self._fill_random,
@@ -162,17 +162,17 @@ class SkippedWeights:
         if math.prod(size) * 8 <= MIN_BYTES or (like is not None and type(like) not in self._plain):
             return None
         value = 0 if "zeros" in name else 1 if "ones" in name else args[-1]
-        given = {key: value for key, value in kwargs.items() if value is not None}
+        options = {key: value for key, value in kwargs.items() if value is not None}
         if is_like:
-            made = self._torch.empty_like(like, requires_grad=False, **given)
+            result = self._torch.empty_like(like, requires_grad=False, **options)
         else:
             at = int(like is not None)
-            kind = op(*args[:at], [0], *args[at + 1 :], **given)
-            made = self._torch.empty(size, **{**given, "dtype": kind.dtype, "device": "cpu"})
-        step = Step(self._fill, view_of(made), (value,))
+            kind = op(*args[:at], [0], *args[at + 1 :], **options)
+            result = self._torch.empty(size, **{**options, "dtype": kind.dtype, "device": "cpu"})
+        step = Step(self._fill, view_of(result), (value,))
         is_number = isinstance(value, (bool, int, float))
-        if is_number and self._can_wait(made, is_any_dtype=step.is_zero):
-            return self._overwrite(made, step, is_new=True)
+        if is_number and self._can_wait(result, is_any_dtype=step.is_zero):
+            return self._overwrite(result, step, is_new=True)
         return None
 
     def _copy_new(self, op: Any, args: Any, kwargs: Any) -> Any:
@@ -223,12 +223,12 @@ class SkippedWeights:
         if None in steps:
             return None
         size = op([self._torch.empty_like(part, device="meta") for part in parts], dim).size()
-        made = self._torch.empty(size, dtype=parts[0].dtype, device="cpu")
-        views = made.split([part.size(dim) for part in parts], dim)
+        result = self._torch.empty(size, dtype=parts[0].dtype, device="cpu")
+        views = result.split([part.size(dim) for part in parts], dim)
         for step, view in zip(steps, views, strict=True):
             if step is not None:
                 self.held.note(view, step(view), is_new=True)
-        return made
+        return result
 
     def _overwrite(self, tensor: Any, step: Step, *, is_new: bool = False) -> Any:
         self.held.overwrite(tensor, step, is_new=is_new)
@@ -298,11 +298,11 @@ class SkippedWeights:
         self._num_calls += 1
         if self._num_calls % _CALLS_PER_SWEEP == 0:
             self.held.sweep()
-        if (made := self.put_off(op, args, kwargs)) is not None:
-            return made
+        if (result := self.put_off(op, args, kwargs)) is not None:
+            return result
         is_busy = self.held.recipes.is_busy
-        held = [] if is_busy else list(self._held_among((*args, *kwargs.values())))
-        return self._follow_held(op, args, kwargs, held) if held else None
+        tensors = [] if is_busy else list(self._held_among((*args, *kwargs.values())))
+        return self._follow_held(op, args, kwargs, tensors) if tensors else None
 
     def _held_among(self, args: Any) -> Iterator[Any]:
         """The tensors of which something is put off; all of it is done where one of the tensors is
@@ -325,14 +325,14 @@ class SkippedWeights:
             getattr(kind, "__torch_dispatch__", None) is not self._torch.Tensor.__torch_dispatch__
         )
 
-    def _follow_held(self, op: Any, args: Any, kwargs: Any, held: list[Any]) -> Any:
-        tensor, numbers = held[0], tuple(args[1:])
+    def _follow_held(self, op: Any, args: Any, kwargs: Any, tensors: list[Any]) -> Any:
+        tensor, numbers = tensors[0], tuple(args[1:])
         if op is self._copy and tensor is args[0] and self.held.fills_storage(tensor):
             self.held.drop(self._storage_of(tensor))  # all of it is overwritten
-            held = [other for other in held if self.held.find(other) is not None]
+            tensors = [other for other in tensors if self.held.find(other) is not None]
         elif op in self._bounds and self._is_within(op, args):
-            made = self._torch.empty(tensor.size(), dtype=self._torch.bool, device="cpu")
-            return self._overwrite(made, Step(self._zero, view_of(made)), is_new=True)
+            result = self._torch.empty(tensor.size(), dtype=self._torch.bool, device="cpu")
+            return self._overwrite(result, Step(self._zero, view_of(result)), is_new=True)
         elif op in self._changes and self._is_change(tensor, args, kwargs):
             self.held.note(tensor, Step(op, view_of(tensor), numbers))
             self._raise_version(tensor)
@@ -344,7 +344,7 @@ class SkippedWeights:
                 self.held.overwrite(copy, step(copy), is_new=True)
                 self.held.note(copy, Step(self._computed[op], view_of(copy), numbers))
                 return copy
-        for other in held:
+        for other in tensors:
             if not self._goes_to_a_device(op, args, kwargs, other):
                 self.held.read(other)
         return None
@@ -390,11 +390,11 @@ class SkippedWeights:
     def _is_within(self, op: Any, args: Any) -> bool:
         """Whether no number of a normal fill can be below, or above, a bound (trunc_normal_)."""
         tensor, bound = args
-        held = self.held.find(tensor)
-        steps = held.steps if held is not None else ()
+        put_off = self.held.find(tensor)
+        steps = put_off.steps if put_off is not None else ()
         if len(steps) != 1 or steps[0].op is not self._normal or steps[0].view != view_of(tensor):
             return False
-        given: tuple[float, ...] = steps[0].args
-        mean, deviation = given + (0.0, 1.0)[len(given) :]
+        values: tuple[float, ...] = steps[0].args
+        mean, deviation = values + (0.0, 1.0)[len(values) :]
         away = (mean - bound) if op is self._bounds[0] else (bound - mean)
         return bool(away >= _REACH * deviation)

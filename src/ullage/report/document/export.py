@@ -28,7 +28,7 @@ from ullage.report.document.trace_events import write_trace_events
 from ullage.report.page.explain import make_pages
 from ullage.report.page.payload import SnapshotPage
 from ullage.report.views import ExplainView
-from ullage.trace.compact import write_compact
+from ullage.trace.compact_format.compact import write_compact
 from ullage.trace.model import Category
 from ullage.trace.snapshot import (
     Action,

@@ -23,6 +23,7 @@ from weakref import WeakSet, ref
 from ullage.errors import PlanError
 from ullage.protocol.run import PlanVariables
 from ullage.protocol.variables import RUN_DIR
+from ullage.record import torch_internals
 from ullage.record.owners.module_trees import live_owners, outermost, paths
 from ullage.record.session.import_hooks import on_import
 from ullage.record.session.tracebacks import clean_tracebacks
@@ -187,7 +188,7 @@ class Watch:
 
         # The compiler traces the original call.
         look_and_call._torchdynamo_inline = call  # type: ignore[attr-defined]
-        skip = getattr(self._torch._C._dynamo.eval_frame, "skip_code", None)
+        skip = torch_internals.find(self._torch, "torch._C._dynamo.eval_frame.skip_code")
         if skip is not None:
             skip(look_and_call.__code__)  # type: ignore[attr-defined]
         return look_and_call

@@ -24,7 +24,7 @@ class SegmentLives:
         return len(self.address)
 
 
-def find_segments(snapshot: Snapshot, device: int, found: list[str]) -> SegmentLives:
+def find_segments(snapshot: Snapshot, device: int, problems: list[str]) -> SegmentLives:
     """The reserved ranges of a device over time, backwards from those at the end; contradictions
     are added to `found`.
     """
@@ -56,7 +56,7 @@ def find_segments(snapshot: Snapshot, device: int, found: list[str]) -> SegmentL
             missing.append((address, size))
     if missing:
         address, size = missing[-1]
-        found.append(
+        problems.append(
             f"{len(missing)} segments come and are not there later, such as that of {size} bytes "
             f"at {address:#x}"
         )

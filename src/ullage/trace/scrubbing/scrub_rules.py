@@ -59,7 +59,7 @@ class ScrubRules:
 
     def free_text(self, text: str) -> str:
         """The text without what is private in it."""
-        text = _PATH.sub(lambda found: self.path(found[0])[1], text)
+        text = _PATH.sub(lambda match: self.path(match[0])[1], text)
         for secret in _SECRETS:
             text = secret.sub(REMOVED, text)
         return self.without_names(text)

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ullage.explain.fragmentation import find_fragmentation
-from ullage.trace import segments
+from ullage.trace import segment_lives
 from ullage.trace.replay import Lives, Replay
-from ullage.trace.segments import SegmentLives
+from ullage.trace.segment_lives import SegmentLives
 from ullage.units import MIB
 
 STEPS = st.lists(
@@ -42,8 +42,8 @@ def cut(ranges: dict[int, tuple[int, int]], address: int, size: int) -> list[tup
 @given(steps=STEPS)
 def test_ranges_are_those_of_a_search_through_all(steps: list[tuple[bool, int, int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "_MAX_PART", 4)
-        ours, plain = segments._Ranges(), dict[int, tuple[int, int]]()
+        patch.setattr(segment_lives, "_MAX_PART", 4)
+        ours, plain = segment_lives._Ranges(), dict[int, tuple[int, int]]()
         for is_added, address, size, death in steps:
             assert ours.cut_out(address, size) == cut(plain, address, size)
             if is_added:
@@ -66,8 +66,8 @@ def lives_of(count: int) -> Replay:
 
 
 def test_the_blocks_of_each_segment_are_its_own() -> None:
-    found = find_fragmentation(lives_of(50), 0)
-    assert sorted(one.blocks for one in found.pinned) == [(2 * n, 2 * n + 1) for n in range(50)]
+    report = find_fragmentation(lives_of(50), 0)
+    assert sorted(pin.blocks for pin in report.pinned) == [(2 * n, 2 * n + 1) for n in range(50)]
 
 
 @pytest.mark.nightly

@@ -1,7 +1,7 @@
 """Checks of what a file holds as plain values: each gives the value, or an error that names what
 was found and what was expected.
 
-    check.number({"pid": 4711}, "pid")
+    field_checks.number({"pid": 4711}, "pid")
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ullage.parsing import show_value
 from ullage.printable import printable, printable_lines
 
 T = TypeVar("T")
-# Beyond any device and any count; so many of them can be added up in 64 bits.
+# Beyond any device and any count; sums of such sizes still fit in 64 bits.
 MAX_SIZE = 2**60
 # More would let positions overflow 64 bits where they are combined with sizes.
 MAX_POSITION = 2**40
@@ -107,7 +107,7 @@ def rows(fields: Mapping[str, Any], name: str) -> Sequence[object]:
 
 
 def row(value: object, width: int, name: str) -> Sequence[Any]:
-    """An entry of a list, with so many values."""
+    """An entry of a list, with `width` values."""
     if not isinstance(value, list | tuple) or len(value) != width:
         raise SnapshotError(f"{name} holds an entry that is not {width} values: {value!r:.80}")
     return value

@@ -24,14 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ullage.errors import SnapshotError
-from ullage.trace.packing import CHUNK_ROWS, Chunk, inflate, pack_chunk, unpack_chunk
+from ullage.trace.compact_format.packing import CHUNK_ROWS, Chunk, inflate, pack_chunk, unpack_chunk
 from ullage.version import __version__
 
 MAGIC = b"\x89ullage\n"
 SCHEMA = "ullage.trace/1"
 _PREFIX = struct.Struct("<8sQI")
 _MAX_HEADER_BYTES = 64 << 20
-# What a file may unpack to: at least this, or so many times its own size. A number counts as 8.
+# What a file may unpack to: at least this, or this multiple of its own size. A number counts as 8.
 _MIN_BYTES, _MAX_GROWTH = 1 << 30, 128
 _ROW_BYTES = 8
 # A snapshot has some 60 columns; of fewer chunks than this, threads take longer to start.
@@ -186,31 +186,31 @@ def _parse_chunk(name: str, row: object) -> Chunk:
     num_bytes, width, low, is_delta, first = row
     if not (_are_sizes([num_bytes, width], 2) and 1 <= width <= 8 and type(is_delta) is bool):
         raise damaged(f"column {name!r:.80} has a chunk of no size")
-    if not all(type(one) is int and abs(one) < 2**64 for one in (low, first)):
+    if not all(type(number) is int and abs(number) < 2**64 for number in (low, first)):
         raise damaged(f"column {name!r:.80} has a chunk that begins nowhere")
     return Chunk(num_bytes, width, low, is_delta, first)
 
 
-def _are_sizes(found: object, count: int) -> TypeGuard[list[int]]:
+def _are_sizes(sizes: object, count: int) -> TypeGuard[list[int]]:
     return (
-        isinstance(found, list)
-        and len(found) == count
-        and all(type(one) is int and one >= 0 for one in found)
+        isinstance(sizes, list)
+        and len(sizes) == count
+        and all(type(size) is int and size >= 0 for size in sizes)
     )
 
 
 def _unpack_all(
     descriptor: int, known: Mapping[str, _Column], dtype_of: Callable[[str], str | None]
 ) -> dict[str, NDArray[Any]]:
-    found: dict[str, NDArray[Any]] = {}
+    columns: dict[str, NDArray[Any]] = {}
     parts: list[tuple[Chunk, int, NDArray[Any]]] = []
     for name, column in known.items():
         dtype, offset = dtype_of(name), column.begin
         if dtype is None:
             continue
-        found[name] = np.empty(column.num_rows, dtype=dtype)
+        columns[name] = np.empty(column.num_rows, dtype=dtype)
         for number, chunk in enumerate(column.chunks):
-            into = found[name][number * CHUNK_ROWS : (number + 1) * CHUNK_ROWS]
+            into = columns[name][number * CHUNK_ROWS : (number + 1) * CHUNK_ROWS]
             parts.append((chunk, offset, into))
             offset += chunk.num_bytes
 
@@ -219,4 +219,4 @@ def _unpack_all(
         unpack_chunk(chunk, os.pread(descriptor, chunk.num_bytes, offset), into)
 
     _map(unpack, parts)
-    return found
+    return columns

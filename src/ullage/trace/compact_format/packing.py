@@ -73,21 +73,21 @@ def unpack_chunk(chunk: Chunk, content: bytes, into: NDArray[Any]) -> None:
 
 
 def inflate(content: bytes, num_bytes: int) -> bytes:
-    """Exactly so many bytes; never takes more memory than these.
+    """Exactly `num_bytes` bytes; never takes more memory than these.
 
     Raises:
         SnapshotError: there are more or fewer, or they are damaged.
     """
     inflater = zlib.decompressobj()
     try:
-        found = inflater.decompress(content, num_bytes)
+        data = inflater.decompress(content, num_bytes)
         # What tells that it is whole may come after the last byte.
         rest = inflater.decompress(inflater.unconsumed_tail, 1) if not inflater.eof else b""
     except zlib.error as error:
         raise SnapshotError(f"it is damaged: {error}") from None
-    if len(found) != num_bytes or rest or not inflater.eof or inflater.unused_data:
+    if len(data) != num_bytes or rest or not inflater.eof or inflater.unused_data:
         raise SnapshotError(f"it is damaged: a part of it does not unpack to {num_bytes} bytes")
-    return found
+    return data
 
 
 def _is_smaller_as_delta(sample: NDArray[np.uint64]) -> bool:

@@ -21,7 +21,13 @@ from numpy.typing import NDArray
 
 from ullage.errors import SnapshotError
 from ullage.printable import printable, printable_values
-from ullage.trace.container import MAGIC, Columns, damaged, read_columns, write_columns
+from ullage.trace.compact_format.container import (
+    MAGIC,
+    Columns,
+    damaged,
+    read_columns,
+    write_columns,
+)
 from ullage.trace.plain import LIST, TEXT, PlainFile, parse_plain
 from ullage.trace.snapshot import (
     Annotation,
@@ -204,21 +210,21 @@ class _Reading:
 
     def _python(self, key: str, kind: type[T]) -> T:
         values = self._values
-        found = values.python(values.get(values.root, key))
-        if not isinstance(found, kind):
-            raise damaged(f"its {key} is {type(found).__name__}, not {kind.__name__}")
-        return found
+        value = values.python(values.get(values.root, key))
+        if not isinstance(value, kind):
+            raise damaged(f"its {key} is {type(value).__name__}, not {kind.__name__}")
+        return value
 
     def _texts(self, key: str) -> tuple[str, ...]:
         value = self._values.get(self._values.root, key)
-        found = self._values.items(value).tolist()
-        if value & 7 != LIST or any(one & 7 != TEXT for one in found):
+        texts = self._values.items(value).tolist()
+        if value & 7 != LIST or any(text & 7 != TEXT for text in texts):
             raise damaged(f"its {key} are not texts")
-        return tuple(printable(self._values.text(one)) for one in found)
+        return tuple(printable(self._values.text(text)) for text in texts)
 
     def _pairs(self, key: str, first: type[T], second: type[U]) -> Iterator[tuple[T, U]]:
         for row in self._python(key, list):
-            if not isinstance(row, tuple) or [type(one) for one in row] != [first, second]:
+            if not isinstance(row, tuple) or [type(cell) for cell in row] != [first, second]:
                 raise damaged(f"its {key} holds {row!r:.80}")
             yield row
 

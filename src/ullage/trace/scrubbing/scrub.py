@@ -29,9 +29,9 @@ import numpy as np
 
 from ullage.errors import SnapshotError
 from ullage.printable import printable, printable_lines
-from ullage.trace.compact import is_compact
+from ullage.trace.compact_format.compact import is_compact
 from ullage.trace.plain import ABSENT, DICT, TEXT, PlainFile, read_plain
-from ullage.trace.scrub_rules import IS_PATH, REMOVED, ROOTS, USER, ScrubRules
+from ullage.trace.scrubbing.scrub_rules import IS_PATH, REMOVED, ROOTS, USER, ScrubRules
 from ullage.trace.snapshot_reader import FORMAT_TEXTS, TOP_KEYS, parse_snapshot
 
 # Users of machines and containers that are nobody.
@@ -43,7 +43,7 @@ _SHORT_TEXT, _LONG_TEXT, _MAX_SHORT = 0x8C, ord("X"), 255
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed:
-    """What was changed: how many different texts, by what happened to them, and how many names."""
+    """The number of different texts that were changed, by the kind of change, and of names."""
 
     num_relative: int
     num_hashed: int
@@ -106,10 +106,10 @@ class _Texts:
         record = snapshot.record or {}
         self.fixed = FORMAT_TEXTS | set(_keys_in(record)) | set(_keys_in(snapshot.settings))
         ended, ooms = record.get("exit"), record.get("ooms")
-        said = [ended, *ooms] if isinstance(ooms, list) else [ended]
+        rows = [ended, *ooms] if isinstance(ooms, list) else [ended]
         self.messages = {
-            one["message"] for one in said
-            if isinstance(one, dict) and isinstance(one.get("message"), str)
+            row["message"] for row in rows
+            if isinstance(row, dict) and isinstance(row.get("message"), str)
         }  # fmt: skip
         self.paths = set(snapshot.stacks.frames.file)
         foreign = [
@@ -136,8 +136,8 @@ def _texts_in(value: Any) -> Iterator[str]:  # noqa: ANN401 - whatever a file ho
         yield from _texts_in(list(value))
         yield from _texts_in(list(value.values()))
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _texts_in(one)
+        for entry in value:
+            yield from _texts_in(entry)
 
 
 def _keys_in(value: Any) -> Iterator[str]:  # noqa: ANN401
@@ -145,8 +145,8 @@ def _keys_in(value: Any) -> Iterator[str]:  # noqa: ANN401
         yield from (key for key in value if isinstance(key, str))
         yield from _keys_in(list(value.values()))
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _keys_in(one)
+        for entry in value:
+            yield from _keys_in(entry)
 
 
 def _find_users(texts: _Texts) -> frozenset[str]:

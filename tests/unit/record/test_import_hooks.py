@@ -23,12 +23,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_two_that_wait_for_one_module_are_both_called(module: str) -> None:
     calls: list[str] = []
-    on_import(module, lambda found: calls.append(f"first {found.loads}"))
-    on_import(module, lambda found: calls.append(f"second {found.loads}"))
-    found = importlib.import_module(module)
+    on_import(module, lambda loaded: calls.append(f"first {loaded.loads}"))
+    on_import(module, lambda loaded: calls.append(f"second {loaded.loads}"))
+    loaded = importlib.import_module(module)
     assert sorted(calls) == ["first 1", "second 1"]
-    assert type(found.__loader__).__name__ == "SourceFileLoader"
-    assert found.__spec__ is not None and found.__spec__.loader is found.__loader__
+    assert type(loaded.__loader__).__name__ == "SourceFileLoader"
+    assert loaded.__spec__ is not None and loaded.__spec__.loader is loaded.__loader__
 
 
 def test_a_module_that_another_finder_finds_is_met(
@@ -46,7 +46,7 @@ def test_a_module_that_another_finder_finds_is_met(
 
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder()])
     calls: list[int] = []
-    on_import(module, lambda found: calls.append(found.loads))
+    on_import(module, lambda loaded: calls.append(loaded.loads))
     assert importlib.util.find_spec(module) is not None
     assert not calls
     importlib.import_module(module)

@@ -1,0 +1,207 @@
+"""The fields of a run record: what a watched process writes, and what the reader expects.
+
+A record is a dict of plain values, pickled as `<pid>.record` and under "ullage" in a snapshot. The
+writer (`ullage.record.session`) builds these dicts, the reader (`ullage.trace.reader`) checks them;
+what a field means is said in `ullage.trace.model`, which is what everybody else sees. A field that
+is not in REQUIRED_KEYS came later: the reader takes a record without it.
+
+Standard library alone: the writer imports this in the user's interpreter.
+"""
+
+# Annotations are evaluated here: from texts TypedDict does not learn which keys are optional.
+from collections.abc import Mapping
+from typing import Any, NotRequired, TypeAlias, TypedDict
+
+SCHEMA = "ullage.record/1"
+REQUIRED_KEYS = frozenset(
+    {"schema", "ullage", "torch", "python", "pid", "started_s", "ended_s", "exit"}
+    | {"first_position", "events"}
+)
+
+Rows: TypeAlias = list[list[Any]]
+ROWS: Mapping[str, tuple[str, ...]] = {
+    "requests": ("where", "begin", "end", "failure", "is_out_of_memory"),
+    "marks": ("position", "kind", "details"),
+    "claims": ("position", "device", "address", "category", "name"),
+    "workspaces": ("position", "device", "address", "bytes", "library"),
+    "copies": ("position", "device", "address", "bytes", "stream", "flags"),
+    "pinned": ("position", "bytes"),
+    "holders": ("position", "device", "address", "chain"),
+    "graphs": ("position", "num_nodes", "chain"),
+}
+"""What the entries of a list are, where each is a row of values."""
+
+
+class StopFields(TypedDict):
+    """After how many steps, and of which kind, `--steps` ended the program."""
+
+    count: int
+    kind: str
+
+
+class ExitFields(TypedDict):
+    """How the program ended."""
+
+    kind: str
+    exception: str | None
+    message: str | None
+    where: str | None
+    code: int
+    steps: NotRequired[StopFields]
+
+
+class EventColumns(TypedDict):
+    """The allocator's events, a column of little-endian numbers each."""
+
+    address: bytes
+    bytes: bytes
+    reserved: bytes
+    scope: bytes
+    device: bytes
+    kind: bytes
+
+
+class IntervalFields(TypedDict):
+    """A size that is known within bounds."""
+
+    what: str
+    count: int
+    low_bytes: int
+    high_bytes: int
+
+
+class AssumedFields(IntervalFields):
+    """A size that was answered from a model."""
+
+    answered_bytes: int
+
+
+class PeakFields(TypedDict):
+    """The allocator's peaks and counts of a device."""
+
+    peak_requested_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    num_allocs: int
+    num_segments: int
+    num_ooms: int
+    num_alloc_retries: int
+
+
+class DeviceFields(PeakFields):
+    """The totals of a device."""
+
+    index: int
+    name: str
+    total_bytes: int
+    context_bytes: int
+    non_torch_bytes: int
+    outside: list[IntervalFields]
+
+
+class OomFields(TypedDict):
+    """An allocation that failed."""
+
+    position: int
+    device: int
+    requested_bytes: int
+    message: str | None
+    where: str | None
+    ended: NotRequired[str]
+
+
+class ReadFields(TypedDict):
+    """Values that a kernel may have written, read by the host."""
+
+    what: str
+    where: str | None
+    count: int
+    bytes: int
+    answer: str
+
+
+class ShapeFields(TypedDict):
+    """A shape that depended on such values."""
+
+    what: str
+    where: str | None
+    count: int
+    bytes: int
+    assumption: str
+
+
+class SkippedFields(TypedDict):
+    """Weights that were not initialised, as nothing read them."""
+
+    count: int
+    bytes: int
+
+
+class WorkFields(TypedDict):
+    """The work of the last step; `ullage.trace.work` has the rows."""
+
+    rows: Rows
+    tree: Rows
+
+
+class UsageFields(TypedDict):
+    """What was used when, and what went between host and device."""
+
+    last_uses: bytes
+    copies: Rows
+    pinned: Rows
+
+
+class HolderFields(TypedDict):
+    """By which names the program held tensors, and graphs."""
+
+    holders: Rows
+    graphs: Rows
+
+
+class BasisFields(TypedDict):
+    """What was not known, and what was assumed in its place."""
+
+    reads: list[ReadFields]
+    shapes: list[ShapeFields]
+    assumed: list[AssumedFields]
+    refused: dict[str, int]
+    not_initialised: SkippedFields
+
+
+class OptionalFields(TypedDict, total=False):
+    """What a record has only where the run requested it."""
+
+    work: WorkFields
+
+
+class RecordFields(UsageFields, HolderFields, BasisFields, OptionalFields):
+    """A whole record."""
+
+    schema: str
+    ullage: str
+    torch: str
+    cuda: str | None
+    python: str
+    argv: list[str]
+    pid: int
+    rank: int | None
+    started_s: float
+    ended_s: float
+    exit: ExitFields
+    devices: list[DeviceFields]
+    first_position: int
+    events: EventColumns
+    requests: Rows
+    marks: Rows
+    modules: list[str]
+    claims: Rows
+    workspaces: Rows
+    ooms: list[OomFields]
+    host_peak_bytes: int
+    host_needed_bytes: int
+    pinned_peak_bytes: int
+    warnings: list[str]
+    changed_variables: list[str]
+    groups: list[list[int]]
+    num_not_yet: int

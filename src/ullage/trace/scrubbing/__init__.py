@@ -1,0 +1,1 @@
+"""Snapshots without what is private in them."""

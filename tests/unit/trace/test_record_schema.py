@@ -1,0 +1,120 @@
+"""The reader reads the fields of the schema, all of them and no others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
+
+import pytest
+
+from ullage.errors import SnapshotError
+from ullage.trace.model import Record
+from ullage.trace.reader import parse_record
+from ullage.trace.record_schema import REQUIRED_KEYS, ROWS, RecordFields
+
+Fields = Callable[..., dict[str, Any]]
+INTERVAL = {"what": "cuFFT", "count": 1, "low_bytes": 1, "high_bytes": 3}
+SHARED = {"what": "mask", "where": "train.py:3", "count": 1, "bytes": 4}
+# Parts that the builder of records leaves out.
+REST: dict[str, Any] = {
+    "exit": {
+        "kind": "steps_reached", "exception": None, "message": None, "where": None, "code": 0,
+        "steps": {"count": 3, "kind": "training"},
+    },
+    "requests": [["requests.jsonl:1", 0, 1, "", False]],
+    "copies": [[0, 0, 1 << 30, 4, 0, 1]],
+    "pinned": [[0, 4]],
+    "holders": [[0, 0, 1 << 30, "x in train()"]],
+    "graphs": [[0, 3, "loss in train()"]],
+    "reads": [SHARED | {"answer": "answered as zeros"}],
+    "shapes": [SHARED | {"assumption": "half"}],
+    "assumed": [INTERVAL | {"answered_bytes": 2}],
+    "refused": {"cublasFoo": 1},
+    "host_needed_bytes": 1,
+    "changed_variables": ["RANK"],
+    "groups": [[0, 1]],
+    "num_not_yet": 0,
+    "work": {"rows": [], "tree": []},
+}  # fmt: skip
+
+
+class Noting(dict[str, Any]):
+    """A dict that notes which of its keys are asked for."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.asked: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As a dict."""
+        self.asked.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked.add(key)
+        return super().__getitem__(key)
+
+
+def noting(value: Any, kind: Any) -> Any:
+    """A value with each dict that has a type of the schema as a `Noting`."""
+    if get_origin(kind) is list:
+        return [noting(entry, get_args(kind)[0]) for entry in value]
+    if is_typeddict(kind):
+        hints = get_type_hints(kind)
+        return Noting({key: noting(entry, hints.get(key)) for key, entry in value.items()})
+    return value
+
+
+def unread(value: Any, kind: Any, path: str) -> Iterator[str]:
+    """Where the keys that were asked for are not those of the schema."""
+    if get_origin(kind) is list:
+        for entry in value:
+            yield from unread(entry, get_args(kind)[0], f"{path}[]")
+    elif isinstance(value, Noting):
+        hints = get_type_hints(kind)
+        # Of a snapshot's parts the reader looks for one more, "ullage", which a record has as well.
+        yield from (f"{path}: {key}" for key in sorted(value.asked ^ set(hints)))
+        for key in hints:
+            yield from unread(dict.get(value, key), hints[key], f"{path}.{key}")
+
+
+@pytest.fixture
+def whole(make_fields: Fields) -> dict[str, Any]:
+    """A record with every field of the schema."""
+    fields = make_fields("+4 =parameter w F f:4 !9 S u4", **REST)
+    fields["devices"][0]["outside"] = [INTERVAL]
+    fields["ooms"][0]["ended"] = "thread 'loader'"
+    return fields
+
+
+def test_the_record_of_this_test_is_that_of_the_schema(
+    whole: dict[str, Any], schema_differences: Callable[[dict[str, Any]], list[str]]
+) -> None:
+    assert schema_differences(whole) == []
+    assert all(whole[name] for name in ROWS)
+
+
+def test_the_reader_reads_what_the_schema_has(whole: dict[str, Any]) -> None:
+    fields = noting(whole, RecordFields)
+    parse_record(fields)
+    assert list(unread(fields, RecordFields, "record")) == []
+
+
+@pytest.mark.parametrize("key", sorted(RecordFields.__annotations__))
+def test_fields_that_came_later_may_be_missing(whole: dict[str, Any], key: str) -> None:
+    del whole[key]
+    if key in REQUIRED_KEYS:
+        with pytest.raises(SnapshotError):
+            parse_record(whole)
+    else:
+        assert isinstance(parse_record(whole), Record)
+
+
+def test_the_schema_needs_the_standard_library_alone() -> None:
+    code = (
+        "import sys, ullage.trace.record_schema; "
+        "assert not {'numpy', 'torch', 'ullage.trace.model'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
