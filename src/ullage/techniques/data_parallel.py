@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ullage.techniques.means.rank_groups import (
+from ullage.techniques.means.sharing.rank_groups import (
     begin,
     check_is_eager,
     check_is_whole,

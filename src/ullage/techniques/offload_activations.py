@@ -14,8 +14,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import PlanError
-from ullage.techniques.means.offload_engine import Engine
-from ullage.techniques.means.offload_link import make_link
+from ullage.techniques.means.offloading.offload_engine import Engine
+from ullage.techniques.means.offloading.offload_link import make_link
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import PlanError
+from ullage.techniques.means.offloading.pinned import Pinned
 from ullage.techniques.means.optimizer_parts import parameters_of
-from ullage.techniques.means.pinned import Pinned
 from ullage.techniques.means.stored_states import States, StoredStates, is_values
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 

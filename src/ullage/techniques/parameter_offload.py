@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.record import torch_internals
 from ullage.techniques.means.nested import tensors
-from ullage.techniques.means.offload_link import Link, bytes_of, make_link
+from ullage.techniques.means.offloading.offload_link import Link, bytes_of, make_link
 from ullage.techniques.means.optimizer_parts import (
     check_steps_in_parts,
     parameters_of,

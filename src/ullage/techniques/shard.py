@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ullage.errors import PlanError
-from ullage.techniques.means.rank_groups import (
+from ullage.techniques.means.sharing.rank_groups import (
     begin,
     check_is_eager,
     check_is_whole,
@@ -24,12 +24,12 @@ from ullage.techniques.means.rank_groups import (
     join,
     settle,
 )
-from ullage.techniques.means.sharded import Sharded
+from ullage.techniques.means.sharing.sharded import Sharded
 from ullage.techniques.technique import Action, Place, Semantics, Setting, Technique
 
 if TYPE_CHECKING:
     from ullage.techniques.applying.target import Target
-    from ullage.techniques.means.rank_groups import Ranks
+    from ullage.techniques.means.sharing.rank_groups import Ranks
 
 _NAME = "shard"
 _DONE: WeakKeyDictionary[Any, tuple[Ranks, Sharded]] = WeakKeyDictionary()

@@ -27,8 +27,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ullage.techniques.means.nested import tensors
-from ullage.techniques.means.rank_groups import check_is_eager, check_is_whole, join, settle
-from ullage.techniques.means.split_parameters import SplitParameters
+from ullage.techniques.means.sharing.rank_groups import check_is_eager, check_is_whole, join, settle
+from ullage.techniques.means.sharing.split_parameters import SplitParameters
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 
 if TYPE_CHECKING:

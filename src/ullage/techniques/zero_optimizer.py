@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ullage.record.owners.module_trees import live_owners
 from ullage.techniques.means.optimizer_parts import check_steps_in_parts, parameters_of
 from ullage.techniques.means.own_step import OwnStep
-from ullage.techniques.means.rank_groups import join
+from ullage.techniques.means.sharing.rank_groups import join
 from ullage.techniques.means.stored_states import is_values
 from ullage.techniques.technique import Action, Place, Semantics, Technique
 

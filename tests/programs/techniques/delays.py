@@ -24,7 +24,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ullage.techniques import parameter_offload
 from ullage.techniques.applying.changes import Changes
 from ullage.techniques.applying.target import Target
-from ullage.techniques.means.offload_engine import Engine
+from ullage.techniques.means.offloading.offload_engine import Engine
 from ullage.techniques.offload_activations import offload_modules
 from ullage.techniques.technique import Action
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ullage.techniques.means.offload_link import CudaLink
+from ullage.techniques.means.offloading.offload_link import CudaLink
 from ullage.techniques.optimizer_offload import _HostStore
 
 

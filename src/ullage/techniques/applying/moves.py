@@ -18,7 +18,7 @@ from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.applying.changes import Changes
 from ullage.techniques.applying.target import Target
 from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.means.rank_groups import program_has_ranks
+from ullage.techniques.means.sharing.rank_groups import program_has_ranks
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Action
 

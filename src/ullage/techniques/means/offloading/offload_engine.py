@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ullage.errors import PlanError
-from ullage.techniques.means.offload_link import Link, bytes_of
+from ullage.techniques.means.offloading.offload_link import Link, bytes_of
 
 # A buffer may be this many times larger than its content.
 _SLACK = 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ullage.techniques.means.pinned import Pinned
+from ullage.techniques.means.offloading.pinned import Pinned
 
 
 class Link(Protocol):

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import PlanError
-from ullage.techniques.means.rank_batches import distribute_batches
+from ullage.techniques.means.sharing.rank_batches import distribute_batches
 
 if TYPE_CHECKING:
     from ullage.techniques.applying.changes import Changes

@@ -1,0 +1,1 @@
+"""Activations, parameters and states in host memory: copies, streams, pinned slabs."""

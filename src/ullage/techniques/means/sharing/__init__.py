@@ -1,0 +1,1 @@
+"""Training that ranks share: their groups, their batches, and parameters that are split."""
