@@ -136,13 +136,13 @@ def opened(
     pages: list[Opened] = []
 
     def open_page(
-        *names: str, scheme: str = "light", fragment: str = "", told: Answer | None = None,
+        *names: str, scheme: str = "light", fragment: str = "", answer: Answer | None = None,
         how: str = "comparison",
     ) -> Opened:  # fmt: skip
         path = tmp_path / f"{'-'.join(names)}.html"
         is_comparison = how == "comparison" and len(names) == 2
         show = render_comparison if is_comparison else render_snapshot
-        path.write_text(show(*map(page_of, names), answer=told), encoding="utf-8")
+        path.write_text(show(*map(page_of, names), answer=answer), encoding="utf-8")
         context = chromium.new_context(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
         contexts.append(context)
         pages.append(Opened(context.new_page(), path))

@@ -287,8 +287,8 @@ def test_with_and_without_a_gpu_the_picture_is_the_same(opened: Open) -> None:
 
 
 def test_the_report_is_a_view_and_its_document_is_in_the_page(opened: Open) -> None:
-    told = Answer("fits </script>", '<span class="bold green">fits</span> it', {"schema": "x/1"})
-    page = opened(TRAINING, answer=told)
+    answer = Answer("fits </script>", '<span class="bold green">fits</span> it', {"schema": "x/1"})
+    page = opened(TRAINING, answer=answer)
     assert page.page.inner_text("#verdict") == "fits </script>"
     page.page.keyboard.press("6")
     assert page.page.inner_text("#report") == "fits it"
