@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
@@ -17,6 +19,14 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+# A background job of a shell, or nohup, hands these down ignored, and what the tests start would not
+# hear them.
+if threading.current_thread() is threading.main_thread():
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            is_interrupt = number is signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
 
 ROOT = Path(__file__).parent.parent
 

@@ -34,7 +34,7 @@ from ullage.techniques.plan import Plan
 ROOT = Path(__file__).parents[2]
 PLANS = Path(__file__).with_name("gpu-plans.json")
 RUNNER = Path(__file__).with_name("programs") / "measured.py"
-RATES = ROOT / "src" / "ullage" / "runtime" / "measure_rates.py"
+RATES = ROOT / "src" / "ullage" / "programs" / "measure_rates.py"
 PROGRAM = ("examples/gpt2/train.py", "--batch-size", "32")
 STEPS = 15
 GPU = "h100-80gb"

@@ -19,7 +19,7 @@ from ullage.gpus.rates import Sample
 
 pytestmark = pytest.mark.phantom
 
-PROGRAM = Path(__file__).parents[2] / "src" / "ullage" / "runtime" / "measure_rates.py"
+PROGRAM = Path(__file__).parents[2] / "src" / "ullage" / "programs" / "measure_rates.py"
 MAIN = "from ullage.cli.main import main; main()"
 KINDS = {
     ("matmul", "bfloat16"): 3, ("matmul", "float16"): 3, ("matmul", "tf32"): 3,

@@ -188,6 +188,11 @@ INTERNALS: tuple[Internal, ...] = (
         is_optional=True,
     ),
     *_list(
+        "torch.autograd.Variable",
+        "_execution_engine",
+        "a plan cannot be replayed with real numbers",
+    ),
+    *_list(
         "torch._C._functions.AccumulateGrad",
         "_sequence_nr",
         "what backward allocates has no module",
