@@ -20,8 +20,8 @@ settings.register_profile(
 )
 settings.load_profile("any machine")
 
-# A background job of a shell, or nohup, hands these down ignored, and what the tests start would not
-# hear them.
+# A background job of a shell, or nohup, hands these down ignored, and what the tests start would
+# not hear them.
 if threading.current_thread() is threading.main_thread():
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
