@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class BasisKind(enum.Enum):
-    """EXACT: no byte hangs on an assumption. ASSUMED: see the list. MEASURED: on a real GPU."""
+    """EXACT: no byte depends on an assumption. ASSUMED: see the list. MEASURED: on a real GPU."""
 
     EXACT = "exact"
     ASSUMED = "assumed"
@@ -37,7 +37,7 @@ class Assumption:
         size_bytes: of an interval its width, of a value that was read its size.
         low_bytes: the lower end of an assumed size; None where no size was assumed.
         high_bytes: its upper end.
-        is_note: whether no byte hangs on it, so that an answer is exact beside it.
+        is_note: whether no byte depends on it: the answer stays exact.
     """
 
     what: str
@@ -116,7 +116,7 @@ def _num_at_once(record: Record) -> int:
 
 
 def _completion(ends: Completion) -> Iterable[Assumption]:
-    """What hangs on when asynchronous work is done."""
+    """How much depends on when asynchronous work ends."""
     if ends.low_bytes == ends.high_bytes:
         return
     what = "reserved with asynchronous work done at once, to done when the host waits for it"

@@ -1,4 +1,4 @@
-"""How much hangs on when asynchronous work is done.
+"""How much depends on when asynchronous work ends.
 
 A block that another stream has used is reused only when that stream's work is done, and no program
 says when that is. The phantom's is done as late as can be: when the host has waited for it. The
@@ -18,7 +18,7 @@ class Completion:
     """Both ends of the peak of what a device's allocator held.
 
     Attributes:
-        low_bytes, high_bytes: of it; equal where nothing hangs on it.
+        low_bytes, high_bytes: of it; equal where nothing depends on it.
         num_held: how many blocks were held back; None where it is not known.
         held_bytes: of them, at the peak; likewise.
     """

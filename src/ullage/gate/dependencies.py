@@ -27,7 +27,7 @@ from ullage.phantom.torch_build import TorchBuild
 from ullage.record.requests.requests import read_requests
 from ullage.version import __version__
 
-# Of a terminal, a session, a shell, a CI job: they come and go, and no program's memory hangs on
+# Of a terminal, a session, a shell, a CI job: they come and go, and no program's memory depends on
 # them. One that does can be given in the scenario's `env`.
 _PASSING = frozenset(
     {"_", "SHLVL", "PWD", "OLDPWD", "COLUMNS", "LINES", "TERM", "COLORTERM", "NO_COLOR",

@@ -49,7 +49,7 @@ def read_replay(section: Section) -> Replay | None:
             raise inner.error(key, "is for a server, and a function is called; leave it out")
     file = inner.text("file", "requests.jsonl")
     if file is None:
-        raise inner.error("file", 'is missing; write, such as: file = "requests.jsonl"')
+        raise inner.error("file", 'is missing; add it, for example: file = "requests.jsonl"')
     users = inner.size("concurrency")
     replay = Replay(
         file=file,

@@ -62,7 +62,7 @@ class Section:
         """A text that is not empty."""
         value: str | None = self._take(key, str)
         if value is not None and not value.strip():
-            raise self.error(key, f'is empty; write, such as: {key} = "{example}"')
+            raise self.error(key, f'is empty; give a value, for example: {key} = "{example}"')
         return value
 
     def number(self, key: str, least: int) -> int | None:

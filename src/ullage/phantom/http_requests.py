@@ -58,7 +58,7 @@ class Endpoint:
             raise SpecError(f"{url!r} is no URL: {error}") from None
         if parts.scheme != "http":
             raise SpecError(
-                f"{url!r} is not http; write, such as: http://127.0.0.1:{PORT}/generate"
+                f"{url!r} is not http; expected, for example: http://127.0.0.1:{PORT}/generate"
             )
         if not _is_loopback(parts.hostname or ""):
             raise SpecError(

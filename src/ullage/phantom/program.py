@@ -72,7 +72,7 @@ def resolve_program(
     if words[0] == "-m":
         if len(words) < 2:
             raise SpecError(
-                "-m is not followed by a module; write, such as: ullage run -- -m package.train"
+                "-m is not followed by a module; for example: ullage run -- -m package.train"
             )
         return UserProgram(interpreter, words, words, directory)
     if words[0].startswith("-"):

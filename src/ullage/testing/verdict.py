@@ -1,4 +1,4 @@
-"""What the memory of a test is held against, and the words for what is too much.
+"""The limits that the memory of a test is compared with, and how an excess is described.
 
 lines = [*find_excess(memory, limits), *find_increase(memory, locked)]
 raise pytest.fail.Exception(explain_excess(lines, memory, "h100-80gb"), pytrace=False)

@@ -177,7 +177,7 @@ def _plan(trace: Trace, tried: Sequence[Setting], device: PhantomDevice) -> list
 
 
 def _gpus_between(trace: Trace) -> list[Gpu]:
-    """The catalogued GPUs on which it hangs on the settings: they have more than the lower bound
+    """The catalogued GPUs for which the settings decide: they have more than the lower bound
     and less than was reserved. One of each size, the smallest first.
     """
     least, most = trace.lower_bound_bytes, _peak_reserved(trace.replay)

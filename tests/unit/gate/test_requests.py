@@ -70,7 +70,7 @@ WRONG = {
     "two answer": (f'{SERVER}function = "serve.py:handle"\nurl = "{URL}"', 5, "one of them"),
     "no file": (
         '[scenario.a.requests]\nfunction = "serve.py:handle"\n', 1,
-        'requests.file is missing; write, such as: file = "requests.jsonl"',
+        'requests.file is missing; add it, for example: file = "requests.jsonl"',
     ),
     "a file that is not there": (FUNCTION.replace("r.js", "x.js"), 2, "No such file"),
     "a slip": (f"{FUNCTION}concurrenc = 3", 4, "did you mean 'concurrency'?"),
@@ -108,7 +108,7 @@ WRONG = {
     ),
     "a URL of all machines": (f'{SERVER}url = "http://0.0.0.0:{{port}}/"', 5, "of this machine"),
     "a URL of no port": (f'{SERVER}url = "http://127.0.0.1/"', 5, "has no port; write one, or"),
-    "a URL that is not http": (f'{SERVER}url = "https://127.0.0.1:1/"', 5, "is not http; write"),
+    "a URL that is not http": (f'{SERVER}url = "https://127.0.0.1:1/"', 5, "is not http; expected"),
     "a port that nobody is told": (
         f'{SERVER}url = "{URL}"'.replace("serve.py {port}", "serve.py"), 5,
         "has {port}, and neither the command nor env has it; write it where the server takes its",

@@ -1,1 +1,1 @@
-"""Weights that nobody reads: not initialised, not loaded, or made up."""
+"""Weights whose values are not needed: not initialised, not loaded, or dummies."""

@@ -1,4 +1,4 @@
-"""What is done to large CPU tensors that nobody reads: nothing.
+"""Skips initialisation of large CPU tensors until something reads them.
 
 A model is built on the CPU, filled with random numbers, and moved to a GPU that is not there: the
 numbers go nowhere, and pages that nobody touches take no host memory. So filling a large CPU tensor
