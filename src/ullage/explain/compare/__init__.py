@@ -1,1 +1,1 @@
-"""Several runs explained together: differences of two, sweeps, the ranks of a job."""
+"""Comparisons of several runs: differences between two runs, sweeps, the ranks of a job."""

@@ -1,9 +1,9 @@
-"""Why one run takes more memory than another: compares findings, sizes and counts, the most
-conclusive first.
+"""The causes of a difference in memory between two runs, from their findings, block sizes and block
+counts, the most conclusive evidence first.
 
-A finding in one run alone names a fault. Else the sizes show the cause: parameters that are all
-twice as large mean another precision, other parameters another model. Activations of the same
-number and twice the size mean another batch or sequence length.
+A finding in only one run names a fault. Otherwise the sizes show the cause: parameters that are all
+twice as large indicate another precision, different parameters another model. The same number of
+activations, each twice as large, indicates another batch or sequence length.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from ullage.explain.rules.rule import Finding, Kind
 from ullage.trace.model import Category, Int64Array
 from ullage.units import KIB, format_bytes
 
-# Changes smaller than this share of the larger peak are not named as a cause.
+# Changes smaller than this share of the larger peak are not reported as a cause.
 MIN_SHARE = 0.005
-# A rule that found something before has found more if it gains so many times as much.
+# A finding in both runs is a cause if its gain differs by at least this factor.
 _MUCH_MORE = 1.5
-# So much of what the passes make has to have grown by one factor.
+# At least this share of the memory allocated by the passes must have grown by one factor.
 _SCALED_SHARE = 0.5
-# Of a longer sequence some places grow with its square; smaller shares may be chance.
+# With a longer sequence some blocks grow quadratically; smaller shares may be chance.
 _SQUARE_SHARE = 0.01
-# A factor tells as much as the square of its root, and is the simpler reason.
+# Growth by f is also quadratic growth by sqrt(f); this weight prefers f, the simpler reason.
 _SQUARE_WEIGHT = 0.9
-# Optimizer states, as a share of the parameters, differ by so much between optimizers.
+# The ratio of optimizer states to parameters differs by at least this between optimizers.
 _OTHER_STATES = 0.1
-# Parameters below this size are rounded up, and do not tell their precision.
+# Parameters below this size are rounded up, so their size does not show their precision.
 _ROUNDED_BYTES = 64 * KIB
-# No block is of 4 TiB: a place and a size make one number to sort by.
+# No block is as large as 4 TiB, so a site and a size fit into one integer sort key.
 _SIZE_BITS = 42
 _PRECISIONS = (0.25, 0.5, 2.0, 4.0)
 _SCALES = (Category.ACTIVATION, Category.INPUT, Category.TEMPORARY, Category.KV_CACHE,
@@ -48,7 +48,7 @@ _SCALES = (Category.ACTIVATION, Category.INPUT, Category.TEMPORARY, Category.KV_
 
 
 class CauseKind(enum.Enum):
-    """What sort of cause it is; in the order in which they are told."""
+    """The kinds of causes, in the order in which they are reported."""
 
     FAULT = "fault"
     PRECISION = "precision"
@@ -65,9 +65,9 @@ class Cause:
     """A reason for a change.
 
     Attributes:
-        text: in words.
-        changed_bytes: that go with it; 0 where that is not known.
-        code: of the rule, such as UL111; empty where none speaks for it.
+        text: a description for people.
+        changed_bytes: the change in bytes that the cause explains; 0 where it is not known.
+        code: the code of the rule that supports it, such as UL111; empty where there is none.
     """
 
     kind: CauseKind
@@ -78,15 +78,15 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What causes are found in: both runs at their peaks, and what is known of each.
+    """The evidence for causes: both runs at their peaks, and their known properties.
 
     Attributes:
         before, after: the peaks.
-        at_end: what lives at the end of the last step of each, or else at the peak: there the
-            parameters and optimizer states are, whatever the peak is made of.
-        findings: what the rules find in each.
-        sites: the places that changed at the peak, the largest change first.
-        differences: what the two say of themselves.
+        at_end: the end of the last step of each run, or else the peak: the parameters and optimizer
+            states are live there, whatever the peak consists of.
+        findings: the findings of the rules in each run.
+        sites: the sites that changed at the peak, the largest change first.
+        differences: the recorded differences between the two runs.
     """
 
     before: Moment
@@ -103,15 +103,15 @@ class Evidence:
 
 
 def find_causes(evidence: Evidence) -> tuple[Cause, ...]:
-    """The causes of what changed, by their kinds, of each kind the largest first; places where
-    nothing else is left to say.
+    """Returns the causes of the change, sorted by kind and then by size, the largest first. The
+    sites themselves come last.
     """
     causes = [*_compare_findings(evidence)]
     resized = [*_compare_parameters(evidence)]
     causes += resized
     causes += _compare_optimizers(evidence)
     causes += _compare_checkpointing(evidence)
-    # A model of another size or precision makes other activations too.
+    # A model of another size or precision also allocates different activations.
     if evidence.sites and not resized:
         causes += _find_scale(evidence)
     order = list(CauseKind)
@@ -120,7 +120,7 @@ def find_causes(evidence: Evidence) -> tuple[Cause, ...]:
 
 
 def _compare_findings(evidence: Evidence) -> Iterator[Cause]:
-    """What the rules find on one side, or much more of on one side."""
+    """Yields findings that are in only one run, or whose gain is much larger in one run."""
     sides = [_by_code(findings, moment.device.index) for findings, moment in
              zip(evidence.findings, (evidence.before, evidence.after), strict=True)]  # fmt: skip
     for code in dict.fromkeys(chain(sides[1], sides[0])):
@@ -140,7 +140,7 @@ def _compare_findings(evidence: Evidence) -> Iterator[Cause]:
 
 
 def _by_code(findings: Sequence[Finding], device: int) -> dict[str, Finding]:
-    """The largest finding of each rule on a device."""
+    """Returns the largest finding of each rule on a device."""
     findings_by_rule: dict[str, Finding] = {}
     for finding in findings:
         known = findings_by_rule.get(finding.rule.code)
@@ -150,7 +150,7 @@ def _by_code(findings: Sequence[Finding], device: int) -> dict[str, Finding]:
 
 
 def _sizes(moment: Moment, category: Category) -> Counter[int]:
-    """How many live blocks of each requested size a category has."""
+    """Counts the live blocks of a category by requested size."""
     blocks = moment.device.replay.blocks
     mine = blocks.is_live(moment.event) & (moment.device.owners.category == code_of(category))
     return Counter(blocks.requested_bytes[mine].tolist())
@@ -161,7 +161,7 @@ def _total(sizes: Mapping[int, int]) -> int:
 
 
 def _compare_parameters(evidence: Evidence) -> Iterator[Cause]:
-    """Another precision, or another model."""
+    """Yields another precision or another model as a cause."""
     before, after = (_sizes(moment, Category.PARAMETER) for moment in evidence.at_end)
     changed = _total(after) - _total(before)
     is_known = all(moment.device.owners.is_known for moment in evidence.at_end)
@@ -184,7 +184,7 @@ def _compare_parameters(evidence: Evidence) -> Iterator[Cause]:
 
 
 def _has_one_factor(before: Counter[int], after: Counter[int], factor: float) -> bool:
-    """Whether the blocks of one side are those of the other, all grown by one factor."""
+    """Returns whether every block of one run is a block of the other, scaled by one factor."""
     pairs = zip(sorted(before.elements()), sorted(after.elements()), strict=True)
     return all(
         abs(new - factor * old) <= SAME_FACTOR * new
@@ -194,7 +194,7 @@ def _has_one_factor(before: Counter[int], after: Counter[int], factor: float) ->
 
 
 def _compare_optimizers(evidence: Evidence) -> Iterator[Cause]:
-    """Another optimizer, by the functions that allocated or by what its states come to."""
+    """Yields another optimizer as a cause, by its states' size; its functions give the name."""
     states, parameters = (
         [_total(_sizes(moment, category)) for moment in evidence.at_end]
         for category in (Category.OPTIMIZER_STATE, Category.PARAMETER)
@@ -217,7 +217,7 @@ def _compare_optimizers(evidence: Evidence) -> Iterator[Cause]:
 
 
 def _compare_checkpointing(evidence: Evidence) -> Iterator[Cause]:
-    """Activation checkpointing, by the functions that allocated."""
+    """Yields activation checkpointing as a cause, by the allocating functions."""
     change = next(
         (difference for difference in evidence.differences if difference.name == CHECKPOINTING),
         None,
@@ -232,10 +232,11 @@ def _compare_checkpointing(evidence: Evidence) -> Iterator[Cause]:
 
 
 def _find_scale(evidence: Evidence) -> Iterator[Cause]:
-    """Whether most of what the passes make grew by one factor, made as often as before.
+    """Yields a scale as a cause: most of the memory that the passes allocate grew by one factor, in
+    as many blocks as before.
 
-    All allocations of the traces are compared, not those of the peaks, which may be of other
-    moments.
+    All allocations of the traces are compared: the blocks live at the two peaks may belong to
+    different moments.
     """
     before, after = (_count_sizes(moment) for moment in (evidence.before, evidence.after))
     places = before.keys() & after.keys()
@@ -248,7 +249,7 @@ def _find_scale(evidence: Evidence) -> Iterator[Cause]:
         ) / everything
 
     ratios = {round(after[place].size_bytes / before[place].size_bytes, 2) for place in places}
-    # Of a longer sequence a part grows with the square: the root is the cause.
+    # With a longer sequence some blocks grow quadratically: the root of the ratio is the factor.
     ratios |= {round(ratio**0.5, 2) for ratio in ratios}
     factors = sorted(ratio for ratio in ratios if abs(ratio - 1) > SAME_FACTOR and ratio > 0)
     shares = {factor: share_of(factor) for factor in factors}
@@ -267,7 +268,7 @@ def _find_scale(evidence: Evidence) -> Iterator[Cause]:
 
 
 class _Sizes(NamedTuple):
-    """What a place allocates: different sizes, ascending, and how many of each in a step."""
+    """The allocations of a site: distinct sizes, ascending, and the count of each per step."""
 
     sizes: Int64Array
     counts: NDArray[np.float64]
@@ -278,13 +279,13 @@ class _Sizes(NamedTuple):
 
 
 def _match_sizes(before: _Sizes, after: _Sizes, factor: float) -> tuple[float, float]:
-    """How many bytes of the larger side are blocks of the smaller, grown by a factor; and of what
-    is left, by its square.
+    """Returns how many bytes of the larger side match blocks of the smaller side scaled by a
+    factor, and how many of the remaining bytes match with the factor squared.
     """
     if factor < 1:
         before, after, factor = after, before, 1 / factor
     left, free = before.counts.copy(), after.counts.copy()
-    # What did not grow at all is not to be taken for what grew by a little.
+    # A block that did not grow must not match as one that grew slightly.
     accuracy = min(SAME_FACTOR, (factor - 1) / 2)
     matched = []
     for power in (factor, factor**2):
@@ -295,13 +296,13 @@ def _match_sizes(before: _Sizes, after: _Sizes, factor: float) -> tuple[float, f
         counts = np.where(is_there, np.minimum(left, free[near]), 0.0)
         left -= counts
         np.subtract.at(free, near, counts)
-        free = np.maximum(free, 0.0)  # two sizes may be near the same
+        free = np.maximum(free, 0.0)  # two sizes may match the same block
         matched.append(float((after.sizes[near] * counts).sum()))
     return matched[0], matched[1]
 
 
 def _count_sizes(moment: Moment) -> dict[str, _Sizes]:
-    """The requested sizes of all that each place allocated for the passes."""
+    """Counts the requested sizes of the blocks that each site allocated for the passes."""
     device, names = moment.device, moment.report.sites.names
     blocks, num_steps = device.replay.blocks, max(device.course.num_steps, 1)
     mine = np.isin(device.owners.category, [code_of(category) for category in _SCALES]) & (
@@ -322,7 +323,7 @@ def _count_sizes(moment: Moment) -> dict[str, _Sizes]:
 
 
 def _name_places(evidence: Evidence) -> Iterator[Cause]:
-    """The places themselves, those of some size."""
+    """Yields the sites themselves whose change is large enough."""
     for site in evidence.sites:
         if abs(site.changed_bytes) >= MIN_SHARE * evidence.peak_bytes:
             owner = site.category.value.replace("_", " ") if site.category else "blocks"

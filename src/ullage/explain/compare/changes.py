@@ -1,9 +1,10 @@
-"""What is live at a moment of one run beside what is live at a moment of another, by category, by
-module and by place in the code.
+"""Compares the live blocks at a moment of one run with the blocks at a moment of another, by
+category, by module and by site in the code.
 
-Addresses, line numbers and torch's own frames differ from run to run, so blocks are compared by
-category, file and function, and then by their sizes: as many blocks, each twice as large, are
-another precision or batch; twice as many of the same size are something kept that was not.
+Addresses, line numbers and torch's own frames differ between runs, so blocks are compared by
+category, file and function, and then by size. The same number of blocks, each twice as large,
+indicates another precision or batch; twice as many of the same size indicate that something is kept
+that was freed before.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from ullage.trace.model import Category
 from ullage.units import format_bytes
 
 LINE = re.compile(r":(\d+)( in |$)")
-# Bytes that grew by one factor, to this relative accuracy, grew for one reason.
+# Sizes whose growth factors agree to this relative accuracy grew for the same reason.
 SAME_FACTOR = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What the blocks of one place came to on one side."""
+    """The total size and number of the blocks of one site in one run."""
 
     size_bytes: int
     num_blocks: int
@@ -39,12 +40,12 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One place in the code, or one category, on both sides.
+    """One site in the code, or one category, in both runs.
 
     Attributes:
         name: "model.py in forward", or the category's name.
-        category: of the blocks; None where the row is of several.
-        looks_like: in words, what the numbers say of the change; empty for a category.
+        category: the category of the blocks; None where the row covers several.
+        looks_like: what the numbers suggest about the change, in words; empty for a category.
     """
 
     name: str
@@ -55,12 +56,12 @@ class Change:
 
     @property
     def changed_bytes(self) -> int:
-        """More on the second side: positive."""
+        """The change; positive if the second run has more."""
         return self.after.size_bytes - self.before.size_bytes
 
 
 class Moment(NamedTuple):
-    """What is live on one device after an event."""
+    """An event on one device; its blocks are those live after the event."""
 
     report: SnapshotReport
     device: DeviceSnapshot
@@ -68,7 +69,7 @@ class Moment(NamedTuple):
 
 
 def compare_categories(before: Moment, after: Moment) -> Iterable[Change]:
-    """Every category that either side has."""
+    """Yields every category that occurs in either run."""
     sides = [_count_categories(moment) for moment in (before, after)]
     for code, category in enumerate(CATEGORIES):
         old_side, new_side = (side[code] for side in sides)
@@ -88,8 +89,8 @@ def _count_categories(moment: Moment) -> list[Side]:
 
 @dataclass(frozen=True, slots=True)
 class ModuleChange:
-    """One module on both sides, or several that differ in numbers alone, as "layers.*.mlp"; the
-    path None is what was allocated outside of all.
+    """One module in both runs, or several whose paths differ only in numbers, as "layers.*.mlp";
+    the path None stands for allocations outside every module.
     """
 
     path: str | None
@@ -98,12 +99,12 @@ class ModuleChange:
 
     @property
     def changed_bytes(self) -> int:
-        """More on the second side: positive."""
+        """The change; positive if the second run has more."""
         return self.after_bytes - self.before_bytes
 
 
 def compare_modules(before: Moment, after: Moment) -> list[ModuleChange]:
-    """Every module that changed, the largest change first; none where ullage recorded not both."""
+    """Returns every module that changed, the largest first; none unless ullage recorded both."""
     sides = []
     for moment in (before, after):
         blocks, owners = moment.device.replay.blocks, moment.device.owners.modules
@@ -120,10 +121,10 @@ def compare_modules(before: Moment, after: Moment) -> list[ModuleChange]:
 
 
 def compare_sites(before: Moment, after: Moment) -> list[Change]:
-    """Every place that changed, the largest change first.
+    """Returns every site that changed, the largest change first.
 
-    Line by line where a function's lines are the same on both sides, else function by function: its
-    code has moved.
+    Sites are compared by line where a function has the same lines in both runs, otherwise by
+    function, because its code has moved.
     """
     places = _sum_sites(before), _sum_sites(after)
     lines = _lines_of(places[0]), _lines_of(places[1])
@@ -147,19 +148,19 @@ def compare_sites(before: Moment, after: Moment) -> list[Change]:
     return sorted(changes, key=lambda change: -abs(change.changed_bytes))
 
 
-# A place without its line, the code of a category, and the line; 0 where there is none.
+# A site without its line, the code of a category, and the line (0 where there is none).
 _Key: TypeAlias = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The blocks of one place: how many of each size, and the lines they were made at."""
+    """The blocks of one site: the number of each size, and the lines that allocated them."""
 
     sizes: Counter[int]
     lines: frozenset[int]
 
     def side(self) -> Side:
-        """Their sums."""
+        """Returns their totals."""
         total = sum(size * count for size, count in self.sizes.items())
         return Side(total, self.sizes.total(), tuple(sorted(self.lines)))
 
@@ -168,7 +169,7 @@ _NOWHERE = _Place(Counter(), frozenset())
 
 
 def _sum_sites(moment: Moment) -> dict[_Key, _Place]:
-    """The live blocks by place, category and line."""
+    """Groups the live blocks by site, category and line."""
     blocks, sites = moment.device.replay.blocks, moment.report.sites
     numbers = np.flatnonzero(blocks.is_live(moment.event))
     sizes_by_key: dict[_Key, Counter[int]] = {}
@@ -190,7 +191,7 @@ def _sum_sites(moment: Moment) -> dict[_Key, _Place]:
 
 
 def _lines_of(places: Mapping[_Key, _Place]) -> dict[str, frozenset[int]]:
-    """The lines of each function that make blocks."""
+    """Returns the lines of each function that allocate blocks."""
     lines_by_name: dict[str, set[int]] = {}
     for name, _, line in places:
         lines_by_name.setdefault(name, set()).add(line)
@@ -198,7 +199,7 @@ def _lines_of(places: Mapping[_Key, _Place]) -> dict[str, frozenset[int]]:
 
 
 def _join_lines(places: Mapping[_Key, _Place], moved: Collection[str]) -> dict[_Key, _Place]:
-    """The places of functions that have moved, without their lines."""
+    """Merges the lines of each function that has moved into one site."""
     joined: dict[_Key, _Place] = {}
     for (name, category, line), place in places.items():
         key = (name, category, 0 if name in moved else line)
@@ -208,7 +209,7 @@ def _join_lines(places: Mapping[_Key, _Place], moved: Collection[str]) -> dict[_
 
 
 def _looks_like(place: _Place, two: _Place) -> str:
-    """What the sizes say of a change."""
+    """Describes what the sizes suggest about a change."""
     before, after = place.side(), two.side()
     if not before.num_blocks:
         return f"new: {_blocks(after.num_blocks)}"
@@ -229,7 +230,7 @@ def _blocks(count: int) -> str:
 
 
 def describe_factor(before: int, after: int) -> str:
-    """A ratio as people say it: 2x, 1/2, 1.37x."""
+    """Formats a ratio for people: 2x, 1/2, 1.37x."""
     ratio = Fraction(after, before).limit_denominator(16)
     is_close = abs(float(ratio) * before - after) <= SAME_FACTOR * after
     if is_close and ratio.denominator == 1 and ratio != 1:
@@ -240,5 +241,5 @@ def describe_factor(before: int, after: int) -> str:
 
 
 def signed(num_bytes: int) -> str:
-    """A change in bytes for people, with its sign."""
+    """Formats a change in bytes for people, with its sign."""
     return f"{'+' if num_bytes > 0 else ''}{format_bytes(num_bytes, 2)}"

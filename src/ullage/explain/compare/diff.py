@@ -1,8 +1,8 @@
-"""Two snapshots compared: what grew and shrank by phase, by category, by module and by
-source line, and why.
+"""Compares two snapshots: the changes by phase, by category, by module and by source line, and
+their causes.
 
-report = diff_snapshots(explain_snapshot(before), explain_snapshot(after))
-report.changed_bytes, report.causes[0].text
+    report = diff_snapshots(explain_snapshot(before), explain_snapshot(after))
+    report.changed_bytes, report.causes[0].text
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
 
 @dataclass(frozen=True, slots=True)
 class PhaseChange:
-    """A phase that both runs have, each at its highest moment in it.
+    """A phase that both runs have, each run at the peak of the phase.
 
     Attributes:
-        name: "backward".
-        before_bytes, after_bytes: allocated there.
-        by_category: every category that either side has there.
-        by_site: every place that changed, the largest change first.
+        name: the name of the phase, such as "backward".
+        before_bytes, after_bytes: the bytes allocated at the peak of the phase.
+        by_category: every category that occurs in either run there.
+        by_site: every site that changed, the largest change first.
     """
 
     name: str
@@ -45,26 +45,25 @@ class PhaseChange:
 
     @property
     def changed_bytes(self) -> int:
-        """More on the second side: positive."""
+        """The change; positive if the second run has more."""
         return self.after_bytes - self.before_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class DiffReport:
-    """Two snapshots compared; of each the device with the highest peak.
+    """A comparison of two snapshots, each by the device with the highest peak.
 
     Attributes:
         sides: the reports that were compared.
         before, after: the devices.
-        findings: what the rules find in each.
-        phases: those that both have, in their order; empty where one of them has none.
-        by_category: every category that either side has at its peak.
-        by_module: every module that changed at the peak; empty where ullage recorded not both.
-        by_site: every place that changed at the peak, the largest change first.
-        differences: what the snapshots say of themselves, such as torch and the allocator's
-            settings.
-        causes: why it changed, the most telling first; empty where nothing changed.
-        is_known: whether the categories of both sides were recorded, not guessed.
+        findings: the findings of the rules in each snapshot.
+        phases: the phases that both have, in order; empty where one of them has none.
+        by_category: every category that occurs in either snapshot at its peak.
+        by_module: every module that changed at the peak; empty unless ullage recorded both.
+        by_site: every site that changed at the peak, the largest change first.
+        differences: recorded differences, such as the torch version and the allocator's settings.
+        causes: the causes of the change, the most conclusive first; empty where nothing changed.
+        is_known: whether the categories of both snapshots were recorded, not guessed.
     """
 
     sides: tuple[SnapshotReport, SnapshotReport]
@@ -81,17 +80,17 @@ class DiffReport:
 
     @property
     def changed_bytes(self) -> int:
-        """By how much the peak of allocated bytes changed."""
+        """The change of the peak of allocated bytes."""
         return self.after.peak_allocated_bytes - self.before.peak_allocated_bytes
 
     @property
     def changed_reserved_bytes(self) -> int:
-        """By how much the peak of reserved bytes changed."""
+        """The change of the peak of reserved bytes."""
         return self.after.peak_reserved_bytes - self.before.peak_reserved_bytes
 
 
 def diff_snapshots(before: SnapshotReport, after: SnapshotReport) -> DiffReport | None:
-    """Compares two snapshots; None where one of them holds no device memory."""
+    """Compares two snapshots; returns None where one of them contains no device memory."""
     if not before.devices or not after.devices:
         return None
     first, second = (
@@ -123,7 +122,7 @@ def diff_snapshots(before: SnapshotReport, after: SnapshotReport) -> DiffReport 
 def _moments(
     peaks: tuple[Moment, Moment], before: PhasePeak, after: PhasePeak
 ) -> tuple[Moment, Moment]:
-    """Other moments of the same devices."""
+    """Returns other moments of the same devices."""
     return peaks[0]._replace(event=before.event), peaks[1]._replace(event=after.event)
 
 

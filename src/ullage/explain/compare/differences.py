@@ -1,8 +1,8 @@
-"""What two snapshots say of themselves that differs: the torch, the GPU, the arguments, settings of
-the allocator, the optimizer, activation checkpointing.
+"""Recorded differences between two snapshots: the torch version, the GPU, the arguments, the
+allocator's settings, the optimizer, activation checkpointing.
 
-The first three are known where ullage recorded both. The optimizer is the file of torch.optim, and
-checkpointing the one of torch.utils, in whose functions memory was allocated.
+The first three are known where ullage recorded both snapshots. The optimizer is known from the file
+of torch.optim, and checkpointing from the file of torch.utils, whose functions allocated memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHECKPOINTING, OPTIMIZER = "activation checkpointing", "optimizer"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A thing that has one value before and another after; None where it has none."""
+    """A property with different values before and after; None where it has no value."""
 
     name: str
     before: object
@@ -33,14 +33,14 @@ class Difference:
 def find_differences(
     before: tuple[SnapshotReport, DeviceSnapshot], after: tuple[SnapshotReport, DeviceSnapshot]
 ) -> Iterator[Difference]:
-    """All that differs, what says most first."""
+    """Yields all differences, the most informative first."""
     reports = before[0], after[0]
     if reports[0].record is not None and reports[1].record is not None:
         yield from _compare_records(reports[0].record, reports[1].record)
     totals = before[1].totals, after[1].totals
     if totals[0] is not None and totals[1] is not None:
         yield from _unless_same("GPU", totals[0].name, totals[1].name)
-    # Where one side has no stacks they say nothing of the other.
+    # If one snapshot has no stacks, the stacks of the other cannot be compared.
     if all(len(report.snapshot.stacks.frames.file) > 1 for report in reports):
         optimizers = [_optimizer_of(report) for report in reports]
         yield from _unless_same(OPTIMIZER, *optimizers)
@@ -62,7 +62,7 @@ def _compare_records(before: Record, after: Record) -> Iterator[Difference]:
     for action, a, b, c, d in matcher.get_opcodes():
         if action == "equal":
             continue
-        # A value alone says little: the option before it is shown too.
+        # A value alone means little: the option before it is included too.
         start = a > 0 and before.argv[a - 1].startswith("-")
         old, new = before.argv[a - start : b], after.argv[c - start : d]
         yield Difference("arguments", " ".join(old) or None, " ".join(new) or None)

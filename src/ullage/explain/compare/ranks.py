@@ -1,8 +1,8 @@
-"""The ranks of a distributed job: which of them are alike, and several runs of one rank each as one
-report.
+"""The ranks of a distributed job: which ranks are alike, and one report joined from the reports of
+single ranks.
 
-Two ranks are alike where their allocators were asked for the same bytes in the same order; frees in
-a row may come in any order.
+Two ranks are alike if their allocators received the same requests in the same order; consecutive
+frees may be in any order.
 
     event_digest(report) == event_digest(other)
     find_axes([(0, 1, 2, 3), (0, 4)], world_size=8)     # strides and sizes: (1, 4), (4, 2)
@@ -34,21 +34,23 @@ class Axis(NamedTuple):
 
 
 def event_digest(report: RunReport) -> bytes:
-    """A digest of what every process of a run asked its allocators for."""
+    """Returns a digest of the sizes that the processes of a run requested from their allocators."""
     digest = hashlib.blake2b()
     for process in report.processes:
         sizes = process.record.events.size_bytes
-        # Not what was given back: NCCL's watchdog lets go of what was exchanged when it comes by.
+        # Frees are omitted: NCCL's watchdog frees the buffers of collectives at times of its own.
         digest.update(sizes[sizes > 0].tobytes())
     return digest.digest()
 
 
 def find_axes(groups: Iterable[Sequence[int]], world_size: int) -> tuple[Axis, ...]:
-    """The mesh that the process groups of rank 0 tell of, smallest stride first.
+    """Returns the mesh that the process groups of rank 0 imply, the smallest stride first.
 
-    groups: the ranks of each group; those that do not begin with rank 0, or are not evenly spaced,
-        say nothing. What they leave open is an axis too, so that the sizes multiply to
-        `world_size`.
+    Args:
+        groups: the ranks of each group; groups that do not begin with rank 0, or are not evenly
+            spaced, are ignored. Ranks that no group covers form axes too, so that the sizes
+            multiply to `world_size`.
+        world_size: the number of ranks.
     """
     peers: dict[int, int] = {}
     for group in groups:
@@ -60,7 +62,7 @@ def find_axes(groups: Iterable[Sequence[int]], world_size: int) -> tuple[Axis, .
     axes, covered = [], 1
     strides = sorted(peers)
     for stride, following in itertools.zip_longest(strides, strides[1:], fillvalue=world_size):
-        # A group that holds other axes, such as that of all ranks, is cut where the next begins.
+        # A group that spans several axes, such as the group of all ranks, ends at the next axis.
         size = min(peers[stride], following // stride)
         if stride % covered or world_size % (stride * size):
             continue
@@ -74,7 +76,7 @@ def find_axes(groups: Iterable[Sequence[int]], world_size: int) -> tuple[Axis, .
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Ranks in few words: "ranks 0-3, 7"."""
+    """Names ranks concisely: "ranks 0-3, 7"."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and runs[-1][-1] == rank - 1:
@@ -91,13 +93,13 @@ def join_ranks(
     wall_s: float,
     unplayed: Sequence[int] = (),
 ) -> RunReport:
-    """One report of several ranks that were each run alone, in the order of their ranks.
+    """Joins the reports of ranks that were each run alone into one, in the order of the ranks.
 
     Args:
-        reports: one of each rank.
-        covers: for a rank that was played the ranks that it stands for.
-        wall_s: from the start of the first to the end of the last.
-        unplayed: the ranks that were not played, in order.
+        reports: one report per rank.
+        covers: for each rank that was run, the ranks that it represents.
+        wall_s: the time from the start of the first run to the end of the last.
+        unplayed: the ranks that were not run, in order.
     """
     worst = max(reports, key=lambda report: _GRAVITY.index(report.verdict))
     processes = tuple(process for report in reports for process in report.processes)
@@ -121,7 +123,7 @@ def join_ranks(
 
 
 def _with_unplayed(basis: Basis, ranks: Sequence[int]) -> Basis:
-    """The basis, and that ranks were left out: what is special to one of them was not seen."""
+    """Adds to the basis the assumption that omitted ranks have no special behaviour."""
     if not ranks:
         return basis
     what = f"{name_ranks(ranks)}, not played: like those on both sides in the mesh"

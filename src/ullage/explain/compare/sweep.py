@@ -1,5 +1,5 @@
-"""Several runs of one program explained together: how memory grows with what was varied, the
-largest value that fits, the smallest GPU.
+"""Explains several runs of one program together: how memory grows with each variable, the largest
+value that fits, the smallest GPU.
 
     report = explain_sweep(points, template=("train.py", "--batch-size", "{batch}"), ...)
     report.lines[0].fixed_bytes, report.lines[0].bytes_per_unit
@@ -20,8 +20,8 @@ from ullage.explain.verdict import ExitCode, Verdict
 if TYPE_CHECKING:
     from ullage.gpus.catalog import Gpu
 
-# A peak is the highest of several moments, and each grows at its own rate: a line is taken through
-# as many of the largest values as lie on one within this share of the peak.
+# A peak is the highest of several moments, which grow at different rates: a line is fitted through
+# as many of the largest values as lie on it within this share of the peak.
 _MAX_DEVIATION = Fraction(1, 100)
 _MAX_EXTRAPOLATION = 2
 """Beyond this many times the largest value that was run, another moment may be the peak."""
@@ -29,7 +29,7 @@ _MAX_EXTRAPOLATION = 2
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What one run of a sweep was told: a value for each variable, and the GPU."""
+    """The setting of one run of a sweep: a value for each variable, and the GPU."""
 
     values: tuple[tuple[str, str], ...]
     gpu: Gpu
@@ -44,22 +44,22 @@ class Point:
 
     @property
     def allocated_bytes(self) -> int:
-        """The peak of live blocks, of the device where it was highest."""
+        """The peak of live blocks on the device where it was highest."""
         return max((d.totals.peak_allocated_bytes for d in self.report.devices), default=0)
 
     @property
     def reserved_bytes(self) -> int:
-        """The peak of what the allocator held, of the device where it was highest."""
+        """The peak of reserved memory on the device where it was highest."""
         return max((d.totals.peak_reserved_bytes for d in self.report.devices), default=0)
 
     @property
     def used_bytes(self) -> int:
-        """The peak of the whole device, with the context at its upper end."""
+        """The peak of all used memory on the fullest device, with the context's upper bound."""
         return max((d.peak_used_bytes for d in self.report.devices), default=0)
 
     @property
     def headroom_bytes(self) -> int:
-        """What is left of the fullest device."""
+        """The remaining memory of the fullest device."""
         left = (d.headroom_bytes for d in self.report.devices)
         return min(left, default=self.setting.gpu.total_bytes)
 
@@ -71,21 +71,21 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Peak = fixed part + bytes per unit x variable: least squares through runs that fit.
+    """Peak = fixed part + bytes per unit x variable: a least-squares fit of the runs that fit.
 
     Attributes:
-        variable: what is varied; "batch*seq" is the product of two.
-        held: the variables that were not, with their values.
+        variable: the variable; "batch*seq" is the product of two.
+        held: the fixed variables with their values.
         gpu: the slug of the GPU.
-        fixed_bytes: of the allocator's peak.
-        bytes_per_unit: of the allocator's peak, rounded to whole bytes.
-        from_value: the smallest value that the line holds for.
-        num_points: through how many runs it goes.
-        deviation_bytes: how far the farthest of them is from it.
-        forecast: the largest whole value that would fit by the whole device's own line, below the
-            smallest that was tried and does not, and no more than twice the largest that was seen
-            to fit; None where that says nothing new.
-        is_forecast_capped: whether by that line still more would fit.
+        fixed_bytes: the constant part of the allocator's peak.
+        bytes_per_unit: the slope of the allocator's peak, rounded to whole bytes.
+        from_value: the smallest value for which the line is valid.
+        num_points: the number of runs that the line fits.
+        deviation_bytes: the largest deviation of a run from the line.
+        forecast: the largest integer that fits according to the linear fit of the whole device's
+            peak; it is below the smallest value that did not fit, and at most twice the largest
+            that fit. None where the fit predicts nothing beyond the runs.
+        is_forecast_capped: whether the fit predicts that still larger values fit.
     """
 
     variable: str
@@ -102,18 +102,18 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What a sweep says.
+    """The results of a sweep.
 
     Attributes:
-        template: the words of the program, with {NAME} where a variable stands.
-        variables: each with its values, in the order they were given.
-        gpus: in the order they were given.
-        is_unlimited: whether the device could not run out.
-        points: one for each run, in the order of the grid; fewer if it was interrupted.
-        lines: how memory grows.
-        fresh_because: why runs were started afresh, which takes longer; empty if they were forked
-            from a warm process.
-        wall_s: of the whole sweep.
+        template: the command line of the program, with {NAME} for each variable.
+        variables: each variable with its values, in the order of the command line.
+        gpus: the GPUs, in the order of the command line.
+        is_unlimited: whether the device had unlimited memory.
+        points: one point per run, in the order of the grid; fewer if the sweep was interrupted.
+        lines: the linear fits of memory.
+        fresh_because: why each run started in a new process, which takes longer; empty if the runs
+            were forked from a warm process.
+        wall_s: the duration of the whole sweep.
     """
 
     template: tuple[str, ...]
@@ -128,7 +128,7 @@ class SweepReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if anything fits, 1 if nothing does, 3 if a program failed for a reason of its own."""
+        """0 if any run fits, 1 if none does, 3 if a program failed for a reason of its own."""
         if self.was_interrupted:
             return ExitCode.INTERRUPTED
         verdicts = {point.report.verdict for point in self.points}
@@ -138,7 +138,7 @@ class SweepReport:
 
     @property
     def smallest_gpu(self) -> str | None:
-        """Of several GPUs the one with the least memory on which all that was tried fits."""
+        """The GPU, of several, with the least memory on which every run fits."""
         if len(self.gpus) < 2:
             return None
         not_fitting = {point.setting.gpu.slug for point in self.points if not point.fits}
@@ -146,7 +146,7 @@ class SweepReport:
         return min(fitting, key=lambda gpu: gpu.total_bytes).slug if fitting else None
 
     def largest(self, gpu: str) -> tuple[tuple[tuple[str, str], ...], ...]:
-        """The settings that fit on a GPU while none that is larger in every variable does."""
+        """Returns the settings that fit on a GPU and that no larger setting that fits exceeds."""
         fitting = [
             (p.setting.values, [(text, parse_number(text)) for _, text in p.setting.values])
             for p in self.points
@@ -184,7 +184,7 @@ def explain_sweep(
 
 
 def parse_number(text: str) -> float | None:
-    """The number that a value is; None for other text, infinities and NaN."""
+    """Parses a value as a number; returns None for other text, infinities and NaN."""
     try:
         number = float(text)
     except ValueError:
@@ -195,8 +195,8 @@ def parse_number(text: str) -> float | None:
 def _exceeds(
     other: Sequence[tuple[str, float | None]], point: Sequence[tuple[str, float | None]]
 ) -> bool:
-    """Whether a setting is at least as large in each variable and larger in one; values that are
-    not numbers must be equal.
+    """Returns whether a setting is at least as large in each variable and larger in one; values
+    that are not numbers must be equal.
     """
     is_larger = False
     for (a, x), (b, y) in zip(other, point, strict=True):
@@ -213,8 +213,8 @@ def _exceeds(
 def _find_lines(
     points: Sequence[Point], variables: Sequence[tuple[str, tuple[str, ...]]]
 ) -> Iterator[Line]:
-    """A line for each numeric variable, GPU and setting of the other variables; and one for the
-    product of all numeric variables, where there are several.
+    """Yields a line for each numeric variable, GPU and setting of the other variables, and one for
+    the product of all numeric variables if there are several.
     """
     numeric = [
         name
@@ -239,8 +239,8 @@ def _find_line(
     held: tuple[tuple[str, str], ...],
     gpu: str,
 ) -> Line | None:
-    """The line through the largest values that fit; None with fewer than two, or, for a product,
-    where the peak does not follow it.
+    """Fits a line through the largest values that fit on the GPU; returns None for fewer than two
+    values, or for a product to which the peak is not linear.
     """
     fitting = sorted(
         ((_x_of(point, names), point) for point in points if point.fits), key=itemgetter(0)
@@ -269,7 +269,7 @@ def _find_line(
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """A line through the points from `start` on."""
+    """A line through all points from index `start`."""
 
     start: int
     fixed: Fraction
@@ -278,8 +278,8 @@ class _Fit:
 
 
 def _fit(points: Sequence[tuple[Fraction, int]]) -> _Fit | None:
-    """The least-squares line through as many of the last points as lie on one; None where there are
-    not two values.
+    """Fits a least-squares line through as many of the last points as lie on it; returns None for
+    fewer than two values.
     """
     for start in range(len(points) - 1):
         through = points[start:]
@@ -292,7 +292,7 @@ def _fit(points: Sequence[tuple[Fraction, int]]) -> _Fit | None:
 
 
 def _least_squares(points: Sequence[tuple[Fraction, int]], start: int) -> _Fit:
-    """In exact arithmetic, so that the same runs give the same bytes everywhere."""
+    """Fits a line in exact arithmetic, so that the same runs give the same bytes everywhere."""
     count = len(points)
     mean_x = sum((x for x, _ in points), Fraction(0)) / count
     mean_y = Fraction(sum(y for _, y in points), count)
@@ -313,14 +313,14 @@ def _x_of(point: Point, names: tuple[str, ...]) -> Fraction:
 def _forecast(
     used: _Fit, fitting: Sequence[tuple[Fraction, Point]], not_fitting: Sequence[Fraction]
 ) -> int | None:
-    """The largest whole value whose peak would stay within the device by the line; None where that
-    is one that was tried.
+    """Returns the largest integer whose peak fits the device according to the line; None where no
+    value beyond the runs fits.
     """
     last_x, last = fitting[-1]
     xs = [*(x for x, _ in fitting), *not_fitting]
     if last.report.is_unlimited or used.slope <= 0 or any(x.denominator != 1 for x in xs):
         return None
-    # From the last run on, so that the line's own deviation there does not count.
+    # The extrapolation starts at the last run, so the line's deviation there has no effect.
     limit_x = math.floor(last_x + last.headroom_bytes / used.slope)
     limit_x = min([limit_x, *(int(x) - 1 for x in not_fitting)])
     return limit_x if limit_x > last_x else None

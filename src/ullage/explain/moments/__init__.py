@@ -1,1 +1,1 @@
-"""When: steps, phases and peaks of a trace, and how memory moves between them."""
+"""Steps, phases and peaks of a trace, and how memory changes between them."""

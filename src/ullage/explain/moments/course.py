@@ -1,9 +1,8 @@
-"""What the program was doing at each event of a trace: its steps, and their phases where they are
-known.
+"""What the program was doing at each event of a trace: its steps and, where known, their phases.
 
-Steps come from what ullage recorded, else from what the program or torch wrote into the snapshot
-("ProfilerStep#3", "Optimizer.step#AdamW.step"), else from the stacks: a loop is a function whose
-lines come again and again (see rounds.py). Which of these it was is said wherever they are used.
+Steps come from ullage's record, else from annotations that the program or torch wrote into the
+snapshot ("ProfilerStep#3", "Optimizer.step#AdamW.step"), else from the stacks: a loop is a function
+whose lines repeat (see rounds.py). Every report of steps states which source was used.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _MAX_NAMED = 3
 
 
 class StepSource(enum.Enum):
-    """Where the steps of a trace are known from."""
+    """The source from which the steps of a trace are known."""
 
     RECORD = "recorded by ullage"
     ANNOTATIONS = "from the snapshot's annotations"
@@ -35,16 +34,16 @@ class StepSource(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Stretches of a trace in order, as columns; together they cover every event.
+    """Regions of a trace in order, as columns; together they cover every event.
 
     Attributes:
-        begin: the first event of each; the first is -1, before the trace.
-        phase: a `Phase`; OUTSIDE where only steps are known.
+        begin: the first event of each region; the first is -1, before the trace.
+        phase: the `Phase` of each region; OUTSIDE where only steps are known.
         grad: whether the forward pass recorded gradients.
         step_ends: the event before which each step ended, ascending.
-        source: where the steps are known from.
-        has_phases: whether the phases are known, too.
-        requests: those that were replayed against the program, between two events each.
+        source: the source from which the steps are known.
+        has_phases: whether the phases are known too.
+        requests: the requests that were replayed against the program, each between two events.
     """
 
     begin: Int64Array
@@ -57,20 +56,20 @@ class Course:
 
     @property
     def num_steps(self) -> int:
-        """How many steps ended."""
+        """The number of steps that ended."""
         return len(self.step_ends)
 
     def region_at(self, event: Int64Array) -> Int64Array:
-        """The stretch in which each event came."""
+        """Returns the index of the region that contains each event."""
         return np.maximum(np.searchsorted(self.begin, event, side="right") - 1, 0)
 
     def step_at(self, event: Int64Array) -> Int64Array:
-        """How many steps had ended before each event."""
+        """Returns the number of steps that had ended before each event."""
         return np.searchsorted(self.step_ends, event, side="right")
 
     def describe(self, event: int) -> str:
-        """Where an event came: "step 2, backward", or "requests.jsonl:7, forward"; empty where that
-        is not known.
+        """Describes when an event occurred: "step 2, backward", or "requests.jsonl:7, forward";
+        returns an empty string where that is not known.
         """
         number = np.array([event])
         step = int(self.step_at(number)[0])
@@ -99,7 +98,7 @@ _PHASE_NAMES = {
 
 
 def _name(running: list[str]) -> str:
-    """The requests that ran at once: "requests.jsonl:3, 4, 7 and 5 more"."""
+    """Names the requests that ran concurrently: "requests.jsonl:3, 4, 7 and 5 more"."""
     first, *others = running[:_MAX_NAMED]
     file = first.rpartition(":")[0]
     lines = [first, *(other.removeprefix(f"{file}:") for other in others)]
@@ -108,7 +107,7 @@ def _name(running: list[str]) -> str:
 
 
 def find_course(snapshot: Snapshot, replay: Replay, device: int, match: Match | None) -> Course:
-    """What the program was doing when."""
+    """Finds what the program was doing at each event."""
     if match is not None:
         return _recorded(match, replay)
     annotated = _annotated(snapshot, replay, device)
@@ -137,7 +136,7 @@ def _recorded(match: Match, replay: Replay) -> Course:
 
 
 def _in_events(requests: tuple[Request, ...], match: Match, num_events: int) -> tuple[Request, ...]:
-    """The requests with events in place of positions."""
+    """Returns the requests with their positions converted to events."""
     begins, ends = (
         match.event_after(np.array(positions, dtype=np.int64), num_events).tolist()
         for positions in (
@@ -152,11 +151,11 @@ def _in_events(requests: tuple[Request, ...], match: Match, num_events: int) -> 
 
 
 def _annotated(snapshot: Snapshot, replay: Replay, device: int) -> Course | None:
-    """Steps and optimizer phases by the times of annotations; None where there are none."""
+    """Finds steps by the times of annotations; returns None where there are none."""
     times = snapshot.events_of(device).time_us
     if not len(times) or not times.any():
         return None
-    # A profiled iteration begins where the one before ends; an optimizer's step ends an iteration.
+    # A profiled iteration ends where the next begins; an optimizer's step ends an iteration.
     starts = [a.time_us for a in snapshot.annotations
              if a.name.startswith(_PROFILER_STEP) and a.stage == "START"]  # fmt: skip
     ended = [a.time_us for a in snapshot.annotations

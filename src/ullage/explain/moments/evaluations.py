@@ -1,12 +1,12 @@
-"""Evaluations of a training program: the forwards without gradients that are no part of a step.
+"""Evaluations of a training program: the forwards without gradients that belong to no step.
 
 Some forwards without gradients belong to the step itself: a frozen encoder, a teacher, a rollout.
-Among those that come before a step's own forward, or after the last step, these are evaluation:
+A forward before a step's own forward, or after the last step, is an evaluation if its module
 
-- of a model that is trained, in evaluation mode;
-- of any module that runs without gradients in no more than half of the steps.
+- is trained, and runs in evaluation mode; or
+- runs without gradients in at most half of the steps.
 
-Of a single step it cannot be told how often a module runs: there, only the first counts.
+A single step does not show how often a module runs: only the first criterion applies there.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ullage.trace.model import Mark, MarkKind
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Forwards without gradients between two steps, or before the first or after the last.
+    """Forwards without gradients between two steps, before the first step or after the last.
 
     Attributes:
-        row: of the step before which they come, counted from 0; after the last step, how many
-            ended.
-        begin, end: the positions between which it was under way, until the step's own first
+        row: the index, from 0, of the step that follows the evaluation; after the last step, the
+            number of steps that ended.
+        begin, end: the positions between which the evaluation ran, until the step's own first
             forward begins.
-        num_forwards: of root modules.
+        num_forwards: the number of forwards of root modules.
     """
 
     row: int
@@ -39,7 +39,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """One forward of a root module; the fields are those of its marks."""
+    """One forward of a root module, with the fields of its marks."""
 
     begin: int
     end: int
@@ -51,8 +51,8 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What came up to the end of one step: its forwards, and whether a backward ran; `end` is None
-    where the record ends first.
+    """The forwards up to the end of one step, and whether a backward ran; `end` is None where the
+    record ends first.
     """
 
     begin: int
@@ -62,7 +62,7 @@ class Round:
 
 
 def find_rounds_of_marks(marks: Sequence[Mark]) -> tuple[Round, ...]:
-    """The marks cut at the ends of steps; the last round has no end, and may be empty."""
+    """Splits the marks at the ends of steps; the last round has no end and may be empty."""
     rows = [row for row, mark in enumerate(marks) if mark.kind is MarkKind.STEP]
     begins = [0, *(row + 1 for row in rows)]
     return tuple(
@@ -72,7 +72,7 @@ def find_rounds_of_marks(marks: Sequence[Mark]) -> tuple[Round, ...]:
 
 
 def _round(marks: Sequence[Mark], begin: int) -> Round:
-    """One round from its marks, the last of which ends it, if it is a step."""
+    """Builds one round from its marks; the last mark ends the round if it is a step."""
     forwards: list[Forward] = []
     opened: Mark | None = None
     is_in_backward = has_backward = False
@@ -85,7 +85,7 @@ def _round(marks: Sequence[Mark], begin: int) -> Round:
         elif mark.kind is MarkKind.FORWARD_END and opened is not None:
             forwards.append(_forward(opened, mark))
             opened = None
-    if opened is not None:  # the record ends in it
+    if opened is not None:  # the record ends inside this forward
         forwards.append(_forward(opened, marks[-1]))
     is_whole = bool(marks) and marks[-1].kind is MarkKind.STEP
     return Round(begin, marks[-1].position if is_whole else None, has_backward, tuple(forwards))
@@ -103,7 +103,7 @@ def _forward(begin: Mark, end: Mark) -> Forward:
 
 
 def find_evaluations(rounds: Sequence[Round]) -> tuple[Evaluation, ...]:
-    """The evaluations of a training program, in order; none of a program that does not train."""
+    """Finds the evaluations of a training program, in order; none if the program does not train."""
     if not any(round_.has_backward for round_ in rounds):
         return ()
     trained = {each.module for round_ in rounds if round_.has_backward
@@ -118,7 +118,7 @@ def find_evaluations(rounds: Sequence[Round]) -> tuple[Evaluation, ...]:
             if _is_evaluation(each, trained=each.module in trained, frequent=frequent)
         ]
         if numbers:
-            last = numbers[-1]  # what came before it was for it
+            last = numbers[-1]  # earlier idle forwards belong to the evaluation
             begin = round_.begin if row else idle[0].begin
             own = round_.forwards[last + 1 :]
             end = own[0].begin if own else round_.end if round_.end is not None else NEVER
@@ -127,7 +127,7 @@ def find_evaluations(rounds: Sequence[Round]) -> tuple[Evaluation, ...]:
 
 
 def _idle_forwards(round_: Round) -> Iterator[Forward]:
-    """The forwards before the step's own; without a backward, all that train nothing."""
+    """Yields the forwards before the step's own; without a backward, all that train nothing."""
     if round_.has_backward:
         return itertools.takewhile(lambda each: not each.grad, round_.forwards)
     return itertools.takewhile(
@@ -136,7 +136,7 @@ def _idle_forwards(round_: Round) -> Iterator[Forward]:
 
 
 def _frequent(steps: Sequence[Round]) -> set[int | None] | None:
-    """The modules that run without gradients in most steps; None: there are too few to tell."""
+    """Returns the modules that run without gradients in most steps; None with too few steps."""
     if len(steps) < 2:
         return None
     ran = [{each.module for each in step.forwards if not each.grad} for step in steps]

@@ -1,9 +1,8 @@
-"""What grows: call sites that hold more at the end of every step than at the end of the one before.
+"""Growth: call sites whose live bytes at the end of a step rise from step to step.
 
-A program that repeats itself frees what a repetition made. What one line still holds after each
-step, and more of it each time, is kept by something: a list, a cache, a loss with its graph. A
-trace whose steps are not known, or that has few of them, says nothing: what happens once is no
-growth.
+A loop usually frees the memory that each iteration allocates. If the blocks of one line accumulate
+over the steps, something keeps them alive: a list, a cache, a loss with its graph. A trace whose
+steps are unknown, or that has few of them, shows no growth: a single increase is no trend.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from ullage.explain.owners.sites import Sites
 from ullage.trace.replay import Replay
 from ullage.trace.snapshot import Int64Array
 
-# The first step sets up what stays: optimizer states, workspaces.
+# The first step allocates persistent memory: optimizer states, workspaces.
 _MIN_STEPS = 4
 _MAX_SAMPLES = 48
 _RISING_FRAC = 0.7
-# Of what grew, so much has to have come in the later half: else it was a cache that filled.
+# At least this share of the growth must occur in the later half; otherwise a cache was filling.
 _LATER_FRAC = 0.3
 
 
@@ -30,15 +29,15 @@ class Growth:
     """A site whose live bytes rise from step to step.
 
     Attributes:
-        site: number in `Sites.names`.
-        size_bytes: by how much more it held after the last step than after the second, as asked
-            for.
-        num_blocks: likewise.
-        bytes_per_step: how fast.
-        first_step, last_step: between which it was measured.
-        blocks: numbers of its live blocks after the last step, in `Replay.blocks`.
-        is_replaced: whether each step's block takes the place of a smaller one, as a tensor that is
-            grown by concatenation does; else blocks are added.
+        site: the index in `Sites.names`.
+        size_bytes: the increase in requested bytes from the end of the second step to the end of
+            the last.
+        num_blocks: the increase in live blocks over the same steps.
+        bytes_per_step: the rate of growth.
+        first_step, last_step: the steps between which the growth was measured.
+        blocks: the indices in `Replay.blocks` of the site's live blocks after the last step.
+        is_replaced: whether each step's block replaces a smaller one, as when a tensor grows by
+            concatenation; otherwise blocks are added.
     """
 
     site: int
@@ -53,11 +52,12 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class StepLevels:
-    """What each site held when steps ended, as tables of (num_samples, num_sites).
+    """The live blocks of each site when steps ended, as tables of (num_samples, num_sites).
 
     Attributes:
-        steps: (num_samples,) the steps; of a long trace a part of them.
-        size_bytes, num_blocks: of live blocks; what was asked for of them.
+        steps: (num_samples,) the steps; a sample of them in a long trace.
+        size_bytes: the requested bytes of the live blocks.
+        num_blocks: the number of live blocks.
     """
 
     steps: Int64Array
@@ -68,8 +68,8 @@ class StepLevels:
 def find_step_levels(
     replay: Replay, sites: Sites, course: Course, *, is_recent: bool = False
 ) -> StepLevels:
-    """What each site held at the end of steps; in long traces of some of them, all over the trace,
-    or (`is_recent`) of the last ones, one after the other.
+    """Measures the live blocks of each site at the ends of steps. A long trace is sampled evenly,
+    or, if `is_recent`, at its last consecutive steps.
     """
     count = min(course.num_steps, _MAX_SAMPLES)
     first = course.num_steps - count if is_recent else 0
@@ -81,7 +81,7 @@ def find_step_levels(
     counts = np.zeros((len(steps), num_sites), dtype=np.int64)
     for row, step in enumerate(steps):
         live = blocks.is_live(int(course.step_ends[step]) - 1)
-        # What was asked for: the rounding of large blocks comes and goes.
+        # Requested bytes: the rounding of large blocks varies.
         np.add.at(sizes[row], site[live], blocks.requested_bytes[live])
         counts[row] = np.bincount(site[live], minlength=num_sites)
     return StepLevels(steps, sizes, counts)
@@ -90,13 +90,13 @@ def find_step_levels(
 def find_growth(
     replay: Replay, sites: Sites, course: Course, levels: StepLevels
 ) -> tuple[Growth, ...]:
-    """The sites that grow, that with the most bytes first."""
+    """Returns the sites that grow, the largest growth first."""
     if course.num_steps < _MIN_STEPS:
         return ()
     sizes = levels.size_bytes[1:]
     rises = np.diff(sizes, axis=0)
     is_rising = (rises > 0).mean(axis=0) >= _RISING_FRAC
-    # What a fall takes back, such as a batch that was smaller, is less than what rises bring.
+    # Falls, such as after a smaller batch, must take back less than the rises add.
     grown = sizes[-1] - sizes[0]
     later = sizes[-1] - sizes[len(sizes) // 2]
     is_lasting = (later >= _LATER_FRAC * grown) & (-np.minimum(rises, 0).sum(axis=0) * 4 <= grown)
@@ -105,13 +105,13 @@ def find_growth(
         for site in np.flatnonzero(is_rising & is_lasting & (grown > 0)).tolist()
     ]
     if course.source is StepSource.STACKS:
-        # A loop that was guessed may be one that fills a list for what follows.
+        # A guessed loop may be one that fills a list for later use.
         grown_sites = [site for site in grown_sites if _is_there_at_end(replay, site)]
     return tuple(sorted(grown_sites, key=lambda growth: -growth.size_bytes))
 
 
 def _is_there_at_end(replay: Replay, growth: Growth) -> bool:
-    """Whether most of what grew is still there when the trace ends."""
+    """Returns whether most of the live blocks still exist when the trace ends."""
     deaths = replay.blocks.death[list(growth.blocks)]
     return bool(2 * (deaths == replay.num_events).sum() >= len(deaths))
 

@@ -1,7 +1,7 @@
-"""Where a device's memory was at one moment: when the most of it was allocated, or when it ran out.
+"""The use of a device's memory at one moment: the peak of allocated bytes, or when it ran out.
 
-The highest *reserved* is another moment: a small segment that comes late, in the optimizer's step
-or in a validation, raises it while next to nothing is allocated.
+The peak of *reserved* bytes is another moment: a small segment that is reserved late, in the
+optimizer's step or in a validation, raises it while almost nothing is allocated.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from ullage.explain.moments.peak import Ownership
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """All bytes of a device at one moment: owners + cache + context + non-torch + free == total.
+    """The bytes of a device at one moment: owners + cache + context + non-torch + free == total.
 
     Attributes:
-        owners: who owned the allocated bytes.
-        cache_bytes: reserved by the allocator and not allocated.
-        context_bytes: the driver's context: upper end, or where memory ran out what it took there.
-        non_torch_bytes: held by libraries beside the allocator.
-        total_bytes: of the device.
-        free_bytes: what was left; negative where the device is too small for it.
+        owners: the owners of the allocated bytes.
+        cache_bytes: the bytes reserved by the allocator and not allocated.
+        context_bytes: the driver's context: its upper bound, or its size when memory ran out.
+        non_torch_bytes: the bytes that libraries allocate outside the allocator.
+        total_bytes: the memory of the device.
+        free_bytes: the remaining bytes; negative where the device is too small.
     """
 
     owners: Ownership
@@ -40,7 +40,7 @@ def balance(
     non_torch_bytes: int,
     total_bytes: int,
 ) -> Ledger:
-    """The ledger of a device of which the allocator held `reserved_bytes`."""
+    """Returns the ledger of a device on which the allocator reserved `reserved_bytes`."""
     return Ledger(
         owners=owners,
         cache_bytes=reserved_bytes - owners.allocated_bytes,

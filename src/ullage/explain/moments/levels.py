@@ -1,4 +1,4 @@
-"""How much of a device was in use after each event of a snapshot's trace."""
+"""The memory in use on a device after each event of a snapshot's trace."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ullage.trace.snapshot import Int64Array
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Columns with one entry more than there are events: entry 0 is before the first event, entry
-    i + 1 is after event i. Bytes.
+    """Columns of bytes with one entry more than there are events: entry 0 is before the first
+    event, entry i + 1 is after event i.
 
     Attributes:
-        allocated_bytes: of live blocks, with rounding.
-        requested_bytes: what was asked for of them.
-        reserved_bytes: of segments.
+        allocated_bytes: the size of the live blocks, with rounding.
+        requested_bytes: the size of the live blocks as requested.
+        reserved_bytes: the size of the segments.
     """
 
     allocated_bytes: Int64Array
@@ -27,18 +27,18 @@ class Levels:
 
     @property
     def peak_event(self) -> int:
-        """The first event after which the most was allocated; -1 is before the first event."""
+        """The first event after which allocated bytes peak; -1 is before the first event."""
         return int(np.argmax(self.allocated_bytes)) - 1
 
     @property
     def peak_reserved_event(self) -> int:
-        """The event after which the most was reserved; of several that with the most allocated."""
+        """The event after which reserved bytes peak; of several, the one with most allocated."""
         highest = np.flatnonzero(self.reserved_bytes == self.reserved_bytes.max())
         return int(highest[np.argmax(self.allocated_bytes[highest])]) - 1
 
 
 def find_levels(replay: Replay) -> Levels:
-    """The levels of a replayed trace."""
+    """Returns the levels of a replayed trace."""
     blocks, segments = replay.blocks, replay.segments
     return Levels(
         allocated_bytes=_level(replay, blocks.birth, blocks.death, blocks.size_bytes),
@@ -48,7 +48,7 @@ def find_levels(replay: Replay) -> Levels:
 
 
 def _level(replay: Replay, birth: Int64Array, death: Int64Array, size: Int64Array) -> Int64Array:
-    """The sum of what is live after each event."""
+    """Returns the total size of the live blocks or segments after each event."""
     changes = np.zeros(replay.num_events + 1, dtype=np.int64)
     np.add.at(changes, birth + 1, size)
     ends = death < replay.num_events

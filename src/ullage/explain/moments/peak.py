@@ -1,4 +1,4 @@
-"""The moment of the highest allocated bytes on a device, and who owned them."""
+"""The peak of allocated bytes on a device, and the owners of the bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ullage.trace.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Who owned a device's allocated bytes at one position; the parts sum to `allocated_bytes`."""
+    """The owners of a device's allocated bytes at a position; they sum to `allocated_bytes`."""
 
     position: int
     allocated_bytes: int
@@ -26,10 +26,10 @@ class Ownership:
 def own_at(
     lifetimes: Lifetimes, categories: UInt8Array, device: int, position: int, allocated_bytes: int
 ) -> Ownership:
-    """Who owned the `allocated_bytes` of a device at a position.
+    """Returns the owners of the `allocated_bytes` of a device at a position.
 
-    Whole blocks are counted, so rounding belongs to the owner of the block. What the log does not
-    show, because it was capped, is UNATTRIBUTED.
+    Whole blocks are counted, so rounding belongs to the owner of the block. Bytes that are missing
+    from the log, because it was capped, are UNATTRIBUTED.
     """
     live = live_at(lifetimes, position) & (lifetimes.device == device)
     sums = np.zeros(len(CATEGORIES), dtype=np.int64)
@@ -40,5 +40,5 @@ def own_at(
 
 
 def peak_position(timeline: Timeline) -> int:
-    """The first position at which the most bytes were allocated."""
+    """Returns the first position at which allocated bytes peak."""
     return int(timeline.position[np.argmax(timeline.allocated_bytes)])

@@ -1,11 +1,11 @@
-"""The highest moment of each phase of a trace: what two runs of different length are compared by.
+"""The peak of each phase of a trace, by which runs of different lengths are compared.
 
     peaks = find_phase_peaks(device)
     peaks["backward"].event, peaks["backward"].size_bytes
 
-In what ullage recorded: set-up, forward, backward, optimizer. In the snapshots of others, where
-steps are known or are seen in the stacks: the first step with all that came before it, and the
-later ones. In both: what is still held when the last step has ended.
+The phases of ullage's recordings are set-up, forward, backward and optimizer. The phases of other
+snapshots, if steps are known or visible in the stacks, are the first step with everything before
+it, and the later steps. Both have the memory that is still in use when the last step has ended.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _ORDER = (SETUP, *dict.fromkeys(PHASE_NAMES.values()), FIRST_STEP, LATER_STEPS, 
 
 
 class PhasePeak(NamedTuple):
-    """The event after which most was allocated, and how much."""
+    """The event after which allocated bytes peak, and the peak."""
 
     event: int
     size_bytes: int
 
 
 def find_phase_peaks(device: DeviceSnapshot) -> dict[str, PhasePeak]:
-    """The phases that a trace has, in their order; none where no steps are known, nor phases."""
+    """Returns the peak of each phase, in order; none if neither steps nor phases are known."""
     course = device.course
     peaks: dict[str, PhasePeak] = {}
     if course.has_phases:
@@ -55,7 +55,7 @@ def find_phase_peaks(device: DeviceSnapshot) -> dict[str, PhasePeak]:
 def _raise(
     peaks: dict[str, PhasePeak], name: str, device: DeviceSnapshot, begin: int, end: int
 ) -> None:
-    """Takes a stretch into a phase: from before the event `begin` to before the event `end`."""
+    """Adds to a phase the time from before the event `begin` to before the event `end`."""
     levels = device.levels.allocated_bytes[begin : end + 1]
     moment = begin + int(levels.argmax())
     peak = PhasePeak(moment - 1, int(device.levels.allocated_bytes[moment]))

@@ -1,11 +1,12 @@
-"""What the program was doing at each position: the marks of a record cut into regions.
+"""What the program was doing at each position: the marks of a record split it into regions.
 
-OUTSIDE        before a forward pass, after a step
-FORWARD        inside a root module's forward
-LOSS           after it, until backward, the optimizer, the next forward or the end of the step
-BACKWARD       inside backward
-AFTER_BACKWARD after it, until the optimizer or the next forward: clipping, unscaling, the next
-micro-batch OPTIMIZER      inside optimizer.step()
+OUTSIDE         before a forward pass, after a step
+FORWARD         inside a root module's forward
+LOSS            after forward, until backward, the optimizer, the next forward or the step's end
+BACKWARD        inside backward
+AFTER_BACKWARD  after backward, until the optimizer or the next forward: clipping, unscaling,
+                the next micro-batch
+OPTIMIZER       inside optimizer.step()
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ullage.trace.model import Int64Array, Mark, MarkKind, UInt8Array
 
 
 class Phase(enum.IntEnum):
-    """What the program was doing."""
+    """An activity of the program."""
 
     OUTSIDE = 0
     FORWARD = 1
@@ -34,16 +35,16 @@ class Phase(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """Stretches of the program in order, as columns; together they cover every position.
+    """Regions of the program in order, as columns; together they cover every position.
 
     Attributes:
-        begin: first position of the region.
-        end: first position after it; NEVER for the last.
-        phase: a `Phase`.
-        grad: whether the forward pass (and what follows it) recorded gradients.
+        begin: the first position of the region.
+        end: the first position after the region; NEVER for the last.
+        phase: the `Phase` of the region.
+        grad: whether the region's forward pass, or the last one before it, recorded gradients.
         before_forward: whether a forward pass ends the region.
-        step: how many steps ended before the region.
-        step_end: position at which the step it belongs to ends; NEVER when the record ends first.
+        step: the number of steps that ended before the region.
+        step_end: the position at which the region's step ends; NEVER if the record ends first.
     """
 
     begin: Int64Array
@@ -58,7 +59,7 @@ class Regions:
         return len(self.begin)
 
 
-# The region that a mark opens, whatever was there before; FORWARD_END depends on where it comes.
+# The phase that a mark opens in most phases; that of FORWARD_END depends on the current phase.
 _OPENED_BY = {
     MarkKind.FORWARD_BEGIN: Phase.FORWARD,
     MarkKind.BACKWARD_BEGIN: Phase.BACKWARD,
@@ -70,7 +71,7 @@ _OPENED_BY = {
 
 
 def find_regions(marks: Sequence[Mark], first_position: int = 0) -> Regions:
-    """Cuts a record into regions at its marks.
+    """Splits a record into regions at its marks.
 
     A forward pass inside backward is recomputation and belongs to backward.
     """
@@ -100,7 +101,7 @@ def find_regions(marks: Sequence[Mark], first_position: int = 0) -> Regions:
 
 
 def _following_phase(mark: MarkKind, phase: Phase) -> Phase | None:
-    """The phase that a mark opens; None where it changes nothing."""
+    """Returns the phase that a mark opens; None where the phase does not change."""
     if mark is MarkKind.FORWARD_END:
         return Phase.LOSS if phase is Phase.FORWARD else None
     if mark is MarkKind.FORWARD_BEGIN and phase is Phase.BACKWARD:
@@ -109,6 +110,6 @@ def _following_phase(mark: MarkKind, phase: Phase) -> Phase | None:
 
 
 def region_of_births(regions: Regions, birth: Int64Array) -> Int64Array:
-    """The index of the region in which each allocation was born."""
-    # A birth at position p is event p - 1, which happened after the marks at positions up to p - 1.
+    """Returns the index of the region in which each block was allocated."""
+    # A birth at position p is event p - 1, which occurred after the marks at positions up to p - 1.
     return np.maximum(np.searchsorted(regions.begin, birth - 1, side="right") - 1, 0)

@@ -1,10 +1,10 @@
 """Finds the loop of a program from the stacks of its allocations alone.
 
-Walk down the stacks from the outermost frame, always into the call under which most is allocated.
-In a function without a loop the lines that allocate come in order; where a smaller line follows a
-larger one, and that again and again, a round of a loop ends. The outermost such function is the
-program's loop. The walk ends where a module or an optimizer is called: loops in those are over
-layers and parameters.
+The search descends the stacks from the outermost frame, always into the call with the most
+allocations. In a function without a loop the allocating lines occur in ascending order. Where a
+smaller line number repeatedly follows a larger one, each such return ends an iteration of a loop.
+The outermost such function contains the program's loop. The search stops at the call of a module or
+an optimizer: loops inside them are over layers and parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INNER = frozenset({"_call_impl", "_wrapped_call_impl", "step", "backward", "for
 
 
 def find_rounds(stacks: Stacks, replay: Replay) -> Int64Array:
-    """The events before which a round of the program's loop ended; empty where no loop is seen."""
+    """Returns the events before which iterations of the loop ended; empty where none is found."""
     blocks = replay.blocks
     born = np.flatnonzero(blocks.birth >= 0)
     used = blocks.stack[born].astype(np.int64)
@@ -41,7 +41,7 @@ def find_rounds(stacks: Stacks, replay: Replay) -> Int64Array:
         here, when, frames = here[frames >= 0], when[frames >= 0], frames[frames >= 0]
         if len(here) < _MIN_ROUNDS:
             break
-        # The function under which most is allocated.
+        # The function with the most allocations below it.
         heaviest = np.bincount(functions[frames]).argmax()
         name = stacks.frames.function[frames[functions[frames] == heaviest][0]]
         if name in _INNER:
@@ -65,7 +65,7 @@ def _outermost_first(stacks: Stacks, stack: int, is_python: np.ndarray) -> Int64
 
 
 def _function_numbers(stacks: Stacks) -> Int64Array:
-    """A number for each function of the frames; its lines share it."""
+    """Returns a number for each frame; frames of the same function share it."""
     numbers: dict[tuple[str, str], int] = {}
     names = zip(stacks.frames.file, stacks.frames.function, strict=True)
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)

@@ -1,7 +1,7 @@
-"""A trace at a few hundred moments: what each category or module held at each.
+"""The memory of each category or module at a few hundred moments of a trace.
 
-The moments are spread over the events; of each stretch the one with the most allocated bytes is
-taken, so that no peak falls between two.
+The events are split into equal intervals. Each moment is the event with the most allocated bytes in
+its interval, so that no peak falls between two moments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NUM_MOMENTS = 256
 
 
 def find_moments(levels: Levels) -> Int64Array:
-    """The events of the moments, ascending; -1 is before the first event."""
+    """Returns the events of the moments, ascending; -1 is before the first event."""
     allocated = levels.allocated_bytes
     begins = np.unique(np.linspace(0, len(allocated), _NUM_MOMENTS + 1).astype(np.int64))[:-1]
     ends = np.append(begins[1:], len(allocated))
@@ -30,9 +30,9 @@ def find_moments(levels: Levels) -> Int64Array:
 def sum_at_moments(
     replay: Replay, moments: Int64Array, group: Int64Array, num_groups: int
 ) -> Int64Array:
-    """(num_groups, num_moments) bytes of live blocks; `group` is (num_blocks,) of numbers."""
+    """Returns (num_groups, num_moments) live bytes; `group` has the group index of each block."""
     blocks = replay.blocks
-    # A block is live at the moments from its birth on, up to its death.
+    # A block is live at the moments from its birth to before its death.
     first = np.searchsorted(moments, blocks.birth, side="left")
     after = np.searchsorted(moments, blocks.death, side="left")
     changes = np.zeros((num_groups, len(moments) + 1), dtype=np.int64)

@@ -1,6 +1,6 @@
-"""Short-lived blocks that lift the peak: without them it would be lower.
+"""Short-lived blocks that raise the peak.
 
-What lives for a moment costs as much as what stays, if the moment is that of the peak.
+A block that is live only briefly costs as much as a persistent one if it is live at the peak.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from ullage.explain.moments.levels import Levels
 from ullage.trace.replay import BoolArray, Replay
 from ullage.trace.snapshot import Int64Array
 
-# A block of an operation goes before so many others came.
+# A brief block, such as the workspace of one operation, is freed before more than this many others
+# are allocated.
 BRIEF_BIRTHS = 3
 _MAX_BLOCKS = 8
 
@@ -23,9 +24,9 @@ class Spike:
     """Brief blocks that are live at the peak.
 
     Attributes:
-        blocks: their numbers in `Replay.blocks`, the largest first.
-        size_bytes: of all of them.
-        lower_peak_bytes: the peak of everything else.
+        blocks: their indices in `Replay.blocks`, the largest block first; at most 8.
+        size_bytes: the total size of all brief blocks at the peak.
+        lower_peak_bytes: the peak without any brief blocks.
     """
 
     blocks: tuple[int, ...]
@@ -34,7 +35,7 @@ class Spike:
 
 
 def find_spike(replay: Replay, levels: Levels) -> Spike | None:
-    """The brief blocks at the peak; None where there are none."""
+    """Finds the brief blocks at the peak; returns None where there are none."""
     blocks = replay.blocks
     peak = levels.peak_event
     is_brief = find_brief(replay)
@@ -50,14 +51,14 @@ def find_spike(replay: Replay, levels: Levels) -> Spike | None:
 
 
 def find_brief(replay: Replay) -> BoolArray:
-    """(num_blocks,) which blocks went before more than a few others came."""
+    """Returns a (num_blocks,) mask of the blocks freed before more than 3 others were allocated."""
     blocks = replay.blocks
     ended = (blocks.birth >= 0) & (blocks.death < replay.num_events)
     return ended & (blocks.death <= birth_after(replay, BRIEF_BIRTHS + 1))
 
 
 def birth_after(replay: Replay, count: int) -> Int64Array:
-    """(num_blocks,) the event of the count-th birth after each block's own."""
+    """Returns (num_blocks,) the event of the count-th birth after each block's own."""
     births = replay.blocks.birth  # ascending
     padded = np.append(births, np.full(count, replay.num_events))
     return padded[np.arange(len(births)) + count]
@@ -66,11 +67,11 @@ def birth_after(replay: Replay, count: int) -> Int64Array:
 def peak_without(
     replay: Replay, levels: Levels, mask: BoolArray, death: Int64Array | None = None
 ) -> int:
-    """The peak of allocated bytes had some blocks not been there, or had they died earlier.
+    """Returns the peak of allocated bytes without some blocks, or with those blocks freed earlier.
 
     Args:
-        gone: which blocks.
-        death: (num_blocks,) the event that would have ended each; None: they never came.
+        mask: (num_blocks,) the blocks to remove or to free earlier.
+        death: (num_blocks,) the event at which each block is freed instead; None removes it.
     """
     blocks = replay.blocks
     numbers = np.flatnonzero(mask)

@@ -22,13 +22,13 @@ from ullage.trace.timeline import Timeline, max_between
 
 
 class Peak(NamedTuple):
-    """The highest levels over a stretch of the program, in bytes."""
+    """The peaks of allocated and reserved memory over part of the program, in bytes."""
 
     allocated_bytes: int
     reserved_bytes: int
 
 
-# The phases a reader knows: the loss belongs to forward, clipping to backward.
+# The phases that reports name: the loss belongs to forward, clipping to backward.
 PHASE_NAMES = MappingProxyType(
     {
         Phase.FORWARD: "forward",
@@ -45,13 +45,13 @@ class StepPeak:
     """The peak of one step.
 
     Attributes:
-        index: its number.
-        peak: without that of an evaluation before it.
-        phases: likewise, by name.
+        index: the number of the step.
+        peak: the peak, without the evaluation before the step.
+        phases: the peak of each phase by name, without the evaluation before the step.
         is_complete: False for a last step that did not end.
-        inputs: the shapes that its forwards with gradients were called with; empty where that was
-            not recorded.
-        follows_evaluation: whether an evaluation came right before it.
+        inputs: the input shapes of the forwards with gradients; empty where they were not
+            recorded.
+        follows_evaluation: whether an evaluation ran immediately before the step.
     """
 
     index: int
@@ -64,8 +64,8 @@ class StepPeak:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPeak:
-    """The peak of one evaluation: `before_step` is the number of the step that came next, or would
-    have.
+    """The peak of one evaluation; `before_step` is the number of the step that follows, or would
+    follow.
     """
 
     before_step: int
@@ -76,10 +76,10 @@ class EvaluationPeak:
 def peak_per_step(
     timeline: Timeline, marks: Sequence[Mark], regions: Regions
 ) -> tuple[tuple[StepPeak, ...], tuple[EvaluationPeak, ...]]:
-    """The peaks of the steps of a device, and of the evaluations between them.
+    """Returns the peaks of the steps of a device, and of the evaluations between them.
 
-    The first step begins with its first forward pass (what comes before is set-up), each other
-    where the one before ended, or the evaluation after that.
+    The first step begins with its first forward pass (set-up precedes it). Each later step begins
+    where the previous step ended, or where the evaluation after that step ended.
     """
     rounds = find_rounds_of_marks(marks)
     evaluations = find_evaluations(rounds)
@@ -111,7 +111,7 @@ def peak_per_step(
 
 
 def _begin(row: int, round_: Round, evaluation_ends: Mapping[int, int]) -> int:
-    """Where a step begins."""
+    """Returns the position at which a step begins."""
     if row in evaluation_ends:
         return evaluation_ends[row]
     if row or not round_.forwards:
@@ -120,7 +120,7 @@ def _begin(row: int, round_: Round, evaluation_ends: Mapping[int, int]) -> int:
 
 
 def _has_more(round_: Round, evaluation_end: int | None) -> bool:
-    """Whether a step was begun that did not end."""
+    """Returns whether a step began that did not end."""
     return any(evaluation_end is None or each.begin >= evaluation_end for each in round_.forwards)
 
 
@@ -144,8 +144,8 @@ def _peaks(timeline: Timeline, begin: Int64Array, end: Int64Array) -> list[Peak]
 def _phase_peaks(
     timeline: Timeline, regions: Regions, num_steps: int, evaluations: Sequence[Evaluation]
 ) -> list[dict[str, Peak]]:
-    """The peak of each phase of each step; a region belongs to the step in which it begins, unless
-    that is in an evaluation.
+    """Returns the peak of each phase of each step; a region belongs to the step in which it begins.
+    Regions that begin in an evaluation are omitted.
     """
     end = np.where(regions.end == NEVER, timeline.position[-1], regions.end)
     result: list[dict[str, Peak]] = [{} for _ in range(num_steps)]
