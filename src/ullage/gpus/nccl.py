@@ -25,8 +25,8 @@ class _Code(NamedTuple):
     stack_bytes: int
 
 
-# By compute capability: what NCCL has code for runs on the later GPUs of the same major number. Read
-# from libnccl.so: the .text sections of its CUBIN files, and the greatest EIATTR_MIN_STACK_SIZE.
+# By compute capability: what NCCL has code for runs on the later GPUs of the same major number.
+# Read from libnccl.so: its .text sections of CUBIN files, and the greatest EIATTR_MIN_STACK_SIZE.
 # Source: the wheels nvidia-nccl-cu12 2.27.5 (7.0), nvidia-nccl-cu13 2.28.9; 2.21.5 has 90, 90 and
 # 164 MiB for 7.0, 8.0 and 9.0, and less stack on the latter two.
 _CODE: Final = {

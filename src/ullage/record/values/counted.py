@@ -77,7 +77,7 @@ class Counted:
         if values and all(value is not None for value in values):
             count = self._count(op, values)
             library.expect_count(count)
-            if known is not None and known.is_assumed:
+            if known is not None and not known.assumed.isdisjoint(map(id, flags)):
                 most = max(flag.numel() for flag in flags)
                 self._list(op, count, self._words(count, most))
             return True

@@ -134,7 +134,8 @@ class Beside:
                 known.is_complete = False
                 known.missing.append(tensor)
             else:
-                known.is_assumed |= mark == ASSUMED
+                if mark == ASSUMED:
+                    known.assumed.add(id(tensor))
                 known.inputs[id(tensor)] = self.view(raw, tensor)
                 known.raw.append((tensor.data_ptr(), raw, mark))
         if known.missing:
@@ -274,7 +275,8 @@ class Beside:
             known.inputs[id(tensor)] = self._torch.full(
                 tensor.size(), number.value, dtype=tensor.dtype, device="cpu"
             )
-            known.is_assumed |= number.uniformity is not Uniformity.TRUE
+            if number.uniformity is not Uniformity.TRUE:
+                known.assumed.add(id(tensor))
         known.is_complete = True
 
     def take_over(self, tensor: Any) -> None:

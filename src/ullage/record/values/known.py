@@ -27,7 +27,7 @@ class Known:
         raw: their address, bytes and mark.
         missing: the others.
         numbers: of each of those, by id, what all its elements are assumed to be.
-        is_assumed: whether bytes of the inputs are assumed.
+        assumed: ids of the inputs whose bytes are assumed.
         is_complete: whether bytes of all of them are known.
     """
 
@@ -37,4 +37,9 @@ class Known:
         self.missing: list[Any] = []
         self.numbers: dict[int, Number] = {}
         self.is_complete = True
-        self.is_assumed = False
+        self.assumed: set[int] = set()
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether bytes of the inputs are assumed."""
+        return bool(self.assumed)

@@ -31,10 +31,12 @@ from ullage.record import torch_internals
 from ullage.record.owners.source_location import ShapeReads
 from ullage.record.session import library
 from ullage.record.session.import_hooks import on_import
+from ullage.record.values import choices, draws
 from ullage.record.values.assume import Assumed
-from ullage.record.values.choices import NAMES, Choices
+from ullage.record.values.choices import Choices
 from ullage.record.values.counted import Counted
 from ullage.record.values.cpu_ops import Beside
+from ullage.record.values.draws import Draws
 from ullage.record.values.guard import Guard
 from ullage.record.values.known import Known
 from ullage.record.values.policy import Policy
@@ -65,7 +67,8 @@ bucketize embedding copy_ _to_copy fill_ zero_ normal_ uniform_ _amp_update_scal
 _foreach_mul_ _foreach_add_ _foreach_copy_ _foreach_zero_ _local_scalar_dense logical_xor_ isposinf
 isneginf exp exp2 expm1 log log10 log2 log1p sqrt rsqrt tanh sigmoid reciprocal _softmax
 _log_softmax _sample_dirichlet xlogy lgamma digamma erf sin cos bernoulli bernoulli_ poisson
-multinomial randperm randint random_ median mode _amp_foreach_non_finite_check_and_unscale_
+multinomial randperm randint random_ exponential_ geometric_ median mode
+_amp_foreach_non_finite_check_and_unscale_
 """
 """Operations with kernels of their own that make, hand on, or read what programs decide by."""
 
@@ -93,6 +96,7 @@ class Values:
         self._beside = Beside(torch, self.policy)
         self.reads = Reads(torch, self._beside, self.policy)
         self._choices = Choices(torch, self._beside)
+        self._draws = Draws(torch, self._beside, self.policy)
         self._routers = Routers(torch, self._beside, assumed, self.shapes.note)
         self._counted = Counted(torch, self._beside, assumed, self._routers, self.shapes.note)
         self._include = torch_internals.find(torch, _SET_KEY)
@@ -111,6 +115,7 @@ class Values:
         self._equal = aten.equal.default
         self._finds = self._counted.ops
         self._chooses: set[Any] = set()
+        self._drawn: set[Any] = set()
 
     def install(self, *, is_following: bool) -> bool:
         """Starts; False: this torch has no such key, and small values stay unknown.
@@ -126,7 +131,8 @@ class Values:
         fallback(self._rest, self._torch.library.fallthrough_kernel, _KEY)
         self._seen = library_type("aten", "IMPL")
         followed = self._followed() if is_following else self._finds.keys()
-        self._chooses = {op for op in followed if base_name(op) in NAMES}
+        self._chooses = {op for op in followed if base_name(op) in choices.NAMES}
+        self._drawn = {op for op in followed if base_name(op) in draws.NAMES}
         for op in self._weights.ops | followed:
             self._seen.impl(op, functools.partial(self._follow, op), _KEY)
         _let_pass(self._torch._ops, self._torch._C)
@@ -275,6 +281,8 @@ class Values:
         is_unknown = known is None or bool(known.missing)
         if op in self._copies:
             self._beside.take_over(result)
+        elif op in self._drawn and self._draws.draw(op, args, kwargs, known, result):
+            return
         elif op in self._chooses:
             is_routed = op is self._topk and is_unknown and self._routers.choose(args, result)
             if not is_routed:
