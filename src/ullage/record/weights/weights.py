@@ -252,7 +252,7 @@ class SkippedWeights:
         c = self._torch._C
         if type(tensor) not in self._plain or c._functorch.is_functorch_wrapped_tensor(tensor):
             return False
-        # Torch runs no fallback under a mode; with a graph, autograd adds a node or raises an error.
+        # Torch runs no fallback under a mode. With a graph, autograd adds a node or raises.
         return not c._len_torch_dispatch_stack() and not self._has_graph(tensor)
 
     def _is_own(self, tensor: Any) -> bool:
