@@ -10,7 +10,7 @@ from benchmarks.accuracy.estimate.compare import Row, compare
 from benchmarks.provenance import made_by
 
 GIB = 2**30
-HEAD = """# How accurate `ullage estimate` is of training
+HEAD = """# How accurate `ullage estimate` is for training
 
 Each row is a training loop that ran on the phantom, which runs the real PyTorch and transformers,
 and the estimate of the same configuration, which runs neither.

@@ -47,7 +47,7 @@ from ullage.units import format_bytes
 
 _NAMED_GPUS = 8
 _MAX_OWNERS = 3
-# The short report omits parts below 1/2000 of the device.
+# The short report omits parts that are smaller than the device's memory divided by this.
 _SMALL_SHARE = 2000
 _VERDICT_STYLES = {
     Verdict.FITS: "bold green",
