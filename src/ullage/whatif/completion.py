@@ -60,9 +60,7 @@ def _measure(snapshot: Snapshot, device: int, where: Where) -> AtOnce:
 
 
 def _let_go(blocks: Lives, events: EventTable) -> Int64Array:
-    """The event at which the program released each block; the block's death if there is no such
-    event.
-    """
+    """The event at which the program gave back each block; its death where none says so."""
     is_here = np.isin(events.action, (Action.ALLOC, Action.FREE_REQUESTED))
     numbers = np.flatnonzero(is_here)
     order = numbers[np.argsort(events.address[numbers], kind="stable")]

@@ -43,7 +43,7 @@ class Requests:
         num_retries: how often the allocator released the cache to make room; a replayed allocator
             does so by itself.
         num_failed: how many requests failed in the recording.
-        at_once: the same as `ops` if no block had been held back; see completion.py.
+        at_once: the same as `ops`, had no block been held back; see completion.py.
     """
 
     sizes: Int64Array
@@ -122,8 +122,8 @@ def _pools_of(snapshot: Snapshot, replay: Replay, events: EventTable) -> Int64Ar
 
 
 def _find_emptied(snapshot: Snapshot, replay: Replay, events: EventTable) -> Mapping[int, int]:
-    """Why each run of consecutive segments was released, by the event of the first: EMPTY_CACHE,
-    RETRY, or DROP_POOL with their private pool if events name pools.
+    """What was done at the first event of each run of segments that go back: EMPTY_CACHE, RETRY, or
+    DROP_POOL of the private pool that they were in, where events name pools.
     """
     is_free = np.isin(events.action, _ENDS)
     firsts = (
@@ -147,19 +147,18 @@ def _find_emptied(snapshot: Snapshot, replay: Replay, events: EventTable) -> Map
 
 
 def _is_one_call(snapshot: Snapshot, events: EventTable, first: int, after: int) -> bool:
-    """Whether the allocator may have released the segments from `first` on to make room for event
-    `after`.
+    """Whether the segments from `first` on may have gone back to make room for event `after`.
 
-    The allocator releases its cache if the device has no room for a segment; then these events have
-    the stack of the request. Those of torch.cuda.empty_cache() have its stack. If only the stacks
-    of allocations are recorded, they have the stacks of their segments' allocations.
+    The allocator gives its cache back when the device has no room for a segment; then they have the
+    stack of the request. Those of torch.cuda.empty_cache() have its stack, or, where only the
+    stacks of allocations are recorded, those that they were allocated with.
     """
     stacks = {tuple(snapshot.stacks.of(int(stack))) for stack in set(events.stack[first:after])}
     return stacks <= {(), tuple(snapshot.stacks.of(int(events.stack[after])))}
 
 
 def reserved_before(replay: Replay) -> Int64Array:
-    """The reserved bytes before each event, and after the last one."""
+    """Reserved bytes before each event, and after the last."""
     segments = replay.segments
     changes = np.zeros(replay.num_events + 2, dtype=np.int64)
     np.add.at(changes, segments.birth + 1, segments.size_bytes)
@@ -189,7 +188,7 @@ def _in_order(
 def _with_pools(
     ops: Int64Array, event: Int64Array, pools: Int64Array, count: int
 ) -> dict[str, Int64Array]:
-    """Inserts the operations that change the current pool."""
+    """The operations with changes of the pool between them."""
     is_alloc = (ops >= 0) & (ops < count)
     if not pools.any():
         return {"ops": ops, "event": event}

@@ -1,9 +1,9 @@
-"""The places in the code that make allocations: the most useful frames of each stack.
+"""Where in the code an allocation was made: the frames of a stack that say most to its reader.
 
-The *site* is the innermost frame outside of torch and Python: the line that needed the memory. The
-*caller* is the innermost frame of the user's own code: the line that the user can change. Often
-they are the same. A stack without Python frames, such as those of backward on its own thread, is
-described by its operator.
+The *site* is the innermost frame that is not of torch or Python itself: the line that needed the
+memory. The *caller* is the innermost frame of the user's own code: the line that the user can
+change. Often they are the same. In a stack without Python frames, as backward has on its own
+thread, the operator says most.
 """
 
 from __future__ import annotations

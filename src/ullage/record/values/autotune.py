@@ -21,7 +21,7 @@ _CHOSEN = ("kernel chosen by timing", 0, "first of all")
 
 
 def install(note: Note) -> None:
-    """Patches Triton's tuner and Inductor's kernel choice when they are imported."""
+    """Watches Triton's tuner and Inductor's choice among kernels, when and if they are imported."""
     on_import("triton.runtime.autotuner", functools.partial(_watch_triton, note))
     on_import("torch._inductor.select_algorithm", functools.partial(_watch_inductor, note))
 

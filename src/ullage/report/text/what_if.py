@@ -131,7 +131,7 @@ def _settings_table(report: WhatIfReport) -> Table:
 
 
 def _name_cell(tried: Tried, outcome: Outcome) -> Text:
-    """The setting, with a line for each of its parts, and remarks below."""
+    """The setting, a line for each of its parts, and what to know of it below."""
     text = Text("  " + _shown(tried.setting).replace(",", ",\n    "))
     if tried.setting.family is Family.RECORDED:
         text.append(" (as recorded)")
