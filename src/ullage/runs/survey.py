@@ -1,4 +1,4 @@
-"""Simulates the ranks of one job one by one, and finds which of them are alike.
+"""Simulates ranks of one job, each in a run of its own, and finds which of them are alike.
 
 survey = Survey(job)
 survey.play((0,))
