@@ -30,7 +30,7 @@ _PACKAGE = Path(__file__).parents[1]
 SOURCES = _PACKAGE / "phantom" / "csrc"
 DEFAULT_OUT = Path(__file__).parent / "lib"
 LIBRARY = "libullage_phantom.so"
-# The extension modules for Python, with their sources.
+# Of Python's own: the sources of each.
 EXTENSIONS = {
     "libullage_reader.so": _PACKAGE / "trace" / "csrc",
     "libullage_replay.so": _PACKAGE / "estimate" / "csrc",
@@ -131,7 +131,7 @@ def find_compiler(*, target: str | None = None, cc: str | None = None) -> tuple[
 
 def _stamp(compiler: tuple[str, ...]) -> str:
     """A hash of everything that the result depends on."""
-    # Without Python's path, so that builds in temporary environments have equal stamps.
+    # Not where Python is: a build in a throw-away environment must not look like another.
     command = [word for word in compiler if word != sys.executable]
     digest = hashlib.sha256(repr(command).encode())
     files = [path for where in (SOURCES, *EXTENSIONS.values()) for path in where.rglob("*")]
@@ -182,7 +182,7 @@ def _compile(compiler: tuple[str, ...], sonames: tuple[str, ...], aside: Path) -
 def _compile_objects(
     pool: ThreadPoolExecutor, compiler: tuple[str, ...], sources: Path, name: Path
 ) -> list[Path]:
-    """Compiles each source of a library into an object named after library and source."""
+    """Compiles each source of a library into an object that is named after both."""
     source_files = sorted(sources.rglob("*.c"))
     if not source_files:
         raise BuildError(f"no C sources found in {str(sources)!r}; the installation is incomplete")

@@ -92,12 +92,12 @@ def _try_replay(
 def _replay(
     torch: ModuleType, columns: dict[str, list[int]], order: dict[str, Any]
 ) -> dict[str, Any]:
-    """Replays one order.
+    """One replay.
 
-    order: "settings" (the value of the environment variable), "device" (the GPU that the phantom
-        simulates), "fraction" (for set_per_process_memory_fraction, or null), "before" (the column
-        of operations that come first), "ignored" (the kinds of operations to leave out), "ops" (the
-        column of operations to replay; default: "ops").
+    order: "settings" (what the environment variable is set to), "device" (what the phantom plays),
+        "fraction" (of set_per_process_memory_fraction, or null), "before" (the column of what is
+        allocated first), "ignored" (the kinds of operations that are left out); "ops" (the column
+        of what is replayed; without it, that of this name).
     """
     os.environ.update(dict.fromkeys(_CONF, order["settings"]))
     os.environ["ULLAGE_DEVICE"] = order["device"]

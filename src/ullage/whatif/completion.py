@@ -24,10 +24,10 @@ from ullage.whatif.settings import recorded_settings
 
 
 def measure_at_once(snapshot: Snapshot, where: Where) -> tuple[AtOnce, ...]:
-    """Finds the lower bound for each device that has events in the trace.
+    """The other end of each device that a trace tells of.
 
-    A device on which the allocator held back no block needs no replay. There is a figure only where
-    a replay of the recorded requests reproduces the recorded peak.
+    A device on which nothing was held back needs no replay. What a replay says counts where a
+    replay of what was recorded comes to what was recorded; elsewhere there is no figure.
 
     Raises:
         EnvironmentProblem: the replay failed.
