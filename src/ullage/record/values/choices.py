@@ -1,9 +1,9 @@
-"""Plausible indices for operations that choose by unknown values or at random: distinct, in range.
+"""Indices that an operation picks by unknown values, or at random: distinct, and in range.
 
-Unknown values are assumed to be all equal, so any index is possible. Among many elements, the
-indices of a row start in the middle and are consecutive, because the special tokens at the ends of
-a vocabulary end a text. Among few elements, such as classes, they start anywhere. A sort keeps the
-order.
+What is assumed of unknown values is that they are all alike, so any index is right. Of many, each
+row begins somewhere in the middle and goes on from there: at the ends of a vocabulary there are
+special tokens, which end a text. Of few, such as classes, it begins anywhere. A sort leaves all
+where it is.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _RANDOM = frozenset({"randperm", "randint", "randint_like", "random", "multinomi
 _ALL = frozenset({"sort", "argsort"})
 _LARGEST = 1 << 17
 NAMES = _ONE | _SOME | _RANDOM | _ALL | {"_amp_foreach_non_finite_check_and_unscale"}
-"""The names of the operations, without the underscore of in-place variants."""
+"""Operations, without the underscore of the one in place."""
 
 
 class Choices:
-    """Gives values to chosen indices. One instance per process."""
+    """Gives chosen indices values; one for the process."""
 
     def __init__(self, torch: ModuleType, beside: Beside) -> None:
         self._torch = torch
@@ -39,7 +39,7 @@ class Choices:
         self._names: dict[Any, str] = {}
 
     def choose(self, op: Any, args: Any, kwargs: Any, known: Known | None, result: Any) -> None:
-        """Called after an operation of NAMES that has unknown inputs or is random."""
+        """After an operation of NAMES whose inputs are not all known, or that is random."""
         name = self._names.get(op) or self._names.setdefault(op, base_name(op))
         is_known = known is not None and known.is_complete and not known.numbers
         if name == "_amp_foreach_non_finite_check_and_unscale":
@@ -75,7 +75,7 @@ class Choices:
         self._store(indices, chosen.reshape(*sizes, count).movedim(-1, dim))
 
     def _rows(self, rows: int, num: int, count: int, *, is_sorted: bool = False) -> Any:
-        """(rows, count): the indices, below `num`, for each row."""
+        """(rows, count): what each row picks of `num`."""
         along = self._torch.arange(count, device="cpu")
         if is_sorted:
             return along.expand(rows, count)
@@ -103,7 +103,7 @@ class Choices:
         self._store(result, indices.reshape(result.size()))
 
     def _range(self, name: str, args: Any, dtype: Any) -> tuple[int, int]:
-        """The range of random integers: the lowest, and the first beyond the highest."""
+        """What random integers are drawn from: low, and the first that is too high."""
         bounds = [arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)][:2]
         if name == "randint" and bounds and isinstance(args[0], int):
             high = args[1] if isinstance(args[1], int) else args[0]

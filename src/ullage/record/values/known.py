@@ -25,10 +25,10 @@ class Known:
     Attributes:
         inputs: CPU copies of the known inputs, by the id of the device tensor.
         raw: the address, bytes and mark of each known input.
-        missing: the inputs whose bytes are unknown.
-        numbers: the assumed number of all elements of a missing input, by its id.
-        is_assumed: whether some of the bytes are assumed.
-        is_complete: whether the bytes of all inputs are known.
+        missing: the inputs with unknown bytes.
+        numbers: of each of those, by id, what all its elements are assumed to be.
+        is_assumed: whether bytes of the inputs are assumed.
+        is_complete: whether bytes of all of them are known.
     """
 
     def __init__(self) -> None:
