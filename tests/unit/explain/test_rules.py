@@ -232,25 +232,47 @@ def test_what_owners_are_guessed_for_is_called_a_guess(report_of: ReportOf) -> N
     assert "UL113" not in found(report_of(CASES["UL113"][0]))  # needs to know
 
 
-def test_half_of_what_is_reserved_in_holes_is_fragmentation(report_of: ReportOf) -> None:
-    pieces = " ".join(f"a{n}+100 k{n}+2@main:{n + 1}" for n in range(10))
-    frees = " ".join(f"a{n}-" for n in range(10))
-    report = report_of(f"[1200 {pieces} {frees} [1200 b+1100")
-    finding = found(report)["UL141"]
-    # 2400 reserved, 1120 allocated at most; of the rest 1180 are in holes and the second's 100.
-    assert finding.gain_bytes == (2400 - 1120) * MIB
+LENGTHS = " ".join(f"[{n} a{n}+{n} a{n}-" for n in range(100, 200, 10))
+
+
+def test_the_gain_of_expandable_segments_is_that_of_a_replay(report_of: ReportOf) -> None:
+    """Ten lengths that grow: 1450 reserved, 190 allocated at most. An expandable segment has pages
+    of 20, so it ends with 200, where reserved minus allocated would be 1260.
+    """
+    finding = found(report_of(LENGTHS))["UL141"]
+    assert finding.gain_bytes == (1450 - 200) * MIB
     assert "expandable_segments" in finding.change
-    whole = report_of(f"[1200 {pieces} {frees} b+100")
-    assert "UL141" not in found(whole)
+
+
+def test_what_expandable_segments_do_not_save_is_no_fragmentation(report_of: ReportOf) -> None:
+    """1200 are reserved, 600 were ever allocated: first large blocks, then small ones, which have
+    pages of their own.
+    """
+    small = " ".join(f"[2 s{n}+1 t{n}+1" for n in range(300))
+    assert "UL141" not in found(report_of(f"[600 a+600 a- {small}"))
 
 
 def test_where_segments_are_expandable_already_that_is_not_advised(report_of: ReportOf) -> None:
-    pieces = " ".join(f"a{n}+100 k{n}+2" for n in range(10))
-    frees = " ".join(f"a{n}-" for n in range(10))
-    settings = {"expandable_segments": True}
-    script = f"[1200 {pieces} {frees} [1200 b+1100"
-    finding = found(report_of(script, allocator_settings=settings))["UL141"]
-    assert "PYTORCH_ALLOC_CONF" not in finding.change
+    assert "UL141" not in found(
+        report_of(LENGTHS, allocator_settings={"expandable_segments": True})
+    )
+
+
+@pytest.mark.parametrize("first", [1, 2, 50, 10**6])
+def test_what_cannot_be_replayed_is_no_fragmentation(
+    first: int, file_of: Callable[..., Any], explained: Callable[..., SnapshotReport]
+) -> None:
+    """The end of a longer trace, and a state without a trace."""
+    file = file_of(LENGTHS)
+    assert "UL141" in found(explained(file))
+    file["device_traces"] = [file["device_traces"][0][first:]]
+    report = explained(file)
+    assert "UL141" not in found(report) and not report.contradictions
+
+
+def test_a_trace_that_no_known_allocator_made_has_no_gain(report_of: ReportOf) -> None:
+    """Room enough in a free block, and yet a new segment."""
+    assert "UL141" not in found(report_of(f"{LENGTHS} [400 b+150 c+300"))
 
 
 def test_a_cache_that_later_steps_do_not_use_is_found(report_of: ReportOf) -> None:

@@ -293,8 +293,8 @@ QUIET: dict[str, dict[str, str]] = {
     },
     "UL141": {
         "all that is reserved was used at once": repeat(STEP, 4, WEIGHTS, size=270),
-        "less than 512 MiB lie idle": "[600 a+300 a- b+200",
-        "a tenth lies idle": "[9000 a+8000 a- b+100",
+        "less than 192 MiB lie idle": "[190 a+190 a- [200 b+200",
+        "a twentieth lies idle": "[9000 a+9000 [200 b+200 b- [210 c+210 c-",
     },
     "UL142": {
         "every later step uses it": repeat(STEP, 8, WEIGHTS, size=280),

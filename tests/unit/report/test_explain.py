@@ -44,8 +44,9 @@ SCRIPTS = {
         + " F z+512@main:12>forward:30 !600:100", {"has_record": True}, None,
     ),
     "explain-fragmented": (
-        "[1200 " + " ".join(f"a{n}+100@main:4 k{n}+2@main:{n + 10}" for n in range(10)) + " "
-        + " ".join(f"a{n}-" for n in range(10)) + " [1200 b+1100@main:30", {}, "200MiB",
+        "[1600 z+1600@main:3 z- "
+        + " ".join(f"a{n}+100@main:4 k{n}+2@main:{n + 10}" for n in range(10)) + " "
+        + " ".join(f"a{n}-" for n in range(10)) + " [1100 b+1100@main:30", {}, "200MiB",
     ),
 }  # fmt: skip
 RECORDINGS = {
