@@ -22,11 +22,14 @@ _PASS_FRAC = 0.08
 _MAX_LOSS_BYTES = KIB
 # Of more passes before one backward each may be a time step that the next one goes on from.
 _MAX_PASSES = 4
+# The lines of a pass are many; a layer that is repeated has few.
+_MIN_CALLS = 4
 
 
 def _find_second_graph(case: Case) -> Iterator[Found]:
     """Activations of several passes are live at the peak."""
     if not case.is_known:
+        yield from _guess_second_graph(case)
         return
     saved = case.is_of(Category.ACTIVATION) & case.grad
     saved[growing_blocks(case)] = False
@@ -52,6 +55,49 @@ def _find_second_graph(case: Case) -> Iterator[Found]:
         gain_bytes=gain,
         blocks=old,
         relief=case.relief(late, death),
+    )
+
+
+def _guess_second_graph(case: Case) -> Iterator[Found]:
+    """The same by stacks alone: a pass begins where its first line runs again with its size."""
+    blocks, peak = case.device.replay.blocks, case.device.peak_event
+    saved = case.is_of(Category.ACTIVATION) & (blocks.birth >= 0)
+    live = np.flatnonzero(saved & case.is_live)
+    if not len(live):
+        return
+    first = live[blocks.birth[live].argmin()]
+    is_first = saved & (case.call == case.call[first])
+    is_first &= case.size_bytes == case.size_bytes[first]
+    starts = blocks.birth[is_first]  # ascending
+    of_pass = np.searchsorted(starts, blocks.birth, side="right")
+    now = int(np.searchsorted(starts, peak, side="right"))
+    old = live[of_pass[live] < now]
+    passes = np.unique(of_pass[old])
+    if not len(passes) or len(passes) >= _MAX_PASSES:
+        return
+    if min(len(np.unique(case.call[old[of_pass[old] == one]])) for one in passes) < _MIN_CALLS:
+        return  # layers that are all alike
+    keys = list(zip(case.call.tolist(), case.size_bytes.tolist(), of_pass.tolist(), strict=True))
+    known = {keys[number] for number in np.flatnonzero(saved).tolist()}
+    twins = [n for n in old.tolist() if (keys[n][0], keys[n][1], keys[n][2] + 1) in known]
+    death = np.append(starts, case.device.replay.num_events)[np.minimum(of_pass, len(starts))]
+    late = saved & (of_pass > 0) & (blocks.death > death)
+    size, gain = int(case.size_bytes[twins].sum()), case.gain(late, death)
+    if 2 * len(twins) < len(old) or not case.is_worth(size, _PASS_FRAC) or not case.is_worth(gain):
+        return
+    yield Found(
+        what=f"activations of an earlier pass are live at the peak: {case.share(size)}",
+        evidence=(
+            (
+                f"{len(twins)} blocks are of passes before that under way: their lines run again "
+                "in the next, with the same sizes"
+            ),
+            *case.list_sites(np.array(twins)),
+        ),
+        gain_bytes=gain,
+        blocks=np.array(twins),
+        relief=case.relief(late, death),
+        is_guess=True,
     )
 
 

@@ -108,8 +108,8 @@ def _settings_table(report: WhatIfReport) -> Table:
     table.add_row("  setting", "reserved", "change", "unused", style="dim")
     before = report.baseline.outcome
     if not report.begins_as_recorded:
-        size = format_bytes(report.check.replayed_reserved_bytes, 2)
-        table.add_row(f"  {_shown(report.baseline.setting)} (as recorded)", size, "", "")
+        checked = format_bytes(report.check.replayed_reserved_bytes, 2)
+        table.add_row(f"  {_shown(report.baseline.setting)} (as recorded)", checked, "", "")
     known = [tried for tried in report.tried[1:] if tried.outcome]
     known.sort(key=lambda tried: tried.outcome.peak_reserved_bytes if tried.outcome else 0)
     for tried in (report.baseline, *known):
