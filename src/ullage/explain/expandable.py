@@ -48,8 +48,8 @@ def measure_expandable(snapshot: Snapshot, replay: Replay, device: int) -> int |
         return None
     expandable = CachingAllocator(is_expandable=True)
     # The allocator gave its cache back where memory was short; with less of it, it need not.
-    kept = (operation for operation in operations if operation[0] != _RETRY)
-    _play(expandable, kept, round_sizes(asked, {}), streams)
+    without_retries = (operation for operation in operations if operation[0] != _RETRY)
+    _play(expandable, without_retries, round_sizes(asked, {}), streams)
     return expandable.peak_reserved_bytes
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ullage.units import MIB
 
@@ -29,17 +28,21 @@ _MAX_UNUSED_BYTES = 20 * MIB
 _NO_LIMIT = 2**63 - 1
 
 
-@dataclass(slots=True, eq=False)
 class Block:
     """A part of a segment; of an expandable one it may be without memory yet."""
 
-    address: int
-    size_bytes: int
-    pool: _Pool
-    is_free: bool = True
-    is_mapped: bool = True
-    before: Block | None = None
-    after: Block | None = None
+    __slots__ = ("address", "after", "before", "is_free", "is_mapped", "pool", "size_bytes")
+
+    def __init__(
+        self, address: int, size_bytes: int, pool: _Pool, *, is_mapped: bool = True
+    ) -> None:
+        self.address = address
+        self.size_bytes = size_bytes
+        self.pool = pool
+        self.is_mapped = is_mapped
+        self.is_free = True
+        self.before: Block | None = None
+        self.after: Block | None = None
 
 
 class _Pool:

@@ -94,25 +94,25 @@ def test_where_only_a_library_is_known_it_is_the_site() -> None:
 @pytest.mark.parametrize(
     ("file", "rank"),
     [
-        ("/home/ada/repo/src/einops/einops.py", 0),  # installed to be edited
+        ("/srv/ada/repo/src/einops/einops.py", 0),  # installed to be edited
         ("/tmp/ipykernel_4711/123456.py", 0),
         ("<ipython-input-3-0a1b2c>", 0),
         ("/opt/conda/envs/ml/lib/python3.10/site-packages/einops/einops.py", 1),
         ("/opt/conda/envs/ml/lib/python3.13t/threading.py", 3),
         ("/usr/lib64/python3.9/queue.py", 3),
         ("/usr/lib/python3/dist-packages/einops/einops.py", 1),
-        ("/home/ada/.venv/src/einops/einops/einops.py", 1),
+        ("/srv/ada/.venv/src/einops/einops/einops.py", 1),
         ("/srv/job/einops-0.8.0-py3-none-any.whl/einops/einops.py", 1),
         ("/srv/job/deps.egg/einops/einops.py", 1),
         ("/srv/job/app.zip/train.py", 0),
         ("/usr/lib/python311.zip/random.py", 3),
-        ("C:/Users/ada/miniconda3/envs/ml/Lib/site-packages/einops/einops.py", 1),
-        ("C:/Users/ada/miniconda3/envs/ml/lib/site-packages/torch/nn/functional.py", 2),
+        ("C:/ada/miniconda3/envs/ml/Lib/site-packages/einops/einops.py", 1),
+        ("C:/ada/miniconda3/envs/ml/lib/site-packages/torch/nn/functional.py", 2),
         ("C:/Python311/Lib/threading.py", 3),
-        ("C:/Users/ada/miniconda3/lib/queue.py", 3),
-        ("C:/Users/ada/project/lib/model.py", 0),
-        ("C:/Users/ada/AppData/Local/Temp/ipykernel_12/3.py", 0),
-        ("C:/Users/ada/train.py", 0),
+        ("C:/ada/miniconda3/lib/queue.py", 3),
+        ("C:/ada/project/lib/model.py", 0),
+        ("C:/ada/AppData/Local/Temp/ipykernel_12/3.py", 0),
+        ("C:/ada/train.py", 0),
     ],
 )
 def test_whose_code_a_frame_is(file: str, rank: int) -> None:
