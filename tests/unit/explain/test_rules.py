@@ -274,6 +274,13 @@ def test_activations_that_are_two_thirds_of_the_peak_are_found_without_a_record(
     assert finding.is_guess and finding.gain_bytes == 9 * 23 * MIB
 
 
+def test_what_runs_once_is_not_gained_by_checkpointing_layers(report_of: ReportOf) -> None:
+    layers = " ".join(f"a{number}+9@main:3>forward:5" for number in range(24))
+    finding = found(report_of(f"[4096 w+100 {layers} l+200@main:4>forward:9"))["UL125"]
+    assert finding.gain_bytes == 9 * 23 * MIB
+    assert "416.0 MiB (81 % of the peak)" in finding.what
+
+
 LENGTHS = " ".join(f"[{n} a{n}+{n} a{n}-" for n in range(100, 200, 10))
 
 

@@ -11,7 +11,6 @@ from ullage.explain.moments.phases import Phase
 from ullage.explain.moments.spikes import find_brief
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.rule import Found, Kind, Rule
-from ullage.explain.trial import Relief
 from ullage.trace.model import Category
 from ullage.trace.replay import BoolArray
 from ullage.trace.snapshot import Int64Array
@@ -89,13 +88,18 @@ def _find_saved(case: Case) -> Iterator[Found]:
     layers = _count_layers(case.call[numbers], case.size_bytes[numbers]) if len(numbers) else 0
     if layers < _MIN_LAYERS:
         return
-    size = int(case.size_bytes[numbers].sum())
+    # What runs once, as the loss does, is of no layer.
+    calls, counts = np.unique(case.call[numbers], return_counts=True)
+    repeated = calls[counts >= _MIN_LAYERS]
+    size = int(case.size_bytes[numbers[np.isin(case.call[numbers], repeated)]].sum())
+    every = _is_saved(case) & np.isin(case.call, repeated)
     yield Found(
-        what=f"activations kept for backward are {case.share(size)}, from about {layers} layers",
+        what=f"activations kept for backward are "
+        f"{case.share(int(case.size_bytes[numbers].sum()))}, from about {layers} layers",
         evidence=case.list_sites(numbers),
-        gain_bytes=size * (layers - 1) // layers,
+        gain_bytes=max(min(size * (layers - 1) // layers, case.gain(every)), 0),
         blocks=numbers,
-        relief=Relief(numbers, left_frac=1 / layers, is_whole=False),
+        relief=case.relief(every, left_frac=1 / layers, is_whole=False),
         is_guess=not case.is_known,
     )
 
