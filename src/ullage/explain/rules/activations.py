@@ -210,12 +210,14 @@ RULES = (
         meaning="What forward keeps for backward grows with the batch, and with the length or the "
         "image, and is most of the peak.",
         evidence="Activations are half of the peak or more, of fewer than eight layers, or of "
-        "lines that are all different. The gain is that of half the batch.",
+        "lines that are all different, and no other rule finds anything. The gain is that of half "
+        "the batch.",
         cost="smaller micro-batches may take more time; BatchNorm sees fewer samples at once",
         change="halve the micro-batch and accumulate gradients over two, use bf16 autocast, or "
         "put the largest of these parts under torch.utils.checkpoint.checkpoint",
         find=_find_batch,
         is_general=True,
+        is_last=True,
     ),
     Rule(
         code="UL144",
