@@ -42,6 +42,12 @@ def cast_weights(times: int) -> str:
     return " ".join(f"w{n}+{times * n}@main:1=parameter" for n in range(8, 14))
 
 
+WIDE = (
+    "F a#+$@f:1 b#+$@f:2 c#+$@f:3 f B t#+1 t#- u#+1 u#- v#+1 v#- y#+1 y#- a#- b#- c#- "
+    "g#+100=gradient b O o g#- S"
+)
+
+
 # code: what has it, and the same without the fault; both with a record.
 CASES = {
     "UL101": (
@@ -119,8 +125,7 @@ CASES = {
                + " ".join(f"a{n}_#-" for n in range(24)) + " b S", 3),
     ),
     "UL126": (
-        repeat("F a#+90@f:1 b#+90@f:2 c#+90@f:3 f B a#- b#- c#- b S", 3, WEIGHTS),
-        repeat("F a#+30@f:1 b#+30@f:2 c#+30@f:3 f B a#- b#- c#- b S", 3, WEIGHTS),
+        repeat(WIDE.replace("$", "90"), 3, WEIGHTS), repeat(WIDE.replace("$", "30"), 3, WEIGHTS),
     ),
     "UL131": (
         repeat("N c#1+1#0@cat:9 f c#- S", 8, "c+90@cat:9").replace("c0-", "c-").replace(

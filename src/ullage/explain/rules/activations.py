@@ -118,7 +118,7 @@ def _find_batch(case: Case) -> Iterator[Found]:
     yield Found(
         what=f"activations kept for backward are {case.share(size)}",
         evidence=case.list_sites(numbers),
-        gain_bytes=max(case.gain(every) // 2, 0),
+        gain_bytes=max(min(case.gain(every), size // 2), 0),
         blocks=numbers,
         relief=case.relief(every, left_frac=0.5, is_whole=False),
         is_guess=not case.is_known,
