@@ -119,7 +119,7 @@ FLAGS = {
     "gpus": {"name", "--json"},
     "explain": {
         "file", "--request", "--what-if", "--gpu", "--memory", "--python", "--rule", "--html",
-        "--export", "--try-remedies",
+        "--export", "--try-remedies", "--full",
         "--json", "-o", "--output", "--force", "--quiet",
     },
     "diff": {

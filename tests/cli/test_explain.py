@@ -39,10 +39,21 @@ Ullage = Callable[..., tuple[int, str, str]]
 
 
 def test_a_snapshot_is_explained(ullage: Ullage, snapshot: Path) -> None:
-    code, out, err = ullage("explain", snapshot)
+    code, out, err = ullage("explain", snapshot, "--full")
     assert (code, err) == (0, "")
     assert out.startswith("peak 39.6 GiB, 68 % activations (guessed)")
-    assert "einops/_backends.py:291 in einsum" in out
+    assert "cs336_basics/model.py:40 in forward" in out
+    assert "einops" not in out
+
+
+def test_by_default_it_is_short(ullage: Ullage, snapshot: Path) -> None:
+    code, out, _ = ullage("explain", snapshot)
+    assert code == 0 and out.count("\n") <= 20
+    assert "UL125" in out and "--full prints the evidence" in out
+
+
+def test_a_request_is_answered(ullage: Ullage, snapshot: Path) -> None:
+    assert "A request of 1.0 GiB there" in ullage("explain", snapshot, "--request", "1GiB")[1]
 
 
 def test_quiet_is_the_verdict_alone(ullage: Ullage, snapshot: Path) -> None:

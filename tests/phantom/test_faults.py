@@ -17,6 +17,9 @@ pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
 PROGRAMS = Path(__file__).parents[1] / "programs" / "faults"
 
+# What a program without a fault has, too: most of its peak are activations, or expandable segments
+# would reserve less, which a replay has measured.
+OF_ANY = {"UL125", "UL126", "UL141"}
 # The program, the finding that is to come first, and the line that it is to name.
 FAULTS = {
     "kept_graphs": ("UL111", "kept_graphs.py:13"),
@@ -76,7 +79,8 @@ def test_the_fault_is_found_first(run_program: RunProgram, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_found_in_the_clean_twin(run_program: RunProgram, name: str) -> None:
-    assert [one.what for one in findings(run_program, name, "--clean")] == []
+    others = findings(run_program, name, "--clean")
+    assert [finding.what for finding in others if finding.rule.code not in OF_ANY] == []
 
 
 def test_every_program_of_the_directory_is_tried() -> None:

@@ -68,7 +68,7 @@ def test_a_cache_that_grows_is_told_by_the_token(run_program: RunProgram) -> Non
     # Keys and values of 16 sequences, 4 layers, 16 heads of 128, in bf16; 24 tokens after 2,048.
     assert tokens["token_bytes"] == 2 * 16 * 4 * 16 * 128 * 2
     assert tokens["num_tokens"] == 2048 + 24
-    assert "512.0 KiB a token" in explanation.text()
+    assert "512.0 KiB a token" in explanation.text(full=True)
 
 
 def test_the_timeline_adds_up_and_has_the_peak(run_program: RunProgram) -> None:

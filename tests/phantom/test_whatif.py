@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from ullage.explain.expandable import measure_expandable
 from ullage.phantom.device import choose_device
+from ullage.trace.replay import replay as replay_trace
 from ullage.trace.snapshot_reader import read_snapshot
 from ullage.whatif.engine import what_if
 from ullage.whatif.outcomes import WhatIfReport
@@ -62,11 +64,25 @@ def test_a_recording_of_a_real_gpu_comes_out_as_it_was(
         pytest.skip(f"recorded by torch {RECORDED_BY[name]}x, the environment has {torch_version}")
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(lzma.decompress((GOLDEN / f"{name}.pickle.xz").read_bytes()))
-    report = replay(path, thin_python)
+    report = replay(path, thin_python, (EXPANDABLE,) if name in WHOLE else ())
     assert report.check.replayed_reserved_bytes == report.check.recorded_reserved_bytes
     assert report.check.has_same_segments
     assert report.check.is_exact and not report.check.reasons
     assert report.is_whole == (name in WHOLE)
+    if name in WHOLE:
+        assert expandable_by_rules(path) == reserved_under(report, EXPANDABLE)
+
+
+def reserved_under(report: WhatIfReport, setting: Setting) -> int:
+    (outcome,) = [one.outcome for one in report.tried if one.setting == setting]
+    assert outcome is not None
+    return outcome.peak_reserved_bytes
+
+
+def expandable_by_rules(path: Path) -> int | None:
+    """What `ullage explain` finds without torch."""
+    snapshot = read_snapshot(path)
+    return measure_expandable(snapshot, replay_trace(snapshot), 0)
 
 
 def test_a_file_that_contradicts_itself_is_said_to(thin_python: Path, tmp_path: Path) -> None:
@@ -109,6 +125,9 @@ def test_what_another_setting_would_reserve_is_what_the_program_then_reserves(
     then = run_program(PROGRAM, gpu="l4", options=("--alloc-conf", setting.text))
     for kind in ("requested", "allocated", "reserved"):
         assert getattr(told, f"peak_{kind}_bytes") == then.device[f"peak_{kind}_bytes"]
+    if setting == EXPANDABLE:
+        by_rules = expandable_by_rules(recorded.directory / "snapshot.pickle")
+        assert by_rules == told.peak_reserved_bytes
     assert told.peak_reserved_bytes >= report.packing.size_bytes >= report.lower_bound_bytes
 
 

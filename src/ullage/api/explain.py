@@ -78,11 +78,11 @@ class Explanation:
 
         return write_export(self.view, Path(path), force=force)
 
-    def text(self, width: int = 80) -> str:
-        """The report for people, without colour."""
-        from ullage.report.text.explain import render_explain
+    def text(self, width: int = 80, *, full: bool = False) -> str:
+        """The report for people, without colour: in short, or all of it."""
+        from ullage.report.text.explain import render_brief_explain, render_explain
 
-        return render_explain(self.view, width)
+        return (render_explain if full else render_brief_explain)(self.view, width)
 
 
 def explain_file(

@@ -35,6 +35,7 @@ from ullage.cli.what_if import check_options, show_what_if
     "(flame graph), .csv, .json, .ullage (compact).",
 )
 @flags.as_json
+@flags.full
 @flags.force
 @click.option("--quiet", is_flag=True, help="Print only the verdict.")
 def explain_command(
@@ -51,13 +52,14 @@ def explain_command(
     html: Path | None,
     export: tuple[Path, ...],
     as_json: bool,
+    full: bool,
     force: bool,
     quiet: bool,
 ) -> int:
     """Explain a memory snapshot: who owned the peak, what leaks, what to do about it.
 
     \b
-    ullage explain snapshot.pickle
+    ullage explain snapshot.pickle --full
     ullage explain snapshot.pickle --try-remedies --python thin/bin/python
     ullage explain snapshot.pickle --what-if --gpu l4
     ullage explain snapshot.pickle --html page.html --export flame.folded
@@ -73,12 +75,12 @@ def explain_command(
         raise click.UsageError("missing FILE, a memory snapshot; or give --rule CODE")
     needing = {"--gpu": gpu, "--memory": memory, "--python": None if try_remedies else python}
     unfit = {"--request": request, "--html": html, "--export": export or None,
-             "--try-remedies": try_remedies or None}  # fmt: skip
+             "--try-remedies": try_remedies or None, "--full": full or None}  # fmt: skip
     check_options(is_what_if=what_if, only_with=needing, not_with=unfit)
     from ullage.api.explain import explain_file
     from ullage.files import write_text
     from ullage.report.document.export import check_format
-    from ullage.report.text.explain import explain_line, print_explain
+    from ullage.report.text.explain import explain_line, print_brief_explain, print_explain
 
     exports = [("--export", path) for path in export]
     check_files(("--output", output), ("--html", html), *exports, force=force)
@@ -89,13 +91,15 @@ def explain_command(
         return show_what_if(file, target, gpu=gpu, memory=memory, python=python)
     result = explain_file(file, request=request, try_remedies=try_remedies, python=python)
 
+    # The answer to a request is among what is reserved.
+    print_report = print_explain if full or request is not None else print_brief_explain
     files = [result.export(path, force=force) for path in export]
     if html is not None:
         files.append(write_text(result.html, html, force=force))
     is_written = write_result(
         target,
         lambda: result.document,
-        lambda: target.show(result.view, explain_line, print_explain),
+        lambda: target.show(result.view, explain_line, print_report),
         files,
     )
     return result.exit_code if is_written else UNWRITABLE

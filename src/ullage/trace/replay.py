@@ -16,11 +16,18 @@ import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ullage.trace.before_trace import (
+    SMALL_SEGMENT_BYTES,
+    BlocksBefore,
+    Ranges,
+    lay_out_ranges,
+    max_split_bytes,
+)
 from ullage.trace.plain import load_library
 from ullage.trace.segment_lives import SegmentLives, find_segments
 from ullage.trace.snapshot import (
@@ -29,7 +36,6 @@ from ullage.trace.snapshot import (
     EventTable,
     Int64Array,
     Snapshot,
-    UInt8Array,
     UInt32Array,
 )
 from ullage.units import MIB
@@ -38,7 +44,6 @@ BoolArray = NDArray[np.bool_]
 
 # The allocator's constants; `c10/core/AllocatorConfig.h`.
 _MIN_BLOCK_BYTES = 512
-_SMALL_SEGMENT_BYTES = 2 * MIB
 _NO_LIMIT = 2**63 - 1
 _PROBLEMS = {
     1: "there is no memory left for its replay",
@@ -99,10 +104,6 @@ class Replay:
     blocks: Lives
     segments: SegmentLives
     contradictions: tuple[str, ...]
-
-
-# Address, size, whether it is live, whether it is split to the last block, and its segment.
-_Ranges: TypeAlias = tuple[Int64Array, Int64Array, UInt8Array, UInt8Array, Int64Array]
 
 
 def replay(snapshot: Snapshot, device: int = 0) -> Replay:
@@ -199,13 +200,12 @@ def _take(lives: Lives, order: NDArray[Any]) -> Lives:
 
 
 def _replay_sizes(
-    snapshot: Snapshot, events: EventTable, ranges: _Ranges, problems: list[str]
+    snapshot: Snapshot, events: EventTable, ranges: Ranges, problems: list[str]
 ) -> tuple[Int64Array, int]:
     """The size of the block of each event, and how many events could be replayed."""
     rounded = round_sizes(events.size_bytes, snapshot.settings)
-    is_small = (events.size_bytes == _SMALL_SEGMENT_BYTES).astype(np.uint8)
-    limit = snapshot.settings.get("max_split_size")
-    max_split = limit if isinstance(limit, int) and 0 < limit < _NO_LIMIT else _NO_LIMIT
+    is_small = (events.size_bytes == SMALL_SEGMENT_BYTES).astype(np.uint8)
+    max_split = max_split_bytes(snapshot.settings)
     sizes, problem = np.zeros(len(events), dtype=np.int64), ctypes.c_int(0)
     columns = [
         np.ascontiguousarray(column)
@@ -242,59 +242,18 @@ def _replay_trace() -> Any:  # noqa: ANN401 - a foreign function
 
 def _lay_out(
     snapshot: Snapshot, device: int, lives: Lives, segments: SegmentLives, problems: list[str]
-) -> _Ranges:
-    """The ranges before the first event: (address, size, is live, splits all, segment) of each."""
-    was_there = segments.birth == -1
-    order = np.argsort(segments.address[was_there])
-    begins, lengths = segments.address[was_there][order], segments.size_bytes[was_there][order]
-    splits = _splits_all(snapshot, device, begins, lengths)
+) -> Ranges:
+    """The ranges before the first event."""
     before = np.flatnonzero(lives.birth == -1)
     before = before[np.argsort(lives.address[before])]
     rounded = round_sizes(lives.size_bytes[before], snapshot.settings)
-    sizes = np.where(lives.is_exact[before], lives.size_bytes[before], rounded)
-    starts = lives.address[before]
-    owner = np.searchsorted(begins, starts, side="right") - 1
-    rows: list[tuple[int, int, int, int, int]] = []
-    at, odd = 0, []
-    for number, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
-        place, end = begin, begin + length
-        while at < len(before) and owner[at] <= number:
-            start, size = int(starts[at]), int(sizes[at])
-            at += 1
-            if size <= 0 or start < place or start + size > end:
-                odd.append(start)
-                continue
-            if start > place:
-                rows.append((place, start - place, 0, splits[number], number))
-            rows.append((start, size, 1, splits[number], number))
-            place = start + size
-        if place < end:
-            rows.append((place, end - place, 0, splits[number], number))
-    if odd:
-        problems.append(
-            f"{len(odd)} blocks overlap another, or are in no segment, such as that at {odd[0]:#x}"
-        )
-    table = np.array(rows, dtype=np.int64).reshape(-1, 5)
-    address_column, size_column, live, split, segment = map(np.ascontiguousarray, table.T)
-    return (
-        address_column, size_column, live.astype(np.uint8), split.astype(np.uint8), segment
-    )  # fmt: skip
-
-
-def _splits_all(
-    snapshot: Snapshot, device: int, begins: Int64Array, lengths: Int64Array
-) -> list[int]:
-    """Whether the ranges of a segment are split down to the last 512 bytes: of a small or an
-    expandable one they are.
-    """
-    table = snapshot.segments
-    here = table.device == device
-    small = (table.is_large == 0) | (table.is_expandable == 1)
-    known = dict(zip(table.address[here].tolist(), small[here].tolist(), strict=True))
-    return [
-        int(known.get(begin, length == _SMALL_SEGMENT_BYTES))
-        for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True)
-    ]
+    blocks = BlocksBefore(
+        address=lives.address[before],
+        size_bytes=np.where(lives.is_exact[before], lives.size_bytes[before], rounded),
+        death=lives.death[before],
+        is_exact=lives.is_exact[before],
+    )
+    return lay_out_ranges(snapshot, device, blocks, segments, problems)
 
 
 def _with_sizes(lives: Lives, sizes: Int64Array, num_done: int) -> Lives:

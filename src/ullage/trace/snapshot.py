@@ -192,6 +192,11 @@ class Snapshot:
         return self.events[device] if 0 <= device < len(self.events) else no_events()
 
 
+def as_posix(file: str) -> str:
+    """The file of a frame with the slashes that are told apart by: those of Windows go."""
+    return file if file.startswith("/") else file.replace("\\", "/")
+
+
 def no_events() -> EventTable:
     """A trace in which nothing happens."""
     wide, narrow = np.empty(0, np.int64), np.empty(0, np.uint32)

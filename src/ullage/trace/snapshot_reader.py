@@ -7,7 +7,7 @@ snapshot.events[0].size_bytes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
@@ -44,6 +44,7 @@ from ullage.trace.snapshot import (
     Stacks,
     UInt8Array,
     UInt32Array,
+    as_posix,
 )
 
 T = TypeVar("T", bound=np.generic)
@@ -340,7 +341,7 @@ class _Reading:
         rows = [file.stack(stack) for stack in met[np.argsort(self._stacks[met])].tolist()]
         dicts, place = np.unique(np.concatenate(rows), return_inverse=True)
         keys = zip(
-            self._names(dicts, "filename"),
+            self._names(dicts, "filename", as_posix),
             self._numbers(dicts, "line").tolist(),
             self._names(dicts, "name"),
             strict=True,
@@ -358,10 +359,12 @@ class _Reading:
             frame=np.array(numbers, dtype=np.uint32)[place],
         )
 
-    def _names(self, rows: Values, key: str) -> list[str]:
+    def _names(self, rows: Values, key: str, change: Callable[[str], str] = str) -> list[str]:
         """Texts that are shown: frames, annotations."""
         texts = self.file.column(rows, key).tolist()
-        return [printable(self.file.text(text)) if text & 7 == TEXT else "" for text in texts]
+        return [
+            printable(change(self.file.text(text))) if text & 7 == TEXT else "" for text in texts
+        ]
 
     def _annotations(self, annotations: Value) -> Iterable[Annotation]:
         rows = self.file.items(annotations)

@@ -15,11 +15,12 @@ import numpy as np
 
 from ullage.phantom.launch import run_directory
 from ullage.programs.allocator_replay import RETRY
+from ullage.trace.emptied import reserved_before
 from ullage.trace.model import AtOnce
 from ullage.trace.replay import Lives, Replay, replay
 from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
 from ullage.whatif.child import Where, replaying
-from ullage.whatif.requests import find_requests, reserved_before
+from ullage.whatif.requests import find_requests
 from ullage.whatif.settings import recorded_settings
 
 

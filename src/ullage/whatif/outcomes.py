@@ -162,6 +162,15 @@ class WhatIfReport:
         return self.tried[0]
 
     @property
+    def begins_as_recorded(self) -> bool:
+        """Whether the recorded settings, begun as the others are, come to what the check came to;
+        they need not where the trace begins in the middle, memory was short, or a GPU was chosen.
+        """
+        before = self.baseline.outcome
+        checked = self.check.replayed_reserved_bytes
+        return before is not None and before.peak_reserved_bytes == checked
+
+    @property
     def has_room(self) -> bool:
         """Whether the requests fit under at least one setting that the program can use."""
         return bool(self._fitting())

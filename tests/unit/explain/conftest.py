@@ -257,6 +257,18 @@ def snapshot_of(tmp_path: Path, file_of: Callable[..., Any]) -> Callable[..., Sn
 
 
 @pytest.fixture
+def explained(tmp_path: Path) -> Callable[[dict[str, Any]], SnapshotReport]:
+    """What torch would write, explained."""
+
+    def make(file: dict[str, Any]) -> SnapshotReport:
+        path = tmp_path / "snapshot.pickle"
+        path.write_bytes(pickle.dumps(file))
+        return explain_snapshot(read_snapshot(path))
+
+    return make
+
+
+@pytest.fixture
 def report_of(snapshot_of: Callable[..., Snapshot]) -> Callable[..., SnapshotReport]:
     """The same, explained."""
 

@@ -95,7 +95,7 @@ def path(tmp_path: Path, raw: dict[str, Any]) -> Path:
 @pytest.mark.parametrize("width", [40, 80, 240])
 def test_what_explains_a_snapshot(path: Path, width: int) -> None:
     explanation = explain_file(path)
-    text = explanation.text(width)
+    text = explanation.text(width, full=True) + explanation.text(width)
     check(text)
     assert width == 40 or "\\x1b]0;t\\x07" in text, "the attack is shown as letters"
     assert "[red]m" in text.replace("\n", "") or width == 40, "and is no markup"
@@ -108,7 +108,7 @@ def test_what_a_snapshot_is_exported_to(path: Path, tmp_path: Path, ending: str)
     target = tmp_path / f"o.{ending}"
     explain_file(path).export(target)
     if ending == "ullage":  # it is read as a snapshot is
-        check(explain_file(target).text(240))
+        check(explain_file(target).text(240, full=True))
         return
     text = target.read_text(encoding="utf-8")
     check(text)

@@ -83,3 +83,29 @@ def test_parts_sum_to_the_peak(report_of: ReportOf) -> None:
     (device,) = report_of("[64 w+8=parameter F a+4 t+2 t- f", has_record=True).devices
     assert sum(device.owners_at_peak.values()) == device.peak_allocated_bytes == 14 * MIB
     assert sum(share.size_bytes for share in device.sites_at_peak) == 14 * MIB
+
+
+OF_LINUX = (
+    "[64 w+8@env/lib/site-packages/torch/nn/modules/module.py/_apply:2 "
+    "a+4@run/train.py/main:7>env/lib/site-packages/torch/nn/modules/module.py/_call_impl:3"
+    ">run/model.py/layer:5>env/lib/site-packages/einops/einops.py/einsum:9 "
+    "d+1@run/train.py/main:3>env/lib/site-packages/torch/utils/data/dataloader.py/__next__:1 "
+    "o+9@run/train.py/main:9>env/lib/site-packages/torch/optim/adamw.py/step:4"
+)
+
+
+def test_paths_of_windows_say_what_those_of_linux_say(
+    file_of: Callable[..., dict[str, Any]], explained: Callable[..., SnapshotReport]
+) -> None:
+    here, there = file_of(OF_LINUX), file_of(OF_LINUX)
+    for event in there["device_traces"][0]:
+        event["frames"] = [
+            {**frame, "filename": "C:\\Users\\ada\\" + frame["filename"].replace("/", "\\")}
+            for frame in event["frames"]
+        ]
+    linux, windows = explained(here), explained(there)
+    assert owners(windows) == owners(linux) == [
+        Category.PARAMETER, Category.ACTIVATION, Category.INPUT, Category.OPTIMIZER_STATE,
+    ]  # fmt: skip
+    assert windows.sites.names == linux.sites.names
+    assert "run/model.py:5 in layer" in windows.sites.names

@@ -253,6 +253,23 @@ QUIET: dict[str, dict[str, str]] = {
             "N " + numbered("a$_#+9@f:1 a$_#-", range(24)) + " f S", 3
         ),
     },
+    "UL126": {
+        "many layers, which are another finding": repeat(
+            "F " + numbered("a$_#+9@f:1", range(24)) + " f B " + numbered("a$_#-", range(24))
+            + " b S", 3
+        ),
+        "weights are the most of it": repeat(
+            "F " + numbered("a$_#+90@f:$", range(4)) + " f B " + numbered("a$_#-", range(4))
+            + " b S", 3, "w+900=parameter"
+        ),
+        "inference keeps nothing": repeat(
+            "N " + numbered("a$_#+90@f:$ a$_#-", range(4)) + " f S", 3
+        ),
+        "parts are checkpointed already": repeat(
+            "F " + numbered("a$_#+90@main:1>checkpoint:2>f:$", range(4)) + " f B "
+            + numbered("a$_#-", range(4)) + " b S", 3
+        ),
+    },
     "UL131": {
         "a cache of fixed length": repeat("N x#+4@cat:9 f x#- S", 8, "c+90@cat:9"),
         "each batch is longer": repeat("x#+1#@load:3 F a#+9@f:1 f B a#- b S x#-", 8),
@@ -293,8 +310,8 @@ QUIET: dict[str, dict[str, str]] = {
     },
     "UL141": {
         "all that is reserved was used at once": repeat(STEP, 4, WEIGHTS, size=270),
-        "less than 512 MiB lie idle": "[600 a+300 a- b+200",
-        "a tenth lies idle": "[9000 a+8000 a- b+100",
+        "less than 192 MiB lie idle": "[190 a+190 a- [200 b+200",
+        "a twentieth lies idle": "[9000 a+9000 [200 b+200 b- [210 c+210 c-",
     },
     "UL142": {
         "every later step uses it": repeat(STEP, 8, WEIGHTS, size=280),

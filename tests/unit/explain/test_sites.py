@@ -10,6 +10,8 @@ from ullage.trace.snapshot import Frames, Stacks
 
 TORCH = "env/lib/python3.11/site-packages/torch/nn/modules/linear.py"
 LIBRARY = "env/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py"
+EINOPS = "env/lib/python3.11/site-packages/einops/einops.py"
+MODULE = "env/lib/python3.11/site-packages/torch/nn/modules/module.py"
 PYTHON = "/usr/lib/python3.11/contextlib.py"
 OURS = "src/ullage/record/values/values.py"
 
@@ -64,3 +66,54 @@ def test_of_a_stack_of_cpp_the_operator_is_told() -> None:
 def test_frames_are_ranked_by_how_much_they_say() -> None:
     files = ("train.py", LIBRARY, TORCH, PYTHON, "??", OURS)
     assert rank_frames(stacks_of(*((file, 1, "f") for file in files))).tolist() == [*range(6)]
+
+
+def test_a_library_that_only_helps_is_not_the_site() -> None:
+    """einops calls no module; the line that calls it is what needs the memory."""
+    site, caller = told(
+        ("site-packages/torch/functional.py", 373, "einsum"), (EINOPS, 939, "einsum"),
+        ("my/model.py", 40, "forward"), (MODULE, 1790, "_call_impl"), ("my/train.py", 24, "main"),
+    )  # fmt: skip
+    assert site == caller == "my/model.py:40 in forward"
+
+
+def test_a_library_of_models_is_the_site_where_it_calls_another() -> None:
+    site, caller = told(
+        (EINOPS, 939, "einsum"), (LIBRARY, 164, "forward"), (MODULE, 1790, "_call_impl"),
+        (LIBRARY, 300, "forward"), (MODULE, 1790, "_call_impl"), ("my/train.py", 24, "main"),
+    )  # fmt: skip
+    assert (site, caller) == ("llama/modeling_llama.py:164 in forward", "my/train.py:24 in main")
+
+
+def test_where_only_a_library_is_known_it_is_the_site() -> None:
+    assert (
+        told((EINOPS, 939, "einsum"), (PYTHON, 9, "inner"))[0] == "einops/einops.py:939 in einsum"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "rank"),
+    [
+        ("/srv/ada/repo/src/einops/einops.py", 0),  # installed to be edited
+        ("/tmp/ipykernel_4711/123456.py", 0),
+        ("<ipython-input-3-0a1b2c>", 0),
+        ("/opt/conda/envs/ml/lib/python3.10/site-packages/einops/einops.py", 1),
+        ("/opt/conda/envs/ml/lib/python3.13t/threading.py", 3),
+        ("/usr/lib64/python3.9/queue.py", 3),
+        ("/usr/lib/python3/dist-packages/einops/einops.py", 1),
+        ("/srv/ada/.venv/src/einops/einops/einops.py", 1),
+        ("/srv/job/einops-0.8.0-py3-none-any.whl/einops/einops.py", 1),
+        ("/srv/job/deps.egg/einops/einops.py", 1),
+        ("/srv/job/app.zip/train.py", 0),
+        ("/usr/lib/python311.zip/random.py", 3),
+        ("C:/ada/miniconda3/envs/ml/Lib/site-packages/einops/einops.py", 1),
+        ("C:/ada/miniconda3/envs/ml/lib/site-packages/torch/nn/functional.py", 2),
+        ("C:/Python311/Lib/threading.py", 3),
+        ("C:/ada/miniconda3/lib/queue.py", 3),
+        ("C:/ada/project/lib/model.py", 0),
+        ("C:/ada/AppData/Local/Temp/ipykernel_12/3.py", 0),
+        ("C:/ada/train.py", 0),
+    ],
+)
+def test_whose_code_a_frame_is(file: str, rank: int) -> None:
+    assert rank_frames(stacks_of((file, 1, "f"))).tolist() == [rank]

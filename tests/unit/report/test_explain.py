@@ -7,6 +7,7 @@ import json
 import lzma
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,12 @@ from rich.console import Console
 
 from ullage.api.explain import Explanation, explain_file
 from ullage.explain.rules.registry import RULES
-from ullage.report.text.explain import explain_line, print_explain, render_rule
+from ullage.report.text.explain import (
+    explain_line,
+    print_explain,
+    render_brief_explain,
+    render_rule,
+)
 from ullage.units import MIB
 
 HERE = Path(__file__).parent
@@ -44,8 +50,9 @@ SCRIPTS = {
         + " F z+512@main:12>forward:30 !600:100", {"has_record": True}, None,
     ),
     "explain-fragmented": (
-        "[1200 " + " ".join(f"a{n}+100@main:4 k{n}+2@main:{n + 10}" for n in range(10)) + " "
-        + " ".join(f"a{n}-" for n in range(10)) + " [1200 b+1100@main:30", {}, "200MiB",
+        "[1600 z+1600@main:3 z- "
+        + " ".join(f"a{n}+100@main:4 k{n}+2@main:{n + 10}" for n in range(10)) + " "
+        + " ".join(f"a{n}-" for n in range(10)) + " [1100 b+1100@main:30", {}, "200MiB",
     ),
 }  # fmt: skip
 RECORDINGS = {
@@ -81,7 +88,7 @@ def test_the_report_is_as_it_was_looked_at(
 ) -> None:
     explanation = explained(name)
     # The file's own path is another on each machine.
-    text = explanation.text().replace(explanation.view.path, f"{name}.pickle")
+    text = explanation.text(full=True).replace(explanation.view.path, f"{name}.pickle")
     shown = "\n".join(
         f"  {name}.pickle" if line.endswith("…") and line.startswith("  /") else line
         for line in text.splitlines()
@@ -89,6 +96,26 @@ def test_the_report_is_as_it_was_looked_at(
     expected = HERE / f"{name}.txt"
     assert shown + "\n" == expected.read_text(encoding="utf-8")
     assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", [*SCRIPTS, *RECORDINGS])
+def test_the_short_report_is_as_it_was_looked_at(
+    explained: Callable[[str], Explanation], name: str
+) -> None:
+    text = explained(name).text()
+    assert text == (HERE / f"{name}-brief.txt").read_text(encoding="utf-8")
+    assert text.count("\n") <= 20 and max(map(len, text.splitlines())) <= 80
+
+
+def test_the_short_report_stays_short_whatever_is_found(
+    explained: Callable[[str], Explanation],
+) -> None:
+    """Every rule of a report that ran out of memory, each with long words."""
+    view = explained("explain-out-of-memory").view
+    fatal, *others = view.findings
+    long = [replace(finding, what="word " * 99, change="word " * 99) for finding in others]
+    text = render_brief_explain(replace(view, findings=(fatal, *long * 9)))
+    assert text.count("\n") <= 20 and max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("name", [*SCRIPTS, *RECORDINGS])

@@ -103,6 +103,24 @@ def test_rows_come_with_the_least_reserved_first_below_the_recorded_one() -> Non
     assert "+1.00 GiB" in lines[begin + 4]
 
 
+@pytest.mark.parametrize(
+    ("changes", "origin"),
+    [
+        ({"is_whole": False}, "begun as those below"),
+        ({"gpu": "l4", "total_bytes": 8 * GIB, "context_bytes": GIB}, "on l4"),
+        ({}, "memory without end"),
+    ],
+)
+def test_what_is_as_recorded_is_what_the_check_says(changes: dict[str, Any], origin: str) -> None:
+    """Where the others begin without holes, with another row to compare them with."""
+    checked = Check(5 * GIB, 5 * GIB, 7, 7, has_same_segments=True, reasons=())
+    lines = render_what_if(report(check=checked, **changes), 100).splitlines()
+    begin = lines.index("Reserved at the peak")
+    assert lines[begin + 2].split() == ["no", "setting", "(as", "recorded)", "5.00", "GiB"]
+    assert lines[begin + 3].startswith(f"  no setting ({origin})")
+    assert "4.00 GiB" in lines[begin + 3] and "-1004.00 MiB" in lines[begin + 4]
+
+
 def test_a_check_that_fails_says_by_how_much_and_why() -> None:
     check = Check(
         4 * GIB, 5 * GIB, 7, 9, has_same_segments=False, reasons=("it begins in the middle",)

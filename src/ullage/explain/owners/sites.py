@@ -1,14 +1,16 @@
 """Where in the code an allocation was made: the frames of a stack that say most to its reader.
 
-The *site* is the innermost frame that is not of torch or Python itself: the line that needed the
-memory. The *caller* is the innermost frame of the user's own code: the line that the user can
-change. Often they are the same. In a stack without Python frames, as backward has on its own
-thread, the operator says most.
+The *site* is the line that needed the memory: the innermost frame that is not of torch, of Python
+itself or of a library that only helps, such as einops. A library whose lines call torch's modules,
+such as transformers, holds models, and its lines are told. The *caller* is the innermost frame of
+the user's own code: the line that the user can change. Often they are the same. In a stack without
+Python frames, as backward has on its own thread, the operator says most.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +21,20 @@ UNKNOWN_SITE = "no stack was recorded"
 
 # Frames of torch's own Python, of the interpreter, and of C++ (which have no Python file).
 _TORCH = re.compile(r"(^|/)torch/|(^|/)torch$|(^|/)modules/module\.py$")
-_LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages)/")
+# Installed code: packages, also in a wheel or an egg that is run as it is, and what pip checks out
+# into an environment. What is installed to be edited lies in the user's own directories.
+_LIBRARY = re.compile(
+    r"(?:^|/)(?:(?:site|dist)-packages|[^/]+\.(?:whl|egg)|(?:\.?v?env|envs/[^/]+)/src)/([^/]+)",
+    re.IGNORECASE,
+)
 _PYTHON = re.compile(
-    r"(^|/)lib/python3(\.\d+)?/(?!site-packages|dist-packages)|^<frozen|(^|/)runpy\.py$|"
+    r"(^|/)lib(64)?/python3(\.\d+t?)?/|(^|/)python3\d+\.zip/|^<frozen|(^|/)runpy\.py$|"
     r"(^|/)(contextlib|functools|threading|weakref|copy)\.py$"
 )
+# Windows has Python's own modules right in Lib, which conda writes small.
+_WINDOWS_PYTHON = re.compile(r"^(?:[A-Za-z]:/(?:.*/)?[Ll]ib|(?:.*/)?Lib)/(\w+)(?:\.py$|/)")
+# Modules of torch, which call those of whoever holds models.
+_MODULE = re.compile(r"(^|/)modules/\w+\.py$")
 _NO_FILE = frozenset({"", "??", ":0", "<string>", "<stdin>"})
 _COMPILED = (".cpp", ".cc", ".cu", ".c", ".h", ".hpp", ".o", ".so", ".S")
 # The recorder of ullage calls torch's operations itself.
@@ -31,7 +42,7 @@ _ULLAGE = re.compile(r"(^|/)ullage/(record|phantom)/|(^|/)torch/_ops\.py$")
 _KEPT_PARTS = 2
 OPERATOR = re.compile(r"\bat::_ops::(\w+)::")
 _BACKWARD = re.compile(r"\btorch::autograd::generated::(\w+Backward\w*?)\d*::apply")
-_USERS, _LIBRARYS, _CPP, _WATCHING = 0, 1, 4, 5
+_USERS, _LIBRARYS, _TORCHS, _PYTHONS, _CPP, _WATCHING = range(6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,7 @@ class Sites:
 def find_sites(stacks: Stacks) -> Sites:
     """Finds the site of every stack of a snapshot."""
     ranks = rank_frames(stacks)
+    tells = _rank_sites(stacks, ranks)
     numbers: dict[str, int] = {UNKNOWN_SITE: 0}
     of_stack = np.zeros(len(stacks), dtype=np.uint32)
     caller = np.zeros(len(stacks), dtype=np.uint32)
@@ -65,7 +77,7 @@ def find_sites(stacks: Stacks) -> Sites:
         if not len(frames):
             continue
         rank = ranks[frames]  # argmin takes the first, which is the innermost
-        frame = int(frames[np.argmin(np.maximum(rank, _LIBRARYS))])
+        frame = int(frames[np.argmin(tells[frames])])
         is_told = rank.min() < _CPP
         name = describe_frame(stacks, frame) if is_told else _describe_cpp(stacks, stack)
         of_stack[stack] = numbers.setdefault(name, len(numbers))
@@ -73,6 +85,27 @@ def find_sites(stacks: Stacks) -> Sites:
             own = describe_frame(stacks, int(frames[np.argmin(rank)]))
             caller[stack] = numbers.setdefault(own, len(numbers))
     return Sites(tuple(numbers), of_stack, caller, call)
+
+
+def _rank_sites(stacks: Stacks, ranks: UInt8Array) -> UInt8Array:
+    """How little each frame says of where memory was needed: as `rank_frames`, but 0 also for the
+    libraries that hold models: in some stack they stand outside of a module of torch.
+    """
+    files = stacks.frames.file
+    is_module = np.array([_MODULE.search(file) is not None for file in files], dtype=np.bool_)
+    is_module &= ranks == _TORCHS
+    matches = [_LIBRARY.search(file) for file in files]
+    names = ["" if match is None else match[1] for match in matches]
+    known = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    package = np.array([known[name] for name in names], dtype=np.int64)
+    holds = np.zeros(len(known), dtype=np.bool_)
+    for stack in range(len(stacks)):
+        frames = stacks.frame[stacks.start[stack] : stacks.start[stack + 1]]
+        inside = is_module[frames]
+        if inside.any():
+            holds[package[frames[int(inside.argmax()) :]]] = True
+    is_told = (ranks == _LIBRARYS) & holds[package]
+    return np.where(is_told, np.uint8(_USERS), ranks)
 
 
 def rank_frames(stacks: Stacks) -> UInt8Array:
@@ -113,7 +146,12 @@ def _rank(file: str) -> int:
     if _ULLAGE.search(file):
         return _WATCHING
     if _TORCH.search(file):
-        return 2
+        return _TORCHS
     if _LIBRARY.search(file):
         return _LIBRARYS
-    return 3 if _PYTHON.search(file) else _USERS
+    return _PYTHONS if _PYTHON.search(file) or _is_windows_python(file) else _USERS
+
+
+def _is_windows_python(file: str) -> bool:
+    match = _WINDOWS_PYTHON.search(file)
+    return match is not None and match[1] in sys.stdlib_module_names

@@ -12,6 +12,7 @@ from ullage.explain.moments.spikes import find_brief
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.rule import Found, Kind, Rule
 from ullage.trace.model import Category
+from ullage.trace.replay import BoolArray
 from ullage.trace.snapshot import Int64Array
 from ullage.units import MIB, format_bytes
 
@@ -22,7 +23,7 @@ _LOGIT_FRAC = 0.06
 _CHUNKS = 8
 _SPIKE_FRAC = 0.2
 _MIN_SPIKE_BYTES = 64 * MIB
-_SAVED_FRAC = 0.7
+_SAVED_FRAC = 0.5
 _TIMES_LARGER = 8
 _MIN_LAYERS = 8
 _OF_A_PASS = (Category.ACTIVATION, Category.TEMPORARY, Category.UNATTRIBUTED)
@@ -83,24 +84,62 @@ def _find_spike(case: Case) -> Iterator[Found]:
 
 def _find_saved(case: Case) -> Iterator[Found]:
     """Many layers' activations are held for backward."""
-    saved = case.is_live & case.is_of(Category.ACTIVATION) & (case.grad | ~np.bool_(case.is_known))
-    size = case.sum(saved)
-    if not case.is_worth(size, _SAVED_FRAC):
-        return
-    if 2 * case.sum(case.calls(_CHECKPOINT) & saved) > size:  # it is done already
-        return
-    numbers = np.flatnonzero(saved)
-    layers = _count_layers(case.call[numbers], case.size_bytes[numbers])
+    numbers = _saved_blocks(case)
+    layers = _count_layers(case.call[numbers], case.size_bytes[numbers]) if len(numbers) else 0
     if layers < _MIN_LAYERS:
         return
+    # What runs once, as the loss does, is of no layer.
+    calls, counts = np.unique(case.call[numbers], return_counts=True)
+    repeated = calls[counts >= _MIN_LAYERS]
+    size = int(case.size_bytes[numbers[np.isin(case.call[numbers], repeated)]].sum())
+    every = _is_saved(case) & np.isin(case.call, repeated)
     yield Found(
-        what=f"activations kept for backward are {case.share(size)}, from about {layers} layers",
+        what=f"activations kept for backward are "
+        f"{case.share(int(case.size_bytes[numbers].sum()))}, from about {layers} layers",
         evidence=case.list_sites(numbers),
-        gain_bytes=size * (layers - 1) // layers,
+        gain_bytes=max(min(size * (layers - 1) // layers, case.gain(every)), 0),
         blocks=numbers,
-        relief=case.relief(saved, left_frac=1 / layers, is_whole=False),
+        relief=case.relief(every, left_frac=1 / layers, is_whole=False),
         is_guess=not case.is_known,
     )
+
+
+def _find_batch(case: Case) -> Iterator[Found]:
+    """Activations of few layers, or of lines that are all different, are most of the peak."""
+    numbers = _saved_blocks(case)
+    if not case.is_known and not case.calls_backward().any():
+        return
+    if not len(numbers):
+        return
+    if _count_layers(case.call[numbers], case.size_bytes[numbers]) >= _MIN_LAYERS:
+        return  # UL125 says more
+    size = int(case.size_bytes[numbers].sum())
+    every = _is_saved(case)  # of the other steps, too
+    yield Found(
+        what=f"activations kept for backward are {case.share(size)}",
+        evidence=case.list_sites(numbers),
+        gain_bytes=max(min(case.gain(every), size // 2), 0),
+        blocks=numbers,
+        relief=case.relief(every, left_frac=0.5, is_whole=False),
+        is_guess=not case.is_known,
+    )
+
+
+def _is_saved(case: Case) -> BoolArray:
+    """Which blocks are activations of a pass with gradients; where that is not known, of any."""
+    return case.is_of(Category.ACTIVATION) & (case.grad | ~np.bool_(case.is_known))
+
+
+def _saved_blocks(case: Case) -> Int64Array:
+    """The activations kept for backward at the peak; none where they are less than half of it, or
+    where checkpointing keeps them already.
+    """
+    saved = case.is_live & _is_saved(case)
+    size = case.sum(saved)
+    is_done = 2 * case.sum(case.calls(_CHECKPOINT) & saved) > size
+    if is_done or not case.is_worth(size, _SAVED_FRAC):
+        return np.empty(0, dtype=np.int64)
+    return np.flatnonzero(saved)
 
 
 def _count_layers(call: Int64Array, size_bytes: Int64Array) -> int:
@@ -156,13 +195,29 @@ RULES = (
         kind=Kind.CHOICE,
         meaning="Each layer keeps what its backward needs. Activation checkpointing keeps each "
         "layer's input alone, and makes the rest anew.",
-        evidence="Activations are 70 % of the peak or more, and the lines that make them ran for "
+        evidence="Activations are half of the peak or more, and the lines that make them ran for "
         "eight layers or more.",
         cost="about a third more time for each step",
         change="torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False) for each layer "
         "(transformers: model.gradient_checkpointing_enable())",
         find=_find_saved,
         is_general=True,
+    ),
+    Rule(
+        code="UL126",
+        title="activations dominate the peak",
+        kind=Kind.CHOICE,
+        meaning="What forward keeps for backward grows with the batch, and with the length or the "
+        "image, and is most of the peak.",
+        evidence="Activations are half of the peak or more, of fewer than eight layers, or of "
+        "lines that are all different, and no other rule finds anything. The gain is that of half "
+        "the batch.",
+        cost="smaller micro-batches may take more time; BatchNorm sees fewer samples at once",
+        change="halve the micro-batch and accumulate gradients over two, use bf16 autocast, or "
+        "put the largest of these parts under torch.utils.checkpoint.checkpoint",
+        find=_find_batch,
+        is_general=True,
+        is_last=True,
     ),
     Rule(
         code="UL144",

@@ -22,7 +22,10 @@ _EIGHT_BIT_GAIN = 0.74
 
 def _find_states(case: Case) -> Iterator[Found]:
     states = bytes_of(case, Category.OPTIMIZER_STATE)
-    is_largest = states == max(case.device.owners_at_peak.values(), default=0)
+    owners = dict(case.device.owners_at_peak)
+    if not case.is_known:  # what came before a trace has no stack, and is of every owner
+        owners.pop(Category.UNATTRIBUTED, None)
+    is_largest = states == max(owners.values(), default=0)
     parameters = bytes_of(case, Category.PARAMETER)
     is_small = case.is_known and states < _LARGE_STATES * parameters
     if not is_largest or is_small or not case.is_worth(states, _STATES_FRAC):

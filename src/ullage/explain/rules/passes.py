@@ -22,11 +22,14 @@ _PASS_FRAC = 0.08
 _MAX_LOSS_BYTES = KIB
 # Of more passes before one backward each may be a time step that the next one goes on from.
 _MAX_PASSES = 4
+# The lines of a pass are many; a layer that is repeated has few.
+_MIN_CALLS = 4
 
 
 def _find_second_graph(case: Case) -> Iterator[Found]:
     """Activations of several passes are live at the peak."""
     if not case.is_known:
+        yield from _guess_second_graph(case)
         return
     saved = case.is_of(Category.ACTIVATION) & case.grad
     saved[growing_blocks(case)] = False
@@ -53,6 +56,72 @@ def _find_second_graph(case: Case) -> Iterator[Found]:
         blocks=old,
         relief=case.relief(late, death),
     )
+
+
+def _guess_second_graph(case: Case) -> Iterator[Found]:
+    """The same by stacks alone."""
+    starts = _guess_passes(case)
+    if not len(starts):
+        return
+    blocks = case.device.replay.blocks
+    saved = case.is_of(Category.ACTIVATION) & (blocks.birth >= 0)
+    of_pass = np.searchsorted(starts, blocks.birth, side="right")
+    twins = _find_twins(case, saved, of_pass)
+    death = np.append(starts, case.device.replay.num_events)[np.minimum(of_pass, len(starts))]
+    late = saved & (of_pass > 0) & (blocks.death > death)
+    size, gain = int(case.size_bytes[twins].sum()), case.gain(late, death)
+    if not case.is_worth(size, _PASS_FRAC) or not case.is_worth(gain):
+        return
+    yield Found(
+        what=f"activations of an earlier pass are live at the peak: {case.share(size)}",
+        evidence=(
+            (
+                f"{len(twins)} blocks are of passes before that under way: their lines run again "
+                "in the next, with the same sizes"
+            ),
+            *case.list_sites(twins),
+        ),
+        gain_bytes=gain,
+        blocks=twins,
+        relief=case.relief(late, death),
+        is_guess=True,
+    )
+
+
+def _guess_passes(case: Case) -> Int64Array:
+    """The events at which passes begin: those at which the first of the activations that are live
+    at the peak was made, and others by the same line with the same size.
+    """
+    blocks = case.device.replay.blocks
+    saved = case.is_of(Category.ACTIVATION) & (blocks.birth >= 0)
+    live = np.flatnonzero(saved & case.is_live)
+    if not len(live):
+        return np.empty(0, dtype=np.int64)
+    first = live[blocks.birth[live].argmin()]
+    is_first = saved & (case.call == case.call[first])
+    is_first &= case.size_bytes == case.size_bytes[first]
+    starts: Int64Array = blocks.birth[is_first]  # ascending
+    return starts
+
+
+def _find_twins(case: Case, saved: BoolArray, of_pass: Int64Array) -> Int64Array:
+    """The activations of earlier passes that are live at the peak and come again in the next one;
+    none where these are layers of one pass, which are many, or have few lines.
+    """
+    live = np.flatnonzero(saved & case.is_live)
+    old = live[of_pass[live] < of_pass[live].max()]
+    passes = np.unique(of_pass[old])
+    none = np.empty(0, dtype=np.int64)
+    if not len(passes) or len(passes) >= _MAX_PASSES:
+        return none
+    num_calls = [len(np.unique(case.call[old[of_pass[old] == number]])) for number in passes]
+    if min(num_calls) < _MIN_CALLS:
+        return none
+    columns = (case.call.tolist(), case.size_bytes.tolist(), of_pass.tolist())
+    known = {tuple(column[number] for column in columns) for number in np.flatnonzero(saved)}
+    call, size, number_of = columns
+    twins = [n for n in old.tolist() if (call[n], size[n], number_of[n] + 1) in known]
+    return np.array(twins, dtype=np.int64) if 2 * len(twins) >= len(old) else none
 
 
 def _is_separate(case: Case) -> BoolArray:

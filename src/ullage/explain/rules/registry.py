@@ -78,6 +78,12 @@ def find_findings(report: SnapshotReport) -> tuple[Finding, ...]:
         for finding in findings
         if not finding.rule.is_general or not _is_covered(finding, findings, report)
     ]
+    with_findings = {finding.device for finding in findings if not finding.rule.is_last}
+    findings = [
+        finding
+        for finding in findings
+        if not (finding.rule.is_last and finding.device in with_findings)
+    ]
     return tuple(sorted(findings, key=_rank))
 
 

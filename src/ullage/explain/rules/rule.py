@@ -56,6 +56,7 @@ class Rule:
         change: what to do.
         find: examines one device.
         is_general: whether another rule that finds the same blocks takes precedence.
+        is_last: whether it is told only where no other rule finds anything.
     """
 
     code: str
@@ -67,6 +68,7 @@ class Rule:
     change: str
     find: Callable[[Case], Iterator[Found]] = field(repr=False)
     is_general: bool = False
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""The text report of a snapshot: the verdict, then the advice, then the owners of the memory and
-the reasons why it was reserved.
+"""The text report of a snapshot, short or whole: the verdict, then the advice, then the owners of the
+memory and the reasons why it was reserved.
 
-render_explain(explanation, width=80)          a text
-print_explain(explanation, Console())          prints it, in colour if the terminal supports that
+render_explain(view, width=80)          the whole report as a text
+print_explain(view, Console())          prints it, in colour if the terminal supports that
+render_brief_explain(view), print_brief_explain(view, Console())    the short one
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, r
 from ullage.report.text.explain_parts import (
     describe_file,
     fragmentation_parts,
+    largest_sites,
     ledger_table,
     moment_text,
     site_table,
@@ -36,6 +38,8 @@ from ullage.units import format_bytes
 
 _MAX_FINDINGS = 8
 _MAX_NAMED = 3
+# Lines for the file, and for each finding, in the short report.
+_BRIEF = 2
 
 
 def render_explain(view: ExplainView, width: int = 80) -> str:
@@ -46,6 +50,16 @@ def render_explain(view: ExplainView, width: int = 80) -> str:
 def print_explain(view: ExplainView, console: Console) -> None:
     """Prints the report; without colour if the console has none or NO_COLOR is set."""
     print_parts(_parts(view, bar_mark(console), console.width), console)
+
+
+def render_brief_explain(view: ExplainView, width: int = 80) -> str:
+    """The short report as a text without colour, `width` columns wide."""
+    return render(lambda console: print_brief_explain(view, console), width)
+
+
+def print_brief_explain(view: ExplainView, console: Console) -> None:
+    """Prints the verdict, the lines that hold most, and what to do first, in 20 lines or fewer."""
+    print_parts(_brief_parts(view, console.width), console)
 
 
 def explain_line(view: ExplainView) -> str:
@@ -78,6 +92,33 @@ def _parts(view: ExplainView, bar: str, width: int) -> Iterator[RenderableType]:
     yield from _findings(view.findings, width)
     for device in view.report.devices:
         yield from _device_parts(view, device, bar, width)
+
+
+def _brief_parts(view: ExplainView, width: int) -> Iterator[RenderableType]:
+    yield _verdict(view)
+    lines = [f"  {line}" for line in describe_file(view.report)]
+    texts = (*view.report.contradictions[:1], view.report.record_remark)
+    lines = lines[:_BRIEF] + [f"warning: {text}" for text in texts if text]
+    for line in lines[-_BRIEF:]:
+        yield Text(line, style="dim", overflow="ellipsis", no_wrap=True)
+    devices = view.report.devices
+    if devices:
+        device = max(devices, key=lambda device: device.peak_allocated_bytes)
+        which = f" on device {device.index}" if len(devices) > 1 else ""
+        yield Text(f"\nLargest at the peak{which}", style="bold")
+        yield largest_sites(make_case(view.report, device), width, _MAX_NAMED)
+    yield Text("\nFindings", style="bold")
+    if not view.findings:
+        yield Text("  none of the rules found anything")
+    num_lines = _BRIEF if len(view.findings) < _MAX_NAMED else 1
+    for finding in view.findings[:_MAX_NAMED]:
+        # The verdict has said what is fatal.
+        yield _finding_head(finding, width, 1 if finding.is_fatal else _BRIEF)
+        lines = _cut(_wrap(f"do: {finding.change}", width, " " * 9), width, num_lines)
+        yield Text("\n".join(lines))
+    more = len(view.findings) - _MAX_NAMED
+    rest = f"{more} more findings, " if more > 1 else "1 more finding, " * (more == 1)
+    yield Text(f"--full prints {rest}the evidence, what is reserved, and the steps", style="dim")
 
 
 def _warning(text: str, width: int) -> Text:
@@ -115,16 +156,7 @@ def _findings(findings: Sequence[Finding], width: int) -> Iterator[RenderableTyp
     if not findings:
         yield Text("  none of the rules found anything")
     for finding in findings[:_MAX_FINDINGS]:
-        is_fault = finding.rule.kind is Kind.FAULT
-        gain = f"up to {format_bytes(finding.gain_bytes)} to gain" if finding.gain_bytes else ""
-        guess = "a guess" if finding.is_guess else ""
-        notes = ", ".join(part for part in (gain, guess) if part)
-        head = f"{finding.what} ({notes})" if notes else finding.what
-        lines = _wrap(head, width, " " * 9)
-        text = Text("  ")
-        text.append(finding.rule.code, style="bold red" if is_fault else "bold yellow")
-        text.append("  " + "\n".join(lines)[9:])
-        yield text
+        yield _finding_head(finding, width)
         for line in finding.evidence:
             yield Text("\n".join(_wrap(line, width, " " * 11)), style="dim")
         yield Text("\n".join(_wrap(f"do: {finding.change}", width, " " * 9)))
@@ -134,6 +166,32 @@ def _findings(findings: Sequence[Finding], width: int) -> Iterator[RenderableTyp
         yield Text(f"  and {len(findings) - _MAX_FINDINGS} more, all of them in --json")
 
 
+def _cut(lines: list[str], width: int, max_lines: int) -> list[str]:
+    """The first lines, with a mark where that is not all."""
+    if len(lines) <= max_lines:
+        return lines
+    return [*lines[: max_lines - 1], f"{lines[max_lines - 1][: width - 4]} ..."]
+
+
+def _finding_head(finding: Finding, width: int, max_lines: int | None = None) -> Text:
+    """The code of a finding, what it is, and its gain; in a short report, how its change does."""
+    gain = f"up to {format_bytes(finding.gain_bytes)} to gain" if finding.gain_bytes else ""
+    guess = "a guess" if finding.is_guess else ""
+    trial = finding.trial if max_lines is not None else None
+    fits = _FITS.get(trial.makes_it_fit, "") if trial is not None else ""
+    notes = ", ".join(part for part in (gain, guess, fits) if part)
+    head = f"{finding.what} ({notes})" if notes else finding.what
+    lines = _wrap(head, width, " " * 9)
+    if max_lines is not None:
+        lines = _cut(lines, width, max_lines)
+    is_fault = finding.rule.kind is Kind.FAULT
+    text = Text("  ")
+    text.append(finding.rule.code, style="bold red" if is_fault else "bold yellow")
+    text.append("  " + "\n".join(lines)[9:])
+    return text
+
+
+_FITS = {MakesItFit.YES: "makes it fit", MakesItFit.NO: "not enough alone"}
 _TRIAL_STYLES = {MakesItFit.YES: "green", MakesItFit.NO: "red", MakesItFit.NOT_TRIED: "dim"}
 
 
@@ -205,7 +263,9 @@ def _wrap(text: str, width: int, margin: str) -> list[str]:
 
 __all__ = [
     "explain_line",
+    "print_brief_explain",
     "print_explain",
+    "render_brief_explain",
     "render_explain",
     "render_rule",
     "trial_line",

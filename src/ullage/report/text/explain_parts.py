@@ -88,6 +88,16 @@ def moment_text(case: Case, event: int) -> str:
     return ", ".join(parts)
 
 
+def largest_sites(case: Case, width: int, num_sites: int) -> Table:
+    """The few lines of code that hold most at the peak."""
+    table = make_grid("right", "right", "left", "left")
+    table.columns[3].ratio = 1
+    for share in case.device.sites_at_peak[:num_sites]:
+        table.add_row(*_site_row(case, share))
+    table.width = width
+    return table
+
+
 def site_table(case: Case, width: int) -> Table:
     """The lines of code with the most live memory at the peak."""
     table = make_grid("right", "right", "left", "left")
@@ -95,12 +105,7 @@ def site_table(case: Case, width: int) -> Table:
     table.add_row("  bytes", "blocks", "owner", "where", style="dim")
     shares = case.device.sites_at_peak
     for share in shares[:_MAX_SITES]:
-        table.add_row(
-            f"  {format_bytes(share.size_bytes, 2)}",
-            f"{share.num_blocks:,}",
-            CATEGORY_LOOKS[share.category].label,
-            Text(_site_text(case, share), overflow="ellipsis", no_wrap=True),
-        )
+        table.add_row(*_site_row(case, share))
     rest = sum(share.size_bytes for share in shares[_MAX_SITES:])
     if rest:
         count = sum(share.num_blocks for share in shares[_MAX_SITES:])
@@ -108,6 +113,15 @@ def site_table(case: Case, width: int) -> Table:
                       f"{len(shares) - _MAX_SITES} more places")  # fmt: skip
     table.width = width
     return table
+
+
+def _site_row(case: Case, share: SiteShare) -> tuple[str, str, str, Text]:
+    return (
+        f"  {format_bytes(share.size_bytes, 2)}",
+        f"{share.num_blocks:,}",
+        CATEGORY_LOOKS[share.category].label,
+        Text(_site_text(case, share), overflow="ellipsis", no_wrap=True),
+    )
 
 
 def _site_text(case: Case, share: SiteShare) -> str:

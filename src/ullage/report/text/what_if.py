@@ -107,6 +107,9 @@ def _settings_table(report: WhatIfReport) -> Table:
         column.no_wrap = True
     table.add_row("  setting", "reserved", "change", "unused", style="dim")
     before = report.baseline.outcome
+    if not report.begins_as_recorded:
+        checked = format_bytes(report.check.replayed_reserved_bytes, 2)
+        table.add_row(f"  {_shown(report.baseline.setting)} (as recorded)", checked, "", "")
     known = [tried for tried in report.tried[1:] if tried.outcome]
     known.sort(key=lambda tried: tried.outcome.peak_reserved_bytes if tried.outcome else 0)
     for tried in (report.baseline, *known):
@@ -116,7 +119,7 @@ def _settings_table(report: WhatIfReport) -> Table:
             continue
         changed = outcome.peak_reserved_bytes - (before or outcome).peak_reserved_bytes
         table.add_row(
-            _name_cell(tried, outcome),
+            _name_cell(tried, outcome, _origin(report)),
             format_bytes(outcome.peak_reserved_bytes, 2),
             "" if tried is report.baseline else f"{'+' * (changed > 0)}{format_bytes(changed, 2)}",
             f"{100 * outcome.unused_frac:.1f} %",
@@ -130,11 +133,20 @@ def _settings_table(report: WhatIfReport) -> Table:
     return table
 
 
-def _name_cell(tried: Tried, outcome: Outcome) -> Text:
+def _origin(report: WhatIfReport) -> str:
+    """What the settings are compared with: how the recorded ones were replayed."""
+    if report.begins_as_recorded:
+        return "as recorded"
+    if not report.is_whole:
+        return "begun as those below"
+    return f"on {report.gpu}" if report.gpu is not None else "memory without end"
+
+
+def _name_cell(tried: Tried, outcome: Outcome, origin: str) -> Text:
     """The setting, a line for each of its parts, and what to know of it below."""
     text = Text("  " + _shown(tried.setting).replace(",", ",\n    "))
     if tried.setting.family is Family.RECORDED:
-        text.append(" (as recorded)")
+        text.append(f" ({origin})")
     if not outcome.fits:
         text.append(f"\n    {_failure(outcome)}", style="red")
     if outcome.num_retries:

@@ -37,6 +37,7 @@ from ullage.trace.snapshot import (
     SegmentTable,
     Snapshot,
     Stacks,
+    as_posix,
 )
 
 _MAX_DEVICES = 1024
@@ -180,7 +181,8 @@ class _Reading:
         )
         if len(set(map(len, annotations))) != 1:
             raise damaged("its annotations have columns of several lengths")
-        frames = Frames(self._texts("files"), self._column("frames.line"), self._texts("functions"))
+        files = tuple(map(as_posix, self._texts("files")))
+        frames = Frames(files, self._column("frames.line"), self._texts("functions"))
         return Snapshot(
             events=self._events("events", num_devices[0]),
             segments=self._table(SegmentTable, "segments"),

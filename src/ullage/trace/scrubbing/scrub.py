@@ -32,6 +32,7 @@ from ullage.printable import printable, printable_lines
 from ullage.trace.compact_format.compact import is_compact
 from ullage.trace.plain import ABSENT, DICT, TEXT, PlainFile, read_plain
 from ullage.trace.scrubbing.scrub_rules import IS_PATH, REMOVED, ROOTS, USER, ScrubRules
+from ullage.trace.snapshot import as_posix
 from ullage.trace.snapshot_reader import FORMAT_TEXTS, TOP_KEYS, parse_snapshot
 
 # Users of machines and containers that are nobody.
@@ -116,7 +117,14 @@ class _Texts:
             file.python(value) for name, value in _items(file, file.root) if name not in TOP_KEYS
         ]
         private = set(_texts_in([record.get("argv"), foreign]))
-        self.private = private - self.fixed - self.paths - set(snapshot.stacks.frames.function)
+        self.private = {
+            text for text in private - self.fixed - set(snapshot.stacks.frames.function)
+            if not self.is_path(text)
+        }  # fmt: skip
+
+    def is_path(self, text: str) -> bool:
+        """Whether a text is the file of a frame, whichever slashes it has."""
+        return printable(as_posix(text)) in self.paths
 
     def all(self) -> Iterator[str]:
         """Every different text of the file."""
@@ -167,7 +175,7 @@ def _change(text: str, texts: _Texts, rules: ScrubRules) -> tuple[str, str]:
     if text in texts.private:
         return "removed", REMOVED
     line = printable(text)  # as readers have it
-    if line in texts.paths and IS_PATH.match(line):
+    if texts.is_path(text) and IS_PATH.match(line):
         return rules.path(line)
     is_message = text in texts.messages
     return "cleaned", rules.free_text(printable_lines(text) if is_message else line)
