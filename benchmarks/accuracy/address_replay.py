@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from benchmarks.accuracy.address_policy import POLICIES, Addresses
 
+from benchmarks.accuracy.address_policy import POLICIES, Addresses
 from ullage.programs.allocator_replay import DROP_POOL, EMPTY_CACHE, POOL, RETRY
 from ullage.protocol.run import Platform
 from ullage.trace.replay import Replay, replay, round_sizes
@@ -151,9 +151,7 @@ def replay_snapshot(snapshot: Snapshot, device: int, platform: Platform) -> Repl
     lives = replay(snapshot, device)
     requests = find_requests(snapshot, lives, device)
     first = np.flatnonzero(lives.segments.birth == -1)
-    segments = [
-        (int(lives.segments.address[n]), int(lives.segments.size_bytes[n])) for n in first
-    ]
+    segments = [(int(lives.segments.address[n]), int(lives.segments.size_bytes[n])) for n in first]
     allocator = _Allocator(POLICIES[platform](segments))
     where = _place(snapshot, lives, allocator, segments, requests.streams.tolist())
     recorded_starts = _in_order_of_birth(lives)
@@ -179,9 +177,7 @@ def replay_snapshot(snapshot: Snapshot, device: int, platform: Platform) -> Repl
     table = snapshot.segments
     recorded = sorted(table.total_bytes[table.device == device].tolist())
     replayed = allocator.segments
-    return Replayed(
-        len(recorded), len(replayed), recorded == replayed, num_blocks, num_in_place
-    )
+    return Replayed(len(recorded), len(replayed), recorded == replayed, num_blocks, num_in_place)
 
 
 def _in_order_of_birth(lives: Replay) -> list[int]:

@@ -23,6 +23,7 @@ from benchmarks.accuracy.address_replay import Replayed, replay_snapshot
 from benchmarks.provenance import made_by
 from ullage.protocol.run import Platform
 from ullage.trace.addresses import platform_of, platform_of_addresses
+from ullage.trace.snapshot import Snapshot
 from ullage.trace.snapshot_reader import read_snapshot
 from ullage.units import MIB
 
@@ -142,6 +143,14 @@ def _neighbours(recording: Recording) -> Iterator[tuple[int, int]]:
         yield from pairwise(addresses)
 
 
+def read_golden(name: str) -> Snapshot:
+    """A recording with blocks."""
+    with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
+        file.write(lzma.decompress((_SNAPSHOTS / f"{name}.pickle.xz").read_bytes()))
+        file.flush()
+        return read_snapshot(Path(file.name))
+
+
 def replay_recordings() -> list[tuple[str, Platform, dict[Platform, Replayed]]]:
     """The recordings with blocks: the name, the system, and what each order comes to."""
     rows = []
@@ -149,17 +158,17 @@ def replay_recordings() -> list[tuple[str, Platform, dict[Platform, Replayed]]]:
         name = path.name.partition(".")[0]
         if name in _WITHOUT_A_TRACE:
             continue
-        with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
-            file.write(lzma.decompress(path.read_bytes()))
-            file.flush()
-            snapshot = read_snapshot(Path(file.name))
+        snapshot = read_golden(name)
         outcomes = {platform: replay_snapshot(snapshot, 0, platform) for platform in Platform}
         rows.append((name, platform_of(snapshot, 0), outcomes))
     return rows
 
 
 def _steps_table(scores: Sequence[Score], others: Sequence[Score]) -> Iterator[str]:
-    yield "| recording | made on | events | large steps | down | right | with the other order | pairs in order |"
+    yield (
+        "| recording | made on | events | large steps | down | right "
+        "| with the other order | pairs in order |"
+    )
     yield "|---|---|---:|---:|---:|---:|---:|---:|"
     for score, other in zip(scores, others, strict=True):
         yield (
@@ -181,15 +190,20 @@ def _steps_table(scores: Sequence[Score], others: Sequence[Score]) -> Iterator[s
 
 
 def _replays_table(rows: Sequence[tuple[str, Platform, dict[Platform, Replayed]]]) -> Iterator[str]:
-    yield "| recording | made on | segments | with Linux's order | with Windows' |"
-    yield "|---|---|---:|---:|---:|"
+    yield (
+        "| recording | made on | segments | Linux's order | in place | Windows' order | in place |"
+    )
+    yield "|---|---|---:|---:|---:|---:|---:|"
     for name, platform, outcomes in rows:
-        cells = [
-            f"{outcomes[p].num_segments} {'=' if outcomes[p].has_same_segments else '≠'}"
-            for p in Platform
-        ]
+        cells = [_outcome(outcomes[order]) for order in Platform]
         recorded = outcomes[platform].num_recorded
         yield f"| {name} | {platform.value} | {recorded} | {cells[0]} | {cells[1]} |"
+
+
+def _outcome(outcome: Replayed) -> str:
+    sign = "=" if outcome.has_same_segments else "differ"
+    in_place = f"{outcome.num_in_place:,} of {outcome.num_blocks:,}"
+    return f"{outcome.num_segments} {sign} | {in_place}"
 
 
 def _page() -> str:

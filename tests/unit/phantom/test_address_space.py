@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 from benchmarks.accuracy.address_policy import POLICIES
-from benchmarks.accuracy.addresses import Recording, read_recordings, score_steps
+from benchmarks.accuracy.address_replay import replay_snapshot
+from benchmarks.accuracy.addresses import Recording, read_golden, read_recordings, score_steps
 
 from ullage.protocol.run import Platform
 from ullage.trace.allocator import Step, play_addresses
@@ -102,3 +103,13 @@ def test_large_steps_of_real_gpus_have_the_right_direction() -> None:
     scores = [score_steps(recording) for recording in RECORDINGS]
     assert sum(score.num_steps for score in scores) == 3247
     assert sum(score.num_right for score in scores) >= 0.95 * 3247
+
+
+@pytest.mark.parametrize("name", ["hanfa_small_inf512", "silmont_probe"])
+def test_blocks_of_real_gpus_are_where_they_were_with_the_right_order_alone(name: str) -> None:
+    snapshot = read_golden(name)
+    right = replay_snapshot(snapshot, 0, Platform.LINUX)
+    wrong = replay_snapshot(snapshot, 0, Platform.WINDOWS)
+    assert right.has_same_segments
+    assert right.num_in_place == right.num_blocks
+    assert wrong.num_in_place < 0.9 * wrong.num_blocks
