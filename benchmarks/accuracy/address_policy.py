@@ -13,7 +13,7 @@ from ullage.trace.addresses import find_chunks
 from ullage.units import MIB
 
 CHUNK_BYTES = 32 * MIB
-_TOP = 1 << 62
+_TOP = 1 << 47
 _Range = tuple[int, int]  # from, to
 
 

@@ -36,7 +36,9 @@ class Replayed:
 
 
 @dataclass(slots=True)
-class _Block:
+class Block:
+    """A piece of a segment, in use or free; `before` and `after` are its neighbours' addresses."""
+
     size: int
     key: _Key
     segment: int
@@ -45,19 +47,26 @@ class _Block:
     after: int | None = None
 
 
-class _Allocator:
-    """Best fit by size, then address."""
+class Allocator:
+    """Best fit by size, then address.
+
+    Attributes:
+        blocks: by address.
+        new_segments: the address of each segment that was taken from the driver.
+        peak_bytes: the most that all segments had.
+    """
 
     def __init__(self, addresses: Addresses) -> None:
         self._addresses = addresses
-        self._blocks: dict[int, _Block] = {}  # by address
+        self.blocks: dict[int, Block] = {}  # by address
         self._free: dict[_Key, set[tuple[int, int]]] = {}
         self._segments: dict[int, int] = {}
         self.new_segments: list[int] = []
+        self.peak_bytes = 0
 
     def segment_of(self, address: int) -> int:
         """The start of the segment that a block is in."""
-        return self._blocks[address].segment
+        return self.blocks[address].segment
 
     @property
     def segments(self) -> list[int]:
@@ -76,9 +85,9 @@ class _Allocator:
             at = start + length
         before = None
         for start, length, is_free in pieces:
-            self._blocks[start] = _Block(length, key, address, is_free, before)
+            self.blocks[start] = Block(length, key, address, is_free, before)
             if before is not None:
-                self._blocks[before].after = start
+                self.blocks[before].after = start
             if is_free:
                 self._free.setdefault(key, set()).add((length, start))
             before = start
@@ -91,58 +100,59 @@ class _Allocator:
             found = min(fitting)
             self._free[key].remove(found)
             address = found[1]
-            self._blocks[address].is_free = False
+            self.blocks[address].is_free = False
         else:
             length = _segment_bytes(size)
             address = self._addresses.take(length)
             self._segments[address] = length
-            self._blocks[address] = _Block(length, key, address, is_free=False)
+            self.blocks[address] = Block(length, key, address, is_free=False)
             self.new_segments.append(address)
+            self.peak_bytes = max(self.peak_bytes, sum(self._segments.values()))
         self._split(address, size)
         return address
 
     def _split(self, address: int, size: int) -> None:
-        block = self._blocks[address]
+        block = self.blocks[address]
         rest = block.size - size
         if rest < _LEAST_BYTES if block.key[2] else rest <= MIB:
             return
         place = address + size
-        self._blocks[place] = _Block(
+        self.blocks[place] = Block(
             rest, block.key, block.segment, is_free=True, before=address, after=block.after
         )
         if block.after is not None:
-            self._blocks[block.after].before = place
+            self.blocks[block.after].before = place
         block.size, block.after = size, place
         self._free[block.key].add((rest, place))
 
     def release(self, address: int) -> None:
         """Frees a block, which joins its free neighbours."""
-        block = self._blocks[address]
-        if block.after is not None and self._blocks[block.after].is_free:
+        block = self.blocks[address]
+        if block.after is not None and self.blocks[block.after].is_free:
             self._join(address, block.after)
-        if block.before is not None and self._blocks[block.before].is_free:
+        if block.before is not None and self.blocks[block.before].is_free:
             address = block.before
-            self._free[block.key].remove((self._blocks[address].size, address))
-            self._join(address, self._blocks[address].after or 0)
-            block = self._blocks[address]
+            self._free[block.key].remove((self.blocks[address].size, address))
+            self._join(address, self.blocks[address].after or 0)
+            block = self.blocks[address]
         block.is_free = True
         self._free.setdefault(block.key, set()).add((block.size, address))
 
     def _join(self, first: int, second: int) -> None:
-        block, gone = self._blocks[first], self._blocks.pop(second)
+        block, gone = self.blocks[first], self.blocks.pop(second)
         self._free[block.key].discard((gone.size, second))
         block.size += gone.size
         block.after = gone.after
         if block.after is not None:
-            self._blocks[block.after].before = first
+            self.blocks[block.after].before = first
 
     def empty_cache(self) -> None:
         """Gives back the segments without a block in use."""
         for address, size in [*self._segments.items()]:
-            block = self._blocks[address]
+            block = self.blocks[address]
             if block.is_free and block.size == size:
                 self._free[block.key].remove((size, address))
-                del self._blocks[address], self._segments[address]
+                del self.blocks[address], self._segments[address]
                 self._addresses.give_back(address, size)
 
 
@@ -152,7 +162,7 @@ def replay_snapshot(snapshot: Snapshot, device: int, platform: Platform) -> Repl
     requests = find_requests(snapshot, lives, device)
     first = np.flatnonzero(lives.segments.birth == -1)
     segments = [(int(lives.segments.address[n]), int(lives.segments.size_bytes[n])) for n in first]
-    allocator = _Allocator(POLICIES[platform](segments))
+    allocator = Allocator(POLICIES[platform](segments))
     where = _place(snapshot, lives, allocator, segments, requests.streams.tolist())
     recorded_starts = _in_order_of_birth(lives)
     own_to_recorded: dict[int, int] = {}
@@ -191,7 +201,7 @@ def _in_order_of_birth(lives: Replay) -> list[int]:
 def _place(
     snapshot: Snapshot,
     lives: Replay,
-    allocator: _Allocator,
+    allocator: Allocator,
     segments: list[tuple[int, int]],
     streams: list[int],
 ) -> dict[int, int]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -10,13 +13,15 @@ from benchmarks.accuracy.address_policy import POLICIES
 from benchmarks.accuracy.address_replay import replay_snapshot
 from benchmarks.accuracy.addresses import Recording, read_golden, read_recordings, score_steps
 
+from ullage.native.libraries import PHANTOM
+from ullage.protocol import variables
 from ullage.protocol.run import Platform
 from ullage.trace.allocator import Step, play_addresses
 from ullage.units import MIB
 
 RECORDINGS = read_recordings()
 SIZES = [2, 2, 2, 12, 16, 20, 20, 20, 26, 32, 44, 64, 98, 100, 130, 1036]
-TOP = 1 << 62
+TOP = 1 << 47
 
 
 def play_in_python(steps: Sequence[Step], platform: Platform) -> list[int]:
@@ -113,3 +118,27 @@ def test_blocks_of_real_gpus_are_where_they_were_with_the_right_order_alone(name
     assert right.has_same_segments
     assert right.num_in_place == right.num_blocks
     assert wrong.num_in_place < 0.9 * wrong.num_blocks
+
+
+# Three allocations of 98 MiB in a process of its own, as the library reads its variables once.
+CUDA_MALLOC = """
+import ctypes, sys
+library, pointers = ctypes.CDLL(sys.argv[1]), [ctypes.c_void_p() for _ in range(3)]
+for pointer in pointers:
+    assert library.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(98 << 20)) == 0
+first, second, third = (pointer.value for pointer in pointers)
+print((second - first) >> 20, (third - second) >> 20)
+"""
+
+
+@pytest.mark.parametrize(
+    ("platform", "expected"), [("linux", "-128 -128"), ("windows", "98 98"), (None, "-128 -128")]
+)
+def test_the_phantom_has_the_order_of_its_platform(platform: str | None, expected: str) -> None:
+    environment = {**os.environ, variables.PHANTOM: "1"}
+    environment.pop(variables.PLATFORM, None)
+    if platform is not None:
+        environment[variables.PLATFORM] = platform
+    command = [sys.executable, "-c", CUDA_MALLOC, str(PHANTOM)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == expected.split()
