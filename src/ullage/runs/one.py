@@ -132,16 +132,14 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
     """The record with what its devices would have needed under the other end of each assumption on
     which a trace's bytes hang: all work done at once, and addresses in the other order.
     """
-    from ullage.whatif.addresses import depends_on_addresses, measure_other_order
-
-    is_by_address = depends_on_addresses(job.build.version)
-    if snapshot is None or not (record.num_not_yet or is_by_address):
+    if snapshot is None or not (record.num_not_yet or job.build.chooses_by_address):
         return record
     from ullage.trace.snapshot_reader import read_snapshot
+    from ullage.whatif.addresses import measure_other_order
 
     try:
         trace = read_snapshot(Path(snapshot))
-        if is_by_address:
+        if job.build.chooses_by_address:
             other = measure_other_order(trace, job.options.platform)
             record = replace(record, other_order=other)
         return _with_work_at_once(record, trace, job)

@@ -5,13 +5,11 @@ segments decides which of them is split. It is that of one system's driver
 (phantom/csrc/machine/address_space.c); here the requests of a trace are made again under both. From
 torch 2.13 on the segment that came first decides (pytorch/pytorch#183591), and addresses do not.
 
-    if depends_on_addresses("2.11.0"):
+    if build.chooses_by_address:
         measure_other_order(read_snapshot(path), Platform.LINUX)      # ((device, bytes), ...)
 """
 
 from __future__ import annotations
-
-import re
 
 from ullage.protocol.run import Platform
 from ullage.trace.allocator import replay_requests
@@ -20,15 +18,8 @@ from ullage.trace.snapshot import Snapshot
 from ullage.whatif.requests import Requests, find_requests, reserved_before
 from ullage.whatif.settings import recorded_settings
 
-_FIRST_BY_AGE = (2, 13)
 # Reading more events than these takes longer than a user would wait for it: some seconds.
 _MAX_EVENTS = 200_000
-
-
-def depends_on_addresses(torch: str) -> bool:
-    """Whether the allocator of a version, such as "2.11.0+cu128", chooses blocks by address."""
-    number = re.match(r"(\d+)\.(\d+)", torch)
-    return number is not None and (int(number[1]), int(number[2])) < _FIRST_BY_AGE
 
 
 def measure_other_order(snapshot: Snapshot, platform: Platform) -> tuple[tuple[int, int], ...]:

@@ -24,7 +24,6 @@ from ullage.protocol.run import Platform
 from ullage.trace.addresses import platform_of
 from ullage.trace.replay import Replay, replay, round_sizes
 from ullage.trace.snapshot import Action, Snapshot
-from ullage.whatif.addresses import depends_on_addresses
 from ullage.whatif.child import REPLAYER, Where, replaying
 from ullage.whatif.conflicts import UNSEEN, find_conflicts
 from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
@@ -92,7 +91,7 @@ def what_if(
     interpreter = resolve_program((str(REPLAYER),), python).python
     build = check_torch(find_torch(interpreter), LIBRARY_DIR)
     platform = platform_of(snapshot, trace.device)
-    if depends_on_addresses(build.version):
+    if build.chooses_by_address:
         requests = find_requests(snapshot, trace.replay, trace.device, platform)
         trace = replace(trace, requests=requests)
     tried = list_settings(trace.settings, is_limited=not device.is_unlimited)

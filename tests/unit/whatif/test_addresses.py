@@ -18,7 +18,7 @@ from ullage.trace.allocator import Peaks, replay_requests
 from ullage.trace.snapshot import Snapshot
 from ullage.trace.snapshot_reader import read_snapshot
 from ullage.units import MIB
-from ullage.whatif.addresses import depends_on_addresses, measure_other_order
+from ullage.whatif.addresses import measure_other_order
 
 EMPTY_CACHE = -1
 SIZES = [512, 64 * 512, MIB, 3 * MIB, 5 * MIB, 9 * MIB, 11 * MIB, 17 * MIB, 30 * MIB]
@@ -131,11 +131,3 @@ def test_private_pools_have_no_figure() -> None:
     in_pool = -(4 + 8 * 1)
     assert replay_requests([512], [0], [in_pool, 0], Platform.LINUX) is None
     assert replay_requests([512], [0], [0], Platform.LINUX) == Peaks(2 * MIB, 512)
-
-
-@pytest.mark.parametrize(
-    ("torch", "expected"),
-    [("2.6.0", True), ("2.12.1+cu128", True), ("2.13.0", False), ("2.15.0+cu132", False)],
-)
-def test_from_torch_2_13_on_addresses_decide_nothing(torch: str, expected: bool) -> None:  # noqa: FBT001
-    assert depends_on_addresses(torch) is expected
