@@ -79,6 +79,7 @@ POSITIONAL_PARAMETERS = 5
 FLAGS = {
     "run": {
         "program", "--gpu", "--sweep", "--plot", "--memory", "--capability", "--budget",
+        "--platform",
         "--alloc-conf", "--steps", "--python", "--real-init", "--dummy-weights", "--values",
         "--assume", "--plan", "--snapshot", "-o", "--output", "--html", "--json",
         "--try-remedies",

@@ -125,6 +125,7 @@ def run(
     values: bool = True,
     assume: Sequence[str] = (),
     plan: str | os.PathLike[str] | Plan | None = None,
+    platform: str = "linux",
     gpus: int | None = None,
     world_size: int | None = None,
     rank: int | None = None,
@@ -155,6 +156,8 @@ def run(
         assume: what is assumed of values that are not known, such as "nonzero=half" (or all, none,
             a fraction) and "experts=balanced" (or worst).
         plan: a plan, or the file of one, that is applied to the model that the program trains.
+        platform: the system with the GPU, "linux" or "windows" (also WSL2): its driver's order of
+            addresses decides between free blocks of one size.
         gpus: how many devices there are, all alike; None is one, or those of a rank's node.
         world_size: the number of ranks of a distributed job of which the program plays one.
         rank: which; None is rank 0.
@@ -177,7 +180,8 @@ def run(
         program, gpu=gpu, memory=memory, capability=capability, budget=budget,
         alloc_conf=alloc_conf, steps=steps, python=python, has_snapshot=path is not None,
         real_init=real_init, dummy_weights=dummy_weights, values=values, assume=assume, plan=plan,
-        gpus=gpus, world_size=world_size, rank=rank, local_world_size=local_world_size,
+        platform=platform, gpus=gpus, world_size=world_size, rank=rank,
+        local_world_size=local_world_size,
     )  # fmt: skip
     report = run_job(
         job, path, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress, force=force,

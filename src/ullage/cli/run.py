@@ -19,7 +19,7 @@ from ullage.errors import SpecError
     cls=flags.in_sections(
         {
             "Most used": ("gpu", "python", "steps", "sweep", "html"),
-            "GPU": ("gpus", "memory", "capability", "budget"),
+            "GPU": ("gpus", "memory", "capability", "budget", "platform"),
             "Ranks of a job": ("world_size", "ranks", "local_world_size"),
             "Program": (
                 "plan", "try_remedies", "alloc_conf", "real_init", "dummy_weights", "values",
@@ -48,6 +48,12 @@ from ullage.errors import SpecError
     "--budget",
     metavar="SIZE",
     help="Memory that the program may use; beyond it, it runs out of memory.",
+)
+@click.option(
+    "--platform",
+    type=click.Choice(("linux", "windows")),
+    default="linux",
+    help="System with the GPU, whose driver orders addresses; WSL2: windows. Default: linux.",
 )
 @click.option("--gpus", type=int, metavar="N", help="Number of identical GPUs.")
 @click.option("--world-size", type=int, metavar="N", help="Simulate one rank of a job of N ranks.")

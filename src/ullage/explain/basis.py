@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from ullage.explain.addresses import AddressEnds, find_address_ends
 from ullage.explain.completion import Completion, find_completion
 from ullage.trace.model import Record
 from ullage.units import format_bytes
@@ -97,6 +98,7 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
         yield _assumed_size(sizes.what, sizes.count, sizes.low_bytes, sizes.high_bytes)
     for totals in record.devices:
         yield from _completion(find_completion(record, totals))
+        yield from _address_order(find_address_ends(record, totals))
     for read in record.reads:
         yield Assumption(f"{read.what}, {read.answer}", read.where, read.count, read.size_bytes)
     for name, count in record.refused:
@@ -125,6 +127,13 @@ def _completion(ends: Completion) -> Iterable[Assumption]:
     else:
         what += f"; {format_bytes(ends.held_bytes)} held back at the peak"
     yield _assumed_size(what, ends.num_held or 1, ends.low_bytes, ends.high_bytes)
+
+
+def _address_order(ends: AddressEnds) -> Iterable[Assumption]:
+    """How much depends on the order in which the driver hands out addresses."""
+    if ends.width_bytes:
+        what = "reserved with addresses in the order of Linux's driver, or of Windows'"
+        yield _assumed_size(what, 1, ends.low_bytes, ends.high_bytes)
 
 
 def _assumed_size(what: str, count: int, low_bytes: int, high_bytes: int) -> Assumption:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ullage.explain.addresses import AddressEnds, find_address_ends
 from ullage.explain.completion import Completion, find_completion
 from ullage.explain.moments.ledger import Ledger, balance
 from ullage.explain.moments.peak import Ownership, own_at, peak_position
@@ -47,6 +48,7 @@ class DeviceReport:
     is_unlimited: bool
     totals: DeviceTotals
     completion: Completion
+    addresses: AddressEnds
     headroom: Headroom
     at_peak: Ownership
     modules_at_peak: tuple[ModuleShare, ...]
@@ -72,9 +74,19 @@ class DeviceReport:
     @property
     def peak_used_bytes(self) -> int:
         """The most of the device that was in use: reserved + context + non-torch, at upper ends."""
-        return (
-            self.completion.high_bytes + self.gpu.context_high_bytes + self.totals.non_torch_bytes
-        )
+        return self.reserved_high_bytes + self.gpu.context_high_bytes + self.totals.non_torch_bytes
+
+    @property
+    def reserved_low_bytes(self) -> int:
+        """The least that the peak of reserved bytes can be, by all that it depends on."""
+        below = self.totals.peak_reserved_bytes - self.addresses.low_bytes
+        return self.completion.low_bytes - below
+
+    @property
+    def reserved_high_bytes(self) -> int:
+        """The most that it can be."""
+        above = self.addresses.high_bytes - self.totals.peak_reserved_bytes
+        return self.completion.high_bytes + above
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +113,7 @@ def explain_devices(
     for totals in touched or record.devices[:1]:
         own_oom = oom if oom is not None and oom.device == totals.index else None
         completion = find_completion(record, totals)
+        addresses = find_address_ends(record, totals)
         timeline = _trace(record, totals, lifetimes)
         highest = _highest(timeline, totals)
         moment = highest if own_oom is None else level_at(timeline, own_oom.position)
@@ -115,7 +128,8 @@ def explain_devices(
                 is_unlimited=is_unlimited,
                 totals=totals,
                 completion=completion,
-                headroom=find_headroom(gpu, completion, totals, record.assumed),
+                addresses=addresses,
+                headroom=find_headroom(gpu, completion, addresses, totals, record.assumed),
                 at_peak=at_peak,
                 modules_at_peak=_share_by_module(allocations, totals.index, at_peak.position),
                 oom=own_oom,

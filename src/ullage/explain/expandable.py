@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from ullage.programs.allocator_replay import RETRY
-from ullage.trace.allocator import Block, CachingAllocator
 from ullage.trace.before_trace import max_split_bytes
+from ullage.trace.caching_allocator import Block, CachingAllocator
 from ullage.trace.emptied import find_emptied, reserved_before
 from ullage.trace.replay import Replay, round_sizes
 from ullage.trace.snapshot import Int64Array, Snapshot

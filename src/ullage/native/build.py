@@ -30,10 +30,13 @@ _PACKAGE = Path(__file__).parents[1]
 SOURCES = _PACKAGE / "phantom" / "csrc"
 DEFAULT_OUT = Path(__file__).parent / "lib"
 LIBRARY = "libullage_phantom.so"
-# Of Python's own: the sources of each.
+# Of Python's own: the sources of each, folders and files.
 EXTENSIONS = {
-    "libullage_reader.so": _PACKAGE / "trace" / "csrc",
-    "libullage_replay.so": _PACKAGE / "estimate" / "csrc",
+    "libullage_reader.so": (_PACKAGE / "trace" / "csrc",),
+    "libullage_replay.so": (
+        _PACKAGE / "estimate" / "csrc",
+        SOURCES / "machine" / "address_space.c",
+    ),
 }
 LIBRARIES = (LIBRARY, *EXTENSIONS)
 STAMP = "build.stamp"
@@ -134,7 +137,8 @@ def _stamp(compiler: tuple[str, ...]) -> str:
     # Not where Python is: a build in a throw-away environment must not look like another.
     command = [word for word in compiler if word != sys.executable]
     digest = hashlib.sha256(repr(command).encode())
-    files = [path for where in (SOURCES, *EXTENSIONS.values()) for path in where.rglob("*")]
+    folders = [SOURCES, *(path for places in EXTENSIONS.values() for path in places)]
+    files = [path for folder in folders for path in folder.rglob("*")]
     sources = [path for path in files if path.suffix in {".c", ".h", ".inc", ".txt"}]
     for path in (Path(__file__), *sorted(sources)):
         digest.update(path.name.encode())
@@ -157,7 +161,7 @@ def _compile(compiler: tuple[str, ...], sonames: tuple[str, ...], aside: Path) -
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         links = [
             _compile_objects(pool, compiler, sources, aside / name)
-            for name, sources in ((LIBRARY, SOURCES), *EXTENSIONS.items())
+            for name, sources in ((LIBRARY, (SOURCES,)), *EXTENSIONS.items())
         ]
         for name, objects in zip(LIBRARIES, links, strict=True):
             output = (f"-Wl,-soname,{name}", "-o", str(aside / name))
@@ -180,12 +184,17 @@ def _compile(compiler: tuple[str, ...], sonames: tuple[str, ...], aside: Path) -
 
 
 def _compile_objects(
-    pool: ThreadPoolExecutor, compiler: tuple[str, ...], sources: Path, name: Path
+    pool: ThreadPoolExecutor, compiler: tuple[str, ...], sources: tuple[Path, ...], name: Path
 ) -> list[Path]:
     """Compiles each source of a library into an object that is named after both."""
-    source_files = sorted(sources.rglob("*.c"))
-    if not source_files:
-        raise BuildError(f"no C sources found in {str(sources)!r}; the installation is incomplete")
+    source_files = []
+    for place in sources:
+        files = [place] if place.is_file() else sorted(place.rglob("*.c"))
+        if not files:
+            raise BuildError(
+                f"no C sources found in {str(place)!r}; the installation is incomplete"
+            )
+        source_files += files
     objects = [name.with_name(f"{name.stem}-{source.stem}.o") for source in source_files]
     for done in [
         pool.submit(_call, compiler, *COMPILE_FLAGS, "-c", str(source), "-o", str(object_))

@@ -38,7 +38,7 @@ from ullage.phantom.program import UserProgram
 from ullage.phantom.rank import Rank
 from ullage.phantom.signals import delayed_signals, handling, is_in_foreground
 from ullage.phantom.torch_build import TorchBuild
-from ullage.protocol.run import LoneRank, PlanVariables, RunVariables
+from ullage.protocol.run import LoneRank, PlanVariables, Platform, RunVariables
 from ullage.protocol.variables import RUN_DIR
 from ullage.record.values.assume import WORST_CASE, Assumed
 
@@ -76,6 +76,7 @@ class RunOptions:
         has_work: whether the work of a step is recorded, which changes allocations a little.
         replays: whether the plan is replayed on the CPU in place of the training.
         timeout_s: how long the program may run before it is ended; None: without limit.
+        platform: the system whose driver's order of addresses the devices have.
     """
 
     alloc_conf: str | None = None
@@ -95,6 +96,7 @@ class RunOptions:
     has_work: bool = False
     replays: bool = False
     timeout_s: float | None = None
+    platform: Platform = Platform.LINUX
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ def _run_variables(
         device=device.environment_text(),
         libraries=build.libraries_text(),
         num_devices=options.num_devices or (rank.local_world_size if rank else 1),
+        platform=options.platform,
         parent=os.getpid(),
         progress=run_dir / PROGRESS_FILE,
         max_steps=options.steps,

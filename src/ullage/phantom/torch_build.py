@@ -74,6 +74,9 @@ print(json.dumps([version, origin]))
 _OLDEST_PYTHON = (3, 10)
 
 
+_FIRST_BY_AGE = (2, 13)
+
+
 @dataclass(frozen=True, slots=True)
 class TorchBuild:
     """A torch as it lies on the disk.
@@ -97,6 +100,15 @@ class TorchBuild:
     def libraries_text(self) -> str:
         """The versions of NVIDIA's libraries, as the variable LIBRARIES has them."""
         return ";".join(f"{name}={version}" for name, version in _library_versions(self).items())
+
+    @property
+    def chooses_by_address(self) -> bool:
+        """Whether the allocator takes the lowest of free blocks of a size; later ones take that of
+        the oldest segment. Source: pytorch/pytorch#183591 (May 2026); recordings up to 2.9.1, and
+        2.15 on the phantom, agree.
+        """
+        number = re.match(r"(\d+)\.(\d+)", self.version)
+        return number is not None and (int(number[1]), int(number[2])) < _FIRST_BY_AGE
 
     def preloaded(self, library_dir: Path) -> tuple[Path, ...]:
         """The stubs to load before anything else, so that torch's own copies of those libraries are

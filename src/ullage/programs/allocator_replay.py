@@ -95,12 +95,14 @@ def _replay(
     """One replay.
 
     order: "settings" (what the environment variable is set to), "device" (what the phantom plays),
+        "platform" (whose order its addresses have),
         "fraction" (of set_per_process_memory_fraction, or null), "before" (the column of what is
         allocated first), "ignored" (the kinds of operations that are left out); "ops" (the column
         of what is replayed; without it, that of this name).
     """
     os.environ.update(dict.fromkeys(_CONF, order["settings"]))
     os.environ["ULLAGE_DEVICE"] = order["device"]
+    os.environ["ULLAGE_PLATFORM"] = order["platform"]
     begin = time.monotonic()
     torch.cuda.init()
     if order["fraction"] is not None:

@@ -6,11 +6,26 @@ run = RunVariables.from_environment(os.environ)
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ullage.protocol import variables
+
+
+class Platform(enum.Enum):
+    """The system with the GPU, by the order in which its CUDA driver hands out addresses: Linux's
+    downwards, that of Windows and WSL2 upwards (phantom/csrc/machine/address_space.c).
+    """
+
+    LINUX = "linux"
+    WINDOWS = "windows"
+
+    @property
+    def other(self) -> Platform:
+        """The one with the other order."""
+        return Platform.WINDOWS if self is Platform.LINUX else Platform.LINUX
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +52,7 @@ class RunVariables:
         device: the device's properties, as the native library reads them.
         libraries: the versions of NVIDIA's libraries, likewise.
         num_devices: how many devices there are.
+        platform: the system whose driver's order of addresses they have.
         parent: the number of the process with which this one ends; None: it may outlive it.
         progress: the file to which each step appends; None: nobody reads it.
         max_steps: after how many steps the program ends; None: when it likes.
@@ -55,6 +71,7 @@ class RunVariables:
     device: str = ""
     libraries: str = ""
     num_devices: int = 1
+    platform: Platform = Platform.LINUX
     parent: int | None = None
     progress: Path | None = None
     max_steps: int | None = None
@@ -77,6 +94,7 @@ class RunVariables:
             variables.DEVICE: self.device,
             variables.NUM_DEVICES: str(self.num_devices),
             variables.LIBRARIES: self.libraries,
+            variables.PLATFORM: self.platform.value,
             variables.SNAPSHOT: str(int(self.has_snapshot)),
             variables.PROGRESS: _text(self.progress),
             variables.STEPS: _text(self.max_steps),
@@ -99,6 +117,7 @@ class RunVariables:
             device=environment.get(variables.DEVICE, ""),
             libraries=environment.get(variables.LIBRARIES, ""),
             num_devices=int(environment.get(variables.NUM_DEVICES, "1")),
+            platform=Platform(environment.get(variables.PLATFORM, "linux")),
             parent=int(parent) if parent else None,
             progress=_path(environment, variables.PROGRESS),
             max_steps=int(steps) if steps else None,

@@ -21,6 +21,7 @@ DEVICE: Final = "ULLAGE_DEVICE"
 NUM_DEVICES: Final = "ULLAGE_NUM_DEVICES"
 LIBRARIES: Final = "ULLAGE_LIBRARIES"
 COMPLETION: Final = "ULLAGE_COMPLETION"
+PLATFORM: Final = "ULLAGE_PLATFORM"
 
 STEPS: Final = "ULLAGE_STEPS"
 PROGRESS: Final = "ULLAGE_PROGRESS"
@@ -135,6 +136,12 @@ VARIABLES: Final = (
         "at_once: work on the device is complete as soon as it is submitted; for tests",
         (),
         ("phantom/csrc/machine/completion.c",),
+    ),
+    Variable(
+        PLATFORM,
+        "the system whose driver's order of addresses the devices have: linux or windows",
+        (*_LAUNCH, "programs/allocator_replay.py"),
+        (_DEVICE_C,),
     ),
     Variable(STEPS, "the number of steps after which the program ends", _LAUNCH, _RECORDER),
     Variable(

@@ -25,6 +25,7 @@ from ullage.phantom.launcher import launcher_of, ranks_of
 from ullage.phantom.peer_ranks import PeerRanks, peer_ranks
 from ullage.phantom.program import UserProgram, resolve_program
 from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
+from ullage.protocol.run import Platform
 from ullage.record.values.assume import Assumed
 from ullage.techniques.plan import Plan
 
@@ -41,6 +42,7 @@ class ProgramOptions(TypedDict, total=False):
     values: bool
     assume: Sequence[str]
     plan: str | os.PathLike[str] | Plan | None
+    platform: str
 
 
 def make_options(
@@ -52,6 +54,7 @@ def make_options(
     values: bool = True,
     assume: Sequence[str] = (),
     plan: str | os.PathLike[str] | Plan | None = None,
+    platform: str = "linux",
 ) -> RunOptions:
     """The options as a run without a snapshot has them; SpecError where one is not possible, and
     PlanError where a plan cannot be read.
@@ -75,7 +78,16 @@ def make_options(
         has_values=values,
         assumed=Assumed.parse(assume),
         plan=loaded_plan,
+        platform=_parse_platform(platform),
     )
+
+
+def _parse_platform(name: str) -> Platform:
+    try:
+        return Platform(name)
+    except ValueError:
+        known = " or ".join(platform.value for platform in Platform)
+        raise SpecError(f"platform={name!r} is not known; expected {known}") from None
 
 
 @dataclass(frozen=True, slots=True)

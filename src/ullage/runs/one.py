@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ullage.explain.run import RunReport
     from ullage.techniques.applying.outcome import Outcome
     from ullage.trace.model import Record
+    from ullage.trace.snapshot import Snapshot
 
 
 def run_job(
@@ -128,21 +129,33 @@ def _outcome(job: Job, run_dir: Path) -> Outcome | None:
 
 
 def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
-    """The record with what its devices would have needed had all work been done at once, where
-    anything hung on that and there is a trace to replay.
+    """The record with what its devices would have needed under the other end of each assumption on
+    which a trace's bytes hang: all work done at once, and addresses in the other order.
     """
-    if not record.num_not_yet or snapshot is None:
+    if snapshot is None or not (record.num_not_yet or job.build.chooses_by_address):
         return record
     from ullage.trace.snapshot_reader import read_snapshot
+    from ullage.whatif.addresses import measure_other_order
+
+    try:
+        trace = read_snapshot(Path(snapshot))
+        if job.build.chooses_by_address:
+            other = measure_other_order(trace, job.options.platform)
+            record = replace(record, other_order=other)
+        return _with_work_at_once(record, trace, job)
+    except (EnvironmentProblem, SnapshotError) as error:  # the run itself is not to be lost for it
+        why = f"what else might have been reserved was not measured: {error}"
+        return replace(record, warnings=(*record.warnings, why))
+
+
+def _with_work_at_once(record: Record, snapshot: Snapshot, job: Job) -> Record:
+    if not record.num_not_yet:
+        return record
     from ullage.whatif.child import Where
     from ullage.whatif.completion import measure_at_once
 
     where = Where(job.program.python, job.build, job.device)
-    try:
-        return replace(record, at_once=measure_at_once(read_snapshot(Path(snapshot)), where))
-    except (EnvironmentProblem, SnapshotError) as error:  # the run itself is not to be lost for it
-        why = f"what would be reserved with work done at once was not measured: {error}"
-        return replace(record, warnings=(*record.warnings, why))
+    return replace(record, at_once=measure_at_once(snapshot, where))
 
 
 def _watch(path: Path, on_progress: Callable[[str], None] | None) -> Callable[[], None] | None:

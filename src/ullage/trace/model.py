@@ -345,6 +345,7 @@ class Record:
     `groups` are the ranks of each process group of a rank that was played alone. `num_not_yet` is
     how often the allocator asked whether another stream was done with a block, and it was not; only
     then can its bytes depend on when work is done; `at_once` has the result of doing it at once.
+    `other_order` has pairs: a device, and its reserved peak with the other order of addresses.
     """
 
     ullage: str
@@ -384,6 +385,7 @@ class Record:
     groups: tuple[tuple[int, ...], ...] = ()
     num_not_yet: int = 0
     at_once: tuple[AtOnce, ...] = ()
+    other_order: tuple[tuple[int, int], ...] = ()
     requests: tuple[Request, ...] = ()
     work: Work | None = None
 

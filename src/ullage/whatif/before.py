@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ullage.programs.allocator_replay import POOL
+from ullage.protocol.run import Platform
+from ullage.trace.addresses import in_order_of_request
 from ullage.trace.replay import Replay
 from ullage.trace.snapshot import Int64Array, SegmentTable, Snapshot
 from ullage.units import MIB
@@ -56,18 +58,24 @@ class _Place(NamedTuple):
 
 
 def lay_out(
-    snapshot: Snapshot, replay: Replay, device: int, streams: Int64Array, pools: Int64Array
+    snapshot: Snapshot,
+    replay: Replay,
+    device: int,
+    numbers: tuple[Int64Array, Int64Array],
+    platform: Platform,
 ) -> Before:
-    """Returns the operations that lead to the state before the first event.
+    """Returns the operations that lead to the state before the first event. The segments come in an
+    order that gives them their places among each other on a system.
 
-    streams, pools: (num_blocks,) the number of each block's stream and pool.
+    numbers: (num_blocks,) the number of each block's stream, and of its pool.
     """
     blocks = replay.blocks
     there = np.flatnonzero(blocks.birth == -1)
     there = there[np.argsort(blocks.address[there])]
     starts = blocks.address[there]
     layout = _Layout(len(blocks))
-    for address, size in _ranges(snapshot, replay, device):
+    streams, pools = numbers
+    for address, size in in_order_of_request(_ranges(snapshot, replay, device), platform):
         low, high = np.searchsorted(starts, [address, address + size]).tolist()
         inside = there[low:high].tolist()
         row = _row_at(snapshot.segments, device, address)

@@ -15,6 +15,7 @@ import numpy as np
 
 from ullage.phantom.launch import run_directory
 from ullage.programs.allocator_replay import RETRY
+from ullage.trace.addresses import platform_of
 from ullage.trace.emptied import reserved_before
 from ullage.trace.model import AtOnce
 from ullage.trace.replay import Lives, Replay, replay
@@ -86,6 +87,7 @@ def _replay_both(
             "number": number,
             "settings": recorded_settings(snapshot.settings),
             "device": where.device.environment_text(),
+            "platform": platform_of(snapshot, device).value,
             "fraction": None,
             "before": "packed",
             "ops": ops,

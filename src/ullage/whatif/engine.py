@@ -20,6 +20,8 @@ from ullage.phantom.launch import run_directory
 from ullage.phantom.program import resolve_program
 from ullage.phantom.torch_build import TorchBuild, check_torch, find_torch
 from ullage.programs.allocator_replay import ATTEMPT, RETRY
+from ullage.protocol.run import Platform
+from ullage.trace.addresses import platform_of
 from ullage.trace.replay import Replay, replay, round_sizes
 from ullage.trace.snapshot import Action, Snapshot
 from ullage.whatif.child import REPLAYER, Where, replaying
@@ -88,13 +90,17 @@ def what_if(
     trace = read_trace(snapshot)
     interpreter = resolve_program((str(REPLAYER),), python).python
     build = check_torch(find_torch(interpreter), LIBRARY_DIR)
+    platform = platform_of(snapshot, trace.device)
+    if build.chooses_by_address:
+        requests = find_requests(snapshot, trace.replay, trace.device, platform)
+        trace = replace(trace, requests=requests)
     tried = list_settings(trace.settings, is_limited=not device.is_unlimited)
     if settings is not None:
         tried = (tried[0], *settings)
     replays = _plan(trace, tried, device)
     is_shared = device.is_unlimited and trace.is_alike
     with run_directory() as directory:
-        orders = [replay.order(number) for number, replay in enumerate(replays)]
+        orders = [replay.order(number, platform) for number, replay in enumerate(replays)]
         if is_shared:
             del orders[1]
         where = Where(interpreter, build, device)
@@ -155,12 +161,13 @@ class _Planned:
     is_check: bool = False
     is_size: bool = False
 
-    def order(self, number: int) -> dict[str, Any]:
+    def order(self, number: int, platform: Platform) -> dict[str, Any]:
         """The order for programs/allocator_replay.py."""
         return {
             "number": number,
             "settings": self.setting.text,
             "device": self.device.environment_text(),
+            "platform": platform.value,
             "fraction": self.setting.fraction,
             "before": "as_it_lay" if self.is_check else "packed",
             "ignored": [ATTEMPT if self.is_check else RETRY],

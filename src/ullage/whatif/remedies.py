@@ -29,6 +29,8 @@ from ullage.phantom.launch import check_platform, run_directory
 from ullage.phantom.program import resolve_program
 from ullage.phantom.torch_build import check_torch, find_torch
 from ullage.programs.allocator_replay import RETRY
+from ullage.protocol.run import Platform
+from ullage.trace.addresses import platform_of
 from ullage.trace.replay import Replay
 from ullage.units import format_bytes
 from ullage.whatif.child import REPLAYER, Where, replaying
@@ -147,7 +149,7 @@ def _replay(
         for order in orders:
             directory = stack.enter_context(run_directory())
             requests = find_requests(trace.snapshot, order.lives, trace.device)
-            timing = _told(order, where.device)
+            timing = _told(order, where.device, platform_of(trace.snapshot, trace.device))
             finish = stack.enter_context(replaying(requests, [timing], where, directory))
             waiting.append((order.number, replace(trace, requests=requests), finish))
         for number, edited, finish in waiting:
@@ -160,11 +162,12 @@ def _replay(
     return outcomes
 
 
-def _told(order: _Order, device: PhantomDevice) -> dict[str, Any]:
+def _told(order: _Order, device: PhantomDevice, platform: Platform) -> dict[str, Any]:
     return {
         "number": 0,
         "settings": order.settings,
         "device": device.environment_text(),
+        "platform": platform.value,
         "fraction": None,
         "before": "packed",
         "ignored": [RETRY],

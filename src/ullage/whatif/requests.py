@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from ullage.programs.allocator_replay import ATTEMPT, POOL, RETRY
+from ullage.protocol.run import Platform
 from ullage.trace.emptied import find_emptied
 from ullage.trace.replay import Replay
 from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
@@ -68,12 +69,18 @@ class Requests:
                 file.write(column.tobytes())
 
 
-def find_requests(snapshot: Snapshot, replay: Replay, device: int) -> Requests:
-    """The requests of one device's trace."""
+def find_requests(
+    snapshot: Snapshot, replay: Replay, device: int, order: Platform = Platform.WINDOWS
+) -> Requests:
+    """The requests of one device's trace.
+
+    order: the system in whose order segments that were there before the trace get their addresses;
+        for an allocator that goes by their age, that of Windows.
+    """
     blocks, events = replay.blocks, snapshot.events_of(device)
     pools = _pools_of(snapshot, replay, events)
     streams = _number(blocks.stream)
-    before = lay_out(snapshot, replay, device, streams, pools)
+    before = lay_out(snapshot, replay, device, (streams, pools), order)
     count = len(blocks) + len(before.sizes)
     kinds = find_emptied(snapshot, replay, events)
     ops, event = _in_order(replay, events, kinds, count)

@@ -15,6 +15,7 @@ from ullage.phantom.device import choose_device
 from ullage.phantom.launch import LIBRARY_DIR, SITE_DIR, RunOptions, make_environment, start
 from ullage.phantom.program import UserProgram
 from ullage.phantom.torch_build import TorchBuild
+from ullage.runs.job import make_options
 
 RUN = os.environ | {"ULLAGE_RUN_DIR": "no such directory"}
 BUILD = TorchBuild("2.15.0", "13.2", Path("torch"), {}, frozenset(), frozenset())
@@ -42,6 +43,16 @@ def test_options_become_variables_and_those_of_an_outer_run_do_not_leak() -> Non
     assert made["ULLAGE_STEPS"] == "3" and made["ULLAGE_REAL_INIT"] == "1"
     assert made["PYTORCH_ALLOC_CONF"] == made["PYTORCH_CUDA_ALLOC_CONF"]
     assert "ULLAGE_STEPS" not in environment(RunOptions(), ULLAGE_STEPS="9")
+
+
+@pytest.mark.parametrize("platform", ["linux", "windows"])
+def test_the_platform_becomes_a_variable(platform: str) -> None:
+    assert environment(make_options(platform=platform))["ULLAGE_PLATFORM"] == platform
+
+
+def test_another_platform_is_refused() -> None:
+    with pytest.raises(SpecError, match="'macos' is not known; expected linux or windows"):
+        make_options(platform="macos")
 
 
 def test_fewer_than_one_step_is_refused() -> None:

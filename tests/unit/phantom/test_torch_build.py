@@ -208,3 +208,12 @@ def test_a_damaged_library_is_named(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(EnvironmentProblem, match=r"broken\.so"):
         read_needed(path)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("2.6.0", True), ("2.12.1+cu128", True), ("2.13.0", False), ("2.15.0+cu132", False)],
+)
+def test_later_allocators_do_not_choose_by_address(version: str, *, expected: bool) -> None:
+    build = TorchBuild(version, "13.2", Path(), {}, frozenset(), frozenset())
+    assert build.chooses_by_address is expected

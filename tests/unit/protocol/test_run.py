@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ullage.protocol import variables
-from ullage.protocol.run import LoneRank, PlanVariables, RunVariables
+from ullage.protocol.run import LoneRank, PlanVariables, Platform, RunVariables
 from ullage.protocol.variables import VARIABLES, device_property
 
 PLAIN = RunVariables(Path("/run"))
@@ -19,6 +19,7 @@ FULL = RunVariables(
     device="name=A10;unlimited=1",
     libraries="cudnn=91002",
     num_devices=4,
+    platform=Platform.WINDOWS,
     parent=17,
     progress=Path("/run/progress"),
     max_steps=3,

@@ -20,6 +20,7 @@ class RunOptions:
     memory: str | None
     capability: str | None
     budget: str | None
+    platform: str
     gpus: int | None
     world_size: int | None
     ranks: str | None
@@ -78,4 +79,5 @@ class RunOptions:
             "values": self.values,
             "assume": self.assume,
             "plan": self.plan,
+            "platform": self.platform,
         }

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from ullage.errors import SpecError, UllageError
+from ullage.errors import SpecError
 from ullage.estimate.training.timeline import Stretch, Timeline
-from ullage.native.libraries import REPLAY
+from ullage.trace.allocator import load_replay, pack
 from ullage.trace.category import Category
 
 __all__ = ["Reserved", "replay"]
@@ -73,9 +73,9 @@ def replay(timeline: Timeline) -> Reserved:
     peaks = array("q", (0, 0))
     try:
         is_done = _load_library().replay_log(
-            _pass("q", sizes), len(sizes), bytes(streams), _pass("i", log.events),
-            _pass("i", _find_heirs(timeline, sizes)), _pass("i", dropped),
-            _pass("q", [field for run in runs for field in run]), len(runs),
+            pack("q", sizes), len(sizes), bytes(streams), pack("i", log.events),
+            pack("i", _find_heirs(timeline, sizes)), pack("i", dropped),
+            pack("q", [field for run in runs for field in run]), len(runs),
             peaks.buffer_info()[0],
         )  # fmt: skip
     except OverflowError:
@@ -90,24 +90,12 @@ def replay(timeline: Timeline) -> Reserved:
 
 @cache
 def _load_library() -> ctypes.CDLL:
-    try:
-        library = ctypes.CDLL(str(REPLAY))
-    except OSError as error:
-        raise UllageError(
-            f"the native part {REPLAY.name} is missing ({error}); "
-            "build it with `python -m ullage.native.build`"
-        ) from None
+    library = load_replay()
     number, numbers = ctypes.c_int64, ctypes.c_void_p
     library.replay_log.argtypes = [
         numbers, number, ctypes.c_char_p, numbers, numbers, numbers, numbers, number, numbers,
     ]  # fmt: skip
     return library
-
-
-def _pass(kind: str, numbers: Sequence[int]) -> ctypes.Array[ctypes.c_char]:
-    """Numbers as C reads them."""
-    packed = array(kind, numbers or (0,))
-    return (ctypes.c_char * (len(packed) * packed.itemsize)).from_buffer(packed)
 
 
 def _program(timeline: Timeline) -> tuple[list[_Run], list[int]]:

@@ -280,9 +280,8 @@ class Beside:
         known.is_complete = True
 
     def take_over(self, tensor: Any) -> None:
-        """Takes over the tracking of a tensor that was copied to the device. From now on intercepted
-        operations show the writes; before, any launch whose arguments seem to contain the address
-        makes the tensor unknown.
+        """Tracks a tensor that was copied to the device. From now on intercepted operations show the
+        writes; before, any launch whose arguments seem to contain the address makes it unknown.
         """
         if self.is_small(tensor):
             self.read(tensor)

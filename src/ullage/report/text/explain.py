@@ -1,5 +1,5 @@
-"""The text report of a snapshot, short or whole: the verdict, then the advice, then the owners of the
-memory and the reasons why it was reserved.
+"""The text report of a snapshot, short or whole: the verdict, then the advice, then the owners of
+the memory and the reasons why it was reserved.
 
 render_explain(view, width=80)          the whole report as a text
 print_explain(view, Console())          prints it, in colour if the terminal supports that

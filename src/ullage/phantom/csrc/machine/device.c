@@ -2,7 +2,8 @@
  *
  * ULLAGE_PHANTOM=1 makes devices appear; without it there are none, so that a program started outside `ullage run`
  * sees a machine without a GPU. ULLAGE_DEVICE holds "key=value;key=value", ULLAGE_NUM_DEVICES their number (all alike),
- * ULLAGE_LIBRARIES the versions of the libraries this torch was built for, in the same form.
+ * ULLAGE_LIBRARIES the versions of the libraries this torch was built for, in the same form. ULLAGE_PLATFORM is the system
+ * whose driver's order of addresses they have: "windows", else Linux.
  */
 #include "phantom.h"
 
@@ -94,6 +95,8 @@ static void read_environment(void) {
   const char *visible = getenv("CUDA_VISIBLE_DEVICES");
   if (visible) choose_visible(visible);
   read_device(getenv("ULLAGE_DEVICE"));
+  const char *platform = getenv("ULLAGE_PLATFORM");
+  the_device.address_order = platform && !strcmp(platform, "windows") ? WINDOWS_ORDER : LINUX_ORDER;
 }
 
 int num_devices_there(void) {

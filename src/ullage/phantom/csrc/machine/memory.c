@@ -1,9 +1,11 @@
 /* Device memory: addresses that hold nothing, and how many bytes of each device are taken.
  *
  * One address range is reserved (PROT_NONE: a host access faults, as on a real GPU) and divided into equal parts, one a
- * device. Physical memory is counted in pages of 2 MiB, as the driver hands it out; allocations below 1 MiB share pages.
- * The virtual-memory calls (expandable segments) count physical handles, not addresses.
+ * device; address_space.c says in which order its addresses are given out. Physical memory is counted in pages of 2 MiB,
+ * as the driver hands it out; allocations below 1 MiB share pages. The virtual-memory calls (expandable segments) count
+ * physical handles, not addresses.
  */
+#include "address_space.h"
 #include "memory.h"
 #include "phantom.h"
 
@@ -36,16 +38,9 @@ struct shared_page {
   int live;
 };
 
-struct range {
-  uintptr_t start;
-  size_t bytes;
-  struct range *next;
-};
-
 struct books {
   uint64_t used;
-  struct range *free_ranges;   /* sorted by address; what lies above `top` is free too */
-  uintptr_t bottom, top, limit;
+  struct address_space *addresses;
   struct shared_page *open_page;
 };
 
@@ -88,8 +83,8 @@ static void reserve_addresses(void) {
   }
   bytes_per_device = (range_end - range_start) / (size_t)count / PAGE_BYTES * PAGE_BYTES;
   for (int i = 0; i < count; i++) {
-    books[i].bottom = books[i].top = range_start + (size_t)i * bytes_per_device;
-    books[i].limit = books[i].bottom + bytes_per_device;
+    uintptr_t bottom = range_start + (size_t)i * bytes_per_device;
+    books[i].addresses = new_address_space(bottom, bottom + bytes_per_device, device(i)->address_order);
     books[i].used = device(i)->context_bytes;
   }
 }
@@ -111,49 +106,6 @@ int device_of_address(const void *p) {
   return is_device_address(p) ? (int)(((uintptr_t)p - range_start) / bytes_per_device) : -1;
 }
 
-/* The lowest free range that fits: the driver reuses addresses, low ones first. */
-static uintptr_t take_range(struct books *b, size_t bytes) {
-  for (struct range **at = &b->free_ranges; *at; at = &(*at)->next) {
-    struct range *r = *at;
-    if (r->bytes < bytes) continue;
-    uintptr_t start = r->start;
-    r->start += bytes;
-    r->bytes -= bytes;
-    if (!r->bytes) {
-      *at = r->next;
-      free(r);
-    }
-    return start;
-  }
-  if (bytes > b->limit - b->top) return 0;
-  uintptr_t start = b->top;
-  b->top += bytes;
-  return start;
-}
-
-static void return_range(struct books *b, uintptr_t start, size_t bytes) {
-  struct range **at = &b->free_ranges, *before = NULL;
-  while (*at && (*at)->start < start) {
-    before = *at;
-    at = &(*at)->next;
-  }
-  if (before && before->start + before->bytes == start) {
-    before->bytes += bytes;
-  } else {
-    struct range *r = malloc(sizeof *r);
-    if (!r) return;
-    *r = (struct range){start, bytes, *at};
-    *at = r;
-    before = r;
-  }
-  struct range *after = before->next;
-  if (after && before->start + before->bytes == after->start) {
-    before->bytes += after->bytes;
-    before->next = after->next;
-    free(after);
-  }
-}
-
 static bool has_room(int index, size_t bytes) {
   uint64_t usable = device(index)->usable_bytes;
   return device(index)->unlimited || (bytes <= usable && books[index].used <= usable - bytes);
@@ -170,7 +122,7 @@ static struct allocation *remember(uintptr_t start, size_t bytes, size_t charged
 static void *allocate_pages(int index, size_t bytes) {
   size_t pages = whole_pages(bytes);
   if (pages < bytes || !has_room(index, pages)) return NULL;
-  uintptr_t start = take_range(&books[index], pages);
+  uintptr_t start = take_addresses(books[index].addresses, pages);
   if (!start || !remember(start, pages, pages, index)) return NULL;
   books[index].used += pages;
   return (void *)start;
@@ -182,7 +134,7 @@ static void *allocate_small(int index, size_t bytes) {
   if (!b->open_page || b->open_page->next + rounded > PAGE_BYTES) {
     if (!has_room(index, PAGE_BYTES)) return NULL;
     struct shared_page *page = calloc(1, sizeof *page);
-    if (!page || !(page->start = take_range(b, PAGE_BYTES))) {
+    if (!page || !(page->start = take_addresses(b->addresses, PAGE_BYTES))) {
       free(page);
       return NULL;
     }
@@ -213,13 +165,13 @@ static void release(struct allocation *a) {
   if (a->page) {
     if (--a->page->live == 0 && a->page != b->open_page) {
       b->used -= PAGE_BYTES;
-      return_range(b, a->page->start, PAGE_BYTES);
+      return_addresses(b->addresses, a->page->start, PAGE_BYTES);
       free(a->page);
     }
     return;
   }
   b->used -= a->charged;
-  return_range(b, a->start, a->bytes);
+  return_addresses(b->addresses, a->start, a->bytes);
 }
 
 bool deallocate(void *p) {
@@ -253,7 +205,7 @@ void *reserve_address_range(int index, size_t bytes) {
   ready();
   pthread_mutex_lock(&lock);
   size_t pages = whole_pages(bytes);
-  uintptr_t start = pages < bytes ? 0 : take_range(&books[index], pages);
+  uintptr_t start = pages < bytes ? 0 : take_addresses(books[index].addresses, pages);
   if (start) remember(start, pages, 0, index);
   pthread_mutex_unlock(&lock);
   return (void *)start;

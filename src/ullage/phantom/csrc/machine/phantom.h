@@ -10,6 +10,8 @@
 #ifndef ULLAGE_PHANTOM_H
 #define ULLAGE_PHANTOM_H
 
+#include "address_space.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -59,6 +61,7 @@ struct device {
   uint64_t usable_bytes;           /* of them; the rest is as if others held it */
   uint64_t context_bytes;          /* what the driver takes before the first allocation */
   bool unlimited;                  /* never runs out */
+  enum address_order address_order;
   bool peer_access;                /* to the memory of the others */
   bool multicast;                  /* to the others, by an NVLink switch */
   uint64_t nccl_low_bytes, nccl_high_bytes; /* NCCL's kernels: at least and at most */

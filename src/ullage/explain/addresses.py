@@ -1,0 +1,34 @@
+"""How much depends on the order in which the driver hands out addresses.
+
+The allocator takes the lower of two free blocks of one size. The order is that of one system's
+driver as far as it is known (docs/results/addresses.md); a replay under the other's shows what can
+hang on it (whatif/addresses.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ullage.trace.model import DeviceTotals, Record
+
+
+@dataclass(frozen=True, slots=True)
+class AddressEnds:
+    """Both ends of the peak of what a device's allocator held, in bytes; equal where nothing
+    depends on the order, or where the other one was not measured.
+    """
+
+    low_bytes: int
+    high_bytes: int
+
+    @property
+    def width_bytes(self) -> int:
+        """How far they are apart."""
+        return self.high_bytes - self.low_bytes
+
+
+def find_address_ends(record: Record, totals: DeviceTotals) -> AddressEnds:
+    """Both ends of one device of a process."""
+    peaks = [totals.peak_reserved_bytes]
+    peaks += [peak for device, peak in record.other_order if device == totals.index]
+    return AddressEnds(min(peaks), max(peaks))

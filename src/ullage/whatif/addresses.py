@@ -1,0 +1,62 @@
+"""What would have been reserved had the driver handed out its addresses in the other order.
+
+Up to torch 2.12 the allocator takes the lower of two free blocks of one size, so the order of the
+segments decides which of them is split. It is that of one system's driver
+(phantom/csrc/machine/address_space.c); here the requests of a trace are made again under both. From
+torch 2.13 on the segment that came first decides (pytorch/pytorch#183591), and addresses do not.
+
+    if build.chooses_by_address:
+        measure_other_order(read_snapshot(path), Platform.LINUX)      # ((device, bytes), ...)
+"""
+
+from __future__ import annotations
+
+from ullage.protocol.run import Platform
+from ullage.trace.allocator import replay_requests
+from ullage.trace.emptied import reserved_before
+from ullage.trace.replay import replay, round_sizes
+from ullage.trace.snapshot import Snapshot
+from ullage.whatif.requests import Requests, find_requests
+from ullage.whatif.settings import recorded_settings
+
+# Reading more events than these takes longer than a user would wait for it: some seconds.
+_MAX_EVENTS = 200_000
+
+
+def measure_other_order(snapshot: Snapshot, platform: Platform) -> tuple[tuple[int, int], ...]:
+    """The devices that a trace tells of, each with its peak of reserved bytes under the order that
+    is not `platform`'s.
+
+    It counts where a replay under the order of the run comes to what was recorded; elsewhere there
+    is no figure: with other settings, private pools, or where memory ran short.
+    """
+    if recorded_settings(snapshot.settings):
+        return ()
+    peaks = (
+        (device, _measure(snapshot, device, platform))
+        for device, events in enumerate(snapshot.events)
+        if 0 < len(events) <= _MAX_EVENTS
+    )
+    return tuple((device, peak) for device, peak in peaks if peak is not None)
+
+
+def _measure(snapshot: Snapshot, device: int, platform: Platform) -> int | None:
+    lives = replay(snapshot, device)
+    requests = find_requests(snapshot, lives, device)
+    if requests.num_retries or requests.num_failed or len(requests.packed):
+        return None
+    recorded = int(reserved_before(lives).max())
+    if _reserved(requests, platform) != recorded:
+        return None
+    return _reserved(requests, platform.other)
+
+
+def _reserved(requests: Requests, platform: Platform) -> int | None:
+    """The peak under one order; None where it cannot be replayed."""
+    peaks = replay_requests(
+        round_sizes(requests.sizes, {}).tolist(),
+        requests.streams.tolist(),
+        requests.ops.tolist(),
+        platform,
+    )
+    return None if peaks is None else peaks.reserved_bytes

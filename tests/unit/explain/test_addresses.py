@@ -1,0 +1,67 @@
+"""Both ends of what is reserved by the order of addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ullage.explain.addresses import AddressEnds, find_address_ends
+from ullage.explain.basis import BasisKind
+from ullage.explain.program import Program
+from ullage.explain.run import explain_run
+from ullage.gpus.catalog import Gpu
+from ullage.report.document.run import run_document
+from ullage.report.text.run import render_run
+from ullage.trace.model import AtOnce, Record
+
+Make = Callable[..., Record]
+# 70 bytes at once, and 70 are reserved.
+SCRIPT = "+30 +40 -30 +30 -30"
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ((), AddressEnds(70, 70)),
+        (((0, 60),), AddressEnds(60, 70)),
+        (((0, 90),), AddressEnds(70, 90)),
+        (((1, 90),), AddressEnds(70, 70)),  # of another device
+    ],
+)
+def test_the_ends_are_those_of_both_orders(
+    make_record: Make, other: tuple[tuple[int, int], ...], expected: AddressEnds
+) -> None:
+    record = replace(make_record(SCRIPT), other_order=other)
+    assert find_address_ends(record, record.devices[0]) == expected
+
+
+@pytest.mark.parametrize("other", [60, 90])
+def test_the_report_states_them_and_the_verdict_uses_the_upper_one(
+    make_record: Make, program: Program, small_gpu: Gpu, other: int
+) -> None:
+    record = replace(make_record(SCRIPT), other_order=((0, other),))
+    report = explain_run(
+        [(record, None)], program=program, torch="2.11.0", gpu=small_gpu, is_unlimited=False
+    )
+    (device,) = report.devices
+    low, high = sorted((70, other))
+    assert device.peak_used_bytes == high + 120
+    assert device.headroom.high_bytes == 1000 - 80 - low
+    (assumption,) = report.allocator_basis.assumptions
+    assert report.allocator_basis.kind is BasisKind.ASSUMED
+    assert (assumption.low_bytes, assumption.high_bytes) == (low, high)
+    shown = run_document(report)["devices"][0]
+    assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (low, high)
+    assert f"order of addresses -{high - low} B" in render_run(report)
+
+
+def test_both_assumptions_add_up(make_record: Make, program: Program, small_gpu: Gpu) -> None:
+    record = make_record(SCRIPT, num_not_yet=1)
+    record = replace(record, other_order=((0, 90),), at_once=(AtOnce(0, 1, 10, 55),))
+    report = explain_run(
+        [(record, None)], program=program, torch="2.11.0", gpu=small_gpu, is_unlimited=False
+    )
+    (device,) = report.devices
+    assert (device.reserved_low_bytes, device.reserved_high_bytes) == (55, 90)

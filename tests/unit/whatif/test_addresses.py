@@ -1,0 +1,133 @@
+"""What would be reserved with the other order of addresses, against the rules in Python."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.accuracy.address_policy import POLICIES
+from benchmarks.accuracy.address_replay import Allocator
+from benchmarks.accuracy.addresses import read_golden
+
+from ullage.protocol.run import Platform
+from ullage.trace.allocator import Peaks, replay_requests
+from ullage.trace.snapshot import Snapshot
+from ullage.trace.snapshot_reader import read_snapshot
+from ullage.units import MIB
+from ullage.whatif.addresses import measure_other_order
+
+EMPTY_CACHE = -1
+SIZES = [512, 64 * 512, MIB, 3 * MIB, 5 * MIB, 9 * MIB, 11 * MIB, 17 * MIB, 30 * MIB]
+
+
+def random_requests(seed: int, *, empties: bool) -> tuple[list[int], list[int]]:
+    """Sizes of blocks, and operations of programs/allocator_replay.py."""
+    rng = random.Random(seed)
+    sizes = [rng.choice(SIZES) for _ in range(120)]
+    ops, live, born = [], [], 0
+    while born < len(sizes):
+        if live and rng.random() < 0.47:
+            ops.append(len(sizes) + live.pop(rng.randrange(len(live))))
+        elif empties and rng.random() < 0.05:
+            ops.append(EMPTY_CACHE)
+        else:
+            ops.append(born)
+            live.append(born)
+            born += 1
+    return sizes, ops
+
+
+def play(sizes: list[int], ops: list[int], platform: Platform) -> tuple[Allocator, list[Any]]:
+    """The requests in Python; and the events that torch would record."""
+    allocator, where, events = Allocator(POLICIES[platform]()), {}, []
+    for op in ops:
+        if op == EMPTY_CACHE:
+            allocator.empty_cache()
+        elif op >= len(sizes):
+            address, size = where[op - len(sizes)], sizes[op - len(sizes)]
+            allocator.release(address)
+            events += [(f"free_{what}", address, size) for what in ("requested", "completed")]
+        else:
+            known = len(allocator.new_segments)
+            where[op] = allocator.allocate(sizes[op], 0, 0)
+            events += [
+                ("segment_alloc", start, segment_bytes(allocator, start))
+                for start in allocator.new_segments[known:]
+            ]
+            events.append(("alloc", where[op], sizes[op]))
+    return allocator, events
+
+
+def segment_bytes(allocator: Allocator, start: int) -> int:
+    return sum(block.size for block in allocator.blocks.values() if block.segment == start)
+
+
+def snapshot_of(allocator: Allocator, events: list[Any], path: Path) -> Snapshot:
+    """The file that torch would write of it."""
+    trace = [
+        {"action": action, "addr": address, "size": size, "stream": 0, "frames": []}
+        for action, address, size in events
+    ]
+    segments = [dict(segment_rows(allocator, start)) for start in allocator.new_segments]
+    path.write_bytes(pickle.dumps({"segments": segments, "device_traces": [trace]}))
+    return read_snapshot(path)
+
+
+def segment_rows(allocator: Allocator, start: int) -> Iterator[tuple[str, Any]]:
+    blocks = [
+        {"address": address, "size": block.size, "requested_size": block.size, "frames": [],
+         "state": "inactive" if block.is_free else "active_allocated"}
+        for address, block in sorted(allocator.blocks.items()) if block.segment == start
+    ]  # fmt: skip
+    kind = "small" if allocator.blocks[start].key[2] else "large"
+    yield from {"device": 0, "address": start, "stream": 0, "segment_type": kind}.items()
+    yield from {"total_size": segment_bytes(allocator, start), "blocks": blocks}.items()
+
+
+@pytest.mark.parametrize("platform", Platform)
+@pytest.mark.parametrize("seed", range(25))
+def test_the_rules_in_c_are_those_in_python(seed: int, platform: Platform) -> None:
+    sizes, ops = random_requests(seed, empties=True)
+    allocator, _ = play(sizes, ops, platform)
+    peaks = replay_requests(sizes, [0] * len(sizes), ops, platform)
+    assert peaks is not None
+    assert peaks.reserved_bytes == allocator.peak_bytes
+
+
+def test_the_other_order_is_measured_from_the_file_of_a_run(tmp_path: Path) -> None:
+    num_different = 0
+    for seed in range(25):
+        sizes, ops = random_requests(seed, empties=False)
+        allocator, events = play(sizes, ops, Platform.LINUX)
+        other, _ = play(sizes, ops, Platform.WINDOWS)
+        snapshot = snapshot_of(allocator, events, tmp_path / "run.pickle")
+        assert measure_other_order(snapshot, Platform.LINUX) == ((0, other.peak_bytes),)
+        num_different += other.peak_bytes != allocator.peak_bytes
+    assert num_different >= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "reserved_bytes"),
+    [
+        ("silmont_probe", Platform.LINUX, 3781165056),
+        ("decomfl_opt", Platform.WINDOWS, 1897922560),
+    ],
+)
+def test_on_real_gpus_it_is_the_same_where_nothing_hangs_on_it(
+    name: str, platform: Platform, reserved_bytes: int
+) -> None:
+    assert measure_other_order(read_golden(name), platform) == ((0, reserved_bytes),)
+
+
+def test_what_began_before_the_trace_has_no_figure() -> None:
+    assert measure_other_order(read_golden("hanfa_small_inf512"), Platform.LINUX) == ()
+
+
+def test_private_pools_have_no_figure() -> None:
+    in_pool = -(4 + 8 * 1)
+    assert replay_requests([512], [0], [in_pool, 0], Platform.LINUX) is None
+    assert replay_requests([512], [0], [0], Platform.LINUX) == Peaks(2 * MIB, 512)
