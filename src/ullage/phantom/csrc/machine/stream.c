@@ -59,6 +59,10 @@ void note_work(const void *stream) {
   if (!is_work_captured(stream)) note_lane_work(lane_of(stream));
 }
 
+void note_collective(const void *stream) {
+  if (!is_work_captured(stream)) note_lane_collective(lane_of(stream));
+}
+
 void follow_stream(const void *stream) { library_stream = stream; }
 void note_library_work(void) { note_work(library_stream); }
 
@@ -139,11 +143,11 @@ int synchronize_event(const void *event) {
 }
 
 /* An event that takes the time is told to have happened: PyTorch asks before it reads the time, and a program that reads it
- * some steps later without waiting goes on on a GPU, which is not that far behind. */
+ * some steps later without waiting goes on on a GPU, which is not that far behind. Watchdogs do not read it. */
 int query_event(void *event, const void *caller) {
   struct event *e = event;
   int status = event_status(e);
-  return status || e->takes_time || has_happened(&e->after, caller) ? status : fail(NOT_READY);
+  return status || (e->takes_time && !is_watchdog()) || has_happened(&e->after, caller) ? status : fail(NOT_READY);
 }
 
 /* One millisecond from each record to the next. */
