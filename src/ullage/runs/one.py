@@ -139,7 +139,9 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
 
     where = Where(job.program.python, job.build, job.device)
     try:
-        return replace(record, at_once=measure_at_once(read_snapshot(Path(snapshot)), where))
+        return replace(
+            record, at_once=measure_at_once(read_snapshot(Path(snapshot)), record, where)
+        )
     except (EnvironmentProblem, SnapshotError) as error:  # the run itself is not to be lost for it
         why = f"what would be reserved with work done at once was not measured: {error}"
         return replace(record, warnings=(*record.warnings, why))

@@ -46,7 +46,7 @@ from ullage.trace.work import parse_work
 MAX_FILE_BYTES = 8 << 30
 # 2^40 and more would let positions and sizes overflow 64 bits where they are combined.
 MAX_EVENTS = 1 << 31
-_WITH_GRAPH = 2
+_WITH_GRAPH, _WAS_KEPT = 2, 4
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -185,10 +185,11 @@ def _parse_events(fields: Mapping[str, Any]) -> Events:
         size_bytes=column("bytes", "<i8"),
         reserved_bytes=column("reserved", "<i8"),
         device=device,
-        kind=kind & ~np.uint8(_WITH_GRAPH),
+        kind=kind & ~np.uint8(_WITH_GRAPH | _WAS_KEPT),
         # A record from before there were modules has none.
         scope=column("scope", "<i4") if "scope" in fields else np.full(len(device), -1, "<i4"),
         has_graph=(kind & _WITH_GRAPH) != 0,
+        was_kept=(kind & _WAS_KEPT) != 0,
     )
     lengths = {
         len(events.address),

@@ -66,6 +66,10 @@ static int num_lanes = NUM_FIXED_LANES;
 static uint64_t num_not_yet;
 static _Thread_local bool has_given_work;
 
+/* A collective that this thread gives with news for the watchdogs, from its call to whatever the thread does next: once
+ * its end is marked, PyTorch lets go of what was kept for those before. */
+static _Thread_local enum { NO_COLLECTIVE, GIVEN, ENDED } collective;
+
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
 /* A lane of a stream that is gone may serve again once its work is done. With all taken, the last is shared. */
@@ -93,6 +97,7 @@ static int device_of(int lane) { return lane < NUM_FIXED_LANES ? lane % NUM_DEVI
 
 void note_lane_work(int lane) {
   has_given_work = true;
+  if (collective == ENDED) collective = NO_COLLECTIVE;
   __atomic_add_fetch(&lanes[lane].given, 1, __ATOMIC_RELAXED);
 }
 
@@ -187,6 +192,7 @@ static void list_end(int lane, struct frontier *to) {
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
 void mark_end(int lane, struct frontier *to) {
+  if (collective == GIVEN) collective = ENDED;
   pthread_mutex_lock(&lock);
   list_end(lane, to);
   to->asked = to->asked_in_a_row = to->watched_in_a_row = 0;
@@ -345,15 +351,26 @@ void note_lane_collective(int lane) {
   pthread_mutex_lock(&lock);
   bool has_news = show_done();
   pthread_mutex_unlock(&lock);
-  if (has_news) let_watchdogs_look();
   note_lane_work(lane);
+  if (has_news) {
+    let_watchdogs_look();
+    collective = GIVEN;
+  }
   pthread_mutex_lock(&lock);
   lanes[lane].last = end_of(lane).position;
   if (!lanes[lane].unseen) lanes[lane].unseen = lanes[lane].last;
   pthread_mutex_unlock(&lock);
 }
 
+bool was_kept_for_collective(bool is_freed) {
+  if (!is_freed && collective == ENDED) collective = NO_COLLECTIVE;
+  if (collective != ENDED) return false;
+  __atomic_add_fetch(&num_not_yet, 1, __ATOMIC_RELAXED);
+  return true;
+}
+
 /* ---- For the recorder -------------------------------------------------------------------------------------------- */
 
-/* How often the allocator was answered "not yet": 0 means that no block hung on when work is done. */
+/* How often the allocator was answered "not yet", and how many blocks went back only when a watchdog had seen the end of
+ * their collective: 0 means that no block hung on when work is done. */
 API uint64_t ullage_num_not_yet(void) { return num_not_yet; }

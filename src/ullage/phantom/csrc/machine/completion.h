@@ -39,6 +39,9 @@ bool has_happened(struct frontier *frontier, const void *caller);
 bool is_lane_done(int lane, const void *caller);
 bool is_watchdog(void); /* this thread: what it is told changes no time */
 
+/* A block comes or goes: whether it goes as a collective before has been seen done. */
+bool was_kept_for_collective(bool is_freed);
+
 /* The host has waited. */
 void reach(const struct frontier *frontier);
 void reach_lane(int lane);
