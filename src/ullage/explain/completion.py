@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ullage.trace.lifetime import NEVER, Lifetimes, find_lifetimes
+from ullage.trace.lifetime import NEVER, Lifetimes, find_blocks, find_lifetimes
 from ullage.trace.model import DeviceTotals, EventKind, Int64Array, Record
 from ullage.trace.replay import BoolArray
 
@@ -46,9 +46,10 @@ class Completion:
 def find_completion(record: Record, totals: DeviceTotals) -> Completion:
     """Both ends of one device of a process."""
     late = totals.peak_reserved_bytes
-    if not record.num_not_yet:
+    if not record.num_not_yet and not record.kept:
         return Completion(late, late)
     allocated, num_kept = _allocated_at_once(record, totals)
+    ends: tuple[int, int, int | None, int | None] = min(late, allocated), late, None, None
     for candidate in record.at_once:
         if candidate.device != totals.index:
             continue
@@ -57,20 +58,22 @@ def find_completion(record: Record, totals: DeviceTotals) -> Completion:
             other = allocated
         # Where free memory lies decides too, so that on a rare day less is held back and more held.
         ends = min(late, other), max(late, other), candidate.num_held, candidate.held_bytes
-        break
-    else:
-        ends = min(late, allocated), late, None, None
     return Completion(*ends, allocated if num_kept else None, num_kept)
 
 
 def find_kept(record: Record, lifetimes: Lifetimes) -> BoolArray:
-    """Which allocations were kept for a collective until it was seen to be done."""
+    """Which allocations were kept for a collective until it was seen to be done, or to the end."""
     was_kept = record.events.was_kept
-    event = lifetimes.death - record.first_position - 1
-    if was_kept is None or not len(was_kept):
-        return np.zeros(len(lifetimes), dtype=bool)
-    kept: BoolArray = (lifetimes.death != NEVER) & was_kept[np.minimum(event, len(was_kept) - 1)]
-    return kept
+    is_kept: BoolArray = np.zeros(len(lifetimes), dtype=bool)
+    if was_kept is not None and len(was_kept):
+        event = np.minimum(lifetimes.death - record.first_position - 1, len(was_kept) - 1)
+        is_kept = (lifetimes.death != NEVER) & was_kept[event]
+    if record.kept:
+        places = np.array(record.kept, dtype=np.int64).T
+        rows = find_blocks(lifetimes, *places)
+        rows = rows[rows < len(lifetimes)]
+        is_kept[rows[lifetimes.death[rows] == NEVER]] = True
+    return is_kept
 
 
 def _allocated_at_once(record: Record, totals: DeviceTotals) -> tuple[int, int]:
@@ -82,16 +85,15 @@ def _allocated_at_once(record: Record, totals: DeviceTotals) -> tuple[int, int]:
     rows = np.flatnonzero(find_kept(record, lifetimes) & (lifetimes.device == totals.index))
     if not len(rows):
         return peak, 0
-    kept = _change(record, totals.index)
-    birth, death = (
-        column[rows] - record.first_position - 1 for column in (lifetimes.birth, lifetimes.death)
-    )
+    late, first = _change(record, totals.index), record.first_position + 1
+    birth = lifetimes.birth[rows] - first
+    death = np.minimum(lifetimes.death[rows] - first, len(late))
     used = birth if record.last_use is None else record.last_use[np.maximum(birth, 0)]
     gone = np.clip(np.maximum(used - record.first_position, birth + 1), 0, death)
-    early = kept.copy()
+    early = np.append(late, 0)
     np.subtract.at(early, gone, lifetimes.size_bytes[rows])
     np.add.at(early, death, lifetimes.size_bytes[rows])
-    lower = int(kept.cumsum().max() - early.cumsum().max())
+    lower = int(late.cumsum().max() - early[:-1].cumsum().max())
     return peak - max(0, lower), len(rows)
 
 

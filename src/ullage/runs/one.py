@@ -131,7 +131,7 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
     """The record with what its devices would have needed had all work been done at once, where
     anything hung on that and there is a trace to replay.
     """
-    if not record.num_not_yet or snapshot is None:
+    if snapshot is None or not (record.num_not_yet or record.kept):
         return record
     from ullage.trace.snapshot_reader import read_snapshot
     from ullage.whatif.child import Where

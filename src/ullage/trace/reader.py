@@ -130,6 +130,7 @@ def parse_record(value: object) -> Record:
         changed_variables=field_checks.parse_texts(fields, "changed_variables"),
         groups=field_checks.parse_rows(fields, "groups", _parse_group),
         num_not_yet=field_checks.size(fields, "num_not_yet", 0),
+        kept=field_checks.parse_rows(fields, "kept", _parse_kept),
         requests=field_checks.parse_rows(fields, "requests", _parse_request),
         work=parse_work(fields),
     )
@@ -151,6 +152,12 @@ def _parse_request(entry: object) -> Request:
 def _parse_group(entry: object) -> tuple[int, ...]:
     ranks = field_checks.typed(entry, list, "groups")
     return tuple(field_checks.whole(rank, "groups") for rank in ranks)
+
+
+def _parse_kept(entry: object) -> tuple[int, int, int]:
+    position, device, address = field_checks.row(entry, len(ROWS["kept"]), "kept")
+    whole = field_checks.whole
+    return whole(position, "kept"), whole(device, "kept"), whole(address, "kept")
 
 
 def _parse_program(fields: Mapping[str, Any]) -> dict[str, Any]:

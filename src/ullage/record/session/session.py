@@ -346,6 +346,7 @@ class Session:
             "changed_variables": list(self._changed_variables),
             "groups": self._groups,
             "num_not_yet": library.num_not_yet(),
+            "kept": library.kept(),
             **work,
         }
 

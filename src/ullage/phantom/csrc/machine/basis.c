@@ -160,7 +160,9 @@ void saw_workspace(enum library library, const void *p, size_t bytes) {
 }
 
 void saw_communication(const void *p) {
-  if (is_device_address(p)) note_handed(LIBRARY_NCCL, p, 0);
+  if (!is_device_address(p)) return;
+  note_handed(LIBRARY_NCCL, p, 0);
+  keep_operand(p);
 }
 
 /* ---- For the recorder -------------------------------------------------------------------------------------------- */

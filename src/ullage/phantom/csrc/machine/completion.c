@@ -26,6 +26,7 @@
 #include "completion.h"
 #include "blocks.h"
 #include "capture.h"
+#include "kept.h"
 #include "levels.h"
 #include "phantom.h"
 #include "watchdog.h"
@@ -52,6 +53,7 @@ struct lane {
   uint64_t seen;         /* done, as the watchdogs know it */
   uint64_t unseen;       /* the first collective that they have not seen done; 0: none */
   uint64_t last;         /* the last collective */
+  uint64_t fed;          /* the last piece before which the stream was told to wait */
   struct frontier waits; /* what must be done before the next piece */
   struct frontier end;   /* what must be done for the host to find nothing left */
   struct dependency *dependencies; /* in order: `first` to `first + count` */
@@ -69,6 +71,10 @@ static _Thread_local bool has_given_work;
 /* A collective that this thread gives with news for the watchdogs, from its call to whatever the thread does next: once
  * its end is marked, PyTorch lets go of what was kept for those before. */
 static _Thread_local enum { NO_COLLECTIVE, GIVEN, ENDED } collective;
+
+/* The first of the asynchronous collectives that this thread gives as one; position 0: none. Their stream is not the
+ * thread's, so that it waits for the thread's before each. */
+static _Thread_local struct mark asynchronous;
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
@@ -203,6 +209,7 @@ void mark_end(int lane, struct frontier *to) {
 void wait_before(int lane, const struct frontier *frontier) {
   pthread_mutex_lock(&lock);
   leave_full_queues();
+  lanes[lane].fed = __atomic_load_n(&lanes[lane].given, __ATOMIC_RELAXED) + 1;
   drop_past(&lanes[lane].waits);
   add_marks(&lanes[lane].waits, frontier);
   for (size_t i = 0; i < frontier->count; i++)
@@ -342,6 +349,7 @@ static bool show_done(void) {
     if (!lane->unseen || lane->unseen > done) continue;
     has_news = true;
     lane->unseen = lane->last > done ? done + 1 : 0;
+    drop_seen((struct mark){i, done});
   }
   return has_news;
 }
@@ -358,8 +366,19 @@ void note_lane_collective(int lane) {
   }
   pthread_mutex_lock(&lock);
   lanes[lane].last = end_of(lane).position;
+  if (lanes[lane].fed == lanes[lane].last) asynchronous = end_of(lane);
+  else if (asynchronous.lane != lane) asynchronous.position = 0;
   if (!lanes[lane].unseen) lanes[lane].unseen = lanes[lane].last;
   pthread_mutex_unlock(&lock);
+}
+
+void keep_operand(const void *p) { keep_for_collective(asynchronous, p); }
+
+struct mark end_collective(int lane) {
+  struct mark ended = asynchronous;
+  if (ended.lane != lane) ended.position = 0;
+  else asynchronous.position = 0;
+  return ended;
 }
 
 bool was_kept_for_collective(bool is_freed) {

@@ -39,6 +39,11 @@ bool has_happened(struct frontier *frontier, const void *caller);
 bool is_lane_done(int lane, const void *caller);
 bool is_watchdog(void); /* this thread: what it is told changes no time */
 
+/* PyTorch keeps what holds p until the collective that this thread gives is done, if it is asynchronous; it is complete
+ * when the end of the stream is marked. */
+void keep_operand(const void *p);
+struct mark end_collective(int lane);
+
 /* A block comes or goes: whether it goes as a collective before has been seen done. */
 bool was_kept_for_collective(bool is_freed);
 

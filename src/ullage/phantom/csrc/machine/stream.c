@@ -6,6 +6,7 @@
 #include "capture.h"
 #include "completion.h"
 #include "cuda.h"
+#include "kept.h"
 
 #include <stdlib.h>
 
@@ -19,6 +20,7 @@ struct event {
   uint64_t capture; /* that it was recorded in; 0: none */
   struct captured_work captured;
   struct frontier after;
+  struct mark collective; /* that it is the end of; position 0: none */
   bool takes_time;
 };
 
@@ -115,6 +117,7 @@ int record_event(void *event, const void *stream) {
   if (!e) return fail(INVALID_HANDLE);
   e->tick = __atomic_add_fetch(&ticks, 1, __ATOMIC_RELAXED);
   e->capture = mark_captured(stream, &e->captured);
+  e->collective = end_collective(lane_of(stream));
   mark_end(lane_of(stream), &e->after);
   return SUCCESS;
 }
@@ -124,6 +127,7 @@ int wait_for_event(void *stream, const void *event) {
   const struct event *e = event;
   if (!e) return fail(INVALID_HANDLE);
   int status = e->tick ? wait_in_capture(stream, stream_flags(stream), e->capture, &e->captured) : SUCCESS;
+  drop_waited(e->collective);
   if (!status && !e->capture) wait_before(lane_of(stream), &e->after);
   return status;
 }
