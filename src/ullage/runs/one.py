@@ -70,7 +70,7 @@ def explain_job(
     records = [(_with_both_ends(record, place, job), place) for record, place in artifacts.records]
     for number, levels in artifacts.levels.items():
         # The program itself has to end well to be judged, unless it is a server that was stopped.
-        if levels.devices and (number != pid or ended.was_stopped):
+        if levels.devices and (number != pid or ended.was_stopped or ended.was_killed):
             records.append((record_of(number, levels, job.device.gpu, job.build.version), None))
     known = {record.pid for record, _ in records}
     failed = (note for note in read_notes(run_dir) if note.failure)
@@ -83,6 +83,7 @@ def explain_job(
             wall_s=ended.wall_s,
             was_interrupted=ended.was_interrupted,
             timed_out_after_s=ended.timed_out_after_s,
+            was_killed=ended.was_killed,
             unrecorded=tuple(
                 process for process in artifacts.unrecorded if process[0] not in known
             ),
