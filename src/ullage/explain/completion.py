@@ -46,7 +46,7 @@ class Completion:
 def find_completion(record: Record, totals: DeviceTotals) -> Completion:
     """Both ends of one device of a process."""
     late = totals.peak_reserved_bytes
-    if not record.num_not_yet and not record.kept:
+    if not record.num_not_yet and not record.operands:
         return Completion(late, late)
     allocated, num_kept = _allocated_at_once(record, totals)
     ends: tuple[int, int, int | None, int | None] = min(late, allocated), late, None, None
@@ -68,8 +68,8 @@ def find_kept(record: Record, lifetimes: Lifetimes) -> BoolArray:
     if was_kept is not None and len(was_kept):
         event = np.minimum(lifetimes.death - record.first_position - 1, len(was_kept) - 1)
         is_kept = (lifetimes.death != NEVER) & was_kept[event]
-    if record.kept:
-        places = np.array(record.kept, dtype=np.int64).T
+    if record.operands:
+        places = np.array(record.operands, dtype=np.int64).T
         rows = find_blocks(lifetimes, *places)
         rows = rows[rows < len(lifetimes)]
         is_kept[rows[lifetimes.death[rows] == NEVER]] = True

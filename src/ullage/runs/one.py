@@ -73,7 +73,6 @@ def explain_job(
         if levels.devices and (number != pid or ended.was_stopped or ended.was_killed):
             records.append((record_of(number, levels, job.device.gpu, job.build.version), None))
     known = {record.pid for record, _ in records}
-    failed = (note for note in read_notes(run_dir) if note.failure)
     report = explain_run(
         records,
         program=Program(
@@ -89,7 +88,7 @@ def explain_job(
             ),
             left_running=ended.left_running,
             not_kept=artifacts.warnings,
-            failed_request=next(failed, None),
+            failed_request=next((note for note in read_notes(run_dir) if note.failure), None),
             plan=_outcome(job, run_dir),
             remarks=(*job.program.remarks, *other_frameworks(run_dir, known)),
         ),
@@ -132,7 +131,7 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
     """The record with what its devices would have needed had all work been done at once, where
     anything hung on that and there is a trace to replay.
     """
-    if snapshot is None or not (record.num_not_yet or record.kept):
+    if snapshot is None or not (record.num_not_yet or record.operands):
         return record
     from ullage.trace.snapshot_reader import read_snapshot
     from ullage.whatif.child import Where

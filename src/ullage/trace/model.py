@@ -348,7 +348,7 @@ class Record:
     `groups` are the ranks of each process group of a rank that was played alone. `num_not_yet` is
     how often the allocator asked whether another stream was done with a block, and it was not, and
     how many blocks were kept for a collective; only then can its bytes depend on when work is done;
-    `kept` has what was kept so at the end: (position, device, address). `at_once` has the result of
+    `operands` has what was kept so at the end: (position, device, address). `at_once` has the result of
     doing all work at once.
     """
 
@@ -388,7 +388,7 @@ class Record:
     changed_variables: tuple[str, ...] = ()
     groups: tuple[tuple[int, ...], ...] = ()
     num_not_yet: int = 0
-    kept: tuple[tuple[int, int, int], ...] = ()
+    operands: tuple[tuple[int, int, int], ...] = ()
     at_once: tuple[AtOnce, ...] = ()
     requests: tuple[Request, ...] = ()
     work: Work | None = None

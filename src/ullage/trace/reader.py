@@ -130,7 +130,7 @@ def parse_record(value: object) -> Record:
         changed_variables=field_checks.parse_texts(fields, "changed_variables"),
         groups=field_checks.parse_rows(fields, "groups", _parse_group),
         num_not_yet=field_checks.size(fields, "num_not_yet", 0),
-        kept=field_checks.parse_rows(fields, "kept", _parse_kept),
+        operands=field_checks.parse_rows(fields, "operands", _parse_operand),
         requests=field_checks.parse_rows(fields, "requests", _parse_request),
         work=parse_work(fields),
     )
@@ -154,10 +154,10 @@ def _parse_group(entry: object) -> tuple[int, ...]:
     return tuple(field_checks.whole(rank, "groups") for rank in ranks)
 
 
-def _parse_kept(entry: object) -> tuple[int, int, int]:
-    position, device, address = field_checks.row(entry, len(ROWS["kept"]), "kept")
+def _parse_operand(entry: object) -> tuple[int, int, int]:
+    position, device, address = field_checks.row(entry, len(ROWS["operands"]), "operands")
     whole = field_checks.whole
-    return whole(position, "kept"), whole(device, "kept"), whole(address, "kept")
+    return whole(position, "operands"), whole(device, "operands"), whole(address, "operands")
 
 
 def _parse_program(fields: Mapping[str, Any]) -> dict[str, Any]:

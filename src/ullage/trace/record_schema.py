@@ -23,7 +23,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "requests": ("where", "begin", "end", "failure", "is_out_of_memory"),
     "marks": ("position", "kind", "details"),
     "claims": ("position", "device", "address", "category", "name"),
-    "kept": ("position", "device", "address"),
+    "operands": ("position", "device", "address"),
     "workspaces": ("position", "device", "address", "bytes", "library"),
     "copies": ("position", "device", "address", "bytes", "stream", "flags"),
     "pinned": ("position", "bytes"),
@@ -167,6 +167,7 @@ class BasisFields(TypedDict):
     shapes: list[ShapeFields]
     assumed: list[AssumedFields]
     refused: dict[str, int]
+    operands: Rows
     not_initialised: SkippedFields
 
 
@@ -206,4 +207,3 @@ class RecordFields(UsageFields, HolderFields, BasisFields, OptionalFields):
     changed_variables: list[str]
     groups: list[list[int]]
     num_not_yet: int
-    kept: Rows

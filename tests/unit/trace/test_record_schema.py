@@ -36,7 +36,7 @@ REST: dict[str, Any] = {
     "changed_variables": ["RANK"],
     "groups": [[0, 1]],
     "num_not_yet": 0,
-    "kept": [[0, 0, 1 << 30]],
+    "operands": [[0, 0, 1 << 30]],
     "work": {"rows": [], "tree": []},
 }  # fmt: skip
 

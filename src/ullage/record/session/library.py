@@ -95,8 +95,8 @@ pinned_peak_bytes = _bind("ullage_pinned_peak_bytes", c_uint64)
 non_torch_peak_bytes = _bind("ullage_non_torch_peak", c_uint64, c_int)
 num_not_yet = _bind("ullage_num_not_yet", c_uint64)
 """How often the allocator asked whether another stream was done with a block, and it was not."""
-_num_kept = _bind("ullage_num_kept", c_uint64)
-_kept = _bind("ullage_kept", None, c_uint64, POINTER(c_int64))
+_num_operands = _bind("ullage_num_operands", c_uint64)
+_operand = _bind("ullage_operand", None, c_uint64, POINTER(c_int64))
 _num_events = _bind("ullage_num_events", c_uint64)
 _events = _bind("ullage_events", None, c_uint64, *[c_void_p] * 6)
 _num_workspaces = _bind("ullage_num_workspaces", c_uint64)
@@ -165,12 +165,12 @@ def events() -> EventColumns:
     return cast("EventColumns", {name: column.tobytes() for name, column in columns.items()})
 
 
-def kept() -> Rows:
+def operands() -> Rows:
     """What is kept for asynchronous collectives at this moment: [position, device, address]."""
-    row = (c_int64 * len(ROWS["kept"]))()
+    row = (c_int64 * len(ROWS["operands"]))()
     rows = []
-    for number in range(_num_kept()):
-        _kept(number, row)
+    for number in range(_num_operands()):
+        _operand(number, row)
         rows.append([*row])
     return rows
 
@@ -282,7 +282,6 @@ __all__ = [
     "host_zero",
     "is_device_address",
     "is_present",
-    "kept",
     "know_nodes",
     "leave_scope",
     "leave_scopes",
@@ -292,6 +291,7 @@ __all__ = [
     "num_not_yet",
     "number_at",
     "on_host_read",
+    "operands",
     "outside",
     "pinned_peak_bytes",
     "position",

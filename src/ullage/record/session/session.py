@@ -356,7 +356,6 @@ class Session:
             "changed_variables": list(self._changed_variables),
             "groups": self._groups,
             "num_not_yet": library.num_not_yet(),
-            "kept": library.kept(),
             **work,
         }
 
@@ -379,6 +378,7 @@ class Session:
             "shapes": self._values.shapes.document(),
             "assumed": library.assumed(),
             "refused": library.refused(),
+            "operands": library.operands(),
             "not_initialised": {
                 "count": self._weights.held.count,
                 "bytes": self._weights.held.bytes,

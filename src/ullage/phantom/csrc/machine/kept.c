@@ -52,9 +52,9 @@ void drop_seen(struct mark end) { drop_where(is_up_to, end); }
 
 /* ---- For the recorder -------------------------------------------------------------------------------------------- */
 
-API uint64_t ullage_num_kept(void) { return count; }
+API uint64_t ullage_num_operands(void) { return count; }
 
-API void ullage_kept(uint64_t i, int64_t row[3]) {
+API void ullage_operand(uint64_t i, int64_t row[3]) {
   row[0] = (int64_t)operands[i].position;
   row[1] = device_of_address(operands[i].p);
   row[2] = (int64_t)(uintptr_t)operands[i].p;
