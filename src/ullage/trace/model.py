@@ -348,8 +348,8 @@ class Record:
     `groups` are the ranks of each process group of a rank that was played alone. `num_not_yet` is
     how often the allocator asked whether another stream was done with a block, and it was not, and
     how many blocks were kept for a collective; only then can its bytes depend on when work is done;
-    `operands` has what was kept so at the end: (position, device, address). `at_once` has the result of
-    doing all work at once.
+    `operands` has what was kept so at the end: (position, device, address). `at_once` has the
+    result of doing all work at once.
     """
 
     ullage: str

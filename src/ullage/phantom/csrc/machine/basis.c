@@ -99,7 +99,7 @@ API void REPORT_USAGE(void *block, int64_t bytes, size_t allocated, size_t reser
     uint64_t number = note_event((struct event){(int64_t)(uintptr_t)block, bytes, (int64_t)reserved,
                                                 bytes > 0 ? current_scope() : NO_SCOPE, (uint8_t)(where >> 8),
                                                 BLOCK | (is_recording_graph() ? WITH_GRAPH : 0) |
-                                                    (was_kept_for_collective(bytes < 0) ? WAS_KEPT : 0)},
+                                                    (was_kept_for_collective(block, bytes) ? WAS_KEPT : 0)},
                                  allocated);
     if (bytes > 0) block_allocated((uintptr_t)block, (size_t)bytes, number);
   }

@@ -381,9 +381,11 @@ struct mark end_collective(int lane) {
   return ended;
 }
 
-bool was_kept_for_collective(bool is_freed) {
+bool was_kept_for_collective(const void *block, int64_t bytes) {
+  bool is_freed = bytes < 0;
   if (!is_freed && collective == ENDED) collective = NO_COLLECTIVE;
-  if (collective != ENDED) return false;
+  /* As a watchdog has seen the end, or with the group itself. */
+  if (!is_freed || (collective != ENDED && !is_operand(block, (size_t)-bytes))) return false;
   __atomic_add_fetch(&num_not_yet, 1, __ATOMIC_RELAXED);
   return true;
 }

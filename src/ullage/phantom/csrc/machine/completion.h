@@ -44,8 +44,8 @@ bool is_watchdog(void); /* this thread: what it is told changes no time */
 void keep_operand(const void *p);
 struct mark end_collective(int lane);
 
-/* A block comes or goes: whether it goes as a collective before has been seen done. */
-bool was_kept_for_collective(bool is_freed);
+/* A block comes, or goes (bytes < 0): whether it was kept for a collective until then. */
+bool was_kept_for_collective(const void *block, int64_t bytes);
 
 /* The host has waited. */
 void reach(const struct frontier *frontier);

@@ -50,6 +50,16 @@ void drop_waited(struct mark collective) {
 }
 void drop_seen(struct mark end) { drop_where(is_up_to, end); }
 
+bool is_operand(const void *block, size_t bytes) {
+  const char *start = block;
+  pthread_mutex_lock(&lock);
+  size_t i = 0;
+  while (i < count && !((const char *)operands[i].p >= start && (const char *)operands[i].p < start + bytes)) i++;
+  bool is_kept = i < count;
+  pthread_mutex_unlock(&lock);
+  return is_kept;
+}
+
 /* ---- For the recorder -------------------------------------------------------------------------------------------- */
 
 API uint64_t ullage_num_operands(void) { return count; }
