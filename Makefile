@@ -47,6 +47,7 @@ nightly: check $(NEWEST)/ullage-env.json phantom
 	$(BIN)/python -m benchmarks.versions
 	$(BIN)/python -m benchmarks.examples --python $(NEWEST)/bin/python --python $(OLDEST)/bin/python
 	$(BIN)/python -m benchmarks.distributed --python $(NEWEST)/bin/python
+	$(BIN)/python -m benchmarks.asynchronous --python $(NEWEST)/bin/python --python .envs/torch-2.9.1/bin/python
 	$(BIN)/python -m benchmarks.gate --python $(NEWEST)/bin/python --repetitions 500
 	$(BIN)/python -m benchmarks.stacks
 	for stacks in $(STACKS); do \

@@ -87,11 +87,19 @@ def test_a_program_that_fails_shows_its_own_error(run_program: RunProgram) -> No
     assert outcome.device["peak_allocated_bytes"] == 4 * MIB
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "where"),
+    [
+        (signal.SIGTERM, "in Python"),
+        (signal.SIGHUP, "in Python"),
+        (signal.SIGINT, "in Python"),
+        (signal.SIGTERM, "in C++"),  # where no handler of Python's runs
+    ],
+)
 def test_a_signal_ends_the_program_and_leaves_a_record(
-    thin_python: Path, tmp_path: Path, number: int
+    thin_python: Path, tmp_path: Path, number: int, where: str
 ) -> None:
-    words = ("--json", "--snapshot", "s.pickle", "--", str(PROGRAMS / "sigterm.py"))
+    words = ("--json", "--snapshot", "s.pickle", "--", str(PROGRAMS / "sigterm.py"), where)
     with subprocess.Popen(
         command_line(thin_python, *words), cwd=tmp_path, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,

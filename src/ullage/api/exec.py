@@ -10,8 +10,8 @@ import os
 from collections.abc import Sequence
 
 from ullage.errors import PlanError
-from ullage.phantom.launch import SITE_DIR, plan_variables, put_before, run_directory, start
-from ullage.phantom.program import resolve_program
+from ullage.phantom.launch import SITE_DIR, plan_variables, run_directory, start
+from ullage.phantom.program import put_before, resolve_program
 from ullage.phantom.torch_build import find_version
 from ullage.techniques.applying.outcome import Outcome, read_outcome
 from ullage.techniques.made_for import public_version

@@ -97,7 +97,7 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
     for sizes in record.assumed:
         yield _assumed_size(sizes.what, sizes.count, sizes.low_bytes, sizes.high_bytes)
     for totals in record.devices:
-        yield from _completion(find_completion(record, totals))
+        yield from _completion(find_completion(record, totals), totals.peak_allocated_bytes)
         yield from _address_order(find_address_ends(record, totals))
     for read in record.reads:
         yield Assumption(f"{read.what}, {read.answer}", read.where, read.count, read.size_bytes)
@@ -117,8 +117,12 @@ def _num_at_once(record: Record) -> int:
     return max(accumulate(change for _, change in changes), default=0)
 
 
-def _completion(ends: Completion) -> Iterable[Assumption]:
+def _completion(ends: Completion, peak_allocated_bytes: int) -> Iterable[Assumption]:
     """How much depends on when asynchronous work ends."""
+    if ends.allocated_low_bytes is not None:
+        what = "allocated for collectives that are not waited for: done at once, to done when the"
+        what += " host waits or a stream's queue is full"
+        yield _assumed_size(what, ends.num_kept, ends.allocated_low_bytes, peak_allocated_bytes)
     if ends.low_bytes == ends.high_bytes:
         return
     what = "reserved with asynchronous work done at once, to done when the host waits for it"

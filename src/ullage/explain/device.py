@@ -65,6 +65,12 @@ class DeviceReport:
         return self.gpu.total_bytes if has_less and not self.is_unlimited else None
 
     @property
+    def allocated_low_bytes(self) -> int:
+        """The lower end of the peak of what was allocated; its upper end is that of the run."""
+        low = self.completion.allocated_low_bytes
+        return self.totals.peak_allocated_bytes if low is None else low
+
+    @property
     def headroom_bytes(self) -> int:
         """What the peak leaves of the device: total - `peak_used_bytes`; negative: that much is
         missing.

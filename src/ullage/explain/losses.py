@@ -63,7 +63,8 @@ def describe_end(program: Program, *, has_record: bool, is_child_recorded: bool 
     """
     number = program.exit_code - 128
     if 0 < number <= _MAX_SIGNAL:
-        how = f"was ended by signal {number}{_name(number)}"
+        name = " (SIGKILL, by ullage)" if program.was_killed else _name(number)
+        how = f"was ended by signal {number}{name}"
     else:
         how = f"exited with code {program.exit_code}"
     if has_record:

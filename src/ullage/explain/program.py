@@ -28,6 +28,7 @@ class Program:
         plan: what became of the plan that it ran under; None where it ran under none.
         failed_request: the first of the requests replayed against it that was not answered.
         remarks: what the reader is to know of how it was found, or of what it used.
+        was_killed: it was ullage that killed it, as it went on after a signal.
         timed_out_after_s: the time that it was given, where it took longer and was ended for that.
     """
 
@@ -43,3 +44,4 @@ class Program:
     plan: Outcome | None = None
     remarks: tuple[str, ...] = ()
     timed_out_after_s: float | None = None
+    was_killed: bool = False

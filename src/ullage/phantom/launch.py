@@ -33,8 +33,9 @@ from ullage.native.libraries import LIBRARY_DIR, PHANTOM
 from ullage.phantom import nvidia_smi
 from ullage.phantom.caches import compiler_variables
 from ullage.phantom.device import PhantomDevice
+from ullage.phantom.insistence import insist
 from ullage.phantom.orphan_processes import end_orphans
-from ullage.phantom.program import UserProgram
+from ullage.phantom.program import UserProgram, put_before
 from ullage.phantom.rank import Rank
 from ullage.phantom.signals import delayed_signals, handling, is_in_foreground
 from ullage.phantom.torch_build import TorchBuild
@@ -103,8 +104,8 @@ class RunOptions:
 class Ended:
     """How the child ended: its exit code (128 + the signal that ended it), how long it ran,
     whether the run was asked to stop (Ctrl-C, SIGTERM, SIGHUP), the processes that it left running,
-    which were ended, whether it was a server that was stopped when all was done, and the time that
-    it was given where it took longer and was ended for that.
+    which were ended, whether it was a server that was stopped when all was done, the time that it
+    was given where it took longer and was ended for that, and whether it was ullage that killed it.
     """
 
     exit_code: int
@@ -113,6 +114,7 @@ class Ended:
     left_running: tuple[tuple[int, str], ...] = ()
     was_stopped: bool = False
     timed_out_after_s: float | None = None
+    was_killed: bool = False
 
 
 def check_platform() -> None:
@@ -219,12 +221,15 @@ class Child:
         self._started_s = time.monotonic()
         self._signals: list[int] = []
         self._timed_out_after_s: float | None = None
+        self._was_killed = False
 
     def start(self, process: subprocess.Popen[bytes]) -> None:
         """Takes the started process, and sends it the signals that came before."""
         self.pid, self._process = process.pid, process
         for number in self._signals:
             process.send_signal(number)
+        if self._signals:
+            self._insist(self._signals[0])
 
     def wait(self, on_poll: Callable[[], None] | None = None) -> Ended:
         """Waits for the end; `on_poll` is called about ten times a second."""
@@ -242,6 +247,7 @@ class Child:
             wall_s=time.monotonic() - self._started_s,
             was_interrupted=bool(self._signals),
             timed_out_after_s=self._timed_out_after_s,
+            was_killed=self._was_killed,
             left_running=end_orphans(self._run_dir) if self._run_dir is not None else (),
         )
 
@@ -251,11 +257,23 @@ class Child:
         self._signals.append(number)
         if self._process is None:
             return
+        if len(self._signals) == 1:
+            self._insist(number)
         if len(self._signals) >= _MAX_SIGNALS:
-            self._process.kill()
+            self._kill()
         if number == signal.SIGINT and is_in_foreground():
             return  # the terminal has sent it to the child too
         self._process.send_signal(number)
+
+    def _insist(self, number: int) -> None:
+        if self._process is not None and self._run_dir is not None:
+            arguments = (self._process, self._run_dir, number, self._kill)
+            threading.Thread(target=insist, args=arguments, daemon=True).start()
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._was_killed = True
+            self._process.kill()
 
     @property
     def is_running(self) -> bool:
@@ -279,9 +297,10 @@ class Child:
         if self._process is None or not self.is_running:
             return False
         self._process.terminate()
+        self._insist(signal.SIGTERM)
         while not self.is_ended_within(patience_s):
             if not is_busy():
-                self._process.kill()
+                self._kill()
                 break
         return True
 
@@ -308,7 +327,7 @@ class Child:
     def stop(self) -> None:
         """Ends the child and what it started, if they still run."""
         if self._process is not None and self._process.poll() is None:
-            self._process.kill()
+            self._kill()
             self._process.wait()
             if self._run_dir is not None:
                 end_orphans(self._run_dir)
@@ -381,9 +400,3 @@ def run_directory() -> Iterator[Path]:
     finally:
         with delayed_signals():
             shutil.rmtree(directory, ignore_errors=True)
-
-
-def put_before(environment: dict[str, str], name: str, value: str) -> None:
-    """Puts a value in front of a list variable."""
-    value_before = environment.get(name)
-    environment[name] = f"{value}:{value_before}" if value_before else value

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ullage.protocol.variables import RUN_DIR
+from ullage.record.session.request_to_end import ask_to_end
 
 # Some end by themselves after the program, such as multiprocessing's resource tracker.
 _PATIENCE_S = 0.5
@@ -33,6 +34,7 @@ def end_orphans(run_dir: Path) -> tuple[tuple[int, str], ...]:
     """
     started_s = time.monotonic()
     ended: dict[int, str] = {}
+    asked: set[int] = set()
     while pids := set(_find(run_dir)):
         passed_s = time.monotonic() - started_s
         if passed_s > _LIMIT_S:  # a process that the kernel does not let go of
@@ -41,6 +43,10 @@ def end_orphans(run_dir: Path) -> tuple[tuple[int, str], ...]:
             for pid in pids - ended.keys():
                 ended[pid] = _describe(pid)
                 _send(pid, signal.SIGTERM)
+        if passed_s > _PATIENCE_S + _GRACE_S / 2:
+            for pid in pids - asked:  # its main thread may be in C++
+                asked.add(pid)
+                ask_to_end(run_dir, pid, signal.SIGTERM)
         if passed_s > _PATIENCE_S + _GRACE_S:
             for pid in pids:
                 _send(pid, signal.SIGKILL)

@@ -217,3 +217,9 @@ def _interpreter_of(script: Path) -> str:
             "entry point"
         )
     return _find_interpreter(words[0])
+
+
+def put_before(environment: dict[str, str], name: str, value: str) -> None:
+    """Puts a value in front of a list variable."""
+    value_before = environment.get(name)
+    environment[name] = f"{value}:{value_before}" if value_before else value

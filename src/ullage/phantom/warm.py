@@ -47,6 +47,7 @@ class WarmChild:
     def __init__(self, answers: _Answers) -> None:
         self._answers = answers
         self._started_s = time.monotonic()
+        self._was_stopped = False
 
     @property
     def pid(self) -> int:
@@ -75,12 +76,14 @@ class WarmChild:
             wall_s=time.monotonic() - self._started_s,
             was_interrupted=False,
             timed_out_after_s=timed_out_after_s,
+            was_killed=self._was_stopped,
         )
 
     def stop(self) -> None:
         """Ends the forked process, if there is one and it still runs."""
         pid = self._answers.fields.get("pid")
         if pid is not None and not self._answers.end.is_set():
+            self._was_stopped = True
             os.kill(pid, signal.SIGKILL)
 
 

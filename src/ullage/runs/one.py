@@ -71,10 +71,9 @@ def explain_job(
     records = [(_with_both_ends(record, place, job), place) for record, place in artifacts.records]
     for number, levels in artifacts.levels.items():
         # The program itself has to end well to be judged, unless it is a server that was stopped.
-        if levels.devices and (number != pid or ended.was_stopped):
+        if levels.devices and (number != pid or ended.was_stopped or ended.was_killed):
             records.append((record_of(number, levels, job.device.gpu, job.build.version), None))
     known = {record.pid for record, _ in records}
-    failed = (note for note in read_notes(run_dir) if note.failure)
     report = explain_run(
         records,
         program=Program(
@@ -84,12 +83,13 @@ def explain_job(
             wall_s=ended.wall_s,
             was_interrupted=ended.was_interrupted,
             timed_out_after_s=ended.timed_out_after_s,
+            was_killed=ended.was_killed,
             unrecorded=tuple(
                 process for process in artifacts.unrecorded if process[0] not in known
             ),
             left_running=ended.left_running,
             not_kept=artifacts.warnings,
-            failed_request=next(failed, None),
+            failed_request=next((note for note in read_notes(run_dir) if note.failure), None),
             plan=_outcome(job, run_dir),
             remarks=(*job.program.remarks, *other_frameworks(run_dir, known)),
         ),
@@ -132,7 +132,8 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
     """The record with what its devices would have needed under the other end of each assumption on
     which a trace's bytes hang: all work done at once, and addresses in the other order.
     """
-    if snapshot is None or not (record.num_not_yet or job.build.chooses_by_address):
+    hangs_on_work = record.num_not_yet or record.operands
+    if snapshot is None or not (hangs_on_work or job.build.chooses_by_address):
         return record
     from ullage.trace.snapshot_reader import read_snapshot
     from ullage.whatif.addresses import measure_other_order
@@ -149,13 +150,13 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
 
 
 def _with_work_at_once(record: Record, snapshot: Snapshot, job: Job) -> Record:
-    if not record.num_not_yet:
+    if not (record.num_not_yet or record.operands):
         return record
     from ullage.whatif.child import Where
     from ullage.whatif.completion import measure_at_once
 
     where = Where(job.program.python, job.build, job.device)
-    return replace(record, at_once=measure_at_once(snapshot, where))
+    return replace(record, at_once=measure_at_once(snapshot, record, where))
 
 
 def _watch(path: Path, on_progress: Callable[[str], None] | None) -> Callable[[], None] | None:

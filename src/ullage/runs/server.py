@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ullage.explain.run import RunReport
 from ullage.phantom.client import Service, check_port, replay
+from ullage.phantom.insistence import is_writing
 from ullage.phantom.launch import make_environment, run_directory, start
-from ullage.record.session.levels import WRITING, find_marks, read_levels
 from ullage.runs.job import Job
 from ullage.runs.one import explain_job
 from ullage.runs.parallel import last_lines
@@ -34,15 +34,10 @@ def run_server(job: Job, service: Service, snapshot: Path) -> tuple[RunReport, s
         with start(job.program, environment, output=output) as child:
             with child.limited(job.options.timeout_s):
                 replay(service, child, run_dir)
-            was_running = child.end(_PATIENCE_S, lambda: _is_writing(run_dir))
+            was_running = child.end(_PATIENCE_S, lambda: is_writing(run_dir))
             ended = child.wait()
         if ended.was_interrupted:
             raise KeyboardInterrupt
         if was_running:  # we stopped it, so its exit code is not a failure
             ended = replace(ended, exit_code=0, left_running=(), was_stopped=True)
         return explain_job(job, run_dir, child.pid, ended, snapshot), last_lines(output)
-
-
-def _is_writing(run_dir: Path) -> bool:
-    """Whether a process of the run is still writing its record, which is slow on a busy machine."""
-    return any(read_levels(mark).excuse == WRITING for mark in find_marks(run_dir).values())

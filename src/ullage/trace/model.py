@@ -73,6 +73,8 @@ class Events:
         scope: for a block given out, the module in which it was, as an index into the record's
             `modules`; -1: in none.
         has_graph: whether autograd noted what the thread ran; in backward, that it recomputed.
+        was_kept: whether a block that was taken back had been kept for a collective that nobody
+            waited for, until it was seen to be done; None in records of before.
     """
 
     address: Int64Array
@@ -82,6 +84,7 @@ class Events:
     kind: UInt8Array
     scope: Int32Array
     has_graph: npt.NDArray[np.bool_]
+    was_kept: npt.NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.address)
@@ -343,9 +346,11 @@ class Record:
     a kernel, a library or a copy, 0 for never; this and `copies` are None in records of before.
     `requests` are those that were replayed against the program; then a step ends where none runs.
     `groups` are the ranks of each process group of a rank that was played alone. `num_not_yet` is
-    how often the allocator asked whether another stream was done with a block, and it was not; only
-    then can its bytes depend on when work is done; `at_once` has the result of doing it at once.
-    `other_order` has pairs: a device, and its reserved peak with the other order of addresses.
+    how often the allocator asked whether another stream was done with a block, and it was not, and
+    how many blocks were kept for a collective; only then can its bytes depend on when work is done;
+    `operands` has what was kept so at the end: (position, device, address). `at_once` has the
+    result of doing all work at once. `other_order` has pairs: a device, and its reserved
+    peak with the other order of addresses.
     """
 
     ullage: str
@@ -384,6 +389,7 @@ class Record:
     changed_variables: tuple[str, ...] = ()
     groups: tuple[tuple[int, ...], ...] = ()
     num_not_yet: int = 0
+    operands: tuple[tuple[int, int, int], ...] = ()
     at_once: tuple[AtOnce, ...] = ()
     other_order: tuple[tuple[int, int], ...] = ()
     requests: tuple[Request, ...] = ()

@@ -46,7 +46,7 @@ from ullage.trace.work import parse_work
 MAX_FILE_BYTES = 8 << 30
 # 2^40 and more would let positions and sizes overflow 64 bits where they are combined.
 MAX_EVENTS = 1 << 31
-_WITH_GRAPH = 2
+_WITH_GRAPH, _WAS_KEPT = 2, 4
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -130,6 +130,7 @@ def parse_record(value: object) -> Record:
         changed_variables=field_checks.parse_texts(fields, "changed_variables"),
         groups=field_checks.parse_rows(fields, "groups", _parse_group),
         num_not_yet=field_checks.size(fields, "num_not_yet", 0),
+        operands=field_checks.parse_rows(fields, "operands", _parse_operand),
         requests=field_checks.parse_rows(fields, "requests", _parse_request),
         work=parse_work(fields),
     )
@@ -151,6 +152,12 @@ def _parse_request(entry: object) -> Request:
 def _parse_group(entry: object) -> tuple[int, ...]:
     ranks = field_checks.typed(entry, list, "groups")
     return tuple(field_checks.whole(rank, "groups") for rank in ranks)
+
+
+def _parse_operand(entry: object) -> tuple[int, int, int]:
+    position, device, address = field_checks.row(entry, len(ROWS["operands"]), "operands")
+    whole = field_checks.whole
+    return whole(position, "operands"), whole(device, "operands"), whole(address, "operands")
 
 
 def _parse_program(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,10 +192,11 @@ def _parse_events(fields: Mapping[str, Any]) -> Events:
         size_bytes=column("bytes", "<i8"),
         reserved_bytes=column("reserved", "<i8"),
         device=device,
-        kind=kind & ~np.uint8(_WITH_GRAPH),
+        kind=kind & ~np.uint8(_WITH_GRAPH | _WAS_KEPT),
         # A record from before there were modules has none.
         scope=column("scope", "<i4") if "scope" in fields else np.full(len(device), -1, "<i4"),
         has_graph=(kind & _WITH_GRAPH) != 0,
+        was_kept=(kind & _WAS_KEPT) != 0,
     )
     lengths = {
         len(events.address),

@@ -23,6 +23,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "requests": ("where", "begin", "end", "failure", "is_out_of_memory"),
     "marks": ("position", "kind", "details"),
     "claims": ("position", "device", "address", "category", "name"),
+    "operands": ("position", "device", "address"),
     "workspaces": ("position", "device", "address", "bytes", "library"),
     "copies": ("position", "device", "address", "bytes", "stream", "flags"),
     "pinned": ("position", "bytes"),
@@ -166,6 +167,7 @@ class BasisFields(TypedDict):
     shapes: list[ShapeFields]
     assumed: list[AssumedFields]
     refused: dict[str, int]
+    operands: Rows
     not_initialised: SkippedFields
 
 

@@ -4,7 +4,7 @@ On the phantom, work is finished when the host has waited for it, so a block tha
 used is reused as late as possible. That gives the upper bound. For the lower bound, the requests of
 the trace are replayed with each block freed where the program released it.
 
-    measure_at_once(read_snapshot(path), interpreter)       an `AtOnce` for each device
+    measure_at_once(read_snapshot(path), record, interpreter)       an `AtOnce` for each device
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from ullage.explain.completion import find_kept
+from ullage.explain.owners.dead_weight import find_last_uses
+from ullage.explain.owners.matching import match_record
 from ullage.phantom.launch import run_directory
 from ullage.programs.allocator_replay import RETRY
 from ullage.trace.addresses import platform_of
 from ullage.trace.emptied import reserved_before
-from ullage.trace.model import AtOnce
+from ullage.trace.model import AtOnce, Record
 from ullage.trace.replay import Lives, Replay, replay
 from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
 from ullage.whatif.child import Where, replaying
@@ -25,8 +28,10 @@ from ullage.whatif.requests import find_requests
 from ullage.whatif.settings import recorded_settings
 
 
-def measure_at_once(snapshot: Snapshot, where: Where) -> tuple[AtOnce, ...]:
+def measure_at_once(snapshot: Snapshot, record: Record | None, where: Where) -> tuple[AtOnce, ...]:
     """The other end of each device that a trace tells of.
+
+    The record knows which blocks were kept for collectives, which go after their last use here.
 
     A device on which nothing was held back needs no replay. What a replay says counts where a
     replay of what was recorded comes to what was recorded; elsewhere there is no figure.
@@ -35,15 +40,17 @@ def measure_at_once(snapshot: Snapshot, where: Where) -> tuple[AtOnce, ...]:
         EnvironmentProblem: the replay failed.
     """
     return tuple(
-        _measure(snapshot, device, where)
+        _measure(snapshot, record, device, where)
         for device, events in enumerate(snapshot.events)
         if len(events)
     )
 
 
-def _measure(snapshot: Snapshot, device: int, where: Where) -> AtOnce:
+def _measure(snapshot: Snapshot, record: Record | None, device: int, where: Where) -> AtOnce:
     late, events = replay(snapshot, device), snapshot.events_of(device)
     let_go = _let_go(late.blocks, events)
+    if record is not None:
+        let_go = np.minimum(let_go, _last_uses_of_kept(record, late, device))
     before = np.append(0, np.cumsum(events.action == Action.ALLOC))
     is_held = before[late.blocks.death] > before[let_go]
     reserved = reserved_before(late)
@@ -73,6 +80,19 @@ def _let_go(blocks: Lives, events: EventTable) -> Int64Array:
     return np.minimum(
         blocks.death, np.where(blocks.birth < 0, blocks.death, requested_at[blocks.birth])
     )
+
+
+def _last_uses_of_kept(record: Record, late: Replay, device: int) -> Int64Array:
+    """(num_blocks,) the event after the last use of each block that was kept for a collective; of
+    the others their death.
+    """
+    death = late.blocks.death
+    match = match_record(record, late, device)
+    used = None if match is None else find_last_uses(match, late)
+    if match is None or used is None or not len(match.lifetimes):
+        return death
+    is_kept = find_kept(record, match.lifetimes)[match.row] & (match.row >= 0)
+    return np.where(is_kept, np.maximum(used, late.blocks.birth + 1), death)
 
 
 def _replay_both(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ullage.explain.basis import BasisKind
@@ -85,3 +86,51 @@ def test_a_program_that_fits_by_its_lower_end_alone_does_not_fit(
     tight = replace(small_gpu, total_bytes=200, total_low_bytes=200, total_high_bytes=200)
     assert explain(replace(record, at_once=()), program, tight).verdict is Verdict.FITS
     assert explain(record, program, tight).verdict is Verdict.OUT_OF_MEMORY
+
+
+# Two blocks of 30 bytes kept for collectives, of 70 allocated at the peak. The first was last used
+# at its birth, the second at the last event.
+KEPT = "+30 +30 +10 -30 -30"
+
+
+def kept(make_record: Make, *deaths: int, **fields: object) -> Record:
+    """The record of KEPT, in which the blocks freed by these events were kept for collectives."""
+    record = make_record(KEPT, num_not_yet=len(deaths), **fields)
+    was_kept = np.isin(np.arange(len(record.events)), deaths)
+    uses = np.array([1, 4, 0, 0, 0], dtype=np.uint32)
+    return replace(record, events=replace(record.events, was_kept=was_kept), last_use=uses)
+
+
+def test_at_once_a_block_kept_for_a_collective_goes_after_its_last_use(make_record: Make) -> None:
+    first = find_blocks_freed(make_record)
+    record = kept(make_record, first)
+    completion = find_completion(record, record.devices[0])
+    assert (completion.allocated_low_bytes, completion.num_kept) == (40, 1)
+    assert completion.low_bytes == 40  # no replay: no less than was allocated
+
+
+def find_blocks_freed(make_record: Make) -> int:
+    """The event that takes back the first block of KEPT."""
+    events = make_record(KEPT).events
+    (freed,) = np.flatnonzero((events.size_bytes < 0) & (events.address == events.address[0]))
+    return int(freed)
+
+
+def test_what_is_kept_to_the_end_goes_after_its_last_use_too(make_record: Make) -> None:
+    record = make_record("+30 +10")
+    place = (1, 0, int(record.events.address[0]))
+    uses = np.array([1, 0], dtype=np.uint32)
+    record = replace(record, operands=(place,), last_use=uses)
+    completion = find_completion(record, record.devices[0])
+    assert (completion.allocated_low_bytes, completion.num_kept) == (30, 1)
+
+
+def test_the_ends_of_what_is_allocated_are_in_the_basis_and_the_document(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    report = explain(kept(make_record, find_blocks_freed(make_record)), program, small_gpu)
+    made, _reserved = report.allocator_basis.assumptions
+    assert (made.low_bytes, made.high_bytes, made.count) == (40, 70, 1)
+    shown = run_document(report)["devices"][0]
+    assert shown["peak_allocated_low_bytes"] == 40
+    assert shown["peak_allocated_high_bytes"] == shown["peak_allocated_bytes"] == 70

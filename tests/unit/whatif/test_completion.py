@@ -30,7 +30,7 @@ def test_what_is_free_before_the_next_block_comes_was_not_held_back(
     make_snapshot: Make, script: str
 ) -> None:
     """No replay is made, so it does not matter that there is no interpreter."""
-    (found,) = measure_at_once(make_snapshot(script), NOWHERE)
+    (found,) = measure_at_once(make_snapshot(script), None, NOWHERE)
     assert (found.num_held, found.held_bytes) == (0, 0)
     assert found.reserved_bytes == 2 * MIB * script.count("+")
 
@@ -52,7 +52,7 @@ def test_a_block_is_held_back_where_another_comes_before_it_is_free(
     num_at_peak: int,
 ) -> None:
     monkeypatch.setattr(completion, "_replay_both", lambda *_arguments: 7)
-    (found,) = measure_at_once(make_snapshot(script), NOWHERE)
+    (found,) = measure_at_once(make_snapshot(script), None, NOWHERE)
     assert found == AtOnce(0, num_held, num_at_peak * MIB, 7)
 
 

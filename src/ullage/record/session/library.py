@@ -95,6 +95,8 @@ pinned_peak_bytes = _bind("ullage_pinned_peak_bytes", c_uint64)
 non_torch_peak_bytes = _bind("ullage_non_torch_peak", c_uint64, c_int)
 num_not_yet = _bind("ullage_num_not_yet", c_uint64)
 """How often the allocator asked whether another stream was done with a block, and it was not."""
+_num_operands = _bind("ullage_num_operands", c_uint64)
+_operand = _bind("ullage_operand", None, c_uint64, POINTER(c_int64))
 _num_events = _bind("ullage_num_events", c_uint64)
 _events = _bind("ullage_events", None, c_uint64, *[c_void_p] * 6)
 _num_workspaces = _bind("ullage_num_workspaces", c_uint64)
@@ -161,6 +163,16 @@ def events() -> EventColumns:
     columns = {name: array.array(code, [0]) * count for name, code in types}
     _events(count, *(column.buffer_info()[0] for column in columns.values()))
     return cast("EventColumns", {name: column.tobytes() for name, column in columns.items()})
+
+
+def operands() -> Rows:
+    """What is kept for asynchronous collectives at this moment: [position, device, address]."""
+    row = (c_int64 * len(ROWS["operands"]))()
+    rows = []
+    for number in range(_num_operands()):
+        _operand(number, row)
+        rows.append([*row])
+    return rows
 
 
 def workspaces() -> Rows:
@@ -279,6 +291,7 @@ __all__ = [
     "num_not_yet",
     "number_at",
     "on_host_read",
+    "operands",
     "outside",
     "pinned_peak_bytes",
     "position",

@@ -7,6 +7,7 @@ import mmap
 import os
 import platform
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +31,8 @@ from ullage.record.session.ooms import OutOfMemories
 from ullage.record.session.peaks import Peaks
 from ullage.record.session.phases import Phases
 from ullage.record.session.record_file import lift_limits, undisturbed, write_whole
-from ullage.record.session.settings import Settings
+from ullage.record.session.request_to_end import wait_for_request
+from ullage.record.session.settings import Settings, launcher_rank
 from ullage.record.session.steps import StepKind
 from ullage.record.values import autotune
 from ullage.record.values.kernels import Kernels
@@ -73,6 +75,7 @@ class Session:
         self._pid = os.getpid()
         self._started_s = time.time()
         self._is_forked = self._is_written = False
+        self._writing = threading.RLock()  # another thread may be at it
         self._has_device = self._has_history = False
         self._reserve: mmap.mmap | None = None
         self._mark: Path | None = None
@@ -155,7 +158,7 @@ class Session:
         self._warnings += torch_internals.list_losses(self._torch)
         if self._is_forked:
             self._values.resume()  # it was let alone until it turned to a device
-        self._mark = levels.begin(self._settings.run_dir, self._pid)
+        self._begin_run()
         with contextlib.suppress(OSError, ValueError):
             self._reserve = mmap.mmap(-1, _RESERVE_BYTES)
         if not self._modules.begin():
@@ -183,6 +186,10 @@ class Session:
             observe(self.ooms.note)
         library.on_host_read(self._note_read)
 
+    def _begin_run(self) -> None:
+        self._mark = levels.begin(self._settings.run_dir, self._pid)
+        wait_for_request(self._settings.run_dir, self._pid, self.note_signal, self.finish)
+
     def _leave(self) -> None:
         """In a forked child: what it does is not this process's. It may turn to a device itself
         where this process has not.
@@ -199,7 +206,7 @@ class Session:
         """
         self._settings, self._pid = settings, os.getpid()
         if self._has_device:
-            self._mark = levels.begin(settings.run_dir, self._pid)
+            self._begin_run()
         if settings.has_work:
             self._work = Work(self._torch, self._modules, self._phases)
             self._work.install()
@@ -269,9 +276,12 @@ class Session:
         """Writes the record, and the snapshot; once, and only where the device was used. Where that
         fails, the reason is left in its place.
         """
-        if self._is_written or not self._has_device or os.getpid() != self._pid:
-            return
-        self._is_written = True
+        with self._writing:
+            if not self._is_written and self._has_device and os.getpid() == self._pid:
+                self._is_written = True
+                self._finish()
+
+    def _finish(self) -> None:
         if self._reserve is not None:
             self._reserve.close()
         lift_limits()
@@ -323,7 +333,7 @@ class Session:
             "python": platform.python_version(),
             "argv": list(sys.argv),
             "pid": self._pid,
-            "rank": _rank(),
+            "rank": launcher_rank(),
             "started_s": self._started_s,
             "ended_s": time.time(),
             "exit": self.exit,
@@ -368,6 +378,7 @@ class Session:
             "shapes": self._values.shapes.document(),
             "assumed": library.assumed(),
             "refused": library.refused(),
+            "operands": library.operands(),
             "not_initialised": {
                 "count": self._weights.held.count,
                 "bytes": self._weights.held.bytes,
@@ -385,9 +396,3 @@ class Session:
             "outside": library.outside(index),
             **self._peaks.of_device(index),
         }
-
-
-def _rank() -> int | None:
-    """The rank that a launcher gave this process."""
-    rank = os.environ.get("RANK", "")
-    return int(rank) if rank.isdigit() else None

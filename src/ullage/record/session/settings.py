@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,3 +42,9 @@ class Settings:
             job=run.lone_rank,
             has_work=run.has_work,
         )
+
+
+def launcher_rank() -> int | None:
+    """The rank that a launcher gave this process."""
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdigit() else None

@@ -280,8 +280,8 @@ class Beside:
         known.is_complete = True
 
     def take_over(self, tensor: Any) -> None:
-        """Tracks a tensor that was copied to the device. From now on intercepted operations show the
-        writes; before, any launch whose arguments seem to contain the address makes it unknown.
+        """Tracks a tensor that was copied to the device. From now on intercepted operations show
+        its writes; before, any launch whose arguments seem to have its address makes it unknown.
         """
         if self.is_small(tensor):
             self.read(tensor)

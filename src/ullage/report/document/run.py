@@ -111,6 +111,8 @@ def _device(device: DeviceReport) -> Document:
         "peak_requested_bytes": totals.peak_requested_bytes,
         "peak_allocated_bytes": totals.peak_allocated_bytes,
         "peak_reserved_bytes": totals.peak_reserved_bytes,
+        "peak_allocated_low_bytes": device.allocated_low_bytes,
+        "peak_allocated_high_bytes": totals.peak_allocated_bytes,
         "peak_reserved_low_bytes": device.reserved_low_bytes,
         "peak_reserved_high_bytes": device.reserved_high_bytes,
         "num_held_blocks": device.completion.num_held,

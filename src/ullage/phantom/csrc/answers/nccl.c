@@ -188,14 +188,14 @@ static void reduce(const struct communicator *c, void *recv, const void *send, s
 API int ncclAllReduce(const void *send, void *recv, size_t count, int type, int op, struct communicator *c, void *stream) {
   if (bytes_of(c, count, type) == SIZE_MAX) return INVALID_ARGUMENT;
   if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
-  note_work(stream);
+  note_collective(stream);
   reduce(c, recv, send, count, type, op);
   return SUCCESS;
 }
 
 API int ncclReduce(const void *send, void *recv, size_t count, int type, int op, int root, struct communicator *c, void *stream) {
   note_use(send);
-  note_work(stream);
+  note_collective(stream);
   if (c && root != c->rank) return is_type(type) ? SUCCESS : INVALID_ARGUMENT; /* only the root's recv is written */
   return ncclAllReduce(send, recv, count, type, op, c, stream);
 }
@@ -224,14 +224,14 @@ API int ncclAllGather(const void *send, void *recv, size_t count, int type, stru
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
   if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
-  note_work(stream);
+  note_collective(stream);
   repeat(c, recv, send, bytes);
   return SUCCESS;
 }
 
 API int ncclGather(const void *send, void *recv, size_t count, int type, int root, struct communicator *c, void *stream) {
   note_use(send);
-  note_work(stream);
+  note_collective(stream);
   if (c && root != c->rank) return is_type(type) ? SUCCESS : INVALID_ARGUMENT;
   return ncclAllGather(send, recv, count, type, c, stream);
 }
@@ -247,7 +247,7 @@ API int ncclScatter(const void *send, void *recv, size_t count, int type, int ro
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
   if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
-  note_work(stream);
+  note_collective(stream);
   if (root == c->rank) hand_on_values(recv, (const char *)send + (size_t)root * bytes, bytes);
   else forget(recv); /* the root's input is not here */
   return SUCCESS;
@@ -305,12 +305,12 @@ static int post_to(int peer, const void *p, size_t count, int type, struct commu
 }
 
 API int ncclSend(const void *send, size_t count, int type, int peer, struct communicator *c, void *stream) {
-  note_work(stream);
+  note_collective(stream);
   return post_to(peer, send, count, type, c, true);
 }
 
 API int ncclRecv(void *recv, size_t count, int type, int peer, struct communicator *c, void *stream) {
-  note_work(stream);
+  note_collective(stream);
   return post_to(peer, recv, count, type, c, false);
 }
 
@@ -320,7 +320,7 @@ API int ncclBroadcast(const void *send, void *recv, size_t count, int type, int 
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
   if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
-  note_work(stream);
+  note_collective(stream);
   bool is_root = root == c->rank;
   if (is_root && recv != send) hand_on_values(recv, send, bytes);
   post((struct message){recv, bytes, c, root, .is_send = is_root, .is_kept = true});

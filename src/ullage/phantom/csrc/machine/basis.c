@@ -8,6 +8,7 @@
  * How much is allocated and reserved stands in levels.c.
  */
 #include "blocks.h"
+#include "completion.h"
 #include "levels.h"
 #include "libc10.h"
 #include "phantom.h"
@@ -22,7 +23,7 @@
 enum { MAX_EVENTS = 1 << 25, MAX_REFUSED = 512, MAX_ASSUMED = 128, CUDA = 1 };
 
 /* Kinds of events, and what may be added to them. */
-enum { BLOCK = 0, OUT_OF_MEMORY = 1, WITH_GRAPH = 2 };
+enum { BLOCK = 0, OUT_OF_MEMORY = 1, WITH_GRAPH = 2, WAS_KEPT = 4 };
 
 struct event {
   int64_t address, bytes, reserved;
@@ -97,7 +98,8 @@ API void REPORT_USAGE(void *block, int64_t bytes, size_t allocated, size_t reser
     if (bytes < 0) block_freed((uintptr_t)block);
     uint64_t number = note_event((struct event){(int64_t)(uintptr_t)block, bytes, (int64_t)reserved,
                                                 bytes > 0 ? current_scope() : NO_SCOPE, (uint8_t)(where >> 8),
-                                                BLOCK | (is_recording_graph() ? WITH_GRAPH : 0)},
+                                                BLOCK | (is_recording_graph() ? WITH_GRAPH : 0) |
+                                                    (was_kept_for_collective(block, bytes) ? WAS_KEPT : 0)},
                                  allocated);
     if (bytes > 0) block_allocated((uintptr_t)block, (size_t)bytes, number);
   }
@@ -158,7 +160,9 @@ void saw_workspace(enum library library, const void *p, size_t bytes) {
 }
 
 void saw_communication(const void *p) {
-  if (is_device_address(p)) note_handed(LIBRARY_NCCL, p, 0);
+  if (!is_device_address(p)) return;
+  note_handed(LIBRARY_NCCL, p, 0);
+  keep_operand(p);
 }
 
 /* ---- For the recorder -------------------------------------------------------------------------------------------- */

@@ -129,6 +129,8 @@ int end_capture(void *stream, void **graph) {
   return status ? fail(status) : SUCCESS;
 }
 
+bool is_mode_thread_local(void) { return thread_mode == THREAD_LOCAL; }
+
 int exchange_capture_mode(int mode) {
   int before = thread_mode;
   thread_mode = mode;

@@ -18,6 +18,7 @@ struct captured_work {
 int begin_capture(void *stream, unsigned stream_flags, void *graph, int mode);
 int end_capture(void *stream, void **graph);
 int exchange_capture_mode(int mode); /* of this thread; answers with the mode before */
+bool is_mode_thread_local(void);
 enum capture_status capture_status(const void *stream, uint64_t *id, void **graph);
 bool is_any_capture_open(void);
 bool is_open_capture(uint64_t id);

@@ -117,6 +117,7 @@ void fill_values(void *dst, int value, size_t bytes);       /* memset */
 /* ---- Work (stream.c) ----------------------------------------------------------------------------------------------
  * Whatever the device is given to do is noted on its stream: what waits for it hangs on that. */
 void note_work(const void *stream);
+void note_collective(const void *stream); /* of NCCL */
 void follow_stream(const void *stream); /* what this thread's libraries are given next goes to that stream */
 void note_library_work(void);
 

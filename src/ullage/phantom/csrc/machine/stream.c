@@ -6,6 +6,7 @@
 #include "capture.h"
 #include "completion.h"
 #include "cuda.h"
+#include "kept.h"
 
 #include <stdlib.h>
 
@@ -19,6 +20,7 @@ struct event {
   uint64_t capture; /* that it was recorded in; 0: none */
   struct captured_work captured;
   struct frontier after;
+  struct mark collective; /* that it is the end of; position 0: none */
   bool takes_time;
 };
 
@@ -57,6 +59,10 @@ static _Thread_local const void *library_stream;
 /* Within a capture nothing is done, so there is nothing to wait for. */
 void note_work(const void *stream) {
   if (!is_work_captured(stream)) note_lane_work(lane_of(stream));
+}
+
+void note_collective(const void *stream) {
+  if (!is_work_captured(stream)) note_lane_collective(lane_of(stream));
 }
 
 void follow_stream(const void *stream) { library_stream = stream; }
@@ -111,6 +117,7 @@ int record_event(void *event, const void *stream) {
   if (!e) return fail(INVALID_HANDLE);
   e->tick = __atomic_add_fetch(&ticks, 1, __ATOMIC_RELAXED);
   e->capture = mark_captured(stream, &e->captured);
+  e->collective = end_collective(lane_of(stream));
   mark_end(lane_of(stream), &e->after);
   return SUCCESS;
 }
@@ -120,6 +127,7 @@ int wait_for_event(void *stream, const void *event) {
   const struct event *e = event;
   if (!e) return fail(INVALID_HANDLE);
   int status = e->tick ? wait_in_capture(stream, stream_flags(stream), e->capture, &e->captured) : SUCCESS;
+  drop_waited(e->collective);
   if (!status && !e->capture) wait_before(lane_of(stream), &e->after);
   return status;
 }
@@ -139,11 +147,11 @@ int synchronize_event(const void *event) {
 }
 
 /* An event that takes the time is told to have happened: PyTorch asks before it reads the time, and a program that reads it
- * some steps later without waiting goes on on a GPU, which is not that far behind. */
+ * some steps later without waiting goes on on a GPU, which is not that far behind. Watchdogs do not read it. */
 int query_event(void *event, const void *caller) {
   struct event *e = event;
   int status = event_status(e);
-  return status || e->takes_time || has_happened(&e->after, caller) ? status : fail(NOT_READY);
+  return status || (e->takes_time && !is_watchdog()) || has_happened(&e->after, caller) ? status : fail(NOT_READY);
 }
 
 /* One millisecond from each record to the next. */
