@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ullage.explain.completion import Completion, find_completion
+from ullage.explain.completion import Completion
+from ullage.explain.reserved import find_reserved
+from ullage.explain.tuning import Tuning
 from ullage.trace.model import Record
 from ullage.units import format_bytes
 
@@ -96,7 +98,9 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
     for sizes in record.assumed:
         yield _assumed_size(sizes.what, sizes.count, sizes.low_bytes, sizes.high_bytes)
     for totals in record.devices:
-        yield from _completion(find_completion(record, totals))
+        reserved = find_reserved(record, totals)
+        yield from _completion(reserved.completion)
+        yield from _tuning(reserved.tuning)
     for read in record.reads:
         yield Assumption(f"{read.what}, {read.answer}", read.where, read.count, read.size_bytes)
     for name, count in record.refused:
@@ -125,6 +129,21 @@ def _completion(ends: Completion) -> Iterable[Assumption]:
     else:
         what += f"; {format_bytes(ends.held_bytes)} held back at the peak"
     yield _assumed_size(what, ends.num_held or 1, ends.low_bytes, ends.high_bytes)
+
+
+def _tuning(ends: Tuning) -> Iterable[Assumption]:
+    """How much depends on whether Inductor times kernels, or its cache knows the best settings."""
+    if ends.low_bytes == ends.high_bytes:
+        return
+    what = "reserved with Inductor's cache warm, to cold as in this run"
+    if ends.num_blocks is None or ends.largest_bytes is None:
+        what += "; the warm end was not measured, as no snapshot was kept"
+    else:
+        what += (
+            f"; the timing of kernels allocated {ends.num_blocks:,} blocks of up to "
+            f"{format_bytes(ends.largest_bytes)}"
+        )
+    yield _assumed_size(what, ends.num_blocks or 1, ends.low_bytes, ends.high_bytes)
 
 
 def _assumed_size(what: str, count: int, low_bytes: int, high_bytes: int) -> Assumption:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ullage.explain.completion import Completion, find_completion
 from ullage.explain.moments.ledger import Ledger, balance
 from ullage.explain.moments.peak import Ownership, own_at, peak_position
 from ullage.explain.moments.phases import Regions, find_regions
@@ -17,6 +16,7 @@ from ullage.explain.owners.modules import (
     share_by_module,
 )
 from ullage.explain.owners.ownership import attribute_record
+from ullage.explain.reserved import Reserved, find_reserved
 from ullage.explain.verdict import Headroom, find_headroom
 from ullage.trace.lifetime import Lifetimes, find_lifetimes, live_at
 from ullage.trace.model import DeviceTotals, OutOfMemory, Record, UInt8Array
@@ -46,7 +46,7 @@ class DeviceReport:
     gpu: Gpu
     is_unlimited: bool
     totals: DeviceTotals
-    completion: Completion
+    reserved: Reserved
     headroom: Headroom
     at_peak: Ownership
     modules_at_peak: tuple[ModuleShare, ...]
@@ -72,9 +72,7 @@ class DeviceReport:
     @property
     def peak_used_bytes(self) -> int:
         """The most of the device that was in use: reserved + context + non-torch, at upper ends."""
-        return (
-            self.completion.high_bytes + self.gpu.context_high_bytes + self.totals.non_torch_bytes
-        )
+        return self.reserved.high_bytes + self.gpu.context_high_bytes + self.totals.non_torch_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ def explain_devices(
     touched = [t for t in record.devices if t.peak_reserved_bytes or t.non_torch_bytes]
     for totals in touched or record.devices[:1]:
         own_oom = oom if oom is not None and oom.device == totals.index else None
-        completion = find_completion(record, totals)
+        reserved = find_reserved(record, totals)
         timeline = _trace(record, totals, lifetimes)
         highest = _highest(timeline, totals)
         moment = highest if own_oom is None else level_at(timeline, own_oom.position)
@@ -114,8 +112,8 @@ def explain_devices(
                 gpu=gpu,
                 is_unlimited=is_unlimited,
                 totals=totals,
-                completion=completion,
-                headroom=find_headroom(gpu, completion, totals, record.assumed),
+                reserved=reserved,
+                headroom=find_headroom(gpu, reserved, totals, record.assumed),
                 at_peak=at_peak,
                 modules_at_peak=_share_by_module(allocations, totals.index, at_peak.position),
                 oom=own_oom,

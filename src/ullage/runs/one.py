@@ -128,20 +128,24 @@ def _outcome(job: Job, run_dir: Path) -> Outcome | None:
 
 
 def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
-    """The record with what its devices would have needed had all work been done at once, where
-    anything hung on that and there is a trace to replay.
+    """The record with what its devices would have needed had all work been done at once, and had
+    Inductor's cache been warm, where anything hung on that and there is a trace to replay.
     """
-    if not record.num_not_yet or snapshot is None:
+    if not (record.num_not_yet or record.num_timed) or snapshot is None:
         return record
     from ullage.trace.snapshot_reader import read_snapshot
     from ullage.whatif.child import Where
     from ullage.whatif.completion import measure_at_once
+    from ullage.whatif.tuning import measure_warm
 
     where = Where(job.program.python, job.build, job.device)
     try:
-        return replace(record, at_once=measure_at_once(read_snapshot(Path(snapshot)), where))
+        trace = read_snapshot(Path(snapshot))
+        at_once = measure_at_once(trace, where) if record.num_not_yet else ()
+        warm = measure_warm(trace, where) if record.num_timed else ()
+        return replace(record, at_once=at_once, warm=warm)
     except (EnvironmentProblem, SnapshotError) as error:  # the run itself is not to be lost for it
-        why = f"what would be reserved with work done at once was not measured: {error}"
+        why = f"the lower end of what would be reserved was not measured: {error}"
         return replace(record, warnings=(*record.warnings, why))
 
 

@@ -212,6 +212,26 @@ class AtOnce:
 
 
 @dataclass(frozen=True, slots=True)
+class WarmCache:
+    """What a device would have needed had Inductor's cache spared it the timing of kernels.
+
+    Attributes:
+        num_blocks: how many blocks the timing allocated.
+        largest_bytes: the largest of them.
+        allocated_bytes: the peak without them; None where it could not be measured.
+        reserved_low_bytes, reserved_high_bytes: the peaks of what would have been reserved, with
+            asynchronous work done late and at once; likewise.
+    """
+
+    device: int
+    num_blocks: int
+    largest_bytes: int
+    allocated_bytes: int | None
+    reserved_low_bytes: int | None
+    reserved_high_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class OutsideBytes:
     """Device memory that the driver or a library held outside the allocator, at its highest: both
     ends of what it may have been. The device held the upper one.
@@ -345,6 +365,7 @@ class Record:
     `groups` are the ranks of each process group of a rank that was played alone. `num_not_yet` is
     how often the allocator asked whether another stream was done with a block, and it was not; only
     then can its bytes depend on when work is done; `at_once` has the result of doing it at once.
+    `num_timed` is how often Inductor timed kernels; `warm` has the result of not doing so.
     """
 
     ullage: str
@@ -384,6 +405,8 @@ class Record:
     groups: tuple[tuple[int, ...], ...] = ()
     num_not_yet: int = 0
     at_once: tuple[AtOnce, ...] = ()
+    num_timed: int = 0
+    warm: tuple[WarmCache, ...] = ()
     requests: tuple[Request, ...] = ()
     work: Work | None = None
 

@@ -130,6 +130,7 @@ def parse_record(value: object) -> Record:
         changed_variables=field_checks.parse_texts(fields, "changed_variables"),
         groups=field_checks.parse_rows(fields, "groups", _parse_group),
         num_not_yet=field_checks.size(fields, "num_not_yet", 0),
+        num_timed=field_checks.size(fields, "num_timed", 0),
         requests=field_checks.parse_rows(fields, "requests", _parse_request),
         work=parse_work(fields),
     )

@@ -36,6 +36,7 @@ REST: dict[str, Any] = {
     "changed_variables": ["RANK"],
     "groups": [[0, 1]],
     "num_not_yet": 0,
+    "num_timed": 0,
     "work": {"rows": [], "tree": []},
 }  # fmt: skip
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -18,12 +19,32 @@ from ullage.record.session.import_hooks import on_import
 
 Note = Callable[[str, int, str], None]
 _CHOSEN = ("kernel chosen by timing", 0, "first of all")
+# Where else Inductor times kernels: the module, the class or none, the functions.
+_TIMERS: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
+    (
+        "torch._inductor.runtime.triton_heuristics",
+        "CachingAutotuner",
+        ("autotune_to_one_config", "coordinate_descent_tuning"),
+    ),
+    ("torch._inductor.fx_passes.pad_mm", None, ("get_do_bench",)),
+)
 
 
-def install(note: Note) -> None:
+@dataclass(slots=True)
+class Timed:
+    """How often Inductor timed kernels because its cache knew no choice."""
+
+    count: int = 0
+
+
+def install(note: Note) -> Timed:
     """Watches Triton's tuner and Inductor's choice among kernels, when and if they are imported."""
+    timed = Timed()
     on_import("triton.runtime.autotuner", functools.partial(_watch_triton, note))
-    on_import("torch._inductor.select_algorithm", functools.partial(_watch_inductor, note))
+    on_import("torch._inductor.select_algorithm", functools.partial(_watch_inductor, note, timed))
+    for module, kind, names in _TIMERS:
+        on_import(module, functools.partial(_count_calls, timed, kind, names))
+    return timed
 
 
 class _DoesNothing:
@@ -60,7 +81,25 @@ def _watch_triton(note: Note, autotuner: ModuleType) -> None:
     kind.prune_configs, kind._bench = prune_configs, bench_first
 
 
-def _watch_inductor(note: Note, select_algorithm: ModuleType) -> None:
+def _count_calls(timed: Timed, kind: str | None, names: Sequence[str], module: ModuleType) -> None:
+    """Counts the calls of functions of a module, or of a class there."""
+    owner = module if kind is None else getattr(module, kind, None)
+    for name in names:
+        function = getattr(owner, name, None)
+        if function is not None:
+            setattr(owner, name, _counted(timed, function))
+
+
+def _counted(timed: Timed, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def count_and_call(*args: Any, **kwargs: Any) -> Any:
+        timed.count += 1
+        return function(*args, **kwargs)
+
+    return count_and_call
+
+
+def _watch_inductor(note: Note, timed: Timed, select_algorithm: ModuleType) -> None:
     kind = select_algorithm.AlgorithmSelectorCache
     make, select = kind.make_benchmark_fn, kind.__call__
 
@@ -74,6 +113,7 @@ def _watch_inductor(note: Note, select_algorithm: ModuleType) -> None:
 
         @functools.wraps(benchmark)
         def benchmark_first(choices: Any) -> Any:
+            timed.count += 1
             times: dict[Any, float] = {}
             for number, choice in enumerate(choices, start=1):
                 times |= benchmark([choice])
@@ -87,4 +127,4 @@ def _watch_inductor(note: Note, select_algorithm: ModuleType) -> None:
     kind.make_benchmark_fn, kind.__call__ = staticmethod(make_first), select_uncompiled
 
 
-__all__ = ["install"]
+__all__ = ["Timed", "install"]
