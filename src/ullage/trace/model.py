@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage.trace.category import Category as Category
+from ullage.trace.warm_cache import WarmCache
 from ullage.trace.work import Work
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -209,26 +210,6 @@ class AtOnce:
     num_held: int
     held_bytes: int
     reserved_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class WarmCache:
-    """What a device would have needed had Inductor's cache spared it the timing of kernels.
-
-    Attributes:
-        num_blocks: how many blocks the timing allocated.
-        largest_bytes: the largest of them.
-        allocated_bytes: the peak without them; None where it could not be measured.
-        reserved_low_bytes, reserved_high_bytes: the peaks of what would have been reserved, with
-            asynchronous work done late and at once; likewise.
-    """
-
-    device: int
-    num_blocks: int
-    largest_bytes: int
-    allocated_bytes: int | None
-    reserved_low_bytes: int | None
-    reserved_high_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)

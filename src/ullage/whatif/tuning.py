@@ -17,9 +17,9 @@ import numpy as np
 
 from ullage.phantom.launch import run_directory
 from ullage.programs.allocator_replay import RETRY
-from ullage.trace.model import WarmCache
 from ullage.trace.replay import BoolArray, Replay, replay
 from ullage.trace.snapshot import Int64Array, Snapshot, Stacks
+from ullage.trace.warm_cache import WarmCache
 from ullage.whatif.child import Where, replaying
 from ullage.whatif.completion import let_go
 from ullage.whatif.requests import Requests, find_requests, reserved_before
