@@ -7,12 +7,14 @@ The child is started before anything heavy is imported, so that its start-up and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ullage.errors import EnvironmentProblem, SnapshotError
+from ullage.phantom.caches import unused_cache
 from ullage.phantom.launch import PROGRESS_FILE, Ended, make_environment, run_directory, start
 from ullage.runs.job import Job, job_peer_ranks
 
@@ -90,7 +92,11 @@ def explain_job(
             not_kept=artifacts.warnings,
             failed_request=next(failed, None),
             plan=_outcome(job, run_dir),
-            remarks=(*job.program.remarks, *other_frameworks(run_dir, known)),
+            remarks=(
+                *job.program.remarks,
+                *other_frameworks(run_dir, known),
+                *_unused_caches(job, (record for record, _ in records)),
+            ),
         ),
         torch=job.build.version,
         gpu=job.device.usable,
@@ -98,6 +104,13 @@ def explain_job(
         catalogued=load_catalog(),
     )
     return _with_findings(report)
+
+
+def _unused_caches(job: Job, records: Iterable[Record]) -> Iterator[str]:
+    """What the user named for the compiler and was not used, if kernels were timed."""
+    remark = unused_cache({**os.environ, **dict(job.options.variables)})
+    if remark is not None and any(record.num_timed for record in records):
+        yield remark
 
 
 def _with_findings(report: RunReport) -> RunReport:

@@ -31,7 +31,7 @@ TIMERS: Mapping[str, frozenset[str]] = {
         {"autotune_to_one_config", "coordinate_descent_tuning"}
     ),
     "torch/_inductor/select_algorithm.py": frozenset({"do_autotuning", "benchmark_choices"}),
-    "torch/_inductor/fx_passes/pad_mm.py": frozenset({"_should_pad_bench", "should_pad_bench"}),
+    "torch/_inductor/fx_passes/pad_mm.py": frozenset({"should_pad_bench"}),
 }
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -58,3 +61,62 @@ def test_a_torch_without_these_functions_is_watched_no_further(
     timed = autotune.install(lambda *note: notes.append(note))
     inductor.tuner.autotune_to_one_config()
     assert timed.count == 1
+
+
+class Graph:
+    """What Inductor made of a graph, as far as it is looked at."""
+
+    def __init__(self, **constants: object) -> None:
+        self.constants = constants
+
+
+def test_graphs_that_hold_a_choice_or_tensors_are_not_kept(
+    inductor: SimpleNamespace, notes: list[tuple[str, int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = []
+
+    class FxGraphCache:
+        @staticmethod
+        def _save_graph(key: str, _graph: Graph, *_others: object) -> None:
+            saved.append(key)
+
+    codecache = ModuleType("torch._inductor.codecache")
+    codecache.FxGraphCache = FxGraphCache  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, codecache.__name__, codecache)
+    autotune.install(lambda *note: notes.append(note))
+    FxGraphCache._save_graph("first", Graph())
+    inductor.pad_mm.get_do_bench()
+    FxGraphCache._save_graph("with a choice", Graph())
+    inductor.tuner.autotune_to_one_config()  # at its first launch, which is no part of the graph
+    FxGraphCache._save_graph("with tensors", Graph(weight=1))
+    FxGraphCache._save_graph("last", Graph())
+    assert saved == ["first", "last"]
+
+
+def test_a_program_that_clears_its_graphs_clears_those_of_its_run(
+    inductor: SimpleNamespace,
+    notes: list[tuple[str, int, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """As torch's own does, shutil.rmtree refuses a link."""
+    outlives, link = tmp_path / "graphs", tmp_path / "fxgraph"
+    (outlives / "graph").mkdir(parents=True)
+    link.symlink_to(outlives)
+
+    class FxGraphCache:
+        _get_tmp_dir = staticmethod(lambda: str(link))
+
+        @staticmethod
+        def clear() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(link)
+
+    codecache = ModuleType("torch._inductor.codecache")
+    codecache.FxGraphCache = FxGraphCache  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, codecache.__name__, codecache)
+    autotune.install(lambda *note: notes.append(note))
+    for _ in range(2):
+        FxGraphCache.clear()
+    assert not link.exists()
+    assert (outlives / "graph").exists()

@@ -47,7 +47,7 @@ def timing_of(snapshot: Snapshot) -> list[bool]:
         (HEURISTICS, "coordinate_descent_tuning", True),
         (HEURISTICS.replace("/", "\\"), "autotune_to_one_config", True),
         ("/env/torch/_inductor/select_algorithm.py", "benchmark_choices", True),
-        ("/env/torch/_inductor/fx_passes/pad_mm.py", "_should_pad_bench", True),
+        ("/env/torch/_inductor/fx_passes/pad_mm.py", "should_pad_bench", True),
         (HEURISTICS, "run", False),  # the launch itself
         ("/home/user/train.py", "autotune_to_one_config", False),
         # Triton's own tuner remembers nothing: it times its kernels in every process.

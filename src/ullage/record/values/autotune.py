@@ -12,6 +12,7 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -32,9 +33,20 @@ _TIMERS: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
 
 @dataclass(slots=True)
 class Timed:
-    """How often Inductor timed kernels because its cache knew no choice."""
+    """How often Inductor timed kernels because its cache knew no choice.
+
+    Attributes:
+        count: in all.
+        num_compiling: of these, while it compiled a graph.
+    """
 
     count: int = 0
+    num_compiling: int = 0
+
+    def note(self, *, is_compiling: bool) -> None:
+        """Counts one."""
+        self.count += 1
+        self.num_compiling += is_compiling
 
 
 def install(note: Note) -> Timed:
@@ -42,6 +54,11 @@ def install(note: Note) -> Timed:
     timed = Timed()
     on_import("triton.runtime.autotuner", functools.partial(_watch_triton, note))
     on_import("torch._inductor.select_algorithm", functools.partial(_watch_inductor, note, timed))
+    on_import("torch._inductor.codecache", functools.partial(_watch_graphs, timed))
+    on_import(
+        "torch._functorch._aot_autograd.autograd_cache",
+        lambda module: _clear_own(getattr(module, "AOTAutogradCache", None)),
+    )
     for module, kind, names in _TIMERS:
         on_import(module, functools.partial(_count_calls, timed, kind, names))
     return timed
@@ -87,16 +104,58 @@ def _count_calls(timed: Timed, kind: str | None, names: Sequence[str], module: M
     for name in names:
         function = getattr(owner, name, None)
         if function is not None:
-            setattr(owner, name, _counted(timed, function))
+            setattr(owner, name, _counted(timed, function, is_compiling=kind is None))
 
 
-def _counted(timed: Timed, function: Callable[..., Any]) -> Callable[..., Any]:
+def _counted(
+    timed: Timed, function: Callable[..., Any], *, is_compiling: bool
+) -> Callable[..., Any]:
     @functools.wraps(function)
     def count_and_call(*args: Any, **kwargs: Any) -> Any:
-        timed.count += 1
+        timed.note(is_compiling=is_compiling)
         return function(*args, **kwargs)
 
     return count_and_call
+
+
+def _watch_graphs(timed: Timed, codecache: ModuleType) -> None:
+    """Keeps out of the cache of graphs, which outlives the run, what holds a choice by timing, or
+    tensors that are loaded at another time than they were made.
+    """
+    kind = getattr(codecache, "FxGraphCache", None)
+    _clear_own(kind)
+    save = getattr(kind, "_save_graph", None)
+    if save is None:
+        return
+    num_saved_at = 0
+
+    @functools.wraps(save)
+    def save_without_choices(key: Any, graph: Any, *args: Any, **kwargs: Any) -> None:
+        nonlocal num_saved_at
+        is_alike = timed.num_compiling == num_saved_at and not getattr(graph, "constants", None)
+        num_saved_at = timed.num_compiling
+        if is_alike:
+            save(key, graph, *args, **kwargs)
+
+    kind._save_graph = staticmethod(save_without_choices)  # type: ignore[union-attr]
+
+
+def _clear_own(kind: Any) -> None:
+    """A program that clears a cache of graphs clears that of this run: its directory is a link to
+    the one that outlives the run (phantom/caches.py), which torch's way to remove it refuses.
+    """
+    clear, directory = getattr(kind, "clear", None), getattr(kind, "_get_tmp_dir", None)
+    if clear is None or directory is None:
+        return
+
+    @functools.wraps(clear)
+    def unlink_and_clear(*args: Any) -> None:
+        path = Path(directory())
+        if path.is_symlink():
+            path.unlink()
+        clear(*args)
+
+    kind.clear = staticmethod(unlink_and_clear)
 
 
 def _watch_inductor(note: Note, timed: Timed, select_algorithm: ModuleType) -> None:
@@ -113,7 +172,7 @@ def _watch_inductor(note: Note, timed: Timed, select_algorithm: ModuleType) -> N
 
         @functools.wraps(benchmark)
         def benchmark_first(choices: Any) -> Any:
-            timed.count += 1
+            timed.note(is_compiling=True)
             times: dict[Any, float] = {}
             for number, choice in enumerate(choices, start=1):
                 times |= benchmark([choice])
