@@ -209,7 +209,7 @@ knows nothing of ullage, on an {GPU}: random weights, made-up data, three steps 
 *allocated* and *reserved* are the peaks of PyTorch's allocator, *owned* the share of the peak whose
 owner is known, *s* the seconds of the whole run, start-up and compilers included. Checked: *its own
 peak* is what `torch.cuda.max_memory_allocated()` says inside the program; *twice alike*, a second
-run has the same peaks and number of allocations. No GPU was at hand to compare with.
+run has the same peaks and number of allocations. They are not compared with a GPU.
 
 | {" | ".join(columns)} |
 |---|---|---|--:|--:|--:|--:|--:|---|

@@ -30,10 +30,10 @@ def _triton(thin_python: Path) -> None:
 
 
 def test_the_lower_end_of_a_cold_run_is_what_a_warm_one_reserves(run_program: RunProgram) -> None:
-    outcome = run_program("compile/timed_twice.py", gpu="h100-80gb")
+    outcome = run_program("compile/timed_twice.py", gpu="h100-80gb", timeout_s=400)
     devices = {bool(device["num_timing_blocks"]): device for device in outcome.document["devices"]}
     cold, warm = devices[True], devices[False]
-    printed = [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith("{")]
+    printed = [json.loads(line) for line in outcome.stderr.splitlines() if line.startswith("{")]
     assert [line["reserved"] for line in printed] == [
         device["peak_reserved_bytes"] for device in (cold, warm)
     ]
