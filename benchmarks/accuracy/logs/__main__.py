@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.logs.page import render
-from benchmarks.accuracy.logs.row import HERE, Result, Row, read_rows
+from benchmarks.accuracy.logs.row import HERE, MIB, Result, Row, read_rows
 from benchmarks.accuracy.logs.until_peak import PEAK
 from ullage.phantom.environment import EnvironmentSpec, make_environment
 
@@ -78,6 +78,7 @@ def read_result(document: dict[str, Any], printed: tuple[int, int]) -> Result:
     return Result(
         allocated_mib=printed[0],
         reserved_mib=printed[1],
+        warm_mib=device["peak_allocated_low_bytes"] // MIB,
         low_bytes=device["peak_reserved_low_bytes"],
         high_bytes=device["peak_reserved_high_bytes"],
         assumptions=tuple(

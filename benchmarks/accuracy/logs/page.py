@@ -10,7 +10,7 @@ from benchmarks.provenance import made_by
 REPOSITORY = "openai/parameter-golf"
 COMMIT = "4908dc46f21ed3fdd08d2fdca285deb2194b9599"
 _COLUMNS = (
-    "log", "GPU", "torch, log", "torch, here", "allocated, log", "here", "difference",
+    "log", "GPU", "torch, log", "torch, here", "allocated, log", "here", "difference", "warm",
     "reserved, log", "here", "interval", "width", "inside", "s",
 )  # fmt: skip
 
@@ -20,7 +20,7 @@ def render(rows: Sequence[Row], results: Mapping[str, Result]) -> str:
     done = [(row, results[row.name]) for row in rows if row.name in results]
     missing = [row.name for row in rows if row.name not in results]
     versions = ", ".join(sorted({result.torch for _, result in done}))
-    lines = [f"| {' | '.join(_COLUMNS)} |", "|---|---|---|---" + "|--:" * 7 + "|---|--:|"]
+    lines = [f"| {' | '.join(_COLUMNS)} |", "|---|---|---|---" + "|--:" * 8 + "|---|--:|"]
     lines += [_line(row, result) for row, result in done]
     notes = [f"- `{row.name}`: {row.note}." for row in rows if row.note]
     notes += [
@@ -41,8 +41,9 @@ those of [{REPOSITORY}](https://github.com/{REPOSITORY}) at commit `{COMMIT[:12]
 part of this repository, and none of their figures was used to build ullage. Each program runs here
 as rank 0 of 8 on the phantom, with random tokens, two warm-up steps and three steps, up to the line
 with its peaks. Figures are whole MiB, rounded down; a log with several runs has one figure for
-each. *Interval* is what `ullage run` states for the reserved peak, `peak_reserved_low_bytes` to
-`peak_reserved_high_bytes` in the run document; *width* is its width as a share of the upper end.
+each. *Warm* is what the run allocates without what Inductor allocates to time kernels, as with a
+warm cache. *Interval* is what `ullage run` states for the reserved peak, `peak_reserved_low_bytes`
+to `peak_reserved_high_bytes` in the run document; *width* is its share of the upper end.
 
 {chr(10).join(lines)}
 {left_out}
@@ -51,13 +52,14 @@ each. *Interval* is what `ullage run` states for the reserved peak, `peak_reserv
 
 
 def _line(row: Row, result: Result) -> str:
-    least = min(row.allocated_mib, key=lambda mib: abs(mib - result.allocated_mib))
+    farthest = max(row.allocated_mib, key=lambda mib: abs(mib - result.allocated_mib))
     inside = sum(result.holds(mib) for mib in row.reserved_mib)
     interval = f"{result.low_bytes // MIB:,} to {result.high_bytes // MIB:,}"
     cells = [
         f"`{row.name}`", row.gpu, row.torch_of_log, result.torch, _mib(row.allocated_mib),
-        f"{result.allocated_mib:,}", f"{result.allocated_mib - least:+,}", _mib(row.reserved_mib),
-        f"{result.reserved_mib:,}", interval, f"{result.width:.1%}",
+        f"{result.allocated_mib:,}", f"{result.allocated_mib - farthest:+,}",
+        f"{result.warm_mib:,}", _mib(row.reserved_mib), f"{result.reserved_mib:,}", interval,
+        f"{result.width:.1%}",
         f"{inside} of {len(row.reserved_mib)}", f"{result.wall_s:.0f}",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"

@@ -42,12 +42,14 @@ class Result:
 
     Attributes:
         allocated_mib, reserved_mib: as the program printed them.
+        warm_mib: what is allocated with a warm cache of Inductor's.
         low_bytes, high_bytes: the interval of the reserved peak.
         assumptions: of the allocator's basis that have an interval.
     """
 
     allocated_mib: int
     reserved_mib: int
+    warm_mib: int
     low_bytes: int
     high_bytes: int
     assumptions: tuple[str, ...]
