@@ -86,10 +86,10 @@ def render(results: list[Result]) -> str:
 {made_by("benchmarks.distributed", torch=torch)}
 
 Each program of `tests/programs/distributed` follows
-one of PyTorch's tutorials and takes three steps; each rank is run alone. *Peak* is what
-PyTorch's allocator gave out at most; ranks that are named together have the same four figures
-(requested, allocated, reserved, number of allocations), and ranks that are not have others.
-*Seconds* are those of all these ranks, and of those that had to be run beside them.
+one of PyTorch's tutorials and takes three steps; each rank is run alone. *peak* is the peak of
+allocated memory. Ranks in the same group have the same four figures (requested, allocated,
+reserved, number of allocations), and ranks in different groups have different figures.
+*seconds* is the time of all these ranks, and of the ranks that had to run beside them.
 
 | program | ranks | peak of rank | seconds | |
 |---|--:|---|--:|---|

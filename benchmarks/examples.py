@@ -115,13 +115,13 @@ def render(results_by_torch: dict[str, list[Result]]) -> str:
 
 {made_by("benchmarks.examples", torch=versions)}
 
-Every program of `examples/` with the flags shown, with
-the libraries of `examples/requirements.txt` in the same versions beside every torch.
-*allocated* and *reserved* are the peaks of PyTorch's allocator; *headroom* is what the highest peak
-leaves of the device with the driver's context at the upper end of its interval; *s* is the wall
-time of the whole run, start-up included, beside whatever else the machine did. Where an example
-does not fit, the peaks are those until it ran out of memory. Not yet compared with real GPUs of
-these kinds.
+The table has every program of `examples/` with its flags. The libraries of
+`examples/requirements.txt` have the same versions with every torch.
+*allocated* and *reserved* are the peaks of PyTorch's allocator. *headroom* is the memory of the
+device that the highest peak leaves, with the upper bound of the driver context. *s* is the wall
+time of the whole run with its start, while the machine also did other work. If an example
+does not fit, the peaks end where it ran out of memory. The figures have not been compared with real
+GPUs of these kinds yet.
 
 {tables}
 """

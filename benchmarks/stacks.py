@@ -204,12 +204,13 @@ def render(results: list[Row], missing: list[str]) -> str:
 
 {made_by("benchmarks.stacks", torch=versions)}
 
-Each is a small program of `tests/programs/stacks` that
-knows nothing of ullage, on an {GPU}: random weights, made-up data, three steps where it trains.
-*allocated* and *reserved* are the peaks of PyTorch's allocator, *owned* the share of the peak whose
-owner is known, *s* the seconds of the whole run, start-up and compilers included. Checked: *its own
-peak* is what `torch.cuda.max_memory_allocated()` says inside the program; *twice alike*, a second
-run has the same peaks and number of allocations. They are not compared with a GPU.
+Each stack is a small program of `tests/programs/stacks` that
+does not use ullage, on an {GPU}, with random weights and data; training takes three steps.
+*allocated* and *reserved* are the peaks of PyTorch's allocator, *owned* is the fraction of the peak
+with a known owner, and *s* the seconds of the whole run with start and compilers. There are two
+checks. *its own peak*: the peak equals `torch.cuda.max_memory_allocated()` in the program. *twice
+alike*: a second
+run has the same peaks and number of allocations. These programs are not compared with a GPU.
 
 | {" | ".join(columns)} |
 |---|---|---|--:|--:|--:|--:|--:|---|

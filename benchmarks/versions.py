@@ -188,10 +188,10 @@ def render(versions: list[Version], *, is_quick: bool) -> str:
 
 {made_by("benchmarks.versions", torch=builds)}
 
-One installed ullage, a thin environment (`ullage env`)
+One installation of ullage tests a thin environment (`ullage env`)
 for each version of torch. *passed*, *failed* and *skipped* are {which}
-that run programs on the phantom, *examples* the programs of `examples/` that ran on an {GPU},
-those included that run out of memory as they should. cuDNN is the version that torch asks for.
+that run programs on the phantom. *examples* are the programs of `examples/` that ran on an {GPU},
+including those that run out of memory as expected. *cuDNN* is the version that torch requires.
 
 {head}""",
             *(version.row() for version in versions),

@@ -115,9 +115,9 @@ def truth_folders(environment: dict[str, Any]) -> list[Path]:
 def bound_lines(folders: list[Path], out: Path, exact: set[str]) -> list[str]:
     """What must hold against every recording, and whether it was shown to."""
     names = (
-        "every event equal where no closed library chooses a size (basis *exact*)",
+        "every event is equal if no closed library chooses a size (basis *exact*)",
         f"peak reserved within {RESERVED_BOUND:.0%} elsewhere",
-        "nothing fits here that ran out of memory there",
+        "no workload fits here that ran out of memory there",
     )
     rows = [item for folder in folders for item in compare(folder, out).items()]
     both = [(name, row) for name, row in rows if isinstance(row, Comparison)]
@@ -130,7 +130,7 @@ def bound_lines(folders: list[Path], out: Path, exact: set[str]) -> list[str]:
     words = {None: "not shown", True: "holds", False: "**does not hold**"}
     lines = [f"- {name}: {words[held]}" for name, held in zip(names, holds, strict=True)]
     if not folders:
-        lines += ["", "No recording by this torch build on this GPU is in the repository yet."]
+        lines += ["", "The repository has no recording of this torch build on this GPU yet."]
     return [*lines, ""]
 
 
@@ -171,9 +171,10 @@ def render(results: list[Result], truth: dict[str, Any], out: Path) -> str:
 
 {made_by("benchmarks.accuracy.phantom", torch=environment.get("torch"))}
 
-Peaks over four steps, in MiB, as `torch.cuda.memory_stats()` gives them in the program. *Events*
-are those of PyTorch's allocator, *unowned* is the share of the allocated peak that has no owner,
-*basis* that of the allocator's bytes, *s* the whole run in seconds on the machine that wrote this.
+The peaks over four steps are in MiB, from `torch.cuda.memory_stats()` in the program. *events* is
+the number of events of PyTorch's allocator, *unowned* the fraction of the allocated peak without an
+owner, *basis* the basis of the allocator's bytes, and *s* the seconds of the whole run on the
+machine that wrote this page.
 """
     folders = truth_folders(environment)
     exact = {result.name for result in results if basis_of(result) == "exact"}

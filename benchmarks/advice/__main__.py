@@ -119,14 +119,14 @@ def render(rows: list[Row], torch: str) -> str:
 {made_by("benchmarks.advice", torch=torch)}
 
 Each program runs out of memory under `ullage run
---try-remedies`; the first remedy of which the report says "makes it fit: yes" is applied, and the
-whole program is run again on the same device. Where a size stands in place of a GPU, it is an H100
-with memory halfway between what the program needs and what its edited twin needs.
+--try-remedies`. The benchmark applies the first remedy with "makes it fit: yes" in the report, and
+runs the whole program again on the same device. If the device is a size, it is an H100 with memory
+halfway between the need of the program and that of its edited copy.
 
-Of {len(rows)} programs the report named a remedy that makes {len(said)} fit; when tried,
-{len(helped)} of the {len(said)} did.
+For {len(said)} of {len(rows)} programs the report named a remedy that makes them fit. With it,
+{len(helped)} of these {len(said)} did fit.
 
-| program | device | first remedy said to make it fit | how that is known | applied | then |
+| program | device | first remedy that makes it fit | by | applied | result |
 |---|---|---|---|---|---|
 {table}
 """

@@ -34,17 +34,17 @@ def render(
     num_named = sum(trial.names(change) for change, trial in planted)
     num_passed = sum(trial.state == "passed" for _, trial in harmless)
     least = format_bytes(planted[0][1].needed_bytes) if planted else ""
-    return f"""# What `ullage check` finds, and what it lets pass
+    return f"""# What `ullage check` finds, and what it accepts
 
 {made_by("benchmarks.gate", torch=torch)}
 
-On the phantom of {GPU}. The program is `tests/programs/gate/train.py`, the changes are in
-`benchmarks/gate/changes.py`, the tolerance is the default.
+The runs are on the phantom of {GPU}. The program is `tests/programs/gate/train.py`, the changes are
+in `benchmarks/gate/changes.py`, and the tolerance is the default.
 
 - **Regressions**: {num_found} of {len(planted)} found, {num_named} with the right category and
-  module named first. Each takes at least {least} more: 1 % of the peak, which is less than 32 MiB.
+  module in the first place. Each needs at least {least} more: 1 % of the peak, less than 32 MiB.
 - **Harmless changes**: {num_passed} of {len(harmless)} pass.
-- **Repetitions**, nothing changed and nothing cached: {render_repetitions(repeated)}
+- **Repetitions** without changes and without the cache: {render_repetitions(repeated)}
 
 | regression | allocated | answer | category | module | right | first reason |
 |---|--:|---|---|---|---|---|

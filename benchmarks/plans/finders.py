@@ -126,22 +126,21 @@ def render(kept: Mapping[str, Sequence[Row]], torch: str) -> str:
     parts = [_table(name, rows) for name, rows in kept.items()]
     return f"""# Batch finders
 
-The largest batch, as accelerate's and Lightning's finders settle on it, and as `ullage fit
---max-batch` says it.
+The largest batch by accelerate's and Lightning's finders, and by `ullage fit --max-batch`.
 
 {made_by("benchmarks.plans.finders", torch=torch)}
 
-The finders run on the phantom, whose out-of-memory they catch as they do on a GPU; on a GPU each of
-their trials is a model that is made and trained for {STEPS} steps there. ullage's runs are all on
-the phantom, so that it makes none. *Out of memory* counts what the allocator refused. Peaks are of
-the whole device; *a sample* is a step by the model of costs, divided by the batch. Seconds are of
-this machine, which had much other work to do, for all of ullage's answers together.
+The finders run on the phantom and catch its out-of-memory errors as on a GPU. On a GPU each of
+their trials would make a model and train it for {STEPS} steps there. ullage runs only on the
+phantom, so it needs no trial on a GPU. *out of memory* counts the requests that the allocator
+refused. *peak* is that of the whole device. *a sample* is the time of a step by the cost model,
+divided by the batch. *seconds* were measured on this machine, which had much other work to do, for
+all of ullage's answers together.
 
-Each finder has its defaults: accelerate begins at 128 and takes 0.9 of it after an out-of-memory;
-Lightning begins at 2 and doubles, and with binsearch then halves the interval and takes off 5 %.
-Where the largest batch is more than 128, accelerate's stays there. The phantom's cuDNN has one
-algorithm for most convolutions, a real one several: where a finder fails for one, on a GPU it may
-go on.
+Each finder has its defaults. accelerate starts at 128 and multiplies by 0.9 after an out-of-memory
+error, so it never finds more than 128. Lightning starts at 2 and doubles; with binsearch it then
+halves the interval and subtracts 5 %. The phantom's cuDNN has one algorithm for most convolutions,
+and the real one has several. So a finder that fails for one here may continue on a GPU.
 
 {_missing(kept)}{chr(10).join(parts)}"""
 

@@ -67,15 +67,15 @@ def _lines(found: Sequence[Result]) -> Iterator[str]:
         "; ".join(sorted({getattr(one, name) for one in found}))
         for name in ("ullage", "torch", "machine", "date")
     )
-    yield f"""# Plans that were found
+    yield f"""# Plans that `ullage fit` finds
 
 Made by `python -m benchmarks.plans --brute` on {dates} with torch {torches} and ullage {ullages},
 on {machines}, with other work on the machine, which made searches longer. Each result stays
-until its program is searched again, so results may be of several revisions.
+until its program is searched again, so the results may come from several revisions.
 
-`ullage fit` on {len(found)} programs with random weights (benchmarks/plans/programs, plain loops),
-at budgets of {shares} of what each takes as it is. Memory is that of the phantom; times of steps
-are those of the model of costs, not measured on a GPU.
+`ullage fit` ran on {len(found)} programs with random weights (benchmarks/plans/programs, plain
+loops), at budgets of {shares} of what each needs unchanged. The phantom gives the
+memory. Times of steps come from the cost model and were not measured on a GPU.
 """
     missing = [name for name in WORKLOADS if name not in {one.name for one in found}]
     if missing:
@@ -111,15 +111,16 @@ def _checks(found: Sequence[Result]) -> Iterator[str]:
         sum(getattr(one, name) for one in held) for name in ("num_rivals", "num_faster", "num_run")
     )
     yield f"""
-Plans made by hand are: one treatment on k of N blocks, the first or evenly spaced, for every k, all
-and none, by itself and under the chosen plan's own moves; and each move by itself. These are
-{rivals} plans, of which {faster} are faster by the model than the one chosen. Of each row of
-growing k, the last that is faster and the one before were run where the profile has them no more
-than {100 * FAR_OVER:.0f} % over the budget, {run} in all; with a smaller k more is kept. Where no
-plan was found, all of a row count as faster.
+Plans made by hand are: one treatment on k of N blocks, the first ones or evenly spaced, for every
+k, alone and combined with the chosen plan's other changes; and each of these changes alone. There
+are {rivals} plans, of which {faster} are faster than the chosen one by the model. In each series of
+growing k, the last faster plan and the one before it ran if the profile predicts at most
+{100 * FAR_OVER:.0f} % more than the budget for them, {run} in all; a smaller k saves less memory.
+If the search found no plan, all plans of a series count as faster.
 
-"Gap" is to a bound: by the model no mixture of these techniques that needs as little is faster by
-more; "at the budget": none that is expected to fit the budget.
+*gap* is the distance to a bound: by the model, no mixture of these techniques that needs as little
+memory is faster by more than this. *at the budget* is the same for mixtures that should fit the
+budget.
 """
 
 

@@ -34,43 +34,42 @@ GOAL = 0.1
 _TERA = 1e12
 _ABOUT = f"""# Recomputation under torch's activation_memory_budget
 
-`torch._functorch.config.activation_memory_budget` has the compiler compute some activations
-again in backward. It is a share of what would be kept, not a peak. Here it is compared with plans
-that take no more memory than it was seen to, on the same model with each of its blocks compiled.
-A plan checkpoints blocks, each with a set of its products kept (`selective_checkpoint`, `saves`)
-or none (`checkpoint`), or leaves them as they are, and does nothing else. The solver of
-`ullage fit` picks it, with floating-point operations in the place of seconds, as torch minimises
-those, from all sets of products that no other beats by operations and bytes; these are found
-from runs with all products kept but one.
+`torch._functorch.config.activation_memory_budget` makes the compiler recompute some activations in
+backward. Its value is a fraction of the saved activations, not a peak. This page compares it with
+plans that need no more memory, on the same model with each of its blocks compiled. A plan either
+checkpoints a block and saves some of its products (`selective_checkpoint`, `saves`) or none
+(`checkpoint`), or leaves the block unchanged. It uses no other technique. The solver of
+`ullage fit` chooses the plan from the Pareto-optimal sets of products by operations and bytes. It
+minimises floating-point operations, not seconds, because torch does so, too. The sets come from
+runs that save all products but one.
 
-Peaks are what torch allocates in the third step on the phantom of an {GPU}: bf16 autocast, fused
-AdamW, the loss outside of the compiled model. Graphs are cut by the partitioner that Inductor
-has, with its decompositions, and each operation runs by itself: Inductor would fuse many of them,
-so that peaks under it are others. Operations are those of the graphs that ran, as often as they
-ran (counted.py beside the programs); *again* is what they compute more than as it is, as a share
-of a whole step. *Time* is that of the graphs by the model of costs, with what is bound by memory,
-compared with the graphs as they are; as nothing is fused it is too long, for both. *Least* is
-what no choice for the blocks computes less than again, by the model of memory and its solver.
+The peaks are those of torch's allocated memory in the third step on the phantom of an {GPU}, with
+bf16 autocast, fused AdamW, and the loss outside of the compiled model. Inductor's partitioner with
+its decompositions cuts the graphs, but each operation runs by itself. Inductor would fuse many of
+them, so its peaks would differ. Operations are counted in the graphs that ran (counted.py beside
+the programs). *again* is the recomputed operations, as a fraction of the whole unchanged step.
+*time* is the time of the graphs by the cost model, including memory-bound operations, compared with
+the unchanged graphs. Both times are too long, because nothing is fused. *least* is a lower bound on
+the recomputed operations of any choice for the blocks, by the memory model and its solver.
 """
 _READING = """
-Two things make the difference. torch picks for each graph by sizes that it estimates, and gives
-up attention early; of long texts that costs 4 operations x tokens for each element that is not
-kept, a linear layer 2 x the width of its input. And a plan may treat each block in its own way,
-where one budget treats all alike.
+There are two reasons for the difference. First, torch chooses for each graph by estimated sizes,
+and recomputes attention early. With long texts that costs 4 operations x tokens for each element
+that is not saved, and a linear layer only 2 x the width of its input. Second, a plan may treat each
+block differently, but one budget treats all alike.
 
-Where torch's set of products is one of the best, nothing can be gained by another. With the
-ViT's 197 tokens attention is cheapest by what it keeps, and its other products cost as much by
-the byte as each other: a plan keeps what torch does, and is better only by what finds room in
-some blocks. Near budget 0 a block that keeps its input alone computes all of it again, under torch
-as under a plan. *Time* counts what is bound by memory too, which torch's default estimate takes
-for free; plans are not always faster by it, as they were not chosen for it here.
+If torch's set of products is one of the best, no other set gains anything. With the ViT's 197
+tokens, attention is the cheapest to recompute for its bytes, and the other products cost the same
+per byte. So a plan saves the same products as torch, and is better only because it saves more in
+some blocks. Near budget 0, a block that saves only its input is recomputed completely, under torch
+and under a plan. *time* also counts memory-bound operations, which torch's default estimate
+ignores. Plans are not always faster by it, because here they were not chosen for it.
 """
 _WHOLE = """
-With the whole model as one graph torch did better, where that was measured, than with one graph
-a block, and better than plans. The sums that run through the blocks are in float32 under
-autocast. Each block that is checkpointed or compiled by itself keeps the sum that it is given; in
-one graph torch keeps what the block before it added, in bfloat16, and adds up again. A plan does
-not know that way.
+With the whole model as one graph, torch did better than with one graph per block and better than
+plans, where that was measured. Under autocast the residual stream is in float32. A block that is
+checkpointed or compiled by itself saves the sum that it gets. In one graph torch saves the addends
+of the blocks, in bfloat16, and adds them again. A plan cannot do that.
 """
 
 
@@ -143,7 +142,7 @@ def render(results: Sequence[Result], torch: str | None) -> str:
         "",
         "## What comes out",
         "",
-        "Of the budgets at which torch computes anything again:",
+        "For the budgets at which torch recomputes anything:",
         "",
         *_summary(results),
         _READING + _WHOLE * any("whole" in one.as_it_is for one in results),
@@ -153,7 +152,7 @@ def render(results: Sequence[Result], torch: str | None) -> str:
     lines += [
         "## What does not hold",
         "",
-        f"That a plan computes {100 * GOAL:.0f} % less again at every budget, and never more:",
+        f"A plan should recompute {100 * GOAL:.0f} % less at every budget, and never more:",
         "",
         *(text for result in results for text in _failures(result)),
     ]
@@ -197,8 +196,8 @@ def _section(result: Result) -> Iterator[str]:
         yield ""
         yield f"As it is: {format_bytes(as_it_is.peak_bytes, 2)}."
         if how == "whole":
-            yield "torch has one graph of the whole model, the plans have blocks compiled as above:"
-            yield "*time* is compared with either as it is."
+            yield "torch compiles the whole model as one graph, plans compile each block as above:"
+            yield "*time* compares each with its own unchanged graphs."
         yield ""
         yield (
             "| budget | torch: peak | again | time | plan: peak | again | time | less | least | "

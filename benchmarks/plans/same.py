@@ -214,12 +214,12 @@ def write_page(cases: Sequence[Case], versions: str) -> None:
         f"{MOST_PARAMETER:.0e}, or were refused."
     )
     how = (
-        "The budget is a share of what the program takes as it is beside the driver's context; "
-        '"none" is where no plan was seen to fit in the time that the search was given. On the '
+        "The budget is a fraction of the unchanged program's memory without the driver context; "
+        '"none" means that the search found no plan that fits in its time. On the '
         "CPU there are 2 rows of 16 positions, or images of 64; the plan, the model and the "
-        "optimizer are those of the search. Of a parameter that is zero but for rounding (below "
-        f"{_LEAST:.0e}, as the bias of BERT's keys, whose gradient is zero), it is told "
-        "as a share of the optimizer's rate. The programs are in "
+        "optimizer are those of the search. If a parameter is zero except for rounding (below "
+        f"{_LEAST:.0e}, such as the bias of BERT's keys, whose gradient is zero), its difference "
+        "is relative to the learning rate. The programs are in "
         "`benchmarks/plans/programs/alike.py`, written after the public documentation of the "
         "packages, with random weights."
     )

@@ -125,15 +125,15 @@ def main() -> None:
 
 {made_by("benchmarks.speed.estimate")}
 
-Milliseconds of the processor, the median of
-{REPEATS} turns in one process; of the whole command by the wall's clock.
+The figures are milliseconds of processor time, the median of
+{REPEATS} turns in one process; for the whole command, of wall time.
 
 | what | ms | goal |
 |---|--:|--:|
 {table}
 
 A sweep of {count:,} training configurations in {WORKERS} processes took {seconds:.1f} s
-(goal {SWEEP_GOAL_S}): {1000 * seconds * WORKERS / count:.1f} ms of a process each.
+(goal: {SWEEP_GOAL_S}): {1000 * seconds * WORKERS / count:.1f} ms of one process for each.
 """)
     print(f"Wrote {PAGE}")
 

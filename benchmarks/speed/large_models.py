@@ -35,16 +35,16 @@ TEXT = """# Models larger than the machine
 
 {made_by}
 
-The shape of Llama-3-70B, 70.6 billion
-parameters, on one phantom GPU of 1 TiB. Each run was done once.
+The model has the shape of Llama-3-70B, 70.6 billion
+parameters, on one phantom GPU of 1 TiB. Each figure is from one run.
 
 | what | on the GPU | whole run | host memory here | on a machine with the GPU, at least |
 |---|---|---|---|---|
 {rows}
 
-Host memory is the peak of the program's process. Untouched pages take none, so what is
-built, converted, copied, loaded, pinned or moved unread costs address space alone. A single tensor
-larger than all of the machine's memory is refused by Linux itself, unless
+Host memory is the peak of the program's process. Untouched pages take none, so weights that are
+built, converted, copied, loaded, pinned or moved but never read need only address space. Linux
+itself refuses a single tensor larger than all of the machine's memory, unless
 `vm.overcommit_memory` is 1.
 """
 

@@ -201,13 +201,13 @@ def write_results(path: Path, snapshot: str, rows: Sequence[str], num_times: int
 
 {made_by("benchmarks.speed.page")}
 
-A snapshot made by `benchmarks.speed.generate`, shown
-in a headless Chromium without a GPU, 1440 x 900 pixels. Openings: the median of {num_times}, from
-the navigation. Movements: {FRAMES} frames, {num_times} times; script is the processor time of all
-callbacks and listeners of a frame, as Chromium traces it: the median, the 95th percentile and the
-most of all frames. Frames a second: in the slowest half second. {load} The last rows
-compute the same in every frame: where their most is far above their median, it is the machine's
-other work that is measured.
+A headless Chromium without a GPU, with 1440 x 900 pixels, shows a snapshot from
+`benchmarks.speed.generate`. An opening is timed from the navigation; figures are the median of
+{num_times}. A movement has {FRAMES} frames and is made {num_times} times. *script* is the processor
+time of all callbacks and listeners of a frame in Chromium's trace: the median, the 95th percentile
+and the maximum of all frames. *frames a second* is that of the slowest half second. {load}
+The last rows compute the same in every frame: if their maximum is far above their median, the
+machine's other work disturbed the measurement.
 
 {snapshot}
 

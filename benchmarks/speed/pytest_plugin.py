@@ -118,9 +118,9 @@ def page(
 
 {made_by("benchmarks.speed.pytest_plugin", torch=torch.__version__)}
 
-With pytest {pytest.__version__}, and a load of {load:.0f} at the end. A test makes a layer, runs it forward and backward; {count} of them, each in a process that is
-forked for it, beside the same ones in one process on the phantom (`ullage run -- -m pytest`). The start of both is taken
-off. Processor time is of all processes together, and hardly depends on what else the machine does.
+The tests ran with pytest {pytest.__version__}; the load at the end was {load:.0f}. A test makes a layer and runs it forward and backward. {count} tests run in a forked
+process each, and the same tests in one process on the phantom (`ullage run -- -m pytest`). The time of the start is
+subtracted from both. Processor time is the sum over all processes, and hardly depends on other work of the machine.
 
 | a test, in milliseconds | processor | wall |
 |---|---:|---:|
@@ -128,8 +128,8 @@ off. Processor time is of all processes together, and hardly depends on what els
 | the same in one process | {bare[1]:.1f} | {bare[0]:.1f} |
 | the difference (goal: at most {GOAL_MS}) | {marked[1] - bare[1]:.1f} | {marked[0] - bare[0]:.1f} |
 
-A session of 1,000 tests without a mark takes {with_plugin.cpu_s:.2f} s of the processor with the plugin and {without.cpu_s:.2f} s
-without it (`-p no:ullage`), the shortest of five each.
+A session of 1,000 tests without a mark takes {with_plugin.cpu_s:.2f} s of processor time with the plugin and {without.cpu_s:.2f} s
+without it (`-p no:ullage`), the minimum of five sessions each.
 """  # noqa: E501
 
 

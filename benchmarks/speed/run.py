@@ -217,19 +217,19 @@ def render(rows: Sequence[Row], bench: Bench) -> str:
 
 {made_by("benchmarks.speed.run", torch=bench.build.version)}
 
-On the phantom of `{bench.gpu}`. Compare the ratios, not the seconds: the commands of a
+The runs are on the phantom of `{bench.gpu}`. Compare the ratios, not the seconds: the commands of a
 ratio ran in turn on one machine, and each figure is the median of {bench.num_repeats} executions
-after one that was not counted.
+after a warm-up.
 
 | what | measured | goal |
 |---|---|---|
 {table}
 
-*Recorded* and *bare* are the same program on the phantom, started without `ullage run` around it,
-with ullage's recording on and off; recording also leaves out the initialisation of weights on the
-CPU and puts off the import of torch's compiler, which the bare phantom does not. Host memory is the
-highest sum of resident memory over all processes, sampled every 20 ms; pages that processes share
-count in each.
+*Recorded* and *bare* are the same program on the phantom, started without `ullage run`, with
+ullage's recording on and off. Recording also skips the initialisation of weights on the CPU and
+defers the import of torch's compiler, and the bare phantom does neither. Host memory is the
+highest sum of resident memory over all processes, sampled every 20 ms; shared pages count in each
+process.
 """
 
 

@@ -179,11 +179,11 @@ def render(rows: Sequence[str], num_repeats: int, load: float) -> str:
 
 {made_by("benchmarks.speed.snapshots")}
 
-All in one run on one machine. Each line is a
-process of its own: the seconds are those of the call (of torch's script those of the process), the
-median of {num_repeats} where it is ours; the memory is the highest resident memory of the process,
-as it is and in sizes of the pickle. The files are in the page cache. *At most* is what was aimed
-at beforehand.
+All figures come from one run on one machine. Each line is a separate
+process. The time is that of the call, the median of {num_repeats}; for torch's script, that of the
+process. The memory is the peak of the process's resident memory,
+in MiB and relative to the size of the pickle. The files are in the page cache. *at most* is the
+goal that was set beforehand.
 
 Load by other work before the first measurement: {load:.1f} processes.
 
@@ -191,9 +191,9 @@ Load by other work before the first measurement: {load:.1f} processes.
 |---|---|---|---|
 {table}
 
-`read_snapshot` ends with columns, which is what everything else in ullage works on; `pickle.load`
-ends with a dictionary for each event. The files hold a training loop's allocations with 2,000
-different stacks of 40 frames (`benchmarks/speed/generate.py`), in the layout that torch pickles.
+`read_snapshot` returns columns, which all other parts of ullage use. `pickle.load` returns a
+dictionary for each event. The files have the allocations of a training loop with 2,000
+different stacks of 40 frames (`benchmarks/speed/generate.py`), in the layout of torch's pickles.
 """
 
 

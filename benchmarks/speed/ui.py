@@ -128,12 +128,12 @@ def write_results(path: Path, found: Sequence[Moves], count: int) -> None:
 {made_by("benchmarks.speed.ui")}
 
 A slider is moved {count} times, each time after the
-last answer, in a headless Chromium without a GPU, 1280 x 900 pixels. Milliseconds: the median, the
-95th percentile and the most. *Processor*: what the server computes, by the processor's clock, which
-other programs do not stretch; *server*: from the request to the answer, by the wall's; *script*:
-what draws; *to the screen*: from the input event to the frame after the one that drew, which a
-browser shows every 16.7 ms. The goal is {GOAL_MS} ms. The machine's load, other programs included,
-was {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.
+last answer, in a headless Chromium without a GPU, with 1280 x 900 pixels. The figures are the
+median, the 95th percentile and the maximum. *processor* is the processor time of the server, which
+does not depend on other programs. *server* is the wall time from the request to the answer.
+*script* is the time of the drawing code. *to the screen* is the time from the input event to the
+frame after the drawing; a browser shows a frame every 16.7 ms. The goal is {GOAL_MS} ms. The
+machine's load, other programs included, was {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.
 
 | what | processor, ms | server, ms | script, ms | to the screen, ms |
 |---|---|---|---|---|

@@ -26,16 +26,16 @@ def render(pairs: Sequence[tuple[WildProgram, Result]]) -> str:
     versions = " and ".join(sorted({result.torch for result in results} - {"-"}))
     rows = "\n".join(_row(number, *pair) for number, pair in enumerate(pairs, 1))
     causes = "\n".join(f"- **{r.name}**: {_cause(r)}" for r in results if not r.is_as_expected)
-    failed = f"## What did not go as expected\n\n{causes}\n" if causes else ""
-    return f"""# Programs of the wild
+    failed = f"## Unexpected results\n\n{causes}\n" if causes else ""
+    return f"""# Programs written by others
 
 {made_by("benchmarks.wild", torch=versions)}
 
-Each program is run on an {GPU}, to its end, and again with `--steps {STEPS}`. Weights are random
-and data are made up; nothing is downloaded. *origin* is {_origins()}.
-*whole* is the verdict of the run to the end, *--steps* that of the run that was stopped, or
-"stopped early" where it says that no training step had been reached; *steps* are the training steps
-of the whole run.
+Each program runs on an {GPU} to its end, and again with `--steps {STEPS}`. Weights and data are
+random; nothing is downloaded. *origin* is {_origins()}.
+*whole* is the verdict of the run to the end. *--steps* is the verdict of the stopped run, or
+"stopped early" if it reached no training step and says so. *steps* are the training steps of the
+whole run.
 
 **{whole} of {len(results)} run to their end (at least {_TARGET} are asked for), {agreeing} have \
 the same verdict with --steps or say that they were stopped early, {wrong} wrong "fits".**

@@ -1,4 +1,4 @@
-"""Ullage: how much of a GPU's memory a PyTorch program leaves, found out without the GPU.
+"""Ullage finds how much GPU memory a PyTorch program needs, without the GPU.
 
     import ullage
 

@@ -1,16 +1,16 @@
-"""Every error that ullage raises on purpose.
+"""The errors that ullage raises on purpose.
 
-The tree, so that a caller can catch as much or as little as it means to:
+The classes form a tree, so a caller can catch all of them or a single kind:
 
     UllageError
-    ├── SpecError            what was asked for is not possible: a size, a GPU, an option
+    ├── SpecError            a request is not possible: a size, a GPU, an option
     ├── SnapshotError        a memory snapshot cannot be read, or is not one
     ├── PlanError            a plan cannot be made or applied
     ├── DeviceError          a GPU, real or phantom, cannot do what is needed
     ├── EnvironmentProblem   this machine or Python environment lacks something, such as torch
     └── BudgetExceeded       more memory is needed than the budget allows
 
-A message says what was found, what was expected and what to do. The classes carry no logic; the
+A message says what was found, what was expected and what to do. The classes have no logic; the
 command line turns them into one message and an exit code.
 """
 
@@ -28,11 +28,11 @@ __all__ = [
 
 
 class UllageError(Exception):
-    """Whatever ullage raises on purpose; its text is fit to be shown to the user as it is."""
+    """The base class of all errors of ullage; the message is written for the user."""
 
 
 class SpecError(UllageError):
-    """What was asked for is not possible: a malformed size, an unknown GPU, clashing options."""
+    """A request is not possible: a malformed size, an unknown GPU, conflicting options."""
 
 
 class SnapshotError(UllageError):

@@ -1,7 +1,7 @@
-"""Files that appear whole or not at all, and never in the place of another by chance.
+"""Writes files completely or not at all, and never replaces another file by accident.
 
-A file is written beside where it goes and then linked to its name, which fails where the name is
-taken: of any number of processes that want one name, each gets one of its own.
+A file is first written under a temporary name in the same directory and then linked to its name.
+The link fails if the name is in use, so several processes that want one name get different ones.
 
     written = keep_file(source, Path("run.pickle"), force=False)     # run.pickle, or run-2.pickle
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ullage.errors import SpecError
 
-# What Linux's file systems take.
+# The limit of Linux's file systems.
 MAX_NAME_BYTES = 255
 _MAX_PATH_BYTES = 4095
 _MAX_PREFIX_BYTES = 100
@@ -29,12 +29,12 @@ _HAS_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 class NotWrittenError(OSError):
-    """A named file could not be written; `filename` is the name that was asked for."""
+    """A file could not be written; `filename` is the name that the caller gave."""
 
 
 @contextlib.contextmanager
 def _naming(target: Path) -> Iterator[None]:
-    """Errors say which file it was: that of a full disk does not."""
+    """Adds the file's name to errors, because the error of a full disk has none."""
     try:
         yield
     except OSError as error:
@@ -43,7 +43,7 @@ def _naming(target: Path) -> Iterator[None]:
 
 
 def check_writable(path: Path, *, force: bool) -> None:
-    """Raises SpecError where a named file cannot be written: before a run, not after it."""
+    """Raises SpecError if a file cannot be written, so that a run does not fail at its end."""
     if "\0" in str(path):
         raise SpecError(f"{str(path)!r} holds the character NUL, which no name of a file has")
     _check_length(path)
@@ -64,7 +64,7 @@ def check_writable(path: Path, *, force: bool) -> None:
 
 
 def _check_length(path: Path) -> None:
-    """Raises SpecError where the name of a file, or of a directory in its path, is too long."""
+    """Raises SpecError if the name of a file, or of a directory in its path, is too long."""
     for name in path.parts:
         num_bytes = len(os.fsencode(name))
         if num_bytes > MAX_NAME_BYTES:
@@ -79,7 +79,7 @@ def _check_length(path: Path) -> None:
 
 
 def is_directory(path: Path) -> bool:
-    """Whether a directory is there; what cannot be the name of one is none."""
+    """Whether the directory exists; False for an invalid name."""
     try:
         return path.is_dir()
     except (OSError, ValueError):
@@ -87,7 +87,7 @@ def is_directory(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is there; what cannot be the name of one is none."""
+    """Whether the file exists; False for an invalid name."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -95,12 +95,12 @@ def is_file(path: Path) -> bool:
 
 
 def keep_file(source: Path, target: Path, *, force: bool) -> Path:
-    """Moves a file to `target`; without `force`, to the next free name where that is taken.
+    """Moves a file to `target`; without `force`, to the next free name if that is in use.
 
-    Returns where it is.
+    Returns the new path.
 
     Raises:
-        NotWrittenError: it cannot be written there; nothing is left of the attempt.
+        NotWrittenError: it cannot be written there; no partial file is left.
     """
     with _naming(target):
         if is_stream(target):
@@ -119,15 +119,15 @@ def keep_file(source: Path, target: Path, *, force: bool) -> Path:
 
 
 def write_text(text: str, target: Path, *, force: bool) -> Path:
-    """Writes a text; as `keep_file` does, and with the same errors."""
-    # Half of a surrogate pair, as in a name that is not UTF-8, is no reason to lose the rest.
+    """Writes a text to a new file like `keep_file`, with the same errors."""
+    # A lone surrogate, as in a name that is not UTF-8, must not prevent the writing.
     content = text.encode(errors="backslashreplace")
     return write_file(lambda path: path.write_bytes(content), target, force=force)
 
 
 def write_file(write: Callable[[Path], object], target: Path, *, force: bool) -> Path:
-    """Lets `write` fill the file that it is given the path of; as `keep_file` does, and with the
-    same errors.
+    """Calls `write` with the path of an empty file to fill, and moves the file like `keep_file`,
+    with the same errors.
     """
     with _naming(target):
         if is_stream(target):
@@ -139,7 +139,7 @@ def write_file(write: Callable[[Path], object], target: Path, *, force: bool) ->
 
 
 def is_stream(path: Path) -> bool:
-    """Whether this is a device or a pipe, which is written into and cannot be overwritten."""
+    """Whether this is a device or a pipe, which must be written to directly."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
@@ -149,7 +149,7 @@ def is_stream(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _beside(target: Path) -> Iterator[Path]:
-    """An empty file in the target's directory, which is gone afterwards."""
+    """Yields an empty file in the target's directory, and removes it afterwards."""
     number, name = tempfile.mkstemp(
         prefix=f".{_cut(target.name, _MAX_PREFIX_BYTES)}-", dir=target.parent
     )
@@ -163,9 +163,9 @@ def _beside(target: Path) -> Iterator[Path]:
 
 
 def _publish(source: Path, target: Path, *, force: bool) -> Path:
-    """Gives a file of the same file system its name."""
+    """Moves a file to its name within one file system."""
     if force:
-        source.replace(target.resolve())  # what a link points to is overwritten, not the link
+        source.replace(target.resolve())  # replaces the target of a link, not the link
         return target
     for path in _names(target):
         try:
@@ -190,7 +190,7 @@ def _name(source: Path, path: Path) -> None:
     except OSError as error:
         if error.errno not in _HAS_NO_LINKS:
             raise
-        # A file system without links: the name is taken first, by an empty file of ours.
+        # On a file system without links, an empty file reserves the name first.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         source.replace(path)
         return
@@ -198,12 +198,12 @@ def _name(source: Path, path: Path) -> None:
 
 
 def _cut(name: str, num_bytes: int) -> str:
-    """As much of the beginning of a name as so many bytes hold."""
+    """The longest beginning of a name that fits into `num_bytes`."""
     return os.fsencode(name)[:num_bytes].decode(errors="ignore")
 
 
 def _umask() -> int:
-    """What the user's files are not to allow; to be read, it has to be set."""
+    """The process's umask; it can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

@@ -1,7 +1,7 @@
-"""TOML and JSON of anybody's: whatever is wrong with a text is a ValueError with a sentence.
+"""Parses untrusted TOML and JSON; every problem is a ValueError with a one-sentence message.
 
-The readers of Python's library raise other errors too: RecursionError for a text that nests deeply,
-and one that names a setting of the interpreter for a number of thousands of digits.
+Python's own parsers also raise other errors: RecursionError for deep nesting, and for a number with
+thousands of digits an error that names a setting of the interpreter.
 
     parse_toml("[scenario.train]")
     parse_json('{"schema": "ullage.plan/1"}')
@@ -17,17 +17,17 @@ from typing import Any, Final, NoReturn
 
 __all__ = ["MAX_NUMBER", "parse_json", "parse_toml", "show_value"]
 
-# The largest number of 64 bits; no size and no count is larger.
+# The largest signed 64-bit integer; no size and no count is larger.
 MAX_NUMBER: Final = 2**63 - 1
 _MAX_DEPTH: Final = 100
 _MAX_SHOWN: Final = 200
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The document of a text.
+    """Parses a TOML document.
 
     Raises:
-        ValueError: it is no TOML, nests more than 100 deep, or holds a number that no 64 bits hold.
+        ValueError: it is not TOML, nests more than 100 deep, or has a number beyond 64 bits.
     """
     with _in_one_sentence():
         document = tomllib.loads(text)
@@ -36,11 +36,11 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - whatever the text holds
-    """The value of a text.
+    """Parses a JSON value.
 
     Raises:
-        ValueError: it is no JSON, nests more than 100 deep, or holds a number that no 64 bits hold,
-            NaN or an infinity.
+        ValueError: it is not JSON, nests more than 100 deep, or has a number beyond 64 bits, NaN or
+            an infinity.
     """
     with _in_one_sentence():
         value = json.loads(text, parse_constant=_refuse_constant)
@@ -49,7 +49,7 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - whatever the text ho
 
 
 def show_value(value: object) -> str:
-    """A value in an error message: Python's own text of it, cut off where it is long."""
+    """Formats a value for an error message: its repr, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
@@ -75,7 +75,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _check(value: object, depth: int) -> None:
-    """Raises ValueError where a value nests deeper, or a number is larger, than anything real."""
+    """Raises ValueError if a value nests too deep or a number is too large."""
     if depth > _MAX_DEPTH:
         raise ValueError(_TOO_DEEP)
     if isinstance(value, Mapping):

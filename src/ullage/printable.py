@@ -1,8 +1,8 @@
-r"""Text that came from a file, made fit to be shown.
+r"""Escapes text from files for safe display.
 
-A frame, a file name or an exception may hold anything: an escape sequence that rewrites the
-terminal, a line break that begins a line of its own (`::error` is a command to GitHub), a mark that
-turns the direction of the text, or half a surrogate pair, which no encoding takes.
+A frame, a file name or an exception may contain anything: an escape sequence that rewrites the
+terminal, a line break that starts a command (`::error` is one to GitHub), a character that changes
+the direction of the text, or a lone surrogate, which cannot be encoded.
 
     printable("train.py\x1b[2J")            # 'train.py\\x1b[2J'
     printable_lines("first\nsec\x07ond")    # 'first\nsec\\x07ond'
@@ -15,8 +15,8 @@ from typing import Any, Final
 
 __all__ = ["printable", "printable_lines", "printable_values"]
 
-# C0 and C1 controls and DEL, what separates lines or turns the direction of a text, lone surrogates
-# and the blocks for invisible tags.
+# C0 and C1 controls and DEL, separators of lines, characters that change the direction of the text,
+# lone surrogates, and the blocks of invisible tags.
 _HOSTILE: Final = (
     "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
     "\ufff9-\ufffb\U000e0000-\U000e007f"
@@ -27,17 +27,17 @@ _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def printable(text: str) -> str:
-    """The text in one line, each character that is not for display as its escape: `\\x1b`."""
+    """The text in one line, with an escape such as `\\x1b` for each unprintable character."""
     return _PATTERN.sub(_escape, text)
 
 
 def printable_lines(text: str) -> str:
-    """The same for a text of several lines, whose line breaks stay."""
+    """The same for a text of several lines; line breaks stay."""
     return _PATTERN_BUT_LINES.sub(_escape, text)
 
 
 def printable_values(value: Any) -> Any:  # noqa: ANN401 - plain values of any kind
-    """Plain values, each text and key in them made printable."""
+    """Makes each string and each key in plain values printable."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):

@@ -1,13 +1,13 @@
-"""Limits of GPU memory in tests, without a GPU: pytest loads this wherever ullage is installed.
+"""Limits the GPU memory of tests, without a GPU; pytest loads this if ullage is installed.
 
     @pytest.mark.gpu_memory("1.5 GiB", growth="0 B/iter", gpu="a10g")
     def test_training(gpu_memory):
         with gpu_memory.phase("forward"):
             ...
 
-A marked test runs on a phantom GPU, in a process forked for it alone; where there is a real GPU it
-is measured on that. Tests without the mark, and sessions without one, are left as they are: all
-that they load of ullage is this file and what it says of options.
+A marked test runs on a phantom GPU, in its own forked process; on a machine with a real GPU it is
+measured there. Tests without the mark are unchanged. Sessions without a marked test import only
+this file and the options of ullage.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the mark, and reads the options."""
+    """Declares the marker, and reads the options."""
     config.addinivalue_line("markers", _MARK_HELP)
     options = config.stash[OPTIONS] = read_options(config)
     is_for_another = IS_CHILD in config.stash or hasattr(config, "workerinput")
@@ -60,7 +60,7 @@ def gpu_memory(request: pytest.FixtureRequest) -> GpuMemory:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
-    """Reads the marks of the tests that were found; a bad one is an error of the collection."""
+    """Reads the markers of the collected tests; an invalid one is a collection error."""
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
     problems = [
@@ -76,14 +76,14 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Reads the marks once more: others may have been added since the tests were found."""
+    """Reads the markers again, because other plugins may have added some after the collection."""
     problems = [problem for item in items for problem in _read_mark(item)]
     if problems:
         raise pytest.UsageError("\n".join(problems))
 
 
 def _read_mark(item: pytest.Item) -> Iterator[str]:
-    """Notes the limits of a test; what is wrong with them."""
+    """Stores the limits of a test; yields the problems with them."""
     mark = item.get_closest_marker(_MARK)
     if mark is None:
         if _MARK in getattr(item, "fixturenames", ()):
@@ -102,7 +102,7 @@ def _is_measured_here(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Has a marked test run on the phantom, where it cannot be measured here."""
+    """Runs a marked test on the phantom if it cannot be measured in this process."""
     options = item.config.stash[OPTIONS]
     if _LIMITS not in item.stash or options.runs_here or not options.has_phantom:
         return None
@@ -118,7 +118,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begins to measure, before any fixture."""
+    """Starts the measurement before any fixture."""
     if _is_measured_here(item):
         from ullage.testing import measuring
 
@@ -129,7 +129,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Comes after a test that has passed."""
+    """Checks the limits after a test has passed."""
     if _is_measured_here(item):
         from ullage.testing import measuring
 
@@ -138,7 +138,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Comes after the fixtures have ended."""
+    """Ends the measurement after the fixtures have ended."""
     if _is_measured_here(item):
         from ullage.testing import measuring
 
@@ -147,7 +147,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Notes the figures in the reports."""
+    """Adds the figures to the reports."""
     if not _is_measured_here(item):
         yield
         return

@@ -1,4 +1,4 @@
-"""Bytes as people write them, and back.
+"""Converts between numbers of bytes and the text that people write.
 
 GiB is 2^30 bytes and GB is 10^9, here and in every text, table and option of ullage. A bare "80G"
 can mean either, and the two differ by 7 %, so it is refused with both readings offered:
@@ -42,14 +42,14 @@ _SIZE: Final = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<unit>[A-Za-z]*
 
 
 def parse_bytes(size: str | int) -> int:
-    """Reads a number of bytes as a person writes it.
+    """Parses a number of bytes.
 
     Args:
         size: "24GiB", "24 GB", "1.5 MiB", "512B", or whole bytes as a number or its digits. A
-            fraction of a byte is cut off.
+            fraction of a byte is dropped.
 
     Raises:
-        SpecError: if there is no such size, or if it can be read in two ways ("80G").
+        SpecError: if it is not a size, or if it is ambiguous ("80G").
     """
     match = _SIZE.fullmatch(str(size).strip())
     if match is None or isinstance(size, bool):
@@ -81,17 +81,17 @@ def _unknown_unit(size: str, number: str, spelling: str) -> str:
 
 
 def format_bytes(num_bytes: int, digits: int = 1) -> str:
-    """Writes a number of bytes for people, in the largest binary unit that fits: "12.3 GiB".
+    """Formats a number of bytes for people, in the largest binary unit that fits: "12.3 GiB".
 
     Args:
-        num_bytes: how many; may be negative, as headroom can be.
+        num_bytes: the number; may be negative, as headroom can be.
         digits: digits after the point; whole bytes have none.
     """
     sign, rest = ("-", -num_bytes) if num_bytes < 0 else ("", num_bytes)
     if rest < KIB:
         return f"{sign}{rest} B"
     power = min((rest.bit_length() - 1) // 10, len(_BINARY_UNITS) - 1)
-    # 1023.96 KiB is written 1.0 MiB, not 1024.0 KiB.
+    # 1023.96 KiB becomes 1.0 MiB, not 1024.0 KiB.
     if round(rest / 1024**power, digits) >= KIB and power < len(_BINARY_UNITS) - 1:
         power += 1
     return f"{sign}{rest / 1024**power:.{digits}f} {_BINARY_UNITS[power]}"

@@ -23,6 +23,7 @@ EXPECTED = {
     "best_accuracy": True,
     "scaler": [[65536.0] * 5, True],
     "indices": [True, True],
+    "draws": [[True] * 6, True, False, False],
     "beam_search": [2, 2, 7],
     "numbers": [True, True, True],
     "known_numbers": [1.0, 0.0, 0.0, 0.75],

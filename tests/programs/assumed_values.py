@@ -181,6 +181,34 @@ def indices() -> object:
 
 
 @case
+def draws() -> object:
+    """Random numbers with small results: in range, the same again from the same state."""
+    data, length = torch.arange(100_000, device=CUDA), 128
+
+    def draw() -> list[object]:
+        start = torch.randint(len(data) - length, (1,), device=CUDA)
+        window, targets = data[start : start + length], data[start + 1 : start + 1 + length]
+        crop = torch.empty(2, device=CUDA).uniform_(2, 3).tolist()
+        flags = torch.bernoulli(torch.full((64,), 0.5, device=CUDA)).tolist()
+        chosen = torch.multinomial(torch.ones(10, device=CUDA), 4).tolist()
+        order = torch.randperm(50, device=CUDA).tolist()
+        ends = [start.item() + length, (start + length).item()]
+        return [len(window), len(targets), ends, crop, flags, chosen, order]
+
+    torch.manual_seed(5)
+    state = torch.cuda.get_rng_state()
+    first, second = draw(), draw()
+    torch.cuda.set_rng_state(state)
+    again = draw()
+    torch.manual_seed(6)
+    other = draw()
+    sizes, ends, crop, flags, chosen, order = first[:2], *first[2:]
+    right = [sizes == [length, length], ends[0] == ends[1], all(2 <= x < 3 for x in crop)]
+    right += [set(flags) == {0.0, 1.0}, len(set(chosen)) == 4, sorted(order) == [*range(50)]]
+    return [right, first == again, first == second, first == other]
+
+
+@case
 def beam_search() -> object:
     """As whisper does it: each text's next tokens, the best of all, until all have ended."""
     texts, end = [[1], [1]], 50257

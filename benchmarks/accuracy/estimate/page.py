@@ -10,17 +10,18 @@ from benchmarks.accuracy.estimate.compare import Row, compare
 from benchmarks.provenance import made_by
 
 GIB = 2**30
-HEAD = """# How accurate `ullage estimate` is of training
+HEAD = """# How accurate `ullage estimate` is for training
 
-Each row is a training loop that ran on the phantom, which runs the real PyTorch and transformers,
-and the estimate of the same configuration, which runs neither.
+Each row compares a training loop on the phantom, which runs the real PyTorch and transformers, with
+the estimate for the same configuration, which runs neither.
 
 {made_by}
 
-Exact: parameters, gradients and optimizer states, counted by the program itself, agree to the byte
-(?: the program does not count them). Activations and peak: GiB on the phantom, the estimate's error
-beside it; the peak is what PyTorch allocated, which contains the rounding of blocks. Covered: the
-estimate's interval holds the phantom's allocated bytes, and its upper end what PyTorch reserved.
+*exact*: parameters, gradients and optimizer states, counted by the program itself, agree to the
+byte (?: the program does not count them). *activations* and *peak* are GiB on the phantom, beside
+the estimate's error. The peak is that of allocated memory, which includes the rounding of blocks.
+*covered*: the phantom's allocated bytes are within the estimate's interval, and its upper bound is
+at least the reserved bytes.
 """
 
 

@@ -1,4 +1,4 @@
-"""What GPUs exist: the catalogue, every figure with its source.
+"""The catalogue of GPUs. Every figure has its source.
 
 >>> find_gpu("H100").slug
 'h100-80gb'

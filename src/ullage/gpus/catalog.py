@@ -1,7 +1,7 @@
 """The GPUs that ullage knows, read from catalog.toml and the tables beside it.
 
-A GPU is found by its slug, an alias or the name CUDA gives it; each of its figures has a source
-that can be looked up:
+`find_gpu` finds a GPU by its slug, an alias or CUDA's name for it. `sources_of` gives the sources
+of its figures:
 
     >>> gpu = find_gpu("NVIDIA H100 80GB HBM3")
     >>> gpu.slug, gpu.total_bytes
@@ -9,7 +9,7 @@ that can be looked up:
     >>> [source.id for source in sources_of(gpu)["clock_khz"]]
     ['thamada-h100']
 
-catalog.toml states the rules by which a row becomes a GPU; rows.py carries them out.
+catalog.toml states the rules that turn a row into a GPU; rows.py applies them.
 """
 
 from __future__ import annotations
@@ -70,20 +70,20 @@ class _Catalog(NamedTuple):
 
 
 def load_catalog() -> tuple[Gpu, ...]:
-    """Gives every GPU that runs CUDA, in the order of the files."""
+    """Returns every GPU that runs CUDA, in the order of the files."""
     return _read_catalog().gpus
 
 
 def load_estimate_only() -> tuple[EstimateOnlyGpu, ...]:
-    """Gives every GPU that is listed for estimates alone, in the order of the file."""
+    """Returns every GPU that is listed for estimates only, in the order of the file."""
     return _read_catalog().estimate_only
 
 
 def sources_of(gpu: Gpu | EstimateOnlyGpu) -> Mapping[str, tuple[Source, ...]]:
-    """Gives the sources of each figure of a GPU, by the figure's name.
+    """Returns the sources of each figure of a GPU, by the figure's name.
 
     Raises:
-        SpecError: if the GPU is not of the catalogue.
+        SpecError: if the GPU is not in the catalogue.
     """
     catalog = _read_catalog()
     if gpu.slug in catalog.rows:
@@ -98,15 +98,14 @@ def sources_of(gpu: Gpu | EstimateOnlyGpu) -> Mapping[str, tuple[Source, ...]]:
 
 
 def find_gpu(name: str) -> Gpu:
-    """Finds a GPU that runs CUDA by its slug, an alias, or the name that CUDA gives it.
+    """Finds a GPU that runs CUDA by its slug, an alias, or CUDA's name for it.
 
     Args:
-        name: upper and lower case are the same, as are spaces, hyphens and underscores; "NVIDIA"
-            may be left out.
+        name: case is ignored; spaces, hyphens and underscores are equal; "NVIDIA" is optional.
 
     Raises:
-        SpecError: if there is none, and the message offers the nearest names; if it is the name of
-            several; or if that GPU is listed for estimates only.
+        SpecError: if there is no such GPU (the message offers the nearest names), if several have
+            that name, or if the GPU is listed for estimates only.
     """
     entry = find_entry(name)
     if isinstance(entry, EstimateOnlyGpu):
@@ -118,10 +117,10 @@ def find_gpu(name: str) -> Gpu:
 
 
 def find_entry(name: str) -> Gpu | EstimateOnlyGpu:
-    """Finds a GPU by any of its names, those for estimates only among them.
+    """Finds a GPU by any of its names, including the GPUs for estimates only.
 
     Raises:
-        SpecError: as find_gpu, for a name that is unknown or that of several.
+        SpecError: as find_gpu, for an unknown name or a name of several GPUs.
     """
     entries_by_key = _entries_by_key()
     key = _key(name)
@@ -143,7 +142,7 @@ def find_group(
 
     Args:
         name: an architecture, a compute capability, a segment or a maker, such as "hopper", "8.9",
-            "data center" or "amd"; None is all. Of an unknown name there are none.
+            "data center" or "amd"; None means all. An unknown name finds none.
     """
     if name is None:
         return load_catalog(), load_estimate_only()
@@ -163,7 +162,7 @@ def _groups_of(entry: Gpu | EstimateOnlyGpu) -> set[str]:
 def _nearest_slugs(
     key: str, entries_by_key: Mapping[str, tuple[Gpu | EstimateOnlyGpu, ...]]
 ) -> list[str]:
-    """Slugs of GPUs one of whose names begins with the key, or failing that looks like it."""
+    """Slugs of GPUs with a name that begins with the key; if there is none, with a similar name."""
     begins = [known for known in entries_by_key if key and known.startswith(f"{key}-")]
     like = begins or difflib.get_close_matches(key, entries_by_key, n=6, cutoff=0.6)
     return list(dict.fromkeys(entry.slug for known in like for entry in entries_by_key[known]))[:4]
@@ -232,7 +231,7 @@ def _group_ids(row: Mapping[str, Any], group: str) -> list[str]:
 
 
 def _total_ids(total: Mapping[str, Any]) -> list[str]:
-    # A number of so many digits finds its file by itself.
+    # A search for the exact number finds the file, so the file needs no name here.
     return _listed(total.get("source", [f"github:{reading}" for reading in total.get("read", ())]))
 
 
@@ -252,5 +251,5 @@ def _source(key: str) -> Source:
 
 @cache
 def _read_sources() -> dict[str, Any]:
-    # Apart from the rest: a run needs the figures and not their sources.
+    # Read separately, because a run needs the figures but not their sources.
     return _read_toml("sources.toml")

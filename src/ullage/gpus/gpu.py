@@ -1,7 +1,7 @@
-"""What the catalogue says of a GPU: the records, and what follows from their figures.
+"""The records of a GPU in the catalogue, and the rates that follow from their figures.
 
-Two kinds: a `Gpu` runs CUDA, so the phantom can play it; an `EstimateOnlyGpu` does not, and is
-there to be shown and calculated with. A figure that nobody states is None.
+There are two kinds. A `Gpu` runs CUDA, so the phantom can simulate it. An `EstimateOnlyGpu` does
+not; ullage only lists it and uses it in estimates. A figure without a source is None.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ullage.gpus.rates import Rates
 
 __all__ = ["EstimateOnlyGpu", "Gpu", "Segment", "Source", "TensorRates"]
 
-# A lane of each generation of PCIe, in bytes a second each way: 8, 16, 32 GT/s, 128 bits of 130;
-# from 6.0 on 64 GT/s, 242 bytes of 256.
+# Bytes per second of one PCIe lane in one direction, by generation: 8, 16, 32 GT/s with 128 of 130
+# bits for data; from 6.0 on 64 GT/s with 242 of 256 bytes.
 _PCIE_LANE: Final = {
     **{generation: 10**9 * 2**generation * 16 // 130 for generation in (3, 4, 5)},
     6: 8 * 10**9 * 242 // 256,
@@ -24,7 +24,7 @@ _PCIE_LANE: Final = {
 
 
 class Segment(Enum):
-    """Where a GPU is sold."""
+    """The market that a GPU is sold for."""
 
     DATA_CENTER = "data center"
     WORKSTATION = "workstation"
@@ -33,7 +33,7 @@ class Segment(Enum):
 
 
 class Source(NamedTuple):
-    """Where a figure comes from; is_opened: the page was read, not cited from memory."""
+    """The source of a figure; is_opened: the page was read, not cited from memory."""
 
     id: str
     title: str
@@ -43,9 +43,10 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TensorRates:
-    """Operations a second of the tensor cores, dense, by the precision of the operands.
+    """Dense operations per second of the tensor cores, by the precision of the operands.
 
-    The sum is kept in 32 bits, as PyTorch does. None: no such unit, or nobody states the rate.
+    The accumulator has 32 bits, as in PyTorch. None: there is no such unit, or no source states the
+    rate.
     """
 
     fp16: int | None = None
@@ -62,44 +63,45 @@ class Gpu:
 
     Attributes:
         slug: the stable name, such as "h100-80gb".
-        name: as CUDA's device properties have it, such as "NVIDIA H100 80GB HBM3".
-        aliases: other names that find it.
-        segment: where it is sold.
+        name: the name in CUDA's device properties, such as "NVIDIA H100 80GB HBM3".
+        aliases: other names by which users find it.
+        segment: the market that it is sold for.
         architecture: NVIDIA's name for the generation.
         compute_capability: (major, minor).
         memory_type: such as "HBM3".
         nominal_size: the size on the box, such as "80 GB"; CUDA reports less.
-        form: such as "SXM5".
-        host_link: how it is connected to the host.
-        nvlink_bytes_per_s: to other GPUs, both directions together, as the maker states it; None:
-            it has no NVLink.
+        form: the form factor, such as "SXM5".
+        host_link: the link to the host, such as "PCIe 5.0 x16".
+        nvlink_bytes_per_s: NVLink's bandwidth to other GPUs, both directions together, as the maker
+            states it; None: it has no NVLink.
         total_bytes: the device's memory as CUDA reports it.
-        total_low_bytes: the least that a reading found allows; drivers differ a little.
-        total_high_bytes: the most that a reading found allows.
-        is_total_exact: total_bytes was read to the byte; otherwise it is assumed, between the two.
-        total_note: under what driver, and what others gave.
-        context_low_bytes: the least that the driver holds for one PyTorch process. This and the
-            next two are assumed.
-        context_bytes: what it holds with the kernels of an ordinary job loaded.
-        context_high_bytes: the most.
-        num_multiprocessors: SMs.
+        total_low_bytes: the lower bound that the published readings allow; drivers differ a little.
+        total_high_bytes: the upper bound that they allow.
+        is_total_exact: a source gives total_bytes to the byte; otherwise it is an assumption
+            between the two bounds.
+        total_note: the driver of the reading, and the readings under other drivers.
+        context_low_bytes: the least memory that the driver uses for one PyTorch process. This and
+            the next two are assumptions.
+        context_bytes: the same with the kernels of an ordinary job loaded.
+        context_high_bytes: the most memory that it uses.
+        num_multiprocessors: the number of SMs.
         registers_per_multiprocessor: 32-bit registers of one SM.
-        threads_per_multiprocessor: the most that can be resident on one SM.
-        blocks_per_multiprocessor: the most that can be resident on one SM.
+        threads_per_multiprocessor: the maximum of resident threads on one SM.
+        blocks_per_multiprocessor: the maximum of resident blocks on one SM.
         l1_bytes_per_multiprocessor: L1 cache of one SM; from capability 7.0 on shared memory is a
             part of it.
         shared_bytes_per_multiprocessor: shared memory of one SM.
-        shared_bytes_per_block_optin: the most shared memory that one block can ask for.
+        shared_bytes_per_block_optin: the most shared memory that one block can request.
         shared_bytes_per_clock: shared memory's bandwidth in one SM.
         l2_bytes: L2 cache.
-        l2_bytes_per_clock: its bandwidth for reads.
+        l2_bytes_per_clock: the L2 cache's bandwidth for reads.
         memory_bus_bits: width of the memory bus.
-        bandwidth_bytes_per_s: of the memory, as the maker states it.
+        bandwidth_bytes_per_s: the memory's bandwidth, as the maker states it.
         memory_clock_khz: half the data rate.
-        clock_khz: the highest of the SMs.
-        tensor_ops_per_s: what the tensor cores do at best.
-        measured: what such a GPU was seen to reach of these rates; None: it was not measured, as
-            no entry of the catalogue itself was.
+        clock_khz: the highest clock of the SMs.
+        tensor_ops_per_s: the peak rates of the tensor cores.
+        measured: the rates that `ullage calibrate` measured on such a GPU; None: not measured. The
+            catalogue itself has none.
     """
 
     slug: str
@@ -169,29 +171,28 @@ class Gpu:
 
     @property
     def host_bytes_per_s(self) -> int | None:
-        """Bandwidth of the link to the host, each way; None where it is not PCIe."""
+        """Bandwidth of the link to the host in one direction; None if it is not PCIe."""
         match = re.fullmatch(r"PCIe (\d)\.0 x(\d+)", self.host_link)
         return _PCIE_LANE[int(match[1])] * int(match[2]) if match else None
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateOnlyGpu:
-    """A GPU without CUDA: it can be shown and calculated with, not run on.
+    """A GPU without CUDA: ullage lists it and uses it in estimates, but cannot simulate it.
 
     Attributes:
         slug: the stable name, such as "mi300x".
-        name: as its maker has it.
-        aliases: other names that find it.
-        vendor: its maker.
-        segment: where it is sold.
+        name: the maker's name for it.
+        aliases: other names by which users find it.
+        vendor: the maker.
+        segment: the market that it is sold for.
         architecture: the maker's name for the generation.
         memory_type: such as "HBM3".
-        memory_sizes_gb: the sizes that it comes with, as on the box; unified memory is shared with
-            the CPU.
-        is_memory_unified: the CPU's memory is the GPU's as well.
-        bandwidth_bytes_per_s: of the memory, as the maker states it.
-        num_cores: compute units (AMD) or GPU cores (Apple), of the largest variant.
-        tensor_ops_per_s: of the matrix units.
+        memory_sizes_gb: the sizes on sale, as on the box.
+        is_memory_unified: the GPU shares its memory with the CPU.
+        bandwidth_bytes_per_s: the memory's bandwidth, as the maker states it.
+        num_cores: compute units (AMD) or GPU cores (Apple) of the largest variant.
+        tensor_ops_per_s: the peak rates of the matrix units.
     """
 
     slug: str

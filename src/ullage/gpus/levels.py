@@ -1,4 +1,4 @@
-"""The memory hierarchy of a GPU, from the registers out to the other GPUs.
+"""The memory hierarchy of a GPU, from the registers to the links to other GPUs.
 
 >>> from ullage.gpus import find_gpu
 >>> [(level.name, level.bytes_per_s) for level in memory_levels(find_gpu("l4"))][-2:]
@@ -18,13 +18,13 @@ __all__ = ["MemoryLevel", "memory_levels"]
 
 
 class MemoryLevel(NamedTuple):
-    """One level.
+    """One level of the memory hierarchy.
 
     Attributes:
         name: such as "L2 cache".
-        num_bytes: of the whole GPU; None: unknown, or it is a link.
-        bytes_per_s: None: unknown.
-        note: what one SM has, or what the link is.
+        num_bytes: the size in the whole GPU; None: unknown, or the level is a link.
+        bytes_per_s: the bandwidth; None: unknown.
+        note: the size in one SM, or the kind of link.
     """
 
     name: str
@@ -34,7 +34,7 @@ class MemoryLevel(NamedTuple):
 
 
 def memory_levels(gpu: Gpu) -> tuple[MemoryLevel, ...]:
-    """Gives the levels, the nearest to the arithmetic first; NVLink only where there is one."""
+    """Returns the levels, the registers first; NVLink only if the GPU has it."""
     levels = [*_levels_of_sms(gpu), *_levels_of_chip(gpu)]
     if gpu.nvlink_bytes_per_s is not None:
         levels.append(

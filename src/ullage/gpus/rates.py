@@ -1,10 +1,10 @@
-"""What a GPU was measured to reach of the rates that the catalogue states: what `ullage calibrate`
-writes and `ullage fit` reads, schema "ullage.rates/1".
+"""The measured rates of a GPU, as fractions of the rates in the catalogue. `ullage calibrate`
+writes them and `ullage fit` reads them; the schema is "ullage.rates/1".
 
     rates = Rates.load("rates.json")
     rates.matmul["bfloat16"].seconds(flops, stated_flops_per_s)
 
-Work takes a time to begin, and then goes at a steady rate: t = start + work / (frac x stated).
+Work has a latency and then runs at a constant rate: t = start + work / (frac x stated).
 Source: Hockney, Jesshope, Parallel Computers 2, 1988, section 1.3 (r-infinity and n-half).
 """
 
@@ -32,13 +32,13 @@ __all__ = [
 ]
 
 SCHEMA: Final = "ullage.rates/1"
-# Where nobody states the host link a slow one is assumed, and some are thirty times as fast.
+# If the catalogue has no host link, a slow one is assumed; some links are thirty times as fast.
 _MOST_FRAC: Final = 100
 _ROOT: Final = "the file"
 
 
 class Sample(NamedTuple):
-    """One measurement: how much work (operations or bytes) took how long."""
+    """One measurement: an amount of work (operations or bytes) and its duration."""
 
     work: float
     seconds: float
@@ -46,39 +46,40 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast a kind of work goes: the share of the stated rate that it comes to, and the time
-    before it begins.
+    """The speed of a kind of work: the fraction of the stated rate that it reaches, and the latency
+    in seconds.
     """
 
     frac: float
     start_s: float = 0.0
 
     def seconds(self, work: float, stated_per_s: float) -> float:
-        """How long so much of it takes, given the rate that the catalogue states."""
+        """The duration of this amount of work, given the rate in the catalogue."""
         return self.start_s + work / (self.frac * stated_per_s)
 
 
 STATED: Final = Speed(1.0)
-"""What nobody has measured."""
+"""The speed of work that was not measured: the stated rate itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """A GPU as it was measured.
+    """The measured rates of a GPU.
 
     Attributes:
         gpu: its name in the catalogue.
-        device: as CUDA calls it.
-        driver, torch: that it was measured with.
-        date: such as "2026-11-22".
-        matmul: by the precision of the numbers, as in the record of the work ("bfloat16", "tf32").
-        attention: of the rate of matmul in the same precision: "forward" and "backward".
+        device: CUDA's name for it.
+        driver, torch: the versions during the measurement.
+        date: the date of the measurement, such as "2026-11-22".
+        matmul: matrix products, by the precision of the operands as in the record of the work
+            ("bfloat16", "tf32").
+        attention: "forward" and "backward", relative to the rate of matmul in the same precision.
         memory: reading and writing of the device's memory.
-        to_device, to_host: over the host link, from and to pinned memory.
-        peers: what a GPU sends to others in collectives; None: there was one GPU only.
-        launch_s: between two launches of kernels by PyTorch's eager host code.
+        to_device, to_host: copies over the host link, from and to pinned memory.
+        peers: the bytes that a GPU sends to others in collectives; None: there was only one GPU.
+        launch_s: the time between two kernel launches by PyTorch's eager host code.
         skipped: what could not be measured, and why.
-        source: the file that it was read from; not a part of the file.
+        source: the file that it was read from; not part of the file.
     """
 
     gpu: str
@@ -98,7 +99,7 @@ class Rates:
 
     @property
     def document(self) -> dict[str, Any]:
-        """What the file holds."""
+        """The document that the file contains."""
         return {"schema": SCHEMA, **{k: v for k, v in asdict(self).items() if k != "source"}}
 
     @staticmethod
@@ -106,7 +107,7 @@ class Rates:
         """Reads a file.
 
         Raises:
-            SpecError: it cannot be read, or is not such a file.
+            SpecError: it cannot be read, or is not a file of rates.
         """
         name = os.fspath(path)
         try:
@@ -126,13 +127,13 @@ class Rates:
 
 
 def default_path(slug: str) -> Path:
-    """Where the rates of a GPU are kept, unless they are written elsewhere."""
+    """The default path of a GPU's file of rates."""
     configuration = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(configuration, "ullage", "rates", f"{slug}.json")
 
 
 def stored_rates(slug: str) -> Rates | None:
-    """The rates that are kept of a GPU of the catalogue; None: it was not measured.
+    """Reads the stored rates of a GPU in the catalogue; None: it was not measured.
 
     Raises:
         SpecError: the file is damaged.
@@ -142,11 +143,11 @@ def stored_rates(slug: str) -> Rates | None:
 
 
 def fit_speed(samples: Sequence[Sample], stated_per_s: float) -> Speed:
-    """The speed that comes nearest to measurements, by least squares of the relative errors; its
-    start is never below zero.
+    """Fits a speed to measurements by least squares of the relative errors. Its latency is never
+    negative.
 
     Raises:
-        SpecError: there is none, or they tell of no rate.
+        SpecError: there are no measurements, or they give no rate.
     """
     usable = [sample for sample in samples if sample.work > 0 and sample.seconds > 0]
     if not usable:
@@ -214,7 +215,7 @@ def _number(value: object, what: str) -> float:
 
 
 def _only(fields: Mapping[str, Any], known: Sequence[str], what: str) -> None:
-    """Raises SpecError where fields are missing, or not known."""
+    """Raises SpecError if fields are missing or unknown."""
     for name in known:
         if name not in fields:
             raise SpecError(f"{what} lacks {name!r}")

@@ -1,8 +1,8 @@
-"""How a row of the tables becomes a GPU: the rules that catalog.toml states, carried out.
+"""Turns a row of the tables into a GPU, by the rules that catalog.toml states.
 
-The figures of a row are written compactly and in the units that makers use. A total is kept as
-the readings that were found, each as precise as it was printed; the interval that encloses them is
-reckoned here, and so are the contexts and those rates that follow from clock and SMs.
+The figures of a row are in the units that makers use. For the total memory, a row has the published
+readings, each with the precision of its source. This module computes the interval that contains
+them, the contexts, and the rates that follow from the clock and the number of SMs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GROUPS", "make_estimate_only_gpu", "make_gpu"]
 
-# A row's groups: how a figure is called in the file, the field, and what makes the field's unit.
+# The groups of a row: the name of each figure in the file -> its field and the factor to its unit.
 GROUPS: Final = {
     "memory": {
         "type": ("memory_type", None),
@@ -41,7 +41,9 @@ GROUPS: Final = {
 
 
 class _Reading(NamedTuple):
-    """What one program said that CUDA reports: the value, and what its rounding allows."""
+    """One published reading of the memory that CUDA reports, with the bounds that its rounding
+    allows.
+    """
 
     value: int
     low: int
@@ -51,12 +53,12 @@ class _Reading(NamedTuple):
 def make_gpu(
     row: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]], rules: Mapping[str, Any]
 ) -> Gpu:
-    """The GPU of a row.
+    """Makes the GPU of a row.
 
     Args:
-        row: one of the tables, with the segment of its file.
-        rows: all of them by slug, for a total that is taken from others.
-        rules: catalog.toml.
+        row: a row of the tables, with the segment of its file.
+        rows: all rows by slug, because a total can be taken from other rows.
+        rules: the rules in catalog.toml.
     """
     limits = {k: v for k, v in rules["capability"][row["capability"]].items() if k != "source"}
     major, minor = row["capability"].split(".")
@@ -113,7 +115,7 @@ def _total(row: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> dic
 def _sibling_readings(
     row: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]
 ) -> list[_Reading]:
-    """The readings of a row's siblings, scaled to its size, and 1 % of that wider."""
+    """The readings of similar GPUs, scaled to this GPU's size and widened by 1 % of it."""
     size = _nominal_bytes(row)
     return [
         _Reading(
@@ -127,12 +129,12 @@ def _sibling_readings(
 
 
 def _nominal_bytes(row: Mapping[str, Any]) -> int:
-    # What a box calls GB is GiB for memory.
+    # Makers print GB on the box but mean GiB for memory.
     return int(row["memory"]["size"].removesuffix(" GB")) * GIB
 
 
 def _readings(total: Mapping[str, Any]) -> list[_Reading]:
-    """Each reading with what its rounding allows, in the order of the row."""
+    """Each reading with the bounds that its rounding allows, in the order of the row."""
     return [
         _reading(kind, value)
         for kind, values in total.items()
@@ -166,14 +168,14 @@ def _tensor_rates(
 
 
 def _stated_rates(tensor: Mapping[str, Any]) -> TensorRates:
-    """Rates that the maker states, in 10^12 operations a second."""
+    """The rates that the maker states in 10^12 operations per second."""
     return TensorRates(
         **{k: round(tera * 1000) * GB for k, tera in tensor.items() if k != "source"}
     )
 
 
 def make_estimate_only_gpu(row: Mapping[str, Any]) -> EstimateOnlyGpu:
-    """The GPU of a row of estimate_only.toml."""
+    """Makes the GPU of a row of estimate_only.toml."""
     identity, memory = row["made"], row["memory"]
     return EstimateOnlyGpu(
         slug=row["slug"],

@@ -1,1 +1,1 @@
-"""The C parts: how they are built, where the libraries are."""
+"""Builds the C parts, and locates their libraries."""

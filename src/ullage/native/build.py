@@ -1,12 +1,13 @@
-"""Builds the native parts: the phantom, one library that answers and a tiny stub for each of
-NVIDIA's sonames; the reader of snapshots (trace/csrc); the replay of an estimate (estimate/csrc).
+"""Builds the native parts: the phantom library with a small stub for each of NVIDIA's sonames, the
+reader of snapshots (trace/csrc), and the replay of an estimate (estimate/csrc).
 
-The stubs hold no code. Each carries a soname, such as libcublas.so.13, and needs
-libullage_phantom.so beside it: a loader that looks for the soname finds the phantom's functions.
+The stubs have no code. Each has a soname, such as libcublas.so.13, and depends on
+libullage_phantom.so beside it. So a loader that searches for the soname finds the phantom's
+functions.
 
     python -m ullage.native.build [--out DIR] [--target aarch64-linux-gnu.2.17] [--cc CC]
 
-The file stands alone (standard library only): the build of the package loads it by path before
+The file imports only the standard library, because the build of the package loads it by path before
 ullage is installed.
 """
 
@@ -39,7 +40,7 @@ STAMP = "build.stamp"
 
 COMPILE_FLAGS = (
     "-std=c11",
-    "-D_GNU_SOURCE=",  # the phantom is for Linux alone; empty, as a source would define it itself
+    "-D_GNU_SOURCE=",  # the phantom needs Linux; the value is empty as in the sources' own #define
     "-O2",
     "-g0",
     "-fPIC",
@@ -51,11 +52,11 @@ COMPILE_FLAGS = (
     f"-I{SOURCES / 'machine'}",
     f"-I{SOURCES / 'answers'}",
 )
-# A function that nobody defines is an error here, not in the user's program.
+# With -z defs an undefined function is an error here, not in the user's program.
 LINK_FLAGS = ("-shared", "-s", "-pthread", "-Wl,-z,defs")
-# The stubs reference nothing, so a linker that drops what is not referenced must be told to keep
-# the phantom. They hold no function either: torch asks for cudaMalloc of version libcudart.so.13,
-# and glibc takes an unversioned answer from any library but the one of that very name.
+# The stubs reference nothing, so without --no-as-needed the linker would drop the phantom. They
+# also have no functions. torch imports cudaMalloc with the version libcudart.so.13, and glibc
+# accepts an unversioned definition from any library except the one with that soname.
 STUB_FLAGS = ("-shared", "-s", "-nostdlib", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN")
 
 
@@ -67,9 +68,9 @@ def build(out: Path = DEFAULT_OUT, *, target: str | None = None, cc: str | None 
     """Builds the library and the stubs into `out`, unless they are there and newer.
 
     target: a zig target, such as aarch64-linux-gnu.2.17 (CPU, system, oldest glibc); None builds
-    for this machine. cc: the C compiler's command; None finds one. Returns: the directory that
-    holds the libraries. Raises: BuildError: no compiler, or the compiler refused the sources (its
-    words are in the message).
+    for this machine. cc: the C compiler's command; None finds one. Returns: the directory of the
+    libraries. Raises: BuildError: no compiler, or the compiler refused the sources (the message has
+    its output).
     """
     if target is None and platform.system() != "Linux":
         raise BuildError(
@@ -82,8 +83,8 @@ def build(out: Path = DEFAULT_OUT, *, target: str | None = None, cc: str | None 
     if _is_current(out, sonames, stamp):
         return out
     out.mkdir(parents=True, exist_ok=True)
-    # Built aside and moved into place, so that an interrupted build leaves nothing that looks
-    # whole.
+    # Built in a temporary directory and then moved, so that an interrupted build leaves no partial
+    # result in `out`.
     with tempfile.TemporaryDirectory(dir=out, prefix=".build-") as aside:
         _compile(compiler, sonames, Path(aside))
         (out / STAMP).unlink(missing_ok=True)
@@ -100,12 +101,12 @@ def read_sonames() -> tuple[str, ...]:
 
 
 def find_compiler(*, target: str | None = None, cc: str | None = None) -> tuple[str, ...]:
-    """The C compiler's command: `cc`, $CC, cc, gcc, clang, or the one in the PyPI package ziglang.
+    """Finds the C compiler's command: `cc`, $CC, cc, gcc, clang, or that of PyPI's ziglang.
 
-    A target always means zig: it carries the C library of every target.
+    A target always needs zig, which contains the C library of every target.
     Raises: BuildError: there is none.
     """
-    # Without a target zig compiles for this very CPU; the library may be carried to another.
+    # Without a target zig compiles for exactly this CPU, but the library may run on another.
     zig = (sys.executable, "-m", "ziglang", "cc")
     has_zig = importlib.util.find_spec("ziglang") is not None
     if target is not None:
@@ -129,7 +130,7 @@ def find_compiler(*, target: str | None = None, cc: str | None = None) -> tuple[
 
 
 def _stamp(compiler: tuple[str, ...]) -> str:
-    """A hash of all that the result depends on."""
+    """A hash of everything that the result depends on."""
     # Not where Python is: a build in a throw-away environment must not look like another.
     command = [word for word in compiler if word != sys.executable]
     digest = hashlib.sha256(repr(command).encode())
@@ -166,7 +167,7 @@ def _compile(compiler: tuple[str, ...], sonames: tuple[str, ...], aside: Path) -
                 _call,
                 compiler,
                 *STUB_FLAGS,
-                # A name without a number is for linkers; what they link asks for the first version.
+                # A name without a number is for linkers; their output then requires version 1.
                 f"-Wl,-soname,{soname}{'' if soname[-1].isdigit() else '.1'}",
                 "-o",
                 str(aside / soname),
@@ -195,7 +196,7 @@ def _compile_objects(
 
 
 def _call(compiler: tuple[str, ...], *arguments: str) -> None:
-    """Runs the compiler; passes its warnings on, and raises what it says when it fails."""
+    """Runs the compiler; prints its warnings, and raises BuildError with its output if it fails."""
     command = [*compiler, *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -210,7 +211,7 @@ def _call(compiler: tuple[str, ...], *arguments: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit code."""
+    """Runs the command line; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m ullage.native.build", description="Builds the phantom's libraries."
     )

@@ -1,11 +1,11 @@
-"""Where the libraries lie that ullage.native.build makes."""
+"""The paths of the libraries that ullage.native.build makes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-# The phantom, and a stub for each of NVIDIA's sonames, find each other in it.
+# The phantom and a stub for each of NVIDIA's sonames must be in the same directory.
 LIBRARY_DIR: Final = Path(__file__).parent / "lib"
 PHANTOM: Final = LIBRARY_DIR / "libullage_phantom.so"
 # Loaded by ullage itself: the reader of snapshots (trace/csrc), the replay of estimates

@@ -1,9 +1,9 @@
-"""Replays requests against a server that runs on the phantom.
+"""Sends requests to a server that runs on the phantom.
 
     with start(program, environment) as child:
         replay(service, child, run_dir)
 
-What is noted of each request, record/requests/requests.py says; a failure ends the replay.
+A note is written for each request (record/requests/requests.py). A failure ends the replay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ullage.record.session.levels import find_marks, read_levels
 
 _POLL_S = 0.1
 _LOOK_S = 10.0
-# What a server still does after its answer: it is over when nothing changed for so many looks.
+# A server may work on after its answer. It is idle when its positions are equal in so many reads.
 _SETTLED_LOOKS, _SETTLED_S, _MAX_LOOKS = 3, 0.01, 300
 _SHOWN_CHARS = 300
 _OK, _BAD = 200, 400
@@ -33,17 +33,18 @@ _OK, _BAD = 200, 400
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A server, and what is sent to it.
+    """A server, and the requests for it.
 
     Attributes:
-        endpoint: where requests go.
-        requests: what is sent.
-        directory: that paths in them begin at.
-        users: how many requests run at once.
-        ready: the path that answers with 200 when the server is ready; None: when its port is open.
-        ready_timeout_s: how long that may take.
-        timeout_s: how long an answer may take.
-        fields: what is sent with every request, unless it has its own.
+        endpoint: the address of the requests.
+        requests: the requests to send.
+        directory: the base of relative paths in the requests.
+        users: the number of concurrent requests.
+        ready: the path that answers with 200 once the server is ready; None: the server is ready
+            once its port is open.
+        ready_timeout_s: the limit on the time until the server is ready.
+        timeout_s: the limit on the time until an answer.
+        fields: fields of every request that does not have its own.
     """
 
     endpoint: Endpoint
@@ -57,7 +58,7 @@ class Service:
 
 
 def find_free_port() -> int:
-    """A port of this machine that nothing listens on."""
+    """Finds a port of this machine on which nothing listens."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -65,7 +66,7 @@ def find_free_port() -> int:
 
 
 def check_port(endpoint: Endpoint) -> None:
-    """Raises EnvironmentProblem where something listens on the port already."""
+    """Raises EnvironmentProblem if something listens on the port already."""
     try:
         socket.create_connection((endpoint.host, endpoint.port), _POLL_S).close()
     except OSError:
@@ -77,8 +78,8 @@ def check_port(endpoint: Endpoint) -> None:
 
 
 def replay(service: Service, child: Child, run_dir: Path) -> None:
-    """Waits until the server is ready, and sends all requests; why it did not come to that is
-    noted.
+    """Waits until the server is ready, and sends all requests. If the server does not become ready,
+    the note says why.
     """
     failure = _wait_until_ready(service, child)
     if failure:
@@ -93,7 +94,7 @@ def replay(service: Service, child: Child, run_dir: Path) -> None:
 
 
 def _wait_until_ready(service: Service, child: Child) -> str:
-    """Why the server is not; empty when it is."""
+    """Why the server is not ready; empty if it is."""
     started_s, last = time.monotonic(), ""
     while child.is_running:
         last = _look_whether_ready(service)
@@ -123,7 +124,7 @@ def _look_whether_ready(service: Service) -> str:
 
 
 class _Part:
-    """Requests that are sent by several users, all of whom are waited for."""
+    """Requests that several concurrent users send; `send` waits for all of them."""
 
     def __init__(self, service: Service, child: Child, run_dir: Path) -> None:
         self._service = service
@@ -134,7 +135,7 @@ class _Part:
         self._noted: list[Noted] = []
 
     def send(self, requests: Sequence[Request]) -> list[Noted]:
-        """What is noted of each, in the order of the answers."""
+        """Sends the requests; returns their notes in the order of the answers."""
         self._left = list(reversed(requests))
         threads = [
             threading.Thread(target=self._use, daemon=True)
@@ -142,15 +143,15 @@ class _Part:
         ]
         for thread in threads:
             thread.start()
-        while any(thread.is_alive() for thread in threads):  # signals are heard in between
+        while any(thread.is_alive() for thread in threads):  # a short wait lets signals through
             threads[0].join(_POLL_S)
             threads = [thread for thread in threads if thread.is_alive()] or threads
-        # The last one ends when the server has let go of what it held for it.
+        # The last request ends when the server has released its memory for it.
         *noted, last = self._noted
         return [*noted, replace(last, end=self._settle())]
 
     def _use(self) -> None:
-        """One user: sends what is left, one after the other, until one fails."""
+        """Runs one user: sends the remaining requests one after the other, until one fails."""
         while True:
             with self._lock:
                 if not self._left:
@@ -172,7 +173,7 @@ class _Part:
         return Noted(request.where, begin, end, text, is_oom)
 
     def _post(self, request: Request) -> tuple[str, bool]:
-        """What went wrong, and whether nothing did."""
+        """Sends a request; returns the answer or error as text, and whether it succeeded."""
         service, endpoint = self._service, self._service.endpoint
         content, kind = make_body(request, service.fields, service.directory)
         connection = http.client.HTTPConnection(
@@ -185,7 +186,7 @@ class _Part:
         except TimeoutError:
             return f"the server did not answer within {service.timeout_s} s", False
         except (OSError, http.client.HTTPException) as error:
-            self._child.is_ended_within(_POLL_S * 10)  # how it ended says more
+            self._child.is_ended_within(_POLL_S * 10)  # its exit code tells more than this error
             return f"the server closed the connection ({type(error).__name__}: {error})", False
         finally:
             connection.close()
@@ -193,7 +194,7 @@ class _Part:
         return f"HTTP {response.status}: {excerpt}", response.status < _BAD
 
     def _look(self) -> tuple[dict[int, int], int]:
-        """The position of each process, and how often there was no room."""
+        """The position of each process, and the number of failed allocations."""
         levels = {pid: read_levels(mark) for pid, mark in find_marks(self._run_dir).items()}
         positions = {pid: level.position for pid, level in levels.items()}
         return positions, sum(level.num_ooms for level in levels.values())

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from ullage.errors import SpecError
 from ullage.gpus.catalog import Gpu, Segment, find_gpu
+from ullage.gpus.nccl import find_nccl_kernels, has_multicast
 from ullage.units import PIB, format_bytes, parse_bytes
 
 # Without any device option: the GPU that most programs are written for, and it never runs out.
@@ -42,6 +43,7 @@ class PhantomDevice:
     def environment_text(self) -> str:
         """What the native library reads in the variable DEVICE."""
         gpu = self.gpu
+        nccl_low_bytes, nccl_high_bytes = find_nccl_kernels(gpu)
         fields = {
             "name": gpu.name.replace(";", ","),
             "capability": ".".join(map(str, gpu.compute_capability)),
@@ -52,6 +54,9 @@ class PhantomDevice:
             "budget_bytes": self.budget_bytes,
             "unlimited": int(self.is_unlimited),
             "peer_access": int(has_peer_access(gpu)),
+            "multicast": int(has_multicast(gpu)),
+            "nccl_low_bytes": nccl_low_bytes,
+            "nccl_high_bytes": nccl_high_bytes,
             "multiprocessors": gpu.num_multiprocessors,
             "shared_bytes_per_block": gpu.shared_bytes_per_block_optin,
             "shared_bytes_per_multiprocessor": gpu.shared_bytes_per_multiprocessor,

@@ -1,9 +1,9 @@
 """Thin environments: a virtual environment with PyTorch's CUDA build and none of NVIDIA's packages.
 
-The phantom answers for NVIDIA's libraries, so a program under `ullage run` needs torch's own wheel
-and its pure-Python needs alone: about 1.5 GB instead of 5. NVIDIA's packages are there in name (see
-placeholders.py), and in the place of their libraries lie the phantom's, which outside `ullage run`
-say that there is no GPU.
+The phantom answers for NVIDIA's libraries. So a program under `ullage run` needs only torch's own
+wheel and its pure-Python dependencies: about 1.5 GB instead of 5. NVIDIA's packages are installed
+as empty placeholders (see placeholders.py). The phantom's libraries replace theirs; outside `ullage
+run` they report that there is no GPU.
 
     make_environment(Path("thin"), EnvironmentSpec(torch="2.15.0"), progress=print)
 """
@@ -34,9 +34,9 @@ from ullage.phantom.placeholders import (
 )
 from ullage.phantom.torch_build import OLDEST
 
-# Written last: an environment without it is not finished.
+# Written last: an environment without this file is not finished.
 STAMP = "ullage-env.json"
-# Written first and removed last: a directory that holds it is ours, and was interrupted.
+# Written first and removed last: a directory with this file is an unfinished environment of ours.
 UNFINISHED = "ullage-env.unfinished"
 
 Progress = Callable[[str], None]
@@ -44,12 +44,12 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSpec:
-    """What a thin environment is to hold.
+    """The contents that a user requests of a thin environment.
 
-    torch: a version, such as 2.11.0; None is the newest.
-    requirements: files as `pip install -r` takes them, installed after torch.
-    has_triton: whether the real Triton comes too (torch.compile needs it).
-    python: the interpreter that the environment is made with; None is this one.
+    torch: a version, such as 2.11.0; None means the newest.
+    requirements: files for `pip install -r`, installed after torch.
+    has_triton: whether to install the real Triton (torch.compile needs it).
+    python: the interpreter that makes the environment; None means this one.
     """
 
     torch: str | None = None
@@ -78,12 +78,12 @@ class _InstalledTorch:
 def make_environment(
     directory: Path, spec: EnvironmentSpec, *, force: bool = False, progress: Progress
 ) -> Environment:
-    """Makes a thin environment in `directory`, or takes the one there when it holds what is asked.
+    """Makes a thin environment in `directory`, or reuses the one there if it has these contents.
 
-    force: remake an environment that holds something else.
-    progress: is told each step in one line.
-    Raises: EnvironmentProblem: not Linux; a torch that is too old; something else is in the
-        directory; no Python venv module; pip failed; the torch that pip finds is not a CUDA build.
+    force: replace an environment that has other contents.
+    progress: called with a line for each step.
+    Raises: EnvironmentProblem: not Linux; torch is too old; the directory contains something else;
+        Python has no venv module; pip failed; the torch that pip finds is not a CUDA build.
     """
     _require_linux()
     _require_new_enough(spec.torch)
@@ -100,7 +100,7 @@ def make_environment(
     directory.mkdir(parents=True, exist_ok=True)
     (directory / UNFINISHED).touch()
     _make_venv(directory, spec, progress)
-    # As Python 3.13's venv does, so that `git add .` in a project leaves 1.5 GB alone.
+    # As Python 3.13's venv does, so that `git add .` in a project does not add 1.5 GB.
     (directory / ".gitignore").write_text("*\n", encoding="utf-8")
     torch = _fill(directory, python, spec, progress)
     content = {"schema": "ullage.env/1", "torch": torch, "asked": stamp}
@@ -129,7 +129,7 @@ def _fill(directory: Path, python: Path, spec: EnvironmentSpec, progress: Progre
     _pip(python, "install", *needs, "numpy")
     if spec.requirements:
         progress(f"Installing {', '.join(map(str, spec.requirements))}")
-        # A requirement that asks for another torch must fail, not replace the one that is here.
+        # A requirement for another torch must fail, not replace the installed one.
         constraint = directory / "ullage-env.constraint"
         constraint.write_text(f"torch=={torch.version}\n", encoding="utf-8")
         files = [word for path in spec.requirements for word in ("-r", str(path))]
@@ -140,10 +140,10 @@ def _fill(directory: Path, python: Path, spec: EnvironmentSpec, progress: Progre
 def _install_torch(
     python: Path, site_packages: Path, spec: EnvironmentSpec, progress: Progress
 ) -> _InstalledTorch:
-    """Installs torch's wheel alone, from where pip is configured to look or from its defaults.
+    """Installs torch's wheel alone, from pip's configured sources or from its default ones.
 
-    A machine's pip may be configured to prefer a CPU build (local wheels, another index). Then the
-    same version is asked for without the configured wheels, and at last without any configuration.
+    A machine's pip may be configured to prefer a CPU build (local wheels, another index). Then this
+    function tries again without the configured wheels, and at last without any configuration.
     """
     requirement = f"torch=={spec.torch}" if spec.torch else "torch"
     progress(f"Installing {requirement} without NVIDIA's packages (a download of about 0.6 GB)")
@@ -153,7 +153,7 @@ def _install_torch(
         variables = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
         variables |= {k: v for k, v in os.environ.items() if k in {"PIP_CERT", "PIP_PROXY"}}
         for environ in (
-            # pip ignores an empty setting; an empty directory takes the configured one's place.
+            # pip ignores an empty setting, so an empty directory replaces the configured one.
             {**os.environ, "PIP_FIND_LINKS": empty},
             {**variables, "PIP_CONFIG_FILE": os.devnull},
         ):
@@ -177,7 +177,7 @@ def _install_torch(
 
 
 def _installed_torch(site_packages: Path) -> _InstalledTorch:
-    """What the environment's torch says of itself, without importing it."""
+    """Reads the version and the files of the environment's torch, without importing it."""
     distribution = next(iter(metadata.distributions(name="torch", path=[str(site_packages)])), None)
     if distribution is None:
         raise EnvironmentProblem(
@@ -194,10 +194,10 @@ def _installed_torch(site_packages: Path) -> _InstalledTorch:
 
 
 def _put_phantom(torch: _InstalledTorch) -> None:
-    """Copies the phantom beside torch's libraries, where torch looks for NVIDIA's.
+    """Copies the phantom's libraries beside torch's, where torch searches for NVIDIA's.
 
-    Without it torch could not be imported outside `ullage run`. Copies, so that the environment
-    outlives this ullage.
+    Without them torch could not be imported outside `ullage run`. They are copies, so that the
+    environment also works without this installation of ullage.
     """
     for name in (build.LIBRARY, *build.read_sonames()):
         source = build.DEFAULT_OUT / name
@@ -206,7 +206,7 @@ def _put_phantom(torch: _InstalledTorch) -> None:
                 f"the phantom's library {str(source)!r} is missing; "
                 "build it with `python -m ullage.native.build`"
             )
-        # What torch's own wheel brought stays.
+        # Files of torch's own wheel stay.
         if name not in torch.file_names:
             aside = torch.lib / f".{name}.new"
             shutil.copyfile(source, aside)
@@ -248,7 +248,7 @@ def _pip(python: Path, *arguments: str, environ: dict[str, str] | None = None) -
 
 
 def _call(command: Sequence[str], environ: dict[str, str] | None = None) -> str:
-    """Runs a command and returns what it printed, errors included."""
+    """Runs a command and returns its output, including errors."""
     done = subprocess.run(
         command,
         check=True,
@@ -267,7 +267,9 @@ def _tail(output: str) -> str:
 
 
 def _clear(directory: Path, *, force: bool, progress: Progress) -> None:
-    """Removes an environment that stands in the way; refuses what is not one or was not offered."""
+    """Removes an environment at this path. Refuses any other directory, and a finished environment
+    without `force`.
+    """
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
         return
     if (directory / UNFINISHED).exists():
@@ -287,7 +289,7 @@ def _clear(directory: Path, *, force: bool, progress: Progress) -> None:
 
 
 def _stamp(spec: EnvironmentSpec) -> dict[str, object]:
-    """What was asked for, in a form that can be compared with a later request."""
+    """The requested contents, in a form that can be compared with a later request."""
     digest = hashlib.sha256()
     for path in spec.requirements:
         try:
@@ -305,7 +307,7 @@ def _stamp(spec: EnvironmentSpec) -> dict[str, object]:
 
 
 def _read_stamp(directory: Path) -> dict[str, object] | None:
-    """The stamp of a finished environment; None where there is none."""
+    """The stamp of a finished environment; None if there is none."""
     try:
         content = json.loads((directory / STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,12 +1,12 @@
-"""Runs inside a warm process: imports torch, then becomes a run of the program by forking.
+"""Runs inside a warm process: imports torch, then forks a run of the program for each order.
 
-Loaded by site/sitecustomize.py, before the interpreter turns to the program. The process that it is
-loaded in never gets there: it waits for orders, one JSON object a line, on the socket named by the
-variable WARM, and forks for each. `become_a_run` returns in the forked process alone, where the
-interpreter goes on to the program as if it had just started, with torch imported already.
+site/sitecustomize.py loads it before the interpreter reads the program. The warm process itself
+never runs the program. It waits for orders, one JSON object per line, on the socket in the variable
+WARM, and forks for each. `become_a_run` returns only in the forked process. There the interpreter
+continues with the program as if it had just started, but torch is imported already.
 
     order   {"number": 3, "arguments": ["--batch-size", "8"], "environment": {...}, "output": path}
-    answer  {"number": 3, "pid": 4711}, and when it has ended {"number": 3, "status": 0}
+    answer  {"number": 3, "pid": 4711}, and when the run has ended {"number": 3, "status": 0}
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _POLL_S = 0.02
 
 
 def become_a_run() -> None:
-    """Waits for orders; returns once in the process of each."""
-    # Ctrl-C at the terminal is meant for the runs; this process ends when its orders do.
+    """Waits for orders; returns only in the forked process of each order."""
+    # Ctrl-C at the terminal is for the runs; this process ends when the socket closes.
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     orders = socket.socket(fileno=int(os.environ.pop(WARM)))
     orders.set_inheritable(False)
     try:
         with stubs_for_libraries():
             import torch
-        # What each run needs before the program's first line, once for all.
+        # Imports what each run needs before the program's first line, once for all runs.
         import ullage.record.session.session  # noqa: F401
     except BaseException:
-        # The interpreter must not go on to the program; who gives orders sees the socket close.
+        # The interpreter must not start the program; the parent sees that the socket closes.
         os._exit(1)
-    # The collector would walk over torch in every run, and so copy its pages.
+    # Otherwise the garbage collector would visit torch's objects in every run and copy their pages.
     gc.freeze()
     warm = os.getpid()
     order = Orders(orders).wait()
@@ -53,11 +53,11 @@ def become_a_run() -> None:
 
 
 class Orders:
-    """The orders of one warm process, and the runs that came of them.
+    """The orders of one warm process, and the runs that it forked for them.
 
     Args:
-        orders: where they come from.
-        fork: as os.fork.
+        orders: the socket that they arrive on.
+        fork: the function to fork with, such as os.fork.
     """
 
     def __init__(self, orders: socket.socket, fork: Callable[[], int] = os.fork) -> None:
@@ -67,14 +67,14 @@ class Orders:
         self._numbers: dict[int, int] = {}
 
     def wait(self) -> dict[str, Any]:
-        """Returns in each forked process with its order; elsewhere only ends with the process."""
+        """Returns its order in each forked process; never returns in the warm process."""
         while True:
             ready, _, _ = select.select([self._orders], [], [], _POLL_S if self._numbers else None)
             self._reap()
             if not ready:
                 continue
             received = self._orders.recv(1 << 16)
-            if not received:  # whoever gave the orders is gone
+            if not received:  # the parent has closed the socket
                 self._end()
             *lines, self._unread = (self._unread + received).split(b"\n")
             for line in lines:
@@ -101,7 +101,7 @@ class Orders:
 
 
 def take_on(order: dict[str, Any]) -> None:
-    """The forked process gets the arguments, variables and output of its run."""
+    """Gives the forked process the arguments, variables and output of its run."""
     nowhere = os.open(os.devnull, os.O_RDONLY)
     output = os.open(order["output"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for source, number in ((nowhere, 0), (output, 1), (output, 2)):

@@ -1,14 +1,16 @@
-"""What is sent to a server for a line of a file of requests, and where to.
+"""The HTTP request for each line of a file of requests, and its address.
 
     endpoint = Endpoint.parse("http://127.0.0.1:8000/v1/completions")
     content, kind = make_body(request, {"model": "m"}, directory)
 
-A line is sent as it is, as JSON, but for what stands for something else:
+A line is sent as JSON, unchanged except for these fields:
 
-    input_length, output_length     a prompt of so many tokens, and as many to make (Mooncake's
-                                    traces; hash_ids say which blocks of 512 tokens are the same)
-    timestamp                       left out: no time passes on the phantom, so none is waited for
-    audio, audio_s                  a form with a file: of that path, or silence of so many seconds
+    input_length, output_length     a prompt of so many tokens, and the number of tokens to generate
+                                    (Mooncake's traces; equal hash_ids mean equal blocks of 512
+                                    tokens)
+    timestamp                       left out: the phantom has no time, so there are no pauses
+    audio, audio_s                  a form with an audio file: the one at that path, or so many
+                                    seconds of silence
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from ullage.errors import SpecError
 from ullage.record.requests.requests import Request
 
 _TRACE = ("timestamp", "input_length", "output_length", "hash_ids")
-# Source: Mooncake's open traces (kvcache-ai/Mooncake, FAST25-release): a hash for 512 tokens.
+# Source: Mooncake's open traces (kvcache-ai/Mooncake, FAST25-release): one hash for 512 tokens.
 _BLOCK_TOKENS = 512
-# Token numbers that any vocabulary has, past those that often end a text.
+# Token numbers that every vocabulary has, beyond those that often end a text.
 _FIRST_TOKEN, _NUM_TOKENS = 100, 10_000
 _SAMPLES_PER_S = 16_000
 _BOUNDARY = "ullage-boundary-7d1f5a"
@@ -38,7 +40,7 @@ PORT = "{port}"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where requests go; the path begins with a slash and holds the query."""
+    """The address of requests; the path begins with a slash and includes the query."""
 
     host: str
     port: int
@@ -49,7 +51,7 @@ class Endpoint:
         """Reads "http://127.0.0.1:8000/v1/completions".
 
         Raises:
-            SpecError: it is not of this machine, has no port, or is not http.
+            SpecError: it is not on this machine, has no port, or is not http.
         """
         try:
             parts = urlsplit(url)
@@ -79,7 +81,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def check_request(request: Request, directory: Path) -> None:
-    """Raises SpecError where a line says something that cannot be sent."""
+    """Raises SpecError if a line cannot be sent."""
     body = request.body
     for key in ("input_length", "output_length"):
         size = body.get(key, 1)
@@ -100,18 +102,18 @@ def check_request(request: Request, directory: Path) -> None:
 
 
 def audio_of(request: Request, directory: Path) -> Iterator[Path]:
-    """The file that a line sends, if it does."""
+    """Yields the path of the audio file that a line sends, if it has one."""
     if isinstance(request.body.get("audio"), str):
         yield directory / request.body["audio"]
 
 
 def make_body(request: Request, fields: Mapping[str, Any], directory: Path) -> tuple[bytes, str]:
-    """What is sent for a line, with its content type.
+    """Makes the body of the request for a line, with its content type.
 
     Args:
-        request: that was checked.
-        fields: what is sent with every line, unless the line has it.
-        directory: that the paths of audio files begin at.
+        request: a request that `check_request` accepted.
+        fields: fields of every request, unless the line has them itself.
+        directory: the base of relative paths of audio files.
     """
     line = request.body
     own_fields = {key: value for key, value in line.items() if key not in _TRACE}
@@ -124,7 +126,7 @@ def make_body(request: Request, fields: Mapping[str, Any], directory: Path) -> t
 
 
 def _completion(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A request of OpenAI's completions for a line of a trace; it ends at its length alone."""
+    """The request to OpenAI's completions API for a line of a trace. Only its length ends it."""
     count = line["input_length"]
     hashes = [*line.get("hash_ids", []), *range(count // _BLOCK_TOKENS + 1)]
     blocks = hashes[: count // _BLOCK_TOKENS + 1]
@@ -134,7 +136,7 @@ def _completion(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _audio(request: Request, directory: Path) -> tuple[str, bytes] | None:
-    """The name and content of the audio file of a line; None: it has none."""
+    """The name and content of a line's audio file; None: it has none."""
     for path in audio_of(request, directory):
         return path.name, path.read_bytes()
     if "audio_s" not in request.body:
@@ -147,7 +149,7 @@ def _audio(request: Request, directory: Path) -> tuple[str, bytes] | None:
 
 
 def _form(body: Mapping[str, Any], name: str, content: bytes) -> bytes:
-    """A form with the fields and the file, as OpenAI's transcriptions take it."""
+    """A form with the fields and the file, for OpenAI's transcriptions API."""
     head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="'
     parts = [
         f'{head}{key}"\r\n\r\n{value}\r\n'.encode()

@@ -6,10 +6,10 @@
     nvidia-smi --query-compute-apps=pid,used_memory --format=csv
     nvidia-smi -q -d MEMORY
 
-What a GPU is comes from the phantom's NVML, so the two agree. Memory in use is that of all
-processes of the run, as their marks in the run's directory have it now (record/session/levels.py).
-What nobody knows is [N/A]; what it does not do is an error that says so, with exit
-code 2 as NVIDIA's.
+The properties of a GPU come from the phantom's NVML, so the two agree. The memory in use is that of
+all processes of the run, read from the files of levels in the run's directory
+(record/session/levels.py). Unknown values are [N/A]. An option that it does not support is an error
+with a message and exit code 2, as in NVIDIA's program.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _TEXT_BYTES = 96
 
 
 def install(run_dir: Path, python: str) -> Path:
-    """Writes the command into a run's directory; returns the directory that is to be on PATH."""
+    """Writes the command into a run's directory; returns the directory to put on PATH."""
     directory = run_dir / "bin"
     directory.mkdir(parents=True, exist_ok=True)
     code = (
         f"import sys; sys.path.insert(0, {str(_PACKAGES)!r}); "
         "from ullage.phantom.nvidia_smi import main; main()"
     )
-    # The environment of the program, such as its PYTHONPATH, is not for this.
+    # -I: the program's environment, such as its PYTHONPATH, must not affect this command.
     text = f'#!/bin/sh\nexec {shlex.quote(python)} -I -c {shlex.quote(code)} "$@"\n'
     command = directory / NAME
     command.write_text(text, encoding="utf-8")
@@ -55,7 +55,7 @@ def install(run_dir: Path, python: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a process holds of a GPU."""
+    """The memory that a process uses on a GPU."""
 
     pid: int
     bytes: int
@@ -63,7 +63,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A GPU, as NVML has it, and who uses it."""
+    """A GPU as NVML describes it, and the processes that use it."""
 
     index: int
     name: str
@@ -77,7 +77,7 @@ class Card:
 
     @property
     def used_bytes(self) -> int:
-        """What all processes of the run hold."""
+        """The memory that all processes of the run use."""
         return sum(use.bytes for use in self.uses)
 
 
@@ -94,7 +94,7 @@ class _Pci(ctypes.Structure):
 
 
 def read_cards() -> list[Card]:
-    """The GPUs of this run; none outside a run."""
+    """Reads the GPUs of this run; there are none outside a run."""
     nvml = ctypes.CDLL(str(PHANTOM))
     count = ctypes.c_uint()
     if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
@@ -133,7 +133,7 @@ def _read_card(nvml: ctypes.CDLL, index: int) -> Card:
 
 
 def _uses(index: int) -> tuple[Use, ...]:
-    """What the processes of the run that still live hold of a device."""
+    """The memory that each running process of the run uses on a device."""
     directory = os.environ.get(RUN_DIR)
     if directory is None:
         return ()
@@ -147,7 +147,7 @@ def _uses(index: int) -> tuple[Use, ...]:
 
 
 def _context_bytes() -> int:
-    """What the driver takes for each process that uses a device."""
+    """The driver context's memory for each process that uses a device."""
     return int(device_property(os.environ, "context_bytes") or 0)
 
 
@@ -188,7 +188,7 @@ _GPU_ALIASES = {
     "gpu_bus_id": "pci.bus_id",
     "utilization.gpu_util": "utilization.gpu",
 }
-# Of a GPU that is not there, nobody knows these: NVIDIA's says [N/A] where a GPU has none.
+# A simulated GPU does not have these values. NVIDIA's program prints [N/A] if a GPU lacks a value.
 _UNKNOWN_FIELDS = (
     "clocks.", "power.", "fan.", "ecc.", "pcie.", "serial", "gpu_serial", "vbios_version",
     "memory.", "temperature.",
@@ -238,7 +238,7 @@ def _app_field(name: str) -> Callable[[Card, Use], str | tuple[str, str]]:
 def _csv(
     names: Sequence[str], rows: Sequence[Sequence[str | tuple[str, str]]], formats: frozenset[str]
 ) -> list[str]:
-    """Lines as NVIDIA's: a header with units, values with units, unless told otherwise."""
+    """Lines as in NVIDIA's program: a header and values, with units unless `formats` omits them."""
     has_units = "nounits" not in formats
     lines = []
     if "noheader" not in formats:
@@ -260,7 +260,7 @@ def _list(cards: Sequence[Card]) -> list[str]:
 
 
 def _details(cards: Sequence[Card]) -> list[str]:
-    """-q: what is known of a GPU, memory above all."""
+    """The lines of -q: the known properties of each GPU, and its memory."""
     lines = ["", "==============NVSMI LOG==============", ""]
     lines += [
         f"{'Driver Version':<42}: {cards[0].driver}",
@@ -277,7 +277,7 @@ def _details(cards: Sequence[Card]) -> list[str]:
 
 
 def _table(cards: Sequence[Card]) -> list[str]:
-    """Without options: the GPUs and the processes on them."""
+    """The lines without options: the GPUs and the processes on them."""
     first = cards[0]
     rule, thin = f"+{'-' * 89}+", f"|{'-' * 89}|"
     head = (
@@ -306,7 +306,7 @@ def _line_of_use(card: Card, use: Use) -> str:
 
 
 def _refuse(why: str) -> NoReturn:
-    """Ends with an error; scripts look at the exit code."""
+    """Ends with an error message and an exit code that scripts can check."""
     print(f"{why} (this is ullage's {NAME}: the GPU is simulated)", file=sys.stderr)
     raise SystemExit(WRONG_USE)
 
@@ -363,7 +363,7 @@ def _chosen(cards: Sequence[Card], text: str | None) -> list[Card]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Answers once, or every so often with -l."""
+    """Answers once, or repeatedly with -l."""
     options = _parser().parse_args(arguments)
     pause_s = options.loop_ms / 1000 if options.loop_ms is not None else options.loop
     while True:

@@ -1,17 +1,18 @@
-"""Runs inside a held process: the program itself, up to the first call of what it trains. There it
-waits for orders, as a warm process does after the import of torch (fork.py), and forks for each.
+"""Runs inside a preforked process: the program itself, up to the first call of the model that it
+trains. There the process waits for orders, as a warm process does after the import of torch
+(fork.py), and forks for each.
 
-No plan has anything to do before that call, so that what comes before it, imports and the building
-of a model, is the same in all runs, and is done once for all. A fork is a copy to the bit: no
-handler of forks runs in it, which would seed `random` anew, and have torch refuse the device. That
-is possible where nothing but memory is to be copied: a program that has started threads or
-processes by then, or holds files open, ends here, and its runs are started afresh.
+No plan changes anything before that call, so imports and the construction of the model are equal in
+all runs and happen only once. The fork is an exact copy. No fork handler runs in it: such handlers
+would seed `random` again and make torch refuse the device. This works only if memory is all that
+has to be copied. If the program has started threads or processes by then, or has opened files, this
+process ends, and the runs are started separately.
 
-A copy that fails proves nothing, as one run may have taken something from another, such as a
-temporary directory; whoever gives the orders tries again.
+If a forked run fails, that proves nothing, because another run may have removed something that it
+needs, such as a temporary directory. The parent then starts it again.
 
-Workers of a DataLoader are processes: here it loads its batches itself, which changes nothing of
-what the device is given. The plan that a search hands out was run from the start, with them.
+The workers of a DataLoader are processes, so here a DataLoader loads its batches itself. The device
+gets the same batches. The plan that a search returns was run from the start, with workers.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ _OF_WORKERS = frozenset(
     ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 )
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-"""What has libraries start no threads, which would not be in a copy."""
+"""Variables that keep libraries from starting threads, because a fork does not copy threads."""
 
 
 def start_preforked() -> None:
-    """Has the program stop at its first call, and this process wait there."""
+    """Makes the program stop at the first call of its model; this process waits there."""
     orders = socket.socket(fileno=int(os.environ.pop(PREFORK)))
     orders.set_inheritable(False)
     files = _open_files()
@@ -60,20 +61,20 @@ def start_preforked() -> None:
         return request
 
     leaving: list[Session] = []
-    atexit.register(_leave, leaving)  # the first to be registered is the last to be called
+    atexit.register(_leave, leaving)  # registered first, so called last
     on_import("tqdm.std", _start_no_monitor)
     on_import("torch.utils.data.dataloader", _start_no_workers)
     start(wait)
 
 
 def _become_a_run(session: Session, orders: socket.socket) -> PlanRequest:
-    """Waits for orders; returns once in the process of each."""
+    """Waits for orders; returns only in the forked process of each order."""
     from ullage.record.session import library
     from ullage.record.session.settings import Settings
     from ullage.techniques.applying.script import PlanRequest
 
     _flush()
-    # Ctrl-C at the terminal is meant for the runs; this process ends when its orders do.
+    # Ctrl-C at the terminal is for the runs; this process ends when the socket closes.
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getpid()
     order = Orders(orders, _find_fork()).wait()
@@ -86,8 +87,8 @@ def _become_a_run(session: Session, orders: socket.socket) -> PlanRequest:
 
 
 def _find_fork() -> ctypes._NamedFuncPointer:
-    """fork(2) without handlers, the interpreter's own among them, which one thread has no need of.
-    glibc has it since 2.34.
+    """Finds glibc's fork(2) without handlers (since 2.34). It skips the interpreter's handlers too,
+    which a process with one thread does not need.
     """
     try:
         return ctypes.PyDLL(None)._Fork
@@ -107,7 +108,9 @@ def _is_alone() -> bool:
 
 
 def _open_files() -> dict[str, str]:
-    """What each descriptor is of; that with which it is found out is gone when it is read."""
+    """The target of each file descriptor. The descriptor of this listing itself is closed before
+    its target is read.
+    """
     targets = {}
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
@@ -116,13 +119,13 @@ def _open_files() -> dict[str, str]:
 
 
 def _start_no_monitor(tqdm: ModuleType) -> None:
-    """Bars have a thread that draws them now and then where nothing else does."""
+    """Disables tqdm's monitor, a thread that redraws progress bars."""
     with suppress(AttributeError):
         tqdm.tqdm.monitor_interval = 0
 
 
 def _start_no_workers(dataloader: ModuleType) -> None:
-    """DataLoaders load their batches in this process."""
+    """Makes DataLoaders load their batches in this process."""
     kind = dataloader.DataLoader
     make = kind.__init__
     signature = inspect.signature(make)
@@ -131,7 +134,7 @@ def _start_no_workers(dataloader: ModuleType) -> None:
     def make_without(loader: object, *arguments: object, **keywords: object) -> None:
         try:
             bound = signature.bind(loader, *arguments, **keywords)
-        except TypeError:  # a wrong call fails as it would
+        except TypeError:  # a wrong call raises its own error
             make(loader, *arguments, **keywords)
             return
         if bound.arguments.get("num_workers"):
@@ -143,8 +146,8 @@ def _start_no_workers(dataloader: ModuleType) -> None:
 
 
 def _leave(leaving: list[Session]) -> None:
-    """Ends a run that was cut off after its steps without tearing the interpreter down, which takes
-    longer than the steps.
+    """Ends a run that `--steps` stopped, without the interpreter's shutdown, which takes longer
+    than the steps.
     """
     if leaving and leaving[0].exit["kind"] == "steps_reached":
         _flush()
@@ -158,6 +161,6 @@ def _flush() -> None:
 
 
 def _give_up() -> NoReturn:
-    """Ends the process as if it had never been: whoever gives orders sees the socket close."""
+    """Kills this process; the parent sees that the socket closes."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise SystemExit

@@ -1,9 +1,9 @@
-"""The program after `--`: what it is, and which interpreter runs it.
+"""The program after `--`, and the interpreter that runs it.
 
 train.py --batch-size 16      a file, run as __main__
 -m package.train              a module
-torchrun train.py             a Python entry point, of the chosen interpreter or on PATH; it beats a
-                              directory of that name that is a package or no program
+torchrun train.py             a Python entry point, beside the chosen interpreter or on PATH; it is
+                              preferred to a directory of that name that is a package or no program
 python train.py               the same as a file, under that python
 """
 
@@ -27,9 +27,9 @@ _LONG_SHEBANG = re.compile(rb"'''exec' (?P<python>\"[^\"]+\"|\S+)")
 
 @dataclass(frozen=True, slots=True)
 class UserProgram:
-    """A program to run: its interpreter, the interpreter's arguments, the words it was asked for
-    with, and the directory it runs in; None is the current one. `remarks` say what was chosen where
-    the words may mean several programs.
+    """A program to run: its interpreter, the interpreter's arguments, the words that the user
+    typed, and its working directory; None means the current one. `remarks` name the choice if the
+    words could mean several programs.
     """
 
     python: str
@@ -40,7 +40,7 @@ class UserProgram:
 
     @property
     def name(self) -> str:
-        """A short name for files: "train" for train.py."""
+        """A short name for files, such as "train" for train.py."""
         words = self.arguments[1:] if self.arguments[0] == "-m" else self.arguments
         stem = Path(words[0]).stem or Path(words[0]).name
         return re.sub(r"[^A-Za-z0-9_.-]+", "-", stem) or "program"
@@ -49,19 +49,19 @@ class UserProgram:
 def resolve_program(
     argv: Sequence[str], python: str | None = None, directory: Path | None = None
 ) -> UserProgram:
-    """Finds out what to run.
+    """Finds the program that the words name.
 
     Args:
         argv: the words after `--`.
-        python: another environment's interpreter; None is the one that runs ullage.
-        directory: where it runs; None is the current directory.
+        python: the interpreter of another environment; None means the one that runs ullage.
+        directory: the working directory; None means the current one.
 
     Raises:
-        SpecError: nothing to run, no such file or command, or one that is not Python.
+        SpecError: there are no words, there is no such file or command, or it is not Python.
     """
     words = tuple(argv)
     if words and _INTERPRETER.fullmatch(Path(words[0]).name) and len(words) > 1:
-        # `ullage run -- python train.py` means what it says.
+        # `ullage run -- python train.py` runs train.py under that python.
         return replace(resolve_program(words[1:], python or words[0], directory), argv=words)
     if not words:
         raise SpecError(
@@ -85,7 +85,7 @@ def resolve_program(
 def _resolve_words(
     words: tuple[str, ...], interpreter: str, directory: Path | None, *, is_chosen: bool
 ) -> UserProgram:
-    """A file, a directory or a command; `is_chosen`: the interpreter was named by the user."""
+    """Finds a file, a directory or a command; `is_chosen`: the user named the interpreter."""
     path = (directory or Path()) / words[0]
     command = _command_beside(path, words[0], interpreter)
     if command is None and path.exists():
@@ -110,9 +110,9 @@ def _resolve_words(
 
 
 def _command_beside(path: Path, word: str, interpreter: str) -> Path | None:
-    """The command that a word names where a directory of that name, which is no program, lies here:
-    `litgpt` or `yolo`, typed in the project's own clone. None: there is no such directory, or no
-    such command.
+    """Finds the command that a word names if there is also a directory of that name that is no
+    program, such as `litgpt` or `yolo` in the project's own clone. None: there is no such
+    directory, or no such command.
     """
     is_program = (path / "__main__.py").exists() and not (path / "__init__.py").exists()
     if os.sep in word or not path.is_dir() or is_program:
@@ -138,7 +138,9 @@ def _find_interpreter(python: str) -> str:
 
 
 def _check_script(path: Path) -> None:
-    """A file that python can run: readable, or a directory with __main__.py in it."""
+    """Raises SpecError if python cannot run it: a script must be readable, and a directory must
+    have a __main__.py.
+    """
     file = path / "__main__.py" if path.is_dir() else path
     if not file.exists():
         raise SpecError(
@@ -152,7 +154,7 @@ def _check_script(path: Path) -> None:
 
 
 def _check_is_python(file: Path) -> None:
-    """Refuses what python would only call a syntax error: binaries, scripts for a shell."""
+    """Refuses files for which python reports only a syntax error: binaries and shell scripts."""
     try:
         with file.open("rb") as opened:
             begin = opened.read(4096)
@@ -174,7 +176,7 @@ def _check_is_python(file: Path) -> None:
 
 
 def _find_entry_point(name: str, interpreter: str) -> Path:
-    """The script of that name beside the interpreter, else on PATH."""
+    """Finds the script of that name beside the interpreter, else on PATH."""
     script = _which_entry_point(name, interpreter)
     if script is None:
         raise SpecError(
@@ -190,7 +192,7 @@ def _which_entry_point(name: str, interpreter: str) -> str | None:
 
 
 def _interpreter_of(script: Path) -> str:
-    """The Python that a script names in its first line.
+    """The interpreter that a script names in its first line.
 
     Raises:
         SpecError: it is not a Python script.

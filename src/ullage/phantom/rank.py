@@ -1,4 +1,4 @@
-"""One rank of a distributed job, as torchrun would tell it to a program.
+"""One rank of a distributed job, with the environment variables that torchrun sets for it.
 
 Rank(5, world_size=64, local_world_size=8).variables()["LOCAL_RANK"]    # "5"
 """
@@ -9,22 +9,22 @@ from dataclasses import dataclass
 
 from ullage.errors import SpecError
 
-# GPUs of the usual server, and so ranks of one node, where nothing else is said.
+# The default number of ranks on one node: the GPUs of a usual server.
 DEFAULT_LOCAL_WORLD_SIZE = 8
-# As many devices as the phantom plays in one process.
+# The most devices that the phantom simulates in one process.
 MAX_LOCAL_WORLD_SIZE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """A rank, the number of ranks of the job, and the number on one node."""
+    """A rank, the number of ranks of the job, and the number of ranks on one node."""
 
     number: int
     world_size: int
     local_world_size: int
 
     def variables(self) -> dict[str, str]:
-        """What torchrun sets for this rank; nobody listens at the address."""
+        """The variables that torchrun sets for this rank; nothing listens at the address."""
         node, local = divmod(self.number, self.local_world_size)
         num_nodes = self.world_size // self.local_world_size
         return {
@@ -50,15 +50,15 @@ class Rank:
 def choose_ranks(
     numbers: tuple[int, ...], world_size: int, local_world_size: int | None = None
 ) -> tuple[Rank, ...]:
-    """The ranks of a job that are to be played.
+    """Chooses the ranks of a job to simulate.
 
     Args:
-        numbers: which, each once.
-        world_size: how many ranks the job has.
-        local_world_size: how many of them are on one node; None is 8, or all of a smaller job.
+        numbers: the numbers of the ranks, each once.
+        world_size: the number of ranks of the job.
+        local_world_size: the number of ranks on one node; None means 8, or all of a smaller job.
 
     Raises:
-        SpecError: there is no such rank, or the nodes do not come out even.
+        SpecError: there is no such rank, or the ranks do not fill whole nodes.
     """
     local = local_world_size
     if local is None:

@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def program_path(name: str) -> Path:
-    """The file of one of these scripts, such as "measure_rates"."""
+    """The path of the script of this name, such as "measure_rates"."""
     return Path(__file__).with_name(f"{name}.py")

@@ -1,24 +1,24 @@
 """Runs in the user's interpreter, on the phantom: makes the requests of a file to torch's own
-allocator, once under each of several settings, and writes down what it reserved.
+allocator, once under each of several settings, and writes how much memory it reserved.
 
-Knows nothing of ullage: the standard library and torch. torch is imported once; each replay is a
-forked process, because an allocator reads its settings once. Nothing is recorded and no tensor is
-made, so the allocator sees these requests and no others.
+The script imports the standard library and torch, and nothing of ullage. It imports torch once and
+forks a process for each replay, because an allocator reads its settings only once. It records
+nothing and makes no tensors, so the allocator gets these requests and no others.
 
     python replayer.py REQUESTS ORDERS RESULTS
 
-REQUESTS is a line of JSON (the length of each column), then the columns as int64 in the machine's
-order. `sizes`, `streams` (an index: 0 is the default stream) have one entry a block. The others are
-sequences of operations, n being the number of blocks:
+REQUESTS has a line of JSON (the length of each column), then the columns as int64 in the machine's
+byte order. `sizes` and `streams` (an index: 0 is the default stream) have one entry per block. The
+others are sequences of operations. With n blocks:
 
     0 <= op < n     allocate block op
     n <= op < 2n    free block op - n
     op < 0          -op = kind + 8 * argument:
-                    EMPTY_CACHE, as torch.cuda.empty_cache() does; RETRY, as the allocator did to
-                    make room; ATTEMPT, ask for `argument` bytes and free them; POOL, allocate what
-                    follows in a private pool, 0 being none; DROP_POOL, the pool is given up
+                    EMPTY_CACHE: torch.cuda.empty_cache(); RETRY: the allocator released its cache
+                    to make room; ATTEMPT: allocate `argument` bytes and free them; POOL: allocate
+                    the following blocks in this private pool, 0 for none; DROP_POOL: delete it
 
-ORDERS is a list of JSON objects (see `_replay`), RESULTS gets a line of JSON for each.
+ORDERS is a JSON list of objects (see `_replay`). RESULTS gets a line of JSON for each.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _CONF = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def main(requests: str, orders: str, results: str) -> None:
-    """Carries out the orders, as many at once as there are processors."""
-    gc.disable()  # nothing here goes in circles, and what is shared with forks is left alone
+    """Runs the replays, as many at once as there are processors."""
+    gc.disable()  # there are no reference cycles, and a collection would copy pages in each fork
     import torch
 
     columns = read_columns(requests)
@@ -60,7 +60,7 @@ def main(requests: str, orders: str, results: str) -> None:
 
 
 def read_columns(path: str) -> dict[str, list[int]]:
-    """The columns of a file by their names."""
+    """Reads the columns of a file, by their names."""
     with Path(path).open("rb") as file:
         lengths: dict[str, int] = json.loads(file.readline())
         columns = {}
@@ -72,7 +72,7 @@ def read_columns(path: str) -> dict[str, list[int]]:
 
 
 def _write(path: str, result: dict[str, Any]) -> None:
-    """Adds a line; one write of one process does not mix with another's."""
+    """Appends a line in one write, so that lines of several processes do not mix."""
     line = json.dumps(result).encode() + b"\n"
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     while line:
@@ -114,7 +114,7 @@ def _replay(
 
 
 class _Player:
-    """Makes requests of the allocator; what it has got stays allocated."""
+    """Makes the requests to the allocator, and keeps the allocated blocks."""
 
     def __init__(self, torch: ModuleType, columns: dict[str, list[int]], ignored: set[int]) -> None:
         self._torch = torch
@@ -128,14 +128,14 @@ class _Player:
         self.failed_attempts = 0
 
     def play(self, ops: list[int]) -> int | None:
-        """Carries the operations out; the number of that which there was no memory for, or None."""
+        """Executes the operations; returns the number of one that ran out of memory, or None."""
         sizes, streams, pointers = self._sizes, self._streams, self._pointers
         count = len(sizes)
         allocate: Callable[[int, int], int] = self._torch._C._cuda_cudaCachingAllocator_raw_alloc
         free: Callable[[int], None] = self._torch._C._cuda_cudaCachingAllocator_raw_delete
         number = 0
         try:
-            for number, op in enumerate(ops):  # noqa: B007 - told when there is no memory
+            for number, op in enumerate(ops):  # noqa: B007 - returned if memory runs out
                 if op >= count:
                     free(pointers[op - count])
                 elif op >= 0:
@@ -161,7 +161,7 @@ class _Player:
             self._torch.cuda.empty_cache()
 
     def _attempt(self, size: int) -> None:
-        """A request that failed when it was recorded; if it is met, it is freed at once."""
+        """Repeats a request that failed in the recording; if it succeeds, frees the block."""
         call = self._torch._C
         try:
             call._cuda_cudaCachingAllocator_raw_delete(
@@ -171,7 +171,7 @@ class _Player:
             self.failed_attempts += 1
 
     def _enter_pool(self, pool: int) -> None:
-        """What follows is allocated in a private pool; in the usual one for 0."""
+        """Allocates the following blocks in a private pool; 0 means the default pool."""
         cuda = self._torch.cuda
         if self._active is not None:
             self._active.__exit__(None, None, None)
@@ -184,7 +184,7 @@ class _Player:
 
 
 def _streams(torch: ModuleType, count: int) -> list[int]:
-    """The handles of so many different streams, the default one first; there are 65 in all."""
+    """The handles of `count` streams, the default one first; torch has 65 in all."""
     streams = [torch.cuda.Stream(priority=-(i // 32 % 2)) for i in range(count - 1)]
     return [0, *(stream.cuda_stream for stream in streams)]
 

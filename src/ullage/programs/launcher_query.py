@@ -1,8 +1,7 @@
-"""Runs launchers up to the moment at which they would start ranks, and reports what they would
-start.
+"""Runs launchers until they would start ranks, and reports the ranks that they would start.
 
-This runs in the program's own interpreter: torchrun and Accelerate both end in one function of
-PyTorch's, with the variables of the ranks in the environment by then.
+The script runs in the program's own interpreter. torchrun and Accelerate both call the same
+function of PyTorch at the end, and the environment has the ranks' variables by then.
 
     echo '[["accelerate", "launch", "--cpu", "train.py"]]' | python launcher_query.py
 """
@@ -19,11 +18,11 @@ import torch.distributed.run as launcher
 
 
 class Answered(BaseException):
-    """What a launcher would start; not an error, so that nobody on the way takes it for one."""
+    """The ranks that a launcher would start; a BaseException, so that no launcher catches it."""
 
 
 def main() -> None:
-    """Asks each of the commands on stdin; the last line printed has the answers."""
+    """Queries each of the commands on stdin; prints the answers in the last line."""
     launcher.run = _tell
     _lead_to_torch()
     print(json.dumps([_ask(command) for command in json.load(sys.stdin)]))
@@ -61,8 +60,8 @@ def _tell(arguments: Any) -> NoReturn:  # noqa: ANN401 - what argparse gives
 
 
 def _lead_to_torch() -> None:
-    """Accelerate starts a single process, and DeepSpeed's on several machines, without PyTorch's
-    launcher; what a rank gets is the same.
+    """Redirects to PyTorch's launcher where Accelerate does not use it: for a single process, and
+    for DeepSpeed on several machines. The ranks get the same variables.
     """
     try:
         from accelerate.commands import launch

@@ -1,11 +1,11 @@
-"""Measures what a GPU does in a second, and writes each measurement: `measure_rates.py cuda FILE`.
+"""Measures the rates of a GPU, and writes each measurement: `measure_rates.py cuda FILE`.
 
-Runs in any environment with torch, knows nothing of ullage, and is the measuring half of `ullage
-calibrate`. Kernels are timed with CUDA events while the device has other work to begin with, so
-that the host's launches are not a part of it; each figure is the median of several.
+`ullage calibrate` runs it. It works in any environment with torch and imports nothing of ullage.
+CUDA events time the kernels while the device is busy with earlier work, so the times do not include
+the host's launches. Each figure is the median of several.
 
-With "cpu" in place of "cuda" it goes the same way on small sizes, so that its code can be tested:
-what it then says tells of no GPU.
+With "cpu" instead of "cuda" it measures small sizes on the CPU, so that tests can run its code.
+Those figures describe no GPU.
 
     {"device": ..., "samples": [[kind, of, work, seconds], ...], "skipped": {what: why}, ...}
 """
@@ -35,7 +35,7 @@ _MIB = 1024 * 1024
 _LAUNCHES = 2000
 _LIMIT_S = 120
 _PEERS = "peers"
-# Matrices of n x n; bytes of tensors; tokens of a sequence. Small ones only where no GPU is.
+# Matrices of n x n; bytes of tensors; tokens of a sequence. Without a GPU they are small.
 _SIZES = {
     "cuda": {"matmul": (1024, 2048, 4096, 8192), "memory": (32, 128, 512), "tokens": (1024, 4096)},
     "cpu": {"matmul": (64, 128, 192), "memory": (1, 2, 4), "tokens": (64, 128)},
@@ -43,10 +43,10 @@ _SIZES = {
 
 
 class Meter:
-    """Times calls on one device, and keeps what they took.
+    """Times calls on one device, and stores the times.
 
     Attributes:
-        samples: [kind, of what, work, seconds] of each.
+        samples: [kind, of, work, seconds] for each call.
         skipped: what could not be measured, and why.
     """
 
@@ -58,7 +58,7 @@ class Meter:
         self._before = torch.zeros(64 * _MIB if self._is_gpu else 1, device=device)
 
     def time(self, kind: str, of: str, work: float, call: Callable[[], object]) -> None:
-        """Measures a call that does so much work."""
+        """Measures a call that does this amount of work."""
         for _ in range(2):
             call()
         seconds = self._batch(call, 1)
@@ -67,7 +67,7 @@ class Meter:
         self.samples.append([kind, of, work, median])
 
     def try_to(self, what: str, measure: Callable[[], None]) -> None:
-        """Measures, or notes why that is not possible here."""
+        """Measures, or stores the reason why that is not possible here."""
         try:
             measure()
         except (RuntimeError, AttributeError, TypeError, ValueError, AssertionError) as error:
@@ -76,7 +76,7 @@ class Meter:
             torch.cuda.empty_cache()
 
     def _batch(self, call: Callable[[], object], calls: int) -> float:
-        """The seconds of one of several calls in a row."""
+        """The seconds per call, for several calls in a row."""
         if not self._is_gpu:
             start_s = time.perf_counter()
             for _ in range(calls):
@@ -84,7 +84,7 @@ class Meter:
             return (time.perf_counter() - start_s) / calls
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
-        for _ in range(20):  # the device is busy while the host launches what is timed
+        for _ in range(20):  # keeps the device busy while the host launches the timed calls
             self._before.add_(1)
         start.record()
         for _ in range(calls):
@@ -95,7 +95,7 @@ class Meter:
 
 
 def measure_matmul(meter: Meter, precision: str) -> None:
-    """Square products of matrices of random numbers: zeros run faster than any data."""
+    """Measures products of square matrices of random numbers; zeros would be faster than data."""
     kinds = {"tf32": torch.float32, "fp32": torch.float32}
     dtype = kinds[precision] if precision in kinds else getattr(torch, precision)
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
@@ -112,8 +112,8 @@ def measure_matmul(meter: Meter, precision: str) -> None:
 
 
 def measure_attention(meter: Meter) -> None:
-    """Attention without a mask, as large as a layer's; operations as torch.utils.flop_counter has
-    them: two products forward, five backward.
+    """Measures attention without a mask, as large as in a layer. Operations are counted as in
+    torch.utils.flop_counter: two products forward, five backward.
     """
     batch, heads, dim = (8, 16, 64) if meter.device == "cuda" else (1, 2, 16)
     for tokens in _SIZES[meter.device]["tokens"]:
@@ -133,7 +133,7 @@ def measure_attention(meter: Meter) -> None:
 
 
 def measure_memory(meter: Meter) -> None:
-    """A copy and a pointwise operation: bytes that are read and written."""
+    """Measures a copy and a pointwise operation, by the bytes that they read and write."""
     for mebibytes in _SIZES[meter.device]["memory"]:
         source, other, target = (
             torch.randn(mebibytes * _MIB // 4, device=meter.device) for _ in range(3)
@@ -144,7 +144,7 @@ def measure_memory(meter: Meter) -> None:
 
 
 def measure_link(meter: Meter) -> None:
-    """Copies from and to pinned memory."""
+    """Measures copies from and to pinned memory."""
     is_gpu = meter.device == "cuda"
     for mebibytes in _SIZES[meter.device]["memory"]:
         host = torch.zeros(mebibytes * _MIB, dtype=torch.uint8, pin_memory=is_gpu)
@@ -155,7 +155,7 @@ def measure_link(meter: Meter) -> None:
 
 
 def measure_launch(meter: Meter) -> None:
-    """What the host takes from one small operation to the next, the device far ahead of it."""
+    """Measures the host's time between two small operations while the device waits for work."""
     tensor = torch.zeros(16, device=meter.device)
 
     def launch() -> float:
@@ -172,7 +172,9 @@ def measure_launch(meter: Meter) -> None:
 
 
 def measure_peers(meter: Meter) -> None:
-    """Collectives among all GPUs here, each rank in a process of its own: bytes that one sends."""
+    """Measures collectives among all GPUs, by the bytes that one rank sends. Each rank has its own
+    process.
+    """
     is_gpu = meter.device == "cuda"
     size = torch.cuda.device_count() if is_gpu else 2
     if size < 2:
@@ -199,7 +201,7 @@ def measure_peers(meter: Meter) -> None:
 
 
 def measure_as_rank(device: str, output: str, meeting: str, rank: int, size: int) -> None:
-    """One rank of `measure_peers`; the first writes what it saw."""
+    """Runs one rank of `measure_peers`; rank 0 writes the measurements."""
     import torch.distributed as dist
 
     backend = "gloo"
@@ -217,7 +219,7 @@ def measure_as_rank(device: str, output: str, meeting: str, rank: int, size: int
         sent = 4.0 * elements * (size - 1) / size
         reduce = partial(dist.all_reduce, whole)
         gather = partial(dist.all_gather_into_tensor, whole, part)
-        # Every rank has to make as many calls as the others, so their number does not hang on time.
+        # All ranks must make equally many calls, so the number must not depend on measured times.
         for kind, work, call in (("all_reduce", 2 * sent, reduce), ("all_gather", sent, gather)):
             seconds = [_timed(call, device) for _ in range(_REPEATS + 2)][2:]
             meter.samples.append(["peers", kind, work, statistics.median(seconds)])
@@ -237,7 +239,7 @@ def _timed(call: Callable[[], object], device: str) -> float:
 
 
 def main(device: str, output: str) -> None:
-    """Measures everything, and writes it."""
+    """Makes all measurements, and writes them."""
     if os.environ.get("ULLAGE_PHANTOM"):
         raise SystemExit("this GPU is a phantom: its kernels do nothing, and times mean nothing")
     if device == "cuda" and not torch.cuda.is_available():
@@ -269,7 +271,7 @@ def main(device: str, output: str) -> None:
 
 
 def _driver() -> str:
-    """The driver's version, as nvidia-smi has it; empty where there is none."""
+    """The driver's version from nvidia-smi; empty if there is none."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         completed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)

@@ -1,9 +1,9 @@
-"""A training loop of a published configuration, for the phantom to run; it knows nothing of ullage.
+"""A training loop of a published configuration, for the phantom; it imports nothing of ullage.
 
     python train.py config.json '{"batch": 4, "length": 1024, "precision": "bf16"}'
 
-The second argument holds the fields of `ullage.estimate.training.recipe.Recipe`. Three steps of
-forward, backward, optimizer.step() and zero_grad(), with the model and the loss of
+The second argument has the fields of `ullage.estimate.training.recipe.Recipe`. The loop makes three
+steps of forward, backward, optimizer.step() and zero_grad(), with the model and the loss of
 transformers or timm.
 """
 
@@ -34,7 +34,7 @@ Loss = Callable[[], Tensor]
 
 
 def of_transformers(fields: dict[str, Any], recipe: Recipe) -> tuple[nn.Module, Loss]:
-    """A model of transformers, with the loss that it computes itself."""
+    """Makes a model of transformers, with the loss that the model computes."""
     import transformers
 
     config = transformers.AutoConfig.for_model(**fields)
@@ -68,7 +68,7 @@ def loss_of(model: nn.Module, recipe: Recipe) -> Tensor:
 
 
 def of_timm(fields: dict[str, Any], recipe: Recipe) -> tuple[nn.Module, Loss]:
-    """A classifier of timm, which leaves the loss to the program."""
+    """Makes a classifier of timm, with a loss, which timm leaves to the program."""
     import timm
 
     dtype = DTYPES.get(recipe["precision"], torch.float32)
@@ -89,7 +89,7 @@ def of_timm(fields: dict[str, Any], recipe: Recipe) -> tuple[nn.Module, Loss]:
 
 
 def checkpoint(model: nn.Module, kind: str | int) -> None:
-    """Which blocks are made again in the backward pass."""
+    """Applies activation checkpointing to the blocks of this kind."""
     if kind == "none":
         return
     if kind != "selective":
@@ -115,7 +115,7 @@ def checkpoint(model: nn.Module, kind: str | int) -> None:
 
 
 def adapt(model: nn.Module, lora: dict[str, Any]) -> nn.Module:
-    """The model with adapters of peft beside frozen weights."""
+    """Adds adapters of peft to the model and freezes its weights."""
     from peft import LoraConfig, get_peft_model
 
     if lora.get("is_quantized"):
@@ -132,7 +132,7 @@ def adapt(model: nn.Module, lora: dict[str, Any]) -> nn.Module:
 
 
 def make_optimizer(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of a name of `ullage.estimate.training.optimizers`, as far as torch has it."""
+    """Makes the optimizer of a name in `ullage.estimate.training.optimizers`, if torch has it."""
     optim = torch.optim
     known = {
         "adamw": partial(optim.AdamW, foreach=True),

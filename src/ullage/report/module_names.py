@@ -1,4 +1,4 @@
-"""What modules are called in reports."""
+"""The names of modules in reports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ ITSELF = "the model itself"
 
 
 def name_module(path: str | None) -> str:
-    """A module's path for people, who have nothing to call the outermost one by."""
+    """Names a module by its path; the outermost module, whose path is empty, gets a name."""
     if path is None:
         return OUTSIDE
     return path or ITSELF

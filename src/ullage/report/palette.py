@@ -1,4 +1,4 @@
-"""What each category is called and which colour it has, in every report."""
+"""The label and the colour of each category, for all reports."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ullage.trace.category import Category
 
 
 class Look(NamedTuple):
-    """A label for several of a kind, and a colour as #rrggbb."""
+    """A label in the plural, and a colour as #rrggbb."""
 
     label: str
     color: str
 
 
-# In the order of a ledger: what stays first, what comes and goes last. The colours keep apart under
-# the common kinds of colour blindness (Okabe and Ito's palette, and shades of it).
+# In the order of a ledger: memory that stays comes first, short-lived memory last. The colours can
+# be told apart under the common kinds of colour blindness (Okabe and Ito's palette, and shades).
 CATEGORY_LOOKS = MappingProxyType(
     {
         Category.PARAMETER: Look("parameters", "#0072b2"),

@@ -1,6 +1,6 @@
-"""What a plan changes of the training that it is applied to, said for people.
+"""Describes how a plan changes the results of the training.
 
-How ranks share a training is not looked at here: these say what each of them computes.
+This is about the computation of each rank, not about how ranks share the work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PLANS = {
 
 
 def semantics_of(actions: Sequence[Action]) -> Semantics:
-    """The most that any of them changes."""
+    """The strongest change of any of the actions."""
     kinds = [
         TECHNIQUES[action.technique].semantics
         for action in actions
@@ -29,12 +29,12 @@ def semantics_of(actions: Sequence[Action]) -> Semantics:
 
 
 def name_kind(actions: Sequence[Action]) -> str:
-    """What a plan of them is called: "a plan of other rounding"."""
+    """Names the kind of a plan with these actions: "a plan of other rounding"."""
     return _PLANS[semantics_of(actions)]
 
 
 def say_changes(actions: Sequence[Action]) -> str:
-    """A sentence: "What it changes: other rounding: bf16_states"."""
+    """Lists the changes: "What it changes: other rounding: bf16_states"."""
     training = _names(actions, Semantics.TRAINING)
     rounding = _names(actions, Semantics.ROUNDING)
     reordered = [action.technique for action in actions if TECHNIQUES[action.technique].reorders]

@@ -1,4 +1,4 @@
-"""What every report on a terminal is made of: tables without lines, bars, and their printing."""
+"""The parts of terminal reports: tables without lines, and bars, with functions to print them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _PADDING = re.compile(r" +$", re.MULTILINE)
 
 
 def render(show: Callable[[Console], None], width: int) -> str:
-    """What `show` prints, as a text without colour, `width` columns wide."""
+    """Returns the output of `show` as a text without colour, `width` columns wide."""
     file = io.StringIO()
     show(Console(file=file, width=width, color_system=None, legacy_windows=False))
     return file.getvalue()
 
 
 def print_parts(parts: Iterable[RenderableType], console: Console) -> None:
-    """Prints the parts of a report, in ASCII where the console has nothing else."""
+    """Prints the parts of a report, in ASCII if the console supports nothing else."""
     with console.capture() as capture:
         for part in parts:
-            # print() takes these from its own arguments alone.
+            # print() reads these settings only from its arguments, not from the part.
             own = part if isinstance(part, Text) else Text()
             console.print(
                 _Printable(part),
@@ -53,7 +53,7 @@ def print_parts(parts: Iterable[RenderableType], console: Console) -> None:
 
 
 class _Printable:
-    """A part of a report, with nothing in its text but what is for display."""
+    """A part of a report whose text is escaped for safe display."""
 
     def __init__(self, part: RenderableType) -> None:
         self._part = part
@@ -64,7 +64,7 @@ class _Printable:
 
 
 class _Grid(Table):
-    """A table whose cells are texts as they are: no markup, and one line where they come so."""
+    """A table whose cells are plain texts without markup."""
 
     def add_row(
         self,
@@ -72,18 +72,18 @@ class _Grid(Table):
         style: StyleType | None = None,
         end_section: bool = False,
     ) -> None:
-        """A row; see `rich.table.Table.add_row`."""
+        """Adds a row; see `rich.table.Table.add_row`."""
         texts = [Text(printable(cell)) if isinstance(cell, str) else cell for cell in cells]
         super().add_row(*texts, style=style, end_section=end_section)
 
 
 def bar_mark(console: Console) -> str:
-    """What bars are drawn with."""
+    """The character for bars."""
     return "#" if console.options.ascii_only else "█"
 
 
 def make_grid(*justify: JustifyMethod) -> Table:
-    """A table without lines, its columns as wide as what is in them."""
+    """Makes a table without lines; its columns are as wide as their contents."""
     table = _Grid.grid(padding=(0, 2, 0, 0))
     for side in justify:
         table.add_column(justify=side)
@@ -91,7 +91,7 @@ def make_grid(*justify: JustifyMethod) -> Table:
 
 
 def draw_bar(look: Look, size: int, scale: int, bar: str, width: int = BAR_WIDTH) -> Text:
-    """A bar in proportion, in eighths of a column where the terminal has them."""
+    """Draws a bar in proportion, in eighths of a column if the terminal supports them."""
     eighths = round(8 * width * max(size, 0) / max(scale, 1))
     if eighths > 8 * width:
         return Text(bar * width + ("…" if bar == "█" else ">"), style=look.color)

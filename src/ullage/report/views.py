@@ -1,4 +1,4 @@
-"""What text, document and page of a verb are made from, where that is more than its result."""
+"""The input of a verb's text, document and page if they need more than the verb's result."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ullage.gate.verdicts import Judged
 
 @dataclass(frozen=True, slots=True)
 class ExplainView:
-    """What is printed: the report, what the rules found, and what was asked besides.
+    """The input of `explain`'s output: the report, the findings, and further questions of the user.
 
     Attributes:
-        path: of the file, as the user gave it.
-        request_bytes: a size whose room is asked for; None: none.
+        path: the path of the file, as the user gave it.
+        request_bytes: the size of a request that might fit; None: the user gave none.
     """
 
     path: str
@@ -31,8 +31,8 @@ class ExplainView:
 
 @dataclass(frozen=True, slots=True)
 class CheckView:
-    """What a check shows: where it is configured, its cases, and by the name of an entry what it
-    differs in from the run that was locked, where that is here.
+    """The input of `check`'s output: its configuration file, its cases, and, by the name of an
+    entry, the comparison with the locked run if that run's snapshot is here.
     """
 
     path: Path
@@ -40,9 +40,9 @@ class CheckView:
     diffs: Mapping[str, DiffReport]
 
     def reasons(self, judged: Judged, comparison: Comparison) -> tuple[str, ...]:
-        """Why a device takes more than it did."""
+        """Why a device uses more memory than before."""
         lines = judged.measured[comparison.name].lines
         reasons = find_reasons(comparison, lines, self.diffs.get(comparison.name))
-        # Snapshots name a file with its directory; to a check the program's own goes without.
+        # Snapshots name files with their directory; a check omits the program's own directory.
         own = f" {judged.scenario.directory.name}/"
         return tuple(reason.replace(own, " ") for reason in reasons)

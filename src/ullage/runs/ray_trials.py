@@ -1,18 +1,18 @@
-"""Runs the candidates of a search on a Ray cluster: what `--ray` is.
+"""Runs the candidates of a search on a Ray cluster, for `ullage fit --ray`.
 
-Each node has one actor, which keeps a warm process and forks as many runs at once as the node has
-processors (trials.py); what a run says comes back whole, so that the search and its answer are
-those of one machine.
+Each node has one actor, which has a warm process and forks as many concurrent runs as the node has
+processors (trials.py). The actor returns whole reports, so the search and its result are the same
+as on one machine.
 
     with RayTrials(job, "auto") as trials:
         as_it_is, planned = trials.run([job, job_with_a_plan])
 
-Assumed of a node, and checked before anything is run there: the same ullage, the program, its
-directory and its interpreter at the same paths, and the same torch in it. The program gets the
+A node must have the same version of ullage, the program, its directory and its interpreter at the
+same paths, and the same torch. This is checked before the first run on it. The program gets the
 environment variables of the process that searches. Modules and files that the program reads are not
 compared.
 
-Ray carries objects as pickles: a cluster has to be trusted as the machine itself is.
+Ray sends objects as pickles, so a cluster must be as trusted as this machine.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from ullage.runs.job import Job
 from ullage.runs.trials import Trials
 from ullage.version import __version__
 
-# How long nodes have to free their processors and to be checked. Assumed.
+# The time limit for nodes to free their processors and to be checked. Assumed.
 _READY_S = 60.0
 _CLOSE_S = 30.0
 _CONNECT_S = 5.0
 _MOST_TRIES = 2
 LOCAL = "local"
-# A cluster of this machine alone listens on the loopback device only, as Ray does on Windows and
-# macOS without the first, and sends nothing to Ray's makers. Read when ray is imported.
+# A cluster of this machine alone listens only on the loopback device, as Ray does on Windows and
+# macOS without the first variable, and sends no usage statistics. ray reads these at its import.
 # Source: ray 2.60, ENABLE_RAY_CLUSTER in ray/_private/ray_constants.py.
 _ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where and how a program runs, as every node has to have it."""
+    """The requirements that every node must meet to run the program."""
 
     ullage: str
     directory: str
@@ -62,13 +62,13 @@ class RayTrials:
 
     Args:
         job: the program as it is.
-        address: of the cluster that this machine is in: "auto", or "HOST:PORT"; "local" makes one
-            of this machine alone.
-        on_progress: called with a line as runs end.
+        address: the address of the cluster: "auto" for the one that this machine is in, or
+            "HOST:PORT"; "local" starts one on this machine alone.
+        on_progress: called with a line when runs end.
 
     Attributes:
-        num_runs: how many have ended.
-        outputs: the last lines of runs that failed.
+        num_runs: the number of runs that have ended.
+        outputs: the last lines of the runs that failed, by the number of the run.
 
     Raises:
         EnvironmentProblem: on entering: ray is not installed, the cluster cannot be reached, or no
@@ -108,13 +108,14 @@ class RayTrials:
             self._ray.shutdown()
 
     def run(self, jobs: Sequence[Job], *, is_fresh: bool = False) -> list[RunReport]:
-        """Runs these, as many at once as the nodes have processors; in their order.
+        """Runs these jobs, as many at once as the nodes have processors; returns the reports in the
+        order of the jobs.
 
-        What ran on a node that is lost is run once more, on another or, where none is left, on
-        those that the cluster has then.
+        If a node is lost, its jobs are run once more on another node. If none is left, the nodes
+        that the cluster has then are used.
 
         Raises:
-            EnvironmentProblem: it was lost there too.
+            EnvironmentProblem: the second node of a job was lost, too.
         """
         waiting, tries = deque(range(len(jobs))), Counter[int]()
         going: dict[Any, tuple[int, _Node]] = {}
@@ -151,7 +152,9 @@ class RayTrials:
         return result
 
     def _find_nodes(self) -> list[_Node]:
-        """The nodes that have their processors free and what the program needs."""
+        """Starts an actor on each node; returns the nodes with free processors that have what the
+        program needs.
+        """
         ray = self._ray
         nodes = [
             _Node(ray, node["NodeID"], node["NodeManagerAddress"], int(node["Resources"]["CPU"]))
@@ -180,14 +183,14 @@ class RayTrials:
 
 
 class _Node:
-    """A node of the cluster, and how many runs go on there."""
+    """A node of the cluster, and the number of current runs on it."""
 
     def __init__(self, ray: ModuleType, number: str, name: str, num_at_once: int) -> None:
         strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(number, soft=False)
         self.name = name
         self.num_at_once = num_at_once
         self.num_going = 0
-        # One more at once: closing does not wait for runs.
+        # One more than the runs, so that `close` does not wait for them.
         self.actor = (
             ray.remote(_OnNode)
             .options(
@@ -198,7 +201,7 @@ class _Node:
 
 
 class _OnNode:
-    """What runs on a node, in a process of Ray's."""
+    """The actor on a node, in a process of Ray's."""
 
     def __init__(self) -> None:
         self._trials: Trials | None = None
@@ -212,7 +215,7 @@ class _OnNode:
         self._trials = Trials(job).__enter__()
 
     def run(self, job: Job, is_fresh: bool) -> tuple[RunReport, str]:  # noqa: FBT001 - Ray's call
-        """One run, and what its program wrote last if it failed."""
+        """Runs a job; returns the report, and the last output of the program if it failed."""
         if self._trials is None:
             raise RuntimeError("no program was begun here")
         (result,) = self._trials.run([job], is_fresh=is_fresh)
@@ -220,14 +223,14 @@ class _OnNode:
         return result, [*self._trials.outputs.values()][-1] if is_failed else ""
 
     def close(self) -> None:
-        """Ends all that was started."""
+        """Ends the warm process and its runs."""
         if self._trials is not None:
             self._trials.__exit__()
 
 
 def check_place(place: Place, job: Job) -> None:
-    """Goes to the program's directory, and raises EnvironmentProblem where this machine has not
-    what the one has that searches.
+    """Changes to the program's directory. Raises EnvironmentProblem if this machine does not meet
+    the requirements.
     """
     if __version__ != place.ullage:
         raise EnvironmentProblem(
@@ -259,7 +262,7 @@ def _place(job: Job) -> Place:
 
 
 def _digest(job: Job) -> str | None:
-    """Of the program's file; None: it is a module or a directory, or it is not there."""
+    """The digest of the program's file; None: it is a module or directory, or does not exist."""
     path = Path(job.program.directory or "", job.program.arguments[0])
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
@@ -268,7 +271,7 @@ def _connect(ray: ModuleType, address: str) -> None:
     options = {"include_dashboard": False} if address == LOCAL else {}
     host, _, port = address.rpartition(":")
     try:
-        if port.isdigit():  # Ray itself would wait for minutes where nothing listens
+        if port.isdigit():  # Ray itself would wait for minutes if nothing listens
             socket.create_connection((host, int(port)), _CONNECT_S).close()
         ray.init(address, log_to_driver=False, logging_level="ERROR", **options)
     except (OSError, ValueError, RuntimeError) as error:
@@ -294,7 +297,7 @@ def _import_ray(address: str) -> ModuleType:
 
 
 def _ours(error: Any, name: str) -> BaseException:  # noqa: ANN401 - ray has no types where it is not
-    """What was raised on a node: our own errors with its name, others whole."""
+    """Converts an error from a node: our own errors get the node's name, others stay as is."""
     if isinstance(error.cause, UllageError):
         return type(error.cause)(f"node {name}: {error.cause}")
     whole: BaseException = error

@@ -1,4 +1,4 @@
-"""Runs a server on the phantom, replays requests against it, and stops it.
+"""Runs a server on the phantom, sends requests to it, and stops it.
 
 run, output = run_server(job, service, Path("run.pickle"))
 """
@@ -16,15 +16,15 @@ from ullage.runs.job import Job
 from ullage.runs.one import explain_job
 from ullage.runs.parallel import last_lines
 
-# For what a server does when it is asked to end; its record may take longer.
+# The time limit for a server's shutdown; the record may take longer.
 _PATIENCE_S = 60.0
 
 
 def run_server(job: Job, service: Service, snapshot: Path) -> tuple[RunReport, str]:
-    """The run, and the last lines that the server printed.
+    """Runs the server; returns its report, and its last lines of output.
 
     Raises:
-        EnvironmentProblem: its port is taken, or it cannot be started.
+        EnvironmentProblem: its port is in use, or it cannot be started.
         KeyboardInterrupt: the user stopped it.
     """
     check_port(service.endpoint)
@@ -38,11 +38,11 @@ def run_server(job: Job, service: Service, snapshot: Path) -> tuple[RunReport, s
             ended = child.wait()
         if ended.was_interrupted:
             raise KeyboardInterrupt
-        if was_running:  # how it ended was ours to say
+        if was_running:  # we stopped it, so its exit code is not a failure
             ended = replace(ended, exit_code=0, left_running=(), was_stopped=True)
         return explain_job(job, run_dir, child.pid, ended, snapshot), last_lines(output)
 
 
 def _is_writing(run_dir: Path) -> bool:
-    """Whether a process of the run writes its record, which a loaded machine takes its time for."""
+    """Whether a process of the run is still writing its record, which is slow on a busy machine."""
     return any(read_levels(mark).excuse == WRITING for mark in find_marks(run_dir).values())

@@ -1,4 +1,4 @@
-"""The ranks of one job, each played by itself, and which of them are alike.
+"""Simulates ranks of one job, each in a run of its own, and finds which of them are alike.
 
 survey = Survey(job)
 survey.play((0,))
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from ullage.explain.run import RunReport
 
 DISTINCT = "distinct"
-# Each is a process; a job whose ranks differ in more ways is looked at by naming some.
+# Each rank is a process. If more ranks differ, the user must name those of interest.
 _MAX_DISTINCT = 256
 
 
 class Survey:
-    """The ranks of one job that have been played, and what that says of the others.
+    """The simulated ranks of one job, and what they show about the other ranks.
 
-    "distinct" goes along each axis of the mesh that the process groups of rank 0 tell of. Where the
-    two ends of a stretch of ranks are alike, those between them are taken to be; where they are
-    not, the stretch is halved. Of every combination of what was found along the axes one rank is
-    played, and one more in the middle of the mesh to see whether it is what it should be.
+    "distinct" searches along each axis of the mesh that the process groups of rank 0 form. If the
+    two ends of a range of ranks are alike, all ranks between them are assumed to be alike; else the
+    range is halved. One rank is simulated for every combination of the classes on the axes, and one
+    more in the middle of the mesh as a check of the assumption.
 
     Args:
-        job: any of its ranks.
+        job: the job of any of the ranks.
         on_progress, on_failure: as for `ParallelRuns`.
-        snapshots: a directory for those of the ranks that are played; None keeps none.
+        snapshots: a directory for the snapshots of the simulated ranks; None keeps none.
     """
 
     def __init__(
@@ -57,7 +57,12 @@ class Survey:
         self._digests: dict[int, bytes] = {}
 
     def play(self, numbers: Iterable[int]) -> None:
-        """Plays those of the ranks that have not been, at once."""
+        """Simulates those of the ranks that were not simulated yet, all at once.
+
+        Raises:
+            SpecError: these would be more ranks than allowed.
+            KeyboardInterrupt: the user stopped it.
+        """
         from ullage.explain.compare.ranks import event_digest
 
         new = sorted(set(numbers) - self._runs.keys())
@@ -88,7 +93,9 @@ class Survey:
                 self._digests[number] = event_digest(run)
 
     def find_distinct(self) -> dict[int, tuple[int, ...]]:
-        """Plays what is needed; returns for each rank that is distinct the ranks it stands for."""
+        """Simulates the ranks that are needed; returns each distinct rank with the ranks that it
+        represents.
+        """
         from ullage.explain.compare.ranks import find_axes
 
         world_size = self._rank.world_size
@@ -104,7 +111,7 @@ class Survey:
         return {ranks[0]: tuple(ranks) for ranks in covers.values()}
 
     def _classes_along(self, axes: Sequence[Axis]) -> list[list[int]]:
-        """For each place along each axis the first place that is like it and all between."""
+        """For each index on each axis, the first index of its range of equal ranks."""
         borders: list[set[int]] = [{0} for _ in axes]
         stretches = [(number, 0, axis.size - 1) for number, axis in enumerate(axes)]
         checked = sum(axis.stride * (axis.size // 2) for axis in axes)
@@ -136,14 +143,14 @@ class Survey:
 
     @staticmethod
     def _corner(rank: int, axes: Sequence[Axis], classes: Sequence[Sequence[int]]) -> int:
-        """The rank that is like another along every axis by itself."""
+        """The rank that represents another one on every axis."""
         return sum(
             axis.stride * alike[rank // axis.stride % axis.size]
             for axis, alike in zip(axes, classes, strict=True)
         )
 
     def joined(self, covers: Mapping[int, Sequence[int]], wall_s: float) -> RunReport:
-        """One report of those ranks."""
+        """Joins the reports of those ranks."""
         from ullage.explain.compare.ranks import join_ranks
 
         reports = [self._runs[rank] for rank in sorted(covers)]

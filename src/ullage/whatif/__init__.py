@@ -1,1 +1,1 @@
-"""What other settings of the allocator would have reserved: a snapshot's requests, made again."""
+"""How much memory other allocator settings would reserve for the requests of a snapshot."""

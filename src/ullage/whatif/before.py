@@ -1,8 +1,9 @@
-"""Requests that reproduce the memory which was allocated before a trace begins.
+"""Requests that reproduce the memory state before the first event of a trace.
 
-One request for a whole segment, which is then freed, creates the segment. Requests for its pieces
-follow in the order of their addresses, with the holes: the allocator splits each from the rest of
-that segment, since no other memory is free. At the end the holes are freed.
+A request for the size of a whole segment creates the segment, and the block is freed at once. Then
+one request is made for each block and each hole of the segment, in the order of their addresses.
+The allocator splits each of them from the rest of that segment, because no other memory is free.
+At the end the blocks in the holes are freed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ _SMALL_SEGMENT_BYTES = 2 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Operations before those of a trace, and the blocks that only they need."""
+    """The operations before those of the trace, and the blocks that only these operations use.
+
+    Attributes:
+        sizes, streams: of the blocks that fill holes.
+        as_it_lay: the operations that rebuild the segments with their holes.
+        packed: the operations that allocate the blocks alone.
+    """
 
     sizes: Int64Array
     streams: Int64Array
@@ -34,14 +41,14 @@ class Before:
 
 
 class _Piece(NamedTuple):
-    """A part of a segment; block is None for a hole."""
+    """A block or a hole of a segment; `block` is None for a hole."""
 
     size_bytes: int
     block: int | None
 
 
 class _Place(NamedTuple):
-    """Where a segment belongs."""
+    """The stream and the pool of a segment."""
 
     stream: int
     pool: int
@@ -51,9 +58,9 @@ class _Place(NamedTuple):
 def lay_out(
     snapshot: Snapshot, replay: Replay, device: int, streams: Int64Array, pools: Int64Array
 ) -> Before:
-    """The operations that lead to the state before the first event.
+    """Returns the operations that lead to the state before the first event.
 
-    streams, pools: numbers of each block's.
+    streams, pools: (num_blocks,) the number of each block's stream and pool.
     """
     blocks = replay.blocks
     there = np.flatnonzero(blocks.birth == -1)
@@ -82,7 +89,7 @@ def lay_out(
 
 
 def _packed(there: Int64Array, pools: Int64Array) -> Int64Array:
-    """The blocks alone, in the order of their addresses."""
+    """Allocates the blocks alone, in the order of their addresses."""
     ops, pool = [], 0
     for number in there.tolist():
         if pools[number] != pool:
@@ -93,8 +100,8 @@ def _packed(there: Int64Array, pools: Int64Array) -> Int64Array:
 
 
 def _ranges(snapshot: Snapshot, replay: Replay, device: int) -> Iterator[tuple[int, int]]:
-    """The segments before the first event in the order of their addresses; the mappings of an
-    expandable one that follow each other are one.
+    """Yields the address and size of each segment before the first event, in the order of their
+    addresses. Adjacent mappings of an expandable segment count as one.
     """
     lives, table = replay.segments, snapshot.segments
     first = np.flatnonzero(lives.birth == -1)
@@ -115,14 +122,14 @@ def _ranges(snapshot: Snapshot, replay: Replay, device: int) -> Iterator[tuple[i
 
 
 def _row_at(table: SegmentTable, device: int, address: int) -> int | None:
-    """The segment at the end that covers an address."""
+    """The row of the final segment that covers an address; None if there is none."""
     ends = table.address + table.total_bytes
     (rows,) = np.nonzero((table.device == device) & (table.address <= address) & (address < ends))
     return int(rows[0]) if len(rows) else None
 
 
 def _pieces(address: int, size: int, extents: Sequence[tuple[int, int, int]]) -> Iterator[_Piece]:
-    """A segment cut into blocks and holes; blocks that overlap another are left out."""
+    """Divides a segment into blocks and holes; leaves out blocks that overlap another."""
     at, end = address, address + size
     for begin, length, number in extents:
         if begin < at or begin + length > end:
@@ -136,7 +143,7 @@ def _pieces(address: int, size: int, extents: Sequence[tuple[int, int, int]]) ->
 
 
 class _Layout:
-    """Operations in the making; blocks that fill holes are numbered after the real ones."""
+    """Builds the list of operations. Blocks that fill holes are numbered after the real ones."""
 
     def __init__(self, num_blocks: int) -> None:
         self.sizes: list[int] = []
@@ -147,7 +154,7 @@ class _Layout:
         self._pool = 0
 
     def add(self, place: _Place, size: int, pieces: Sequence[_Piece]) -> None:
-        """A segment, filled."""
+        """Adds the operations that create a segment and fill it."""
         if place.pool != self._pool:
             self._pool = place.pool
             self._ops.append(-(POOL + 8 * place.pool))
@@ -160,7 +167,8 @@ class _Layout:
                 continue
             left = piece.size_bytes
             while left:
-                # A hole of the large pool that is as small as this belongs to the block before it.
+                # The allocator does not split off so small a rest in the large pool: it belongs
+                # to the block before it.
                 if not place.is_small and left <= _SMALL_BYTES:
                     break
                 part = min(left, _SMALL_BYTES) if place.is_small else left
@@ -168,7 +176,7 @@ class _Layout:
                 left -= part
 
     def finish(self) -> Int64Array:
-        """The operations; in the end the holes are freed."""
+        """Returns the operations, with the frees of the holes at the end."""
         count = self._num_blocks + len(self.sizes)
         if self._pool:
             self._ops.append(-POOL)
@@ -179,7 +187,7 @@ class _Layout:
         return np.array(ops, dtype=np.int64)
 
     def _fill(self, size: int, stream: int) -> int:
-        """Allocates what only takes up room; the number of that block."""
+        """Allocates a block that only fills space, and returns its number."""
         self.sizes.append(size)
         self.streams.append(stream)
         number = self._num_blocks + len(self.sizes) - 1
@@ -187,5 +195,5 @@ class _Layout:
         return number
 
 
-# Of a block whose operation depends on how many there will be; never written to a file.
+# Marks the free of a filling block until the number of blocks is known; never written to a file.
 _FREE = 7

@@ -2,8 +2,8 @@
 (programs/allocator_replay.py).
 
 with replaying(requests, orders, interpreter, directory) as finish:
-    ...                     # meanwhile
-    answers = finish()      # what each replay answered, by its number
+    ...                     # other work in the meantime
+    answers = finish()      # the answer of each replay, by its number
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Answers: TypeAlias = dict[int, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The interpreter whose torch is asked, and the device that it sees."""
+    """The interpreter whose torch replays the requests, and the device that it sees."""
 
     python: str
     build: TorchBuild
@@ -43,17 +43,18 @@ class Where:
 def replaying(
     requests: Requests, orders: Sequence[Mapping[str, Any]], where: Where, directory: Path
 ) -> Iterator[Callable[[], Answers]]:
-    """Starts the replays that are ordered; see programs/allocator_replay.py. The function
-    that it yields waits for them.
+    """Starts the replays (programs/allocator_replay.py), and yields a function that waits for their
+    answers.
 
     Raises:
-        EnvironmentProblem: when waited for: the child failed, or the first order has no answer.
+        EnvironmentProblem: from that function, if the child failed or the first replay has no
+            answer.
     """
     names = [directory / name for name in ("requests", "orders", "results", "output")]
     requests.write(names[0])
     names[1].write_text(json.dumps(orders), encoding="utf-8")
     environment = make_environment(directory, where.device, where.build, RunOptions(alloc_conf=""))
-    # Nothing is recorded, and nothing of the caller's hides the device or the cache.
+    # The child is not recorded, and the caller's environment hides neither device nor cache.
     environment |= {RECORD: "0", "CUDA_VISIBLE_DEVICES": "0"}
     environment.pop("PYTORCH_NO_CUDA_MEMORY_CACHING", None)
     arguments = (str(REPLAYER), *map(str, names[:3]))

@@ -1,8 +1,8 @@
-"""What would have been reserved had the device done all its work at once.
+"""The peak of reserved memory if the device finished all its work at once.
 
-The phantom's work is done when the host has waited for it, so a block that another stream has used
-is reused as late as can be. This is the other end: the requests of the trace again, each block
-given back where the program let go of it.
+On the phantom, work is finished when the host has waited for it, so a block that another stream has
+used is reused as late as possible. That gives the upper bound. For the lower bound, the requests of
+the trace are replayed with each block freed where the program released it.
 
     measure_at_once(read_snapshot(path), interpreter)       an `AtOnce` for each device
 """
@@ -30,7 +30,7 @@ def measure_at_once(snapshot: Snapshot, where: Where) -> tuple[AtOnce, ...]:
     replay of what was recorded comes to what was recorded; elsewhere there is no figure.
 
     Raises:
-        EnvironmentProblem: the replay could not be made.
+        EnvironmentProblem: the replay failed.
     """
     return tuple(
         _measure(snapshot, device, where)
@@ -76,8 +76,8 @@ def let_go(blocks: Lives, events: EventTable) -> Int64Array:
 def _replay_both(
     snapshot: Snapshot, device: int, ends: tuple[Replay, Replay], where: Where
 ) -> int | None:
-    """The peak of what is reserved with all work done at once; None where a replay of the recorded
-    requests does not come to what was recorded.
+    """The peak of reserved memory with all work finished at once; None if a replay of the recorded
+    requests does not reproduce the recorded peak.
     """
     late, once = (find_requests(snapshot, end, device) for end in ends)
     orders = [

@@ -1,4 +1,5 @@
-"""Settings that are known not to go with what a program does, as far as a snapshot shows it.
+"""Allocator settings that are known not to work with features that the program uses, as far as a
+snapshot shows them.
 
 find_conflicts(snapshot)[Family.EXPANDABLE]     the reasons against expandable segments
 """
@@ -11,7 +12,7 @@ from typing import Final
 from ullage.trace.snapshot import Snapshot
 from ullage.whatif.settings import Family
 
-# What a snapshot cannot show: memory is shared after it was allocated, and handed on by others.
+# A snapshot cannot show these: memory is shared after its allocation, and by other libraries.
 UNSEEN: Final = (
     "expandable segments cannot be told from a snapshot to be safe where tensors are handed to "
     "other processes (CUDA IPC: torch.multiprocessing, custom all-reduce of servers, other "
@@ -24,7 +25,7 @@ _PRIVATE_POOLS: Final = (
     "and on again for graphs (pytorch pull requests 128068, 194767)"
 )
 
-# Part of a file's or function's name in a stack -> why expandable segments are out.
+# Part of a file's or function's name in a stack -> why expandable segments cannot be used.
 _SIGNS: Final = {
     "custom_all_reduce": "a custom all-reduce shares its buffers by cudaIpcGetMemHandle, which "
     "fails for expandable segments (vllm issue 42609)",
@@ -40,7 +41,7 @@ _SIGNS: Final = {
 
 
 def find_conflicts(snapshot: Snapshot) -> Mapping[Family, tuple[str, ...]]:
-    """The reasons against each family of settings; a family that is not named has none."""
+    """The reasons against each family of settings; a family without any is not in the mapping."""
     reasons = []
     if len(snapshot.pools) > 1:
         reasons.append(_PRIVATE_POOLS)

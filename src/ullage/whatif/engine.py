@@ -57,7 +57,7 @@ class Trace:
 
     @property
     def is_alike(self) -> bool:
-        """Whether the check and the first of the others are the same requests."""
+        """Whether the check and the replay of the recorded settings have the same requests."""
         requests = self.requests
         is_plain = not requests.num_failed and not requests.num_retries
         return is_plain and not len(requests.packed) and self.is_whole
@@ -70,20 +70,20 @@ def what_if(
     device: PhantomDevice,
     settings: Sequence[Setting] | None = None,
 ) -> WhatIfReport:
-    """Replays the device of a snapshot that reserves most.
+    """Replays the requests of the device that reserves the most memory in a snapshot.
 
     Args:
         snapshot: of any program.
-        python: the interpreter whose torch is asked; None: the one that runs ullage.
-        device: what the replays run on.
-        settings: what to try beside the recorded ones; None: all that are known.
+        python: the interpreter whose torch replays them; None: the one that runs ullage.
+        device: the simulated GPU of the replays.
+        settings: the settings to try beside the recorded ones; None: all known ones.
 
     Raises:
-        SnapshotError: there are no allocations in the snapshot.
-        SpecError: there is no such interpreter, or it was recorded with another allocator than
-            torch's own.
-        EnvironmentProblem: there is no torch for CUDA, it cannot be started, or it refuses the
-            recorded settings.
+        SnapshotError: the snapshot has no allocations.
+        SpecError: there is no such interpreter, or the snapshot was recorded with an allocator
+            other than torch's own.
+        EnvironmentProblem: the interpreter has no torch for CUDA, torch cannot be started, or it
+            refuses the recorded settings.
     """
     trace = read_trace(snapshot)
     interpreter = resolve_program((str(REPLAYER),), python).python
@@ -108,7 +108,10 @@ def what_if(
 
 
 def read_trace(snapshot: Snapshot) -> Trace:
-    """The device whose segments are the most."""
+    """Reads the device with the highest peak of reserved memory.
+
+    Raises: as `what_if` for the snapshot.
+    """
     devices = sorted(
         {*snapshot.segments.device.tolist()}
         | {number for number, events in enumerate(snapshot.events) if len(events)}
@@ -133,14 +136,19 @@ def read_trace(snapshot: Snapshot) -> Trace:
 
 
 def _peak_reserved(replay: Replay) -> int:
-    """The most that was reserved at any moment."""
+    """The peak of reserved bytes."""
     segments = replay.segments
     return lower_bound(Spans(segments.size_bytes, segments.birth, segments.death + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A replay: under a setting, on a device, to be compared with the recording or not."""
+    """One replay of the plan.
+
+    Attributes:
+        is_check: the replay is compared with the recording.
+        is_size: the device is a smaller GPU of the catalogue.
+    """
 
     setting: Setting
     device: PhantomDevice
@@ -160,8 +168,8 @@ class _Planned:
 
 
 def _plan(trace: Trace, tried: Sequence[Setting], device: PhantomDevice) -> list[_Planned]:
-    """The replays to make. The check is where memory never ends, as the recorded GPU's size is not
-    known.
+    """The replays to make. The check runs on a device with unlimited memory, because the size of
+    the recorded GPU is unknown.
     """
     endless = PhantomDevice(device.gpu, is_unlimited=True)
     plan = [_Planned(tried[0], endless, is_check=True)]
@@ -177,8 +185,9 @@ def _plan(trace: Trace, tried: Sequence[Setting], device: PhantomDevice) -> list
 
 
 def _gpus_between(trace: Trace) -> list[Gpu]:
-    """The catalogued GPUs for which the settings decide: they have more than the lower bound
-    and less than was reserved. One of each size, the smallest first.
+    """The GPUs of the catalogue on which the settings decide whether the program fits: they have
+    more memory than the lower bound and less than was reserved. One of each size, the smallest
+    first.
     """
     least, most = trace.lower_bound_bytes, _peak_reserved(trace.replay)
     between = {
@@ -190,7 +199,7 @@ def _gpus_between(trace: Trace) -> list[Gpu]:
 
 
 def _spans(snapshot: Snapshot, device: int, replay: Replay) -> Spans:
-    """The blocks with the least that they can have, and requests that failed for a moment."""
+    """The lifetimes of the blocks with their least sizes, and of failed requests for one event."""
     blocks, events = replay.blocks, snapshot.events_of(device)
     failed = np.flatnonzero(events.action == Action.OOM)
     sizes = np.concatenate([blocks.requested_bytes, events.size_bytes[failed]])
@@ -252,7 +261,7 @@ def _tried(
 
 
 def outcome_of(trace: Trace, answer: Mapping[str, Any]) -> Outcome:
-    """What a replay answered."""
+    """Converts the answer of a replay."""
     stopped = answer["stopped_at"]
     if stopped is not None:
         stopped = int(trace.requests.event[stopped]) if stopped >= 0 else -1
@@ -270,7 +279,7 @@ def outcome_of(trace: Trace, answer: Mapping[str, Any]) -> Outcome:
 
 
 def _check(trace: Trace, answer: Mapping[str, Any]) -> Check:
-    """The replay under the recorded settings, from the recorded state."""
+    """Compares the replay under the recorded settings with the recording."""
     if "error" in answer:
         raise EnvironmentProblem(
             f"this torch refuses the recorded settings {trace.settings!r}: {answer['error']}; "

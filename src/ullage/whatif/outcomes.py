@@ -1,4 +1,4 @@
-"""What came of replays: the records."""
+"""The results of replays under other allocator settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ullage.units import MIB
 from ullage.whatif.packing import Packing
 from ullage.whatif.settings import Setting
 
-# What is not worth a change of settings: less than this share of what is reserved, and than this.
+# A setting is recommended only if it saves this share of the reserved memory and this many bytes.
 MIN_GAIN_FRAC = 0.02
 MIN_GAIN_BYTES = 64 * MIB
 
@@ -18,14 +18,14 @@ class Outcome:
     """What the allocator did in one replay.
 
     Attributes:
-        peak_requested_bytes, peak_allocated_bytes, peak_reserved_bytes: from the trace's first
-            event on.
-        segments: the sizes of the segments at the end, the smallest first.
-        num_retries: how often it gave its cache back to make room.
-        num_device_allocs: how often it asked the device for memory, or mapped some.
-        failed_event: the event at which there was no memory; -1: before the first; None: none.
-        num_failed_again: how many of the requests that failed when recorded failed again.
-        replay_s: how long it took.
+        peak_requested_bytes, peak_allocated_bytes, peak_reserved_bytes: the peaks from the first
+            event of the trace on.
+        segments: the sizes of the final segments, the smallest first.
+        num_retries: how often the allocator released its cache and tried again.
+        num_device_allocs: how often the allocator called cudaMalloc or mapped pages.
+        failed_event: the event that ran out of memory; -1: before the first event; None: none did.
+        num_failed_again: how many of the requests that failed in the recording failed again.
+        replay_s: the duration of the replay.
     """
 
     peak_requested_bytes: int
@@ -40,28 +40,30 @@ class Outcome:
 
     @property
     def unused_bytes(self) -> int:
-        """Reserved at the peak beyond what was ever allocated at once: what fragmentation costs."""
+        """The peak of reserved memory minus the peak of allocated memory: external fragmentation
+        and cache.
+        """
         return self.peak_reserved_bytes - self.peak_allocated_bytes
 
     @property
     def unused_frac(self) -> float:
-        """The same as a share of what is reserved."""
+        """The same as a fraction of the peak of reserved memory."""
         return self.unused_bytes / max(self.peak_reserved_bytes, 1)
 
     @property
     def fits(self) -> bool:
-        """Whether there was memory for every request."""
+        """Whether no request ran out of memory."""
         return self.failed_event is None and not self.num_failed_again
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A setting, and what came of it.
+    """A setting with the result of its replay.
 
     Attributes:
-        outcome: None where this torch refused the setting.
-        refusal: what it said then.
-        conflicts: why the setting is not for this program.
+        outcome: None if this torch refused the setting.
+        refusal: torch's message in that case.
+        conflicts: why this program cannot use the setting.
     """
 
     setting: Setting
@@ -72,7 +74,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class OnGpu:
-    """What came of a setting on a GPU with less memory than was reserved."""
+    """The result of a setting on a GPU with less memory than the recording reserved."""
 
     gpu: str
     total_bytes: int
@@ -81,13 +83,13 @@ class OnGpu:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Whether a replay under the recorded settings comes to what was recorded.
+    """Whether a replay under the recorded settings reproduces the recording.
 
     Attributes:
         recorded_reserved_bytes, replayed_reserved_bytes: the peaks.
         num_recorded_segments, num_replayed_segments: at the end.
         has_same_segments: whether they have the same sizes.
-        reasons: why the two may differ; empty where they agree.
+        reasons: why the two may differ; empty if they agree.
     """
 
     recorded_reserved_bytes: int
@@ -99,31 +101,32 @@ class Check:
 
     @property
     def is_exact(self) -> bool:
-        """Whether peak and segments agree."""
+        """Whether the peaks and the sizes of the segments agree."""
         same = self.recorded_reserved_bytes == self.replayed_reserved_bytes
         return same and self.has_same_segments
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIfReport:
-    """A snapshot's requests under other settings.
+    """The results of a snapshot's requests under other allocator settings.
 
     Attributes:
-        device: the index in the snapshot.
-        num_requests: allocations, those from before the trace included.
-        torch: the version whose allocator it is.
-        gpu: the GPU that was played; None: one that never runs out.
-        total_bytes: of it.
-        context_bytes: of those, what the driver takes.
+        device: the index of the device in the snapshot.
+        num_requests: the number of allocations, including those before the trace.
+        torch: the version of torch whose allocator replayed the requests.
+        gpu: the simulated GPU; None: one with unlimited memory.
+        total_bytes: the memory of that GPU; None if unlimited.
+        context_bytes: the part of it that the driver context takes.
         is_whole: whether the trace begins with nothing allocated.
-        check: replay against recording.
-        lower_bound_bytes: the most that is live at once.
-        packing: the best one found.
-        tried: the settings, the recorded ones first; all begin alike.
+        check: the comparison of a replay with the recording.
+        lower_bound_bytes: the peak of live memory.
+        packing: the best packing that a heuristic found.
+        tried: the settings, the recorded ones first; all start from the same state.
         on_gpus: the recorded settings, and expandable segments, on GPUs of the catalogue that have
-            more than the lower bound and less than was reserved; empty where a GPU was chosen.
-        contradictions: where the file does not agree with itself; nothing is recommended then.
-        notes: what to know about the replays.
+            more memory than the lower bound and less than was reserved; empty if the user chose a
+            GPU.
+        contradictions: where the file contradicts itself; then nothing is recommended.
+        notes: remarks about the replays.
     """
 
     device: int
@@ -143,28 +146,28 @@ class WhatIfReport:
 
     @property
     def free_bytes(self) -> int | None:
-        """What the GPU has beside the driver's context; None where it never runs out."""
+        """The GPU's memory without the driver context; None if unlimited."""
         if self.total_bytes is None or self.context_bytes is None:
             return None
         return self.total_bytes - self.context_bytes
 
     @property
     def is_too_small(self) -> bool:
-        """Whether the GPU has less than the lower bound, so that no setting can help."""
+        """Whether the GPU has less memory than the lower bound, so that no setting can help."""
         return self.free_bytes is not None and self.free_bytes < self.lower_bound_bytes
 
     @property
     def baseline(self) -> Tried:
-        """The recorded settings, from the same beginning as the others."""
+        """The recorded settings, replayed from the same state as the others."""
         return self.tried[0]
 
     @property
     def has_room(self) -> bool:
-        """Whether there is memory for every request under a setting that the program may use."""
+        """Whether the requests fit under at least one setting that the program can use."""
         return bool(self._fitting())
 
     def _fitting(self) -> list[Tried]:
-        """The settings that may be used, and under which nothing fails."""
+        """The settings that the program can use and under which no request fails."""
         return [
             trial
             for trial in self.tried
@@ -173,11 +176,11 @@ class WhatIfReport:
 
     @property
     def recommended(self) -> Tried | None:
-        """The setting that reserves least, if it is worth a change: it goes with what the program
-        does, torch takes it, and on a GPU that runs out it must not.
+        """The setting that reserves the least memory, or None if no change is worth it.
 
-        Among those within MIN_GAIN_FRAC of the least the one that is tried first, as the table
-        begins with the plain ones.
+        The setting must not conflict with the program, torch must accept it, and no request may
+        fail. Among the settings within MIN_GAIN_FRAC of the best, the first one is taken, because
+        the list begins with the simplest.
         """
         fitting = self._fitting()
         if not fitting or self.contradictions:

@@ -1,14 +1,14 @@
-"""The least memory that the blocks of a trace need, if they could have any addresses.
+"""The least memory that the blocks of a trace need if the allocator could choose any addresses.
 
-Two figures to compare the settings of the allocator with: the lower bound, which is the peak of
-live memory, and the best packing found, in which every block has a fixed address and live blocks
-never overlap. No setting guarantees either. The optimal packing is NP-hard (dynamic storage
-allocation, Garey and Johnson 1979, SR2); these are heuristics:
+There are two figures to compare the settings of the allocator with. The lower bound is the peak of
+live memory. In a packing, every block has a fixed address and live blocks never overlap. No setting
+guarantees either figure. The optimal packing is NP-hard (dynamic storage allocation, Garey and
+Johnson 1979, SR2), so heuristics search for a good one:
 
     best fit          in the order of the events, the smallest hole that is large enough
     first fit         in the order of the events, the lowest such hole
-    largest first     knowing all lifetimes: the largest block first, as low as it can lie beside
-                      those placed already (greedy by size, Pisarchyk and Lee 2020,
+    largest first     with all lifetimes known: the largest block first, at the lowest address that
+                      is free during its lifetime (greedy by size, Pisarchyk and Lee 2020,
                       arXiv:2001.03288)
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from ullage.trace.snapshot import Int64Array
 
-# First fit looks at every hole, largest first at every block: for long traces they are left out.
+# First fit looks at every hole, and largest first at every block. Long traces leave them out.
 _MAX_FIRST_FIT = 100_000
 _MAX_LARGEST_FIRST = 8_000
 
@@ -40,14 +40,14 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """A packing: the bytes it takes, and which heuristic found it."""
+    """The size of a packing, and the heuristic that found it."""
 
     size_bytes: int
     method: str
 
 
 def lower_bound(spans: Spans) -> int:
-    """The most bytes that are live at once."""
+    """The peak of live bytes."""
     if not len(spans):
         return 0
     first = int(spans.birth.min())
@@ -58,7 +58,7 @@ def lower_bound(spans: Spans) -> int:
 
 
 def find_packing(spans: Spans) -> Packing:
-    """The smallest packing that a heuristic finds."""
+    """The smallest of the packings that the heuristics find."""
     least = lower_bound(spans)
     best = _measure(spans, place_in_order(spans, is_first_fit=False), "best fit")
     if best.size_bytes > least and len(spans) <= _MAX_FIRST_FIT:
@@ -79,7 +79,7 @@ def _measure(spans: Spans, begins: Int64Array, method: str) -> Packing:
 
 
 def place_in_order(spans: Spans, *, is_first_fit: bool) -> Int64Array:
-    """Where each block begins, when they are placed one after the other as they are born."""
+    """The address of each block if the blocks are placed in the order of their births."""
     # Deaths come before births of the same event.
     times = np.concatenate([2 * spans.birth + 1, 2 * spans.death])
     numbers = np.tile(np.arange(len(spans)), 2)
@@ -108,10 +108,10 @@ class _Holes:
         self._begin_of: dict[int, int] = {}
 
     def take(self, size: int) -> int:
-        """The begin of a range of that size, which is in use from now on."""
+        """Allocates a range of that size, and returns its address."""
         hole = self._find(size)
         if hole is None:
-            # What is free at the very top becomes part of it.
+            # A hole at the very top becomes part of the new range.
             begin = self._begin_of.get(self._top_bytes, self._top_bytes)
             if begin < self._top_bytes:
                 self._remove(begin)
@@ -124,7 +124,7 @@ class _Holes:
         return begin
 
     def give(self, begin: int, size: int) -> None:
-        """A range is free, and one with the free ones beside it."""
+        """Frees a range, and merges it with the adjacent holes."""
         end = begin + size
         before = self._begin_of.get(begin)
         if before is not None:
@@ -158,7 +158,7 @@ class _Holes:
 
 
 def place_largest_first(spans: Spans) -> Int64Array:
-    """Where each block begins, when the largest are placed first, each as low as it can."""
+    """The address of each block if the largest is placed first, each at the lowest free address."""
     order = np.argsort(-spans.size_bytes, kind="stable")
     begins = np.zeros(len(spans), dtype=np.int64)
     births, deaths = spans.birth[order], spans.death[order]
@@ -172,12 +172,12 @@ def place_largest_first(spans: Spans) -> Int64Array:
 
 
 def _lowest_gap(begins: Int64Array, sizes: Int64Array, size: int) -> int:
-    """The lowest address at which `size` bytes are free beside these ranges."""
+    """The lowest address at which `size` bytes are free between or above these ranges."""
     if not len(begins):
         return 0
     order = np.argsort(begins)
     starts = begins[order]
-    # The end of all that begins no later.
+    # The highest end of the ranges that begin no later.
     ends = np.maximum.accumulate(starts + sizes[order])
     gaps = starts - np.insert(ends[:-1], 0, 0)
     wide = np.flatnonzero(gaps >= size)

@@ -1,12 +1,12 @@
-"""Replays what findings advise through PyTorch's own allocator, on the room that there was.
+"""Replays the advice of findings through PyTorch's own allocator, within the recorded GPU's memory.
 
     findings = replay_trials(report, derive_trials(report, findings), python=None)
 
-A setting of the allocator is replayed as it is; a change of the program as a trace in which some
-blocks end earlier or never come. A replay that has no room is a no. One that has is a yes where the
-trace shows what a step needs: it is of the whole program, or its last steps before the failure are
-alike. A change that does more to memory than a trace can show, such as computing something again,
-is not replayed.
+An allocator setting is replayed with the recorded requests. A change of the program is replayed as
+a trace in which some blocks are freed earlier or never allocated. If the replay runs out of memory,
+the advice is not enough. If it fits, the advice is enough where the trace shows what a step needs:
+the trace covers the whole program, or the last steps before the failure are alike. A change with
+effects that a trace cannot show, such as recomputation, is not replayed.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from ullage.whatif.outcomes import Outcome
 from ullage.whatif.requests import find_requests
 from ullage.whatif.settings import EXPANDABLE, Family
 
-# Each replay of a change is a process of its own: as many as people read.
+# Each replay of a change is a process of its own; nobody reads more than this many.
 _MAX_REPLAYS = 6
 _CUT = "; the trace ends with it, so what comes after was not seen"
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """A replay to make: of which finding, under which settings, of which lives."""
+    """A replay to make: the number of the finding, the settings, and the lifetimes."""
 
     number: int
     settings: str
@@ -59,18 +59,18 @@ def replay_trials(
     python: str | None,
     limit_bytes: int | None = None,
 ) -> tuple[Finding, ...]:
-    """The findings with what replays say of those that arithmetic left open.
+    """Returns the findings, with the replays' answers for those that arithmetic could not decide.
 
     Args:
-        report: of the snapshot.
-        findings: with what arithmetic says.
-        python: the interpreter whose torch is asked; None: the one that runs ullage.
-        limit_bytes: what the allocator may have, for a trace of the whole program; None: what it
-            had where the trace ends out of memory.
+        report: the report of the snapshot.
+        findings: the findings with the answers of arithmetic.
+        python: the interpreter whose torch replays them; None: the one that runs ullage.
+        limit_bytes: the memory of the allocator, for a trace of the whole program; None: the memory
+            that it had when the trace ended out of memory.
 
     Raises:
         SpecError: there is no such interpreter.
-        EnvironmentProblem: there is no torch for CUDA, or it cannot be started.
+        EnvironmentProblem: the interpreter has no torch for CUDA, or torch cannot be started.
     """
     try:
         trace = read_trace(report.snapshot)
@@ -102,7 +102,7 @@ def _unanswered(finding: Finding, why: str) -> Finding:
 
 
 def _orders(trace: Trace, findings: Sequence[Finding]) -> list[_Order]:
-    """What arithmetic left open, of the device that is replayed."""
+    """The replays for findings about this device that arithmetic could not decide."""
     orders = []
     for number, finding in enumerate(findings):
         is_open = finding.trial is not None and finding.trial.makes_it_fit is MakesItFit.NOT_TRIED
@@ -118,14 +118,16 @@ def _orders(trace: Trace, findings: Sequence[Finding]) -> list[_Order]:
 
 
 def edit_lives(lives: Replay, relief: Relief) -> Replay:
-    """The lives of a trace under a relief. What never comes is asked for as the least there is."""
+    """The lifetimes of a trace after a change. A block that the change avoids gets the smallest
+    possible size.
+    """
     blocks, numbers = lives.blocks, relief.blocks
     death, sizes = blocks.death.copy(), blocks.requested_bytes.copy()
     if relief.death is None:
         left = (sizes[numbers] * relief.left_frac).astype(np.int64)
         sizes[numbers] = np.maximum(left, 1)
     else:
-        # What ends with an event is gone before that asks for memory.
+        # A block that ends with an event is freed before that event requests memory.
         ends = np.maximum(relief.death - 1, blocks.birth[numbers])
         death[numbers] = np.minimum(np.maximum(ends, 0), death[numbers])
     return replace(lives, blocks=replace(blocks, death=death, requested_bytes=sizes))
@@ -134,7 +136,7 @@ def edit_lives(lives: Replay, relief: Relief) -> Replay:
 def _replay(
     trace: Trace, orders: Sequence[_Order], limit_bytes: int, python: str | None
 ) -> dict[int, Outcome]:
-    """What the allocator does with each, where it may have so much; by the finding's number."""
+    """The outcome of each replay within that much memory, by the number of the finding."""
     check_platform()
     interpreter = resolve_program((str(REPLAYER),), python).python
     build = check_torch(find_torch(interpreter), LIBRARY_DIR)
@@ -170,7 +172,7 @@ def _told(order: _Order, device: PhantomDevice) -> dict[str, Any]:
 
 
 def _device_of(limit_bytes: int) -> PhantomDevice:
-    """A device on which the allocator may have so much."""
+    """A device on which the allocator can reserve `limit_bytes`."""
     usual = choose_device().gpu
     total = limit_bytes + usual.context_high_bytes
     return PhantomDevice(replace(usual, total_bytes=total), is_unlimited=False)
@@ -179,7 +181,7 @@ def _device_of(limit_bytes: int) -> PhantomDevice:
 def _judge(
     trace: Trace, device: DeviceSnapshot, finding: Finding, outcome: Outcome, *, is_whole: bool
 ) -> Trial:
-    """What a replay says of a finding."""
+    """Whether the replay shows that a finding's advice makes the program fit."""
     peak = outcome.peak_allocated_bytes
     reserved = format_bytes(outcome.peak_reserved_bytes)
     reason = f"replayed through PyTorch's allocator, which then reserves up to {reserved}"

@@ -1,14 +1,14 @@
-"""What a snapshot's program asked of the allocator, as a sequence that can be asked again.
+"""The requests that a snapshot's program made to the allocator, as a sequence that can be replayed.
 
-The blocks of a replayed trace, in the order of the events: each allocation with the size that was
-asked for, each free where it was complete, torch.cuda.empty_cache() where segments went back, and
-requests that failed. What was there before the first event can be laid out in two ways:
+They are in the order of the events: each allocation with its requested size, each free where it was
+completed, torch.cuda.empty_cache() where segments were released, and failed requests. The memory
+that was allocated before the first event can be rebuilt in two ways:
 
-    as it lay     segment by segment with its holes: what the recorded settings must have had
-    packed        in the order of addresses without holes: what any settings might have had
+    as it lay     each segment with its holes: the state under the recorded settings
+    packed        in the order of addresses without holes: a possible state under any settings
 
-The first is for the check that a replay comes to what was recorded; other settings begin packed,
-and so does what they are compared with.
+The first is for the check that a replay reproduces the recording. All settings that are compared
+with each other start from the second.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ class Requests:
     """A sequence of requests; see programs/allocator_replay.py for the operations.
 
     Attributes:
-        sizes: bytes that are asked for each block.
-        streams: number of each block's stream; 0 is the default one.
-        ops: what the events come to.
-        event: the event of each of them.
-        as_it_lay, packed: what comes before; both empty where the trace is whole.
-        num_emptied: how often the program gave its cache back.
-        num_retries: how often the allocator did, to make room; replays do so themselves.
-        num_failed: how many requests failed when this was recorded.
+        sizes: the requested bytes of each block.
+        streams: the number of each block's stream; 0 is the default stream.
+        ops: the operations of the events.
+        event: the event of each operation.
+        as_it_lay, packed: the operations before these; both are empty if the trace is whole.
+        num_emptied: how often the program released the cache.
+        num_retries: how often the allocator released the cache to make room; a replayed allocator
+            does so by itself.
+        num_failed: how many requests failed in the recording.
         at_once: the same as `ops`, had no block been held back; see completion.py.
         variants: other sequences in place of `ops`, by their names.
     """
@@ -95,14 +96,14 @@ def find_requests(snapshot: Snapshot, replay: Replay, device: int) -> Requests:
 
 
 def _number(handles: Int64Array) -> Int64Array:
-    """0 for the default stream, which has no handle; others are numbered."""
+    """The number of each stream: 0 for the default stream, whose handle is 0."""
     others = {handle: number for number, handle in enumerate(sorted({*handles.tolist()} - {0}), 1)}
     return np.array([others.get(handle, 0) for handle in handles.tolist()], dtype=np.int64)
 
 
 def _pools_of(snapshot: Snapshot, replay: Replay, events: EventTable) -> Int64Array:
-    """The pool of each block: by its event where events name pools, else by the segment that it was
-    in, if that is there at the end.
+    """The pool of each block: from its event if events name pools, else from its segment if that
+    exists at the end.
     """
     blocks = replay.blocks
     pools = np.zeros(len(blocks), dtype=np.int64)
@@ -172,7 +173,7 @@ def reserved_before(replay: Replay) -> Int64Array:
 def _in_order(
     replay: Replay, events: EventTable, emptied: Mapping[int, int], count: int
 ) -> tuple[Int64Array, Int64Array]:
-    """The operations and their events."""
+    """The operations in the order of the events, and the event of each."""
     blocks = replay.blocks
     numbers = np.arange(len(blocks))
     born, dies = blocks.birth >= 0, blocks.death < replay.num_events

@@ -1,7 +1,7 @@
-"""The settings of the allocator that are tried, and what each of them really does.
+"""The allocator settings that ullage tries, and what each of them does.
 
-Read in the allocator's source (c10/cuda/CUDACachingAllocator.cpp, CUDAAllocatorConfig.h, torch 2.6
-to 2.15), because what is said of them elsewhere is often the wrong way round.
+The meanings come from the allocator's source (c10/cuda/CUDACachingAllocator.cpp,
+CUDAAllocatorConfig.h, torch 2.6 to 2.15), because descriptions elsewhere are often wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ullage.units import MIB
 
 
 class Family(enum.Enum):
-    """Which of the allocator's means a setting uses."""
+    """The allocator's option that a setting uses."""
 
     RECORDED = "recorded"
     DEFAULT = "default"
@@ -29,12 +29,12 @@ class Family(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One way to set the allocator.
+    """One configuration of the allocator.
 
     Attributes:
-        family: which of its means.
-        text: what PYTORCH_ALLOC_CONF is set to (PYTORCH_CUDA_ALLOC_CONF before torch 2.10).
-        fraction: of torch.cuda.set_per_process_memory_fraction, where that is needed too.
+        family: the option that it uses.
+        text: the value of PYTORCH_ALLOC_CONF (PYTORCH_CUDA_ALLOC_CONF before torch 2.10).
+        fraction: the argument of torch.cuda.set_per_process_memory_fraction if that is needed too.
     """
 
     family: Family
@@ -85,7 +85,7 @@ _TRIED: Final = (
     Setting(Family.SEGMENT_SIZE, "large_segment_size_mb:64"),
     Setting(Family.SEGMENT_SIZE, "large_segment_size_mb:256"),
 )
-# They need a device with an end.
+# These need a device with limited memory.
 _TRIED_WHEN_LIMITED: Final = tuple(
     Setting(Family.COLLECTION, f"garbage_collection_threshold:{share}", fraction=1.0)
     for share in (0.6, 0.8)
@@ -93,9 +93,9 @@ _TRIED_WHEN_LIMITED: Final = tuple(
 
 
 def list_settings(recorded: str, *, is_limited: bool) -> tuple[Setting, ...]:
-    """The settings to try: the recorded ones first, then every other.
+    """The settings to try: the recorded ones first, then all others.
 
-    is_limited: whether the device can run out.
+    is_limited: whether the device can run out of memory.
     """
     tried = (*_TRIED, *(_TRIED_WHEN_LIMITED if is_limited else ()))
     others = tuple(setting for setting in tried if setting.text != recorded)
@@ -103,10 +103,10 @@ def list_settings(recorded: str, *, is_limited: bool) -> tuple[Setting, ...]:
 
 
 def recorded_settings(settings: Mapping[str, Any]) -> str:
-    """What a snapshot says the allocator was set to, as the variable would have it.
+    """The allocator settings of a snapshot, in the syntax of PYTORCH_ALLOC_CONF.
 
-    The text of the variable where there is one; else the values, which the program may have set
-    itself. Empty for the defaults, and for a file that does not say.
+    This is the value of the variable if the snapshot has it, else the text of the single values,
+    which the program may have set itself. Empty for the defaults, and for a file without settings.
     """
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         text = settings.get(name)
@@ -131,7 +131,7 @@ _NO_LIMIT: Final = 2**62
 
 
 def _divisions_text(divisions: Mapping[str, Any]) -> str:
-    """{"1": 0, "2": 4, ...} as the variable has it; the last counts for all that is larger."""
+    """Formats {"1": 0, "2": 4, ...} for the variable; the last entry holds for all larger sizes."""
     pairs = sorted(
         (int(size), number)
         for size, number in divisions.items()

@@ -241,13 +241,13 @@ PAGE = """# Each technique on each kind of model
 Made by `python tests/programs/plans/matrix.py {command}` on {date} with torch {torch}
 on the CPU, in float64, and `PYTHONPATH=src`.
 
-Each case is drawn: a technique of the same mathematics, a kind of model with its sizes and seed,
-the modules that are treated, settings, optimizer, loss and training loop. It is trained three steps
-under the technique and without. *Applied* is a case whose losses agree to 1e-5, and whose
-parameters, buffers and random numbers agree to 1e-9 at the end; *refused* is one that the plan
-refused, because of the model, the modules that were drawn, or the loop. The table
-has how often a technique was applied and how often refused. flash_attention is for models of
-transformers and timm, of which none is here (`tests/phantom/test_plan_arithmetic.py` has some).
+Each case is chosen at random: a technique that keeps the mathematics, a kind of model with its
+sizes and seed, the modules for the technique, settings, optimizer, loss and training loop. The
+model is trained for three steps with the technique and without it. A case counts as applied if its
+losses agree to 1e-5, and its parameters, buffers and random numbers agree to 1e-9 at the end. It
+counts as refused if the plan refuses the model, the modules or the loop. The table shows how often
+each technique was applied and refused. flash_attention is for models of transformers and timm,
+which are not among these (`tests/phantom/test_plan_arithmetic.py` has some).
 """
 
 

@@ -1,9 +1,9 @@
-"""Dead weight: blocks that are live at the peak though nothing reads or writes them any more.
+"""Dead weight: blocks that are live at the peak although nothing reads or writes them any more.
 
-The phantom notes when each block was last handed to a kernel, a library or a copy. Words that only
-may have been arguments count, so a block is called dead too late rather than too early. What is
-there when the program ends might have been used again had it gone on: it counts only after whole
-steps without a use, which no weight has that every step reads.
+The phantom records the last kernel, library call or copy that got the address of each block. A word
+that may have been an argument counts as one, so a block is called dead too late, never too early. A
+block that is live when the program ends might have been used later. It counts as dead only after
+whole steps without a use; weights are used in every step.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _MIN_IDLE_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class DeadWeight:
-    """What was dead at the peak.
+    """The dead blocks at the peak.
 
     Attributes:
-        last_use: (num_blocks,) the event before which each block of the device was last used; its
-            birth, where it never was.
-        blocks: numbers in `Replay.blocks` of those that were dead, the largest first.
-        size_bytes: of these.
-        lower_peak_bytes: the peak had each of them gone right after its last use.
+        last_use: (num_blocks,) the event before which each block of the device was last used; the
+            block's birth if it was never used.
+        blocks: the numbers of the dead blocks in `Replay.blocks`, the largest first.
+        size_bytes: their total size.
+        lower_peak_bytes: the peak if each of them were freed right after its last use.
     """
 
     last_use: Int64Array
@@ -44,17 +44,17 @@ class DeadWeight:
 def find_dead_weight(
     match: Match, replay: Replay, levels: Levels, category: UInt8Array, course: Course
 ) -> DeadWeight | None:
-    """What was dead at the peak; None where uses were not recorded.
+    """Finds the dead blocks at the peak; None if uses were not recorded.
 
     Args:
-        category: (num_blocks,) indices into CATEGORIES. Workspaces are never dead: a library gets
-            them once and keeps them.
+        category: (num_blocks,) indices into CATEGORIES. Workspaces are never dead, because a
+            library gets them once and keeps them.
     """
     last_use = find_last_uses(match, replay)
     if last_use is None:
         return None
     peak, blocks = levels.peak_event, replay.blocks
-    # Until a few blocks later an operation may have let go of it, in its own time.
+    # An operation may release a block a little after its last use, so a few more births must pass.
     num_later = np.searchsorted(blocks.birth, peak, "right") - np.searchsorted(
         blocks.birth, last_use, "left"
     )
@@ -82,16 +82,16 @@ def find_last_uses(match: Match, replay: Replay) -> Int64Array | None:
     if birth is None:
         return blocks.birth.copy()
     event = birth - record.first_position - 1
-    is_known &= event >= 0  # else it was there before the log began
+    is_known &= event >= 0  # else the block was allocated before the log began
     position = np.where(is_known, record.last_use[np.where(is_known, event, 0)], 0)
     used = match.event_after(np.maximum(position, birth), replay.num_events)
-    # Of what the record does not know, nothing may be said: it is used to the end.
+    # A block that the record does not know counts as used until the end.
     return np.where(is_known, np.maximum(used, blocks.birth), replay.num_events)
 
 
 def _is_settled(replay: Replay, course: Course, last_use: Int64Array) -> BoolArray:
-    """Which blocks would not have been used again: they were freed while the program went on, or
-    lay idle for whole steps to its end.
+    """Which blocks would not have been used again: the program freed them before its last step
+    ended, or did not use them for whole steps until its end.
     """
     ends = course.step_ends
     last_end = int(ends[-1]) if len(ends) else replay.num_events

@@ -1,4 +1,4 @@
-"""By which names blocks were held: "outputs[...] in train()"."""
+"""The program's variables that keep blocks alive, such as "outputs[...] in train()"."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _INDEX = re.compile(r"\[(\d+|\.\.\.)\]")
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """The names that a program had for what it held.
+    """The names of the variables that keep blocks alive.
 
     Attributes:
-        chain: of blocks by their numbers in `Replay.blocks`; not all have one.
-        graph: the tensor that held the largest graph at any look, and its name; None where none
-            was held.
+        chain: the name for each block, by its number in `Replay.blocks`; some blocks have none.
+        graph: the tensor that kept the largest autograd graph alive in any search, with its name;
+            None if no graph was kept.
     """
 
     chain: dict[int, str]
     graph: GraphHolder | None
 
     def name(self, blocks: Iterable[int]) -> str | None:
-        """The name under which most of some blocks are held, without the places in lists."""
+        """The most frequent name of these blocks, without the indices in lists; None: no name."""
         names = Counter(self.chain[block] for block in blocks if block in self.chain)
         return names.most_common(1)[0][0] if names else None
 
 
 def find_holders(match: Match) -> Holders:
-    """The names that the record has for the blocks of the trace; of several the last."""
+    """Finds the names that the record has for the blocks of the trace; the last one if several."""
     record = match.record
     table = np.array(
         [(holder.position, holder.device, holder.address) for holder in record.holders],

@@ -1,7 +1,7 @@
-"""Brings what ullage recorded of a run together with the trace of its snapshot.
+"""Matches the allocations of ullage's record with the blocks of the snapshot's trace.
 
-The record knows every allocation of the process; the trace may have begun later or have lost its
-oldest events, but both end together: the last allocations of one are those of the other.
+The record has every allocation of the process. The trace may have begun later or have lost its
+oldest events. Both end at the same time, so the last allocations of both are the same.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ullage.trace.replay import Replay
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Which allocation of the record each block of the trace is.
+    """The allocation in the record of each block of the trace.
 
     Attributes:
         record: what ullage wrote into the snapshot.
         lifetimes: the allocations of the record.
-        row: (num_blocks,) of each block its allocation; -1 where the record has none.
-        positions, events: moments in both: after so many events of the record, that event of the
-            trace came; ascending.
+        row: (num_blocks,) the allocation of each block; -1 if the record has none.
+        positions, events: moments that both have, ascending: the number of events in the record
+            before the moment, and the event of the trace at the moment.
     """
 
     record: Record
@@ -34,15 +34,13 @@ class Match:
     events: Int64Array
 
     def event_after(self, position: Int64Array, num_events: int) -> Int64Array:
-        """The first event of the trace that came after a position of the record."""
+        """The first event of the trace after a position of the record."""
         place = np.searchsorted(self.positions, position, side="right")
         return np.append(self.events, num_events)[place]
 
 
 def match_record(record: Record, replay: Replay, device: int) -> Match | None:
-    """The allocations of a record that are the blocks of a trace; None where the two do not tell of
-    the same allocations.
-    """
+    """Matches a record with a trace; None if the two do not have the same allocations."""
     lives = find_lifetimes(record.events, record.first_position)
     mine = np.flatnonzero(lives.device == device)
     mine = mine[np.argsort(lives.birth[mine], kind="stable")]
@@ -55,7 +53,7 @@ def match_record(record: Record, replay: Replay, device: int) -> Match | None:
         return None
     row = np.full(len(replay.blocks), -1, dtype=np.int64)
     row[theirs] = mine[num_before:]
-    # Of those from before the trace: the last at their address before it began.
+    # A block from before the trace is the last allocation at its address before the trace began.
     last_at = {int(lives.address[number]): int(number) for number in mine[:num_before]}
     for block in np.flatnonzero(replay.blocks.birth < 0):
         row[block] = last_at.get(int(replay.blocks.address[block]), -1)
@@ -63,12 +61,12 @@ def match_record(record: Record, replay: Replay, device: int) -> Match | None:
 
 
 def _moments(lives: Lifetimes, replay: Replay, row: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Births and deaths that both have."""
+    """The births and deaths that record and trace share."""
     born = np.flatnonzero((replay.blocks.birth >= 0) & (row >= 0))
     died = np.flatnonzero((replay.blocks.death < replay.num_events) & (row >= 0))
     positions = np.concatenate([lives.birth[row[born]], lives.death[row[died]]])
     events = np.concatenate([replay.blocks.birth[born], replay.blocks.death[died]])
     order = np.argsort(positions, kind="stable")
-    # A block that another stream still used is freed later than the record has it.
+    # If another stream still used a block, the trace has its free later than the record.
     later = np.minimum.accumulate(events[order][::-1])[::-1] if len(order) else events
     return positions[order], later

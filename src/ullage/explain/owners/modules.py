@@ -1,8 +1,8 @@
-"""Which module each allocation belongs to, and what the modules came to at a moment.
+"""The module of each allocation, and the memory of each module at a moment.
 
-What a parameter owns (itself, its gradient, its optimizer's state) belongs to the module that holds
-the parameter. All else belongs to the module in whose forward it was allocated; in backward, to the
-module whose forward made the node of the graph that allocated it.
+The memory of a parameter (itself, its gradient, its optimizer state) belongs to the module that has
+the parameter. Any other memory belongs to the module whose forward allocated it. In backward, it
+belongs to the module whose forward created the graph node that allocated it.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ class ModuleOwners:
     """The module of each allocation.
 
     Attributes:
-        names: every module once, as a path in the outermost one; "" is the outermost itself.
-        index: (num_allocations,) into names; NO_MODULE for what was allocated outside of all.
+        names: the path of every module within the root module; "" is the root itself.
+        index: (num_allocations,) indices into names; NO_MODULE for allocations outside of modules.
     """
 
     names: tuple[str, ...]
     index: Int32Array
 
     def of_rows(self, row: Int64Array) -> ModuleOwners:
-        """The same for allocations by number; -1 is one that is not known."""
+        """The modules of the allocations in these rows; -1 stands for an unknown allocation."""
         return ModuleOwners(self.names, np.append(self.index, np.int32(NO_MODULE))[row])
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleShare:
-    """What the blocks of modules came to at a moment.
+    """The memory of a module, or of several equal ones, at a moment.
 
     Attributes:
-        path: of the module, or of several that differ in numbers alone, as "layers.*.mlp"; None
-            for what was allocated outside of all.
-        num_modules: how many there are.
-        size_bytes: of their live blocks.
+        path: the path of the module, or of several whose paths differ only in numbers, such as
+            "layers.*.mlp"; None for allocations outside of modules.
+        num_modules: the number of these modules.
+        size_bytes: the size of their live blocks.
     """
 
     path: str | None
@@ -58,7 +58,7 @@ class ModuleShare:
 
 
 def attribute_modules(lifetimes: Lifetimes, record: Record) -> ModuleOwners:
-    """The module of each allocation of a record."""
+    """Finds the module of each allocation of a record."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(record.modules))}
     of_scope = np.array([*(numbers[name] for name in record.modules), NO_MODULE], dtype=np.int32)
     event = lifetimes.birth - record.first_position - 1
@@ -73,7 +73,7 @@ def attribute_modules(lifetimes: Lifetimes, record: Record) -> ModuleOwners:
 def share_by_module(
     owners: ModuleOwners, live: npt.NDArray[np.bool_], size_bytes: Int64Array
 ) -> tuple[ModuleShare, ...]:
-    """What the live allocations of each module came to, the largest first."""
+    """Sums the live allocations of each module, the largest first."""
     index = owners.index[live].astype(np.int64)
     sums = np.zeros(len(owners.names) + 1, dtype=np.int64)
     np.add.at(sums, index, size_bytes[live])  # NO_MODULE is the last
@@ -85,7 +85,7 @@ def share_by_module(
 
 
 def merge_numbered(shares: Sequence[ModuleShare]) -> tuple[ModuleShare, ...]:
-    """Modules whose paths differ in numbers alone, as those of equal layers do, made one share."""
+    """Merges modules whose paths differ only in numbers, as those of equal layers do."""
     groups: dict[str | None, list[ModuleShare]] = {}
     for share in shares:
         path = None if share.path is None else _NUMBER.sub("*", share.path)
@@ -102,8 +102,8 @@ def merge_numbered(shares: Sequence[ModuleShare]) -> tuple[ModuleShare, ...]:
 def _settle_claimed(
     index: Int32Array, lifetimes: Lifetimes, claims: Claims, numbers: dict[str, int]
 ) -> None:
-    """Gives what a parameter or a buffer owns to the module that holds it; what several own, of
-    which none has more right to it, to the innermost module that holds them all.
+    """Assigns the memory of a parameter or buffer to its module. If several have an equally strong
+    claim, it goes to the innermost module that contains all of them.
     """
     at = [
         number
@@ -129,6 +129,6 @@ def _settle_claimed(
 
 
 def _shared(path: str, other: str) -> str:
-    """The innermost module that holds two."""
+    """The innermost module that contains both."""
     parts = zip(path.split("."), other.split("."), strict=False)
     return ".".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], parts))

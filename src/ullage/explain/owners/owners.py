@@ -1,7 +1,7 @@
-"""Who owns each block of a snapshot: known where ullage recorded the run, else guessed.
+"""The owner of each block of a snapshot: recorded if ullage recorded the run, else guessed.
 
-A guess is made from the functions in a block's stack and from its birth and death, and is never
-mixed with what is known: a snapshot has one or the other.
+A guess uses the functions in a block's stack and the block's birth and death. All owners of a
+snapshot are recorded, or all are guesses; the two are never mixed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Owners:
     """The category of each block of a `Replay`, as an index into CATEGORIES.
 
     Attributes:
-        category: (num_blocks,).
-        is_known: whether ullage recorded them; else they are guesses.
-        modules: of each block; None where ullage did not record the run.
+        category: (num_blocks,) indices into CATEGORIES.
+        is_known: whether ullage recorded the owners; else they are guesses.
+        modules: the module of each block; None if ullage did not record the run.
     """
 
     category: UInt8Array
@@ -37,7 +37,7 @@ class Owners:
 
 
 def find_owners(stacks: Stacks, replay: Replay, match: Match | None) -> Owners:
-    """The owner of each block; `match` where ullage recorded the run."""
+    """Finds the owner of each block; `match` is None if ullage did not record the run."""
     if match is not None:
         modules = attribute_modules(match.lifetimes, match.record).of_rows(match.row)
         return Owners(_known_owners(match), is_known=True, modules=modules)
@@ -45,15 +45,15 @@ def find_owners(stacks: Stacks, replay: Replay, match: Match | None) -> Owners:
 
 
 def _known_owners(match: Match) -> UInt8Array:
-    """The categories of the record, brought to the blocks of the trace."""
+    """The categories of the record, for the blocks of the trace."""
     record = match.record
     regions = find_regions(record.marks, record.first_position)
     categories = attribute_record(record, match.lifetimes, regions)
     return np.append(categories, np.uint8(code_of(Category.UNATTRIBUTED)))[match.row]
 
 
-# The functions that say what an allocation is for, most telling first; of a stack the first rule
-# that any of its frames meets decides. Paths may have been shortened by whoever shared the file.
+# Patterns of functions that show the purpose of an allocation, the strongest first. The first rule
+# that matches any frame of a stack decides. Paths may be shorter if somebody scrubbed the file.
 _RULES: tuple[tuple[re.Pattern[str], Category], ...] = (
     (re.compile(r"torch/optim/.*\b(_init_group|step|_single_tensor|_multi_tensor|_fused)"
                 r"|optim[^/]*\.py (step|_init_group|_single_tensor\w*|_multi_tensor\w*)$"
@@ -74,7 +74,7 @@ _RULES: tuple[tuple[re.Pattern[str], Category], ...] = (
 
 
 def _guess(stacks: Stacks, replay: Replay) -> UInt8Array:
-    """Categories by stack; what was made for a moment within an operation is temporary."""
+    """Guesses categories from the stacks; a block that lives only briefly is temporary."""
     of_frame = [_rule_of(f"{file} {function}") for file, function in
                 zip(stacks.frames.file, stacks.frames.function, strict=True)]  # fmt: skip
     rules = np.array(of_frame, dtype=np.uint8)
@@ -98,7 +98,7 @@ def _strongest(rules: UInt8Array, stacks: Stacks, stack: int) -> int:
 
 
 def _tell_temporaries(categories: UInt8Array, replay: Replay) -> UInt8Array:
-    """What backward, the optimizer or a forward pass frees again almost at once was scratch."""
+    """Marks blocks as temporary that a pass or the optimizer frees almost at once."""
     blocks = replay.blocks
     is_gone = (blocks.birth >= 0) & (blocks.death < replay.num_events)
     is_brief = is_gone & (blocks.death - blocks.birth <= _BRIEF_EVENTS)
@@ -106,7 +106,7 @@ def _tell_temporaries(categories: UInt8Array, replay: Replay) -> UInt8Array:
     return np.where(is_brief & may_be, np.uint8(code_of(Category.TEMPORARY)), categories)
 
 
-# Three events end a block that the next operation frees: its own free has two.
+# A block that the next operation frees lives for about three events: a free has two events itself.
 _BRIEF_EVENTS = 6
 _BRIEF_ARE_TEMPORARY: Sequence[Category] = (
     Category.ACTIVATION, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.UNATTRIBUTED,

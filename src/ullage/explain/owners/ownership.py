@@ -1,8 +1,7 @@
-"""Who owns each allocation: decided from what was claimed, what was handed out as scratch memory,
-and phases alone.
+"""The owner of each allocation, decided from claims, from workspaces of libraries, and from phases.
 
-What is known comes first, the earlier in CLAIM_ORDER the stronger. What nobody claimed is placed by
-birth and death:
+Claims come first; earlier ones in CLAIM_ORDER are stronger. The category of an allocation without a
+claim follows from its birth and death:
 
     born in                and                                            owner
     a forward pass         alive after it ends                            ACTIVATION
@@ -19,10 +18,10 @@ birth and death:
     between the passes     alive when a forward pass begins               INPUT
                            otherwise                                      UNATTRIBUTED
 
-Source: the categories of torch's memory profiler and MemTracker; TEMPORARY is what dies within the
-operation or the backward step. Without gradients nothing is saved for backward: a block that
-another one is born beside is a hidden state on its way to the next operation. Autograd notes what
-a recomputation runs and nothing else in backward, so the events tell the two apart.
+Source: the categories of torch's memory profiler and MemTracker; TEMPORARY memory dies within the
+operation or the backward step. Without gradients nothing is saved for backward: a block that is
+live while another is allocated is a hidden state on its way to the next operation. In backward,
+autograd builds a graph only during recomputation, so the events tell the two apart.
 """
 
 from __future__ import annotations
@@ -56,12 +55,12 @@ CLAIM_ORDER = (
 
 
 def code_of(category: Category) -> int:
-    """The number that stands for a category in a column: its index in CATEGORIES."""
+    """The code of a category in a column: its index in CATEGORIES."""
     return _CODE[category]
 
 
 def attribute_record(record: Record, lifetimes: Lifetimes, regions: Regions) -> UInt8Array:
-    """The category of each allocation of a record, as indices into CATEGORIES."""
+    """Finds the category of each allocation of a record, as indices into CATEGORIES."""
     return attribute(
         lifetimes,
         record.claims,
@@ -84,17 +83,17 @@ def attribute(
     masks: Mapping[Category, BoolArray] = MappingProxyType({}),
     oom_positions: Sequence[int] = (),
 ) -> UInt8Array:
-    """The category of each allocation, as indices into CATEGORIES.
+    """Finds the category of each allocation, as indices into CATEGORIES.
 
-    `masks` gives categories to blocks that are not claimed. What a pass holds at one of the
-    `oom_positions` is an activation: the pass was to go on.
+    `masks` gives categories to blocks without a claim. The memory of a pass that is live at one of
+    the `oom_positions` is an activation, because the pass had not ended.
     """
     by_phase = _categories_by_phase(lifetimes, regions)
     for position in oom_positions:
         by_phase[_is_held_at(lifetimes, regions, position)] = code_of(Category.ACTIVATION)
     for category, is_of_it in masks.items():
         by_phase[is_of_it] = code_of(category)
-    # What a pass keeps for its backward is no less an activation for having been exchanged.
+    # A tensor that a pass saves for backward stays an activation even if ranks exchanged it.
     is_activation = (by_phase == code_of(Category.ACTIVATION)) & ~_survives_step(lifetimes, regions)
     claimed = _categories_by_claim(lifetimes, claims, workspaces, is_activation)
     unclaimed = code_of(Category.UNATTRIBUTED)
@@ -104,13 +103,13 @@ def attribute(
 def _categories_by_claim(
     lifetimes: Lifetimes, claims: Claims, workspaces: Workspaces, mask: BoolArray
 ) -> UInt8Array:
-    """The strongest claim on each allocation; UNATTRIBUTED where there is none. What is `kept` is
-    not claimed by its having been exchanged.
+    """The strongest claim on each allocation; UNATTRIBUTED if there is none. For allocations in
+    `mask`, an exchange between ranks is not a claim.
     """
     strength = {category: rank for rank, category in enumerate(CLAIM_ORDER)}
     # Claims to categories that only phases decide rank below all others and have no effect.
     weakest = len(CLAIM_ORDER)
-    best = np.full(len(lifetimes) + 1, weakest, dtype=np.int64)  # one more: what no block holds
+    best = np.full(len(lifetimes) + 1, weakest, dtype=np.int64)  # the last: addresses in no block
     ranks = np.array(
         [strength.get(category, weakest) for category in claims.category], dtype=np.int64
     )
@@ -130,7 +129,7 @@ def _categories_by_claim(
 
 
 def _categories_by_phase(lifetimes: Lifetimes, regions: Regions) -> UInt8Array:
-    """Where each allocation belongs by its birth and death alone."""
+    """The category of each allocation by its birth and death alone."""
     region = region_of_births(regions, lifetimes.birth)
     phase, grad = regions.phase[region], regions.grad[region]
     outlives = lifetimes.death > regions.end[region]
@@ -138,14 +137,14 @@ def _categories_by_phase(lifetimes: Lifetimes, regions: Regions) -> UInt8Array:
     in_update = (
         (phase == Phase.BACKWARD) | (phase == Phase.AFTER_BACKWARD) | (phase == Phase.OPTIMIZER)
     )
-    # Without gradients "the loss" is whatever the program does between two forward passes: what
-    # reaches the next is input.
+    # Without gradients, "the loss" is everything between two forward passes; a block that lives
+    # until the next one is its input.
     is_next_input = regions.before_forward[region] & outlives & ~in_forward & ~(in_loss & grad)
     is_hidden = in_forward & ~grad & _sees_a_birth(lifetimes)
     category = np.full(len(lifetimes), code_of(Category.UNATTRIBUTED), dtype=np.uint8)
     category[in_forward | in_loss] = code_of(Category.TEMPORARY)
-    # A record that ends within a pass (out of memory, say) ends before what the pass still holds
-    # could be put to use.
+    # If a record ends within a pass (out of memory, for example), the pass did not get to use the
+    # blocks that are still live.
     is_held_at_end = (regions.end[region] == NEVER) & (lifetimes.death == NEVER)
     category[(in_forward | in_loss) & (outlives | is_held_at_end)] = code_of(Category.ACTIVATION)
     category[is_hidden] = code_of(Category.ACTIVATION)
@@ -155,8 +154,8 @@ def _categories_by_phase(lifetimes: Lifetimes, regions: Regions) -> UInt8Array:
 
 
 def _find_recomputed(record: Record, lifetimes: Lifetimes, regions: Regions) -> BoolArray:
-    """What was born in backward while autograd took notes, and died when it did not."""
-    has_graph = np.append(record.events.has_graph, np.False_)  # the last: of no event
+    """The allocations born in backward while autograd built a graph, and freed while it did not."""
+    has_graph = np.append(record.events.has_graph, np.False_)  # the last one stands for no event
     birth = lifetimes.birth - record.first_position - 1
     death = np.minimum(lifetimes.death - record.first_position, len(has_graph)) - 1
     in_backward = regions.phase[region_of_births(regions, lifetimes.birth)] == Phase.BACKWARD
@@ -165,7 +164,7 @@ def _find_recomputed(record: Record, lifetimes: Lifetimes, regions: Regions) -> 
 
 
 def _survives_step(lifetimes: Lifetimes, regions: Regions) -> BoolArray:
-    """What is still there when the step ends in which it was born."""
+    """The allocations that live beyond the step in which they were born."""
     survives: BoolArray = (
         lifetimes.death > regions.step_end[region_of_births(regions, lifetimes.birth)]
     )
@@ -173,7 +172,7 @@ def _survives_step(lifetimes: Lifetimes, regions: Regions) -> BoolArray:
 
 
 def _is_held_at(lifetimes: Lifetimes, regions: Regions, position: int) -> BoolArray:
-    """The allocations that the forward pass (or the loss) under way at a position holds there."""
+    """The allocations of the forward pass (or the loss) at a position that are live there."""
     now = region_of_births(regions, np.array([position]))[0]
     if regions.phase[now] not in (Phase.FORWARD, Phase.LOSS):
         return np.zeros(len(lifetimes), dtype=np.bool_)
@@ -183,7 +182,7 @@ def _is_held_at(lifetimes: Lifetimes, regions: Regions, position: int) -> BoolAr
 
 
 def _sees_a_birth(lifetimes: Lifetimes) -> BoolArray:
-    """Whether another allocation was born on the same device while this one lived."""
+    """Whether another allocation was born on the same device while this one was live."""
     result = np.zeros(len(lifetimes), dtype=np.bool_)
     for device in np.unique(lifetimes.device):
         rows = np.flatnonzero(lifetimes.device == device)

@@ -1,5 +1,5 @@
-"""What only a run that ullage recorded tells of a device: what was dead at the peak, what was
-copied in every step, how much was pinned, what a token costs.
+"""Findings about a device that need a run recorded by ullage: dead blocks at the peak, copies in
+every step, pinned memory, and the memory of a token.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from ullage.trace.replay import Replay
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Each is None where the record, which may be an older one, does not tell.
+    """What a record says about a device. A field is None if the record, perhaps an older one, does
+    not have it.
 
     Attributes:
-        dead: what was live at the peak and not used any more.
-        transfers: the copies between host and device that most steps have.
-        pinned: pinned memory of the host.
-        tokens: the cache of a program that generates; None also where there is none.
-        holders: the names that the program had for what it held.
+        dead: the blocks that were live at the peak and not used any more.
+        transfers: the copies between host and device that most steps make.
+        pinned: the pinned memory of the host.
+        tokens: the cache of a program that generates tokens; None also if there is no cache.
+        holders: the names of the variables that keep blocks alive.
     """
 
     dead: DeadWeight | None
@@ -40,7 +41,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """What is known of a device before that: its blocks, their owners, what the program did."""
+    """What `find_recorded` needs of a device: its blocks, their owners, and the program's steps."""
 
     replay: Replay
     levels: Levels
@@ -50,7 +51,7 @@ class Lives:
 
 
 def find_recorded(match: Match, lives: Lives, device: int) -> Recorded:
-    """What the record of a run tells of one device."""
+    """Finds what the record of a run says about one device."""
     replay, course, category = lives.replay, lives.course, lives.owners.category
     return Recorded(
         dead=find_dead_weight(match, replay, lives.levels, category, course),

@@ -26,7 +26,7 @@ _PYTHON = re.compile(
 )
 _NO_FILE = frozenset({"", "??", ":0", "<string>", "<stdin>"})
 _COMPILED = (".cpp", ".cc", ".cu", ".c", ".h", ".hpp", ".o", ".so", ".S")
-# What watches a run that ullage records calls torch's operations itself.
+# The recorder of ullage calls torch's operations itself.
 _ULLAGE = re.compile(r"(^|/)ullage/(record|phantom)/|(^|/)torch/_ops\.py$")
 _KEPT_PARTS = 2
 OPERATOR = re.compile(r"\bat::_ops::(\w+)::")
@@ -39,11 +39,10 @@ class Sites:
     """The site of every stack.
 
     Attributes:
-        names: every different site once, such as "train.py:31 in main"; name 0 is UNKNOWN_SITE.
+        names: each site once, such as "train.py:31 in main"; name 0 is UNKNOWN_SITE.
         of_stack: (num_stacks,) numbers of names.
-        caller: (num_stacks,) numbers of names: the user's own line; 0 where there is none.
-        call: (num_stacks,) the same number for stacks of the same frames: a file may hold one many
-            times over.
+        caller: (num_stacks,) numbers of names: the user's own line; 0 if there is none.
+        call: (num_stacks,) equal for stacks with equal frames, because a file may repeat a stack.
     """
 
     names: tuple[str, ...]
@@ -53,7 +52,7 @@ class Sites:
 
 
 def find_sites(stacks: Stacks) -> Sites:
-    """The site of every stack of a snapshot."""
+    """Finds the site of every stack of a snapshot."""
     ranks = rank_frames(stacks)
     numbers: dict[str, int] = {UNKNOWN_SITE: 0}
     of_stack = np.zeros(len(stacks), dtype=np.uint32)
@@ -77,18 +76,18 @@ def find_sites(stacks: Stacks) -> Sites:
 
 
 def rank_frames(stacks: Stacks) -> UInt8Array:
-    """How little each frame says: 0 the user's code, 1 a library, 2 torch, 3 Python, 4 C++, 5 what
-    watches the run."""
+    """Ranks each frame, the most useful first: 0 the user's code, 1 a library, 2 torch, 3 Python,
+    4 C++, 5 the recorder."""
     return np.array([_rank(file) for file in stacks.frames.file], dtype=np.uint8)
 
 
 def has_python_file(file: str) -> bool:
-    """Whether a frame's file is one of Python's."""
+    """Whether a frame's file is a Python file."""
     return file not in _NO_FILE and not file.endswith(_COMPILED)
 
 
 def describe_frame(stacks: Stacks, frame: int) -> str:
-    """A frame in words: the last parts of its path, line and function."""
+    """Describes a frame: the last parts of its path, the line and the function."""
     frames = stacks.frames
     parts = frames.file[frame].split("/")
     path = "/".join(parts[-_KEPT_PARTS:]) if len(parts) > 1 else parts[0]
@@ -98,7 +97,7 @@ def describe_frame(stacks: Stacks, frame: int) -> str:
 
 
 def _describe_cpp(stacks: Stacks, stack: int) -> str:
-    """A stack of C++ frames alone: the operator, and the node of the graph that it ran for."""
+    """Describes a stack of C++ frames alone: the operator, and the graph node that called it."""
     names = [stacks.frames.function[n] for n in
              stacks.frame[stacks.start[stack] : stacks.start[stack + 1]]]  # fmt: skip
     operator = next((match[1] for name in names if (match := OPERATOR.search(name))), "")

@@ -1,4 +1,4 @@
-"""The statements of a program's own files that made allocations, where the files are still here.
+"""The statements of a program's own files that make allocations, if the files still exist.
 
 statement_at("src/train.py", 32)       "return F.scaled_dot_product_attention(q, k, v)"
 """
@@ -12,12 +12,12 @@ from pathlib import Path
 
 from ullage.units import MIB
 
-# A snapshot may name any file: no more than a program is read, and nothing but a regular file.
+# A snapshot may name any file, so only regular files of the size of a program are read.
 _MAX_BYTES = MIB
 
 
 def statement_at(file: str, line: int) -> str:
-    """The smallest statement that covers a line; empty where the file cannot be read."""
+    """The smallest statement that covers a line; empty if the file cannot be read."""
     text = source_of(file)
     covering = [
         (end - begin, begin, end)
@@ -32,7 +32,7 @@ def statement_at(file: str, line: int) -> str:
 
 @cache
 def source_of(file: str) -> str:
-    """The text of a Python file; empty where it cannot be read."""
+    """The text of a Python file; empty if it cannot be read."""
     path = Path(file)
     if path.suffix != ".py":
         return ""
@@ -47,7 +47,7 @@ def source_of(file: str) -> str:
 
 @cache
 def _statements(text: str) -> tuple[tuple[int, int], ...]:
-    """The first and the last line of each statement that holds no other."""
+    """The first and the last line of each statement that contains no other."""
     try:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

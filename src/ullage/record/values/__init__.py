@@ -1,1 +1,1 @@
-"""Values that steer programs: what is known of them, and what is assumed."""
+"""Values that programs branch on: known ones, and assumptions about unknown ones."""

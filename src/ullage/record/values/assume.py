@@ -1,4 +1,4 @@
-"""What is assumed of values that kernels would have computed.
+"""The assumptions about values that kernels would have computed.
 
 Assumed.parse(["nonzero=half", "experts=balanced"])
 """
@@ -15,14 +15,14 @@ _FRACTIONS = {"all": 1.0, "half": 0.5, "none": 0.0}
 
 
 class Experts(enum.Enum):
-    """Whom a router sends tokens to: WORST, all to the same; BALANCED, as many to each."""
+    """How routers distribute tokens: WORST, all to the same experts; BALANCED, evenly."""
 
     WORST = "worst"
     BALANCED = "balanced"
 
 
 class Plausibility(enum.Enum):
-    """What unknown values read as: PLAUSIBLE, as policy.py has it; ZEROS, all zeros."""
+    """How unknown values are read: PLAUSIBLE, by the rules in policy.py; ZEROS, as zeros."""
 
     PLAUSIBLE = "plausible"
     ZEROS = "zeros"
@@ -33,10 +33,10 @@ class Assumed:
     """The assumptions of a run.
 
     Attributes:
-        found_frac: of the elements that nonzero, masked_select, unique or a boolean index look at,
-            the fraction that they find.
-        experts: whom routers of experts send tokens to.
-        values: what unknown values read as.
+        found_frac: the fraction of the elements that nonzero, masked_select, unique or a boolean
+            index finds.
+        experts: how routers distribute tokens to experts.
+        values: how unknown values are read.
     """
 
     found_frac: float = 1.0
@@ -45,10 +45,10 @@ class Assumed:
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Assumed:
-        """Assumptions by name, such as "nonzero=0.25"; what is not named is the worst case.
+        """Parses assumptions such as "nonzero=0.25"; the default is the worst case.
 
         Raises:
-            SpecError: a name or a value that does not exist, or a name twice.
+            SpecError: an unknown name or value, or a name that is given twice.
         """
         settings: dict[str, str] = {}
         for text in texts:
@@ -71,17 +71,17 @@ class Assumed:
         return cls(fraction, Experts(experts), Plausibility(values))
 
     def text(self) -> str:
-        """What `parse` reads, its parts separated by commas."""
+        """The text for `parse`, its parts separated by commas."""
         experts, values = self.experts.value, self.values.value
         return f"nonzero={self.found_frac!r},experts={experts},values={values}"
 
     def found(self, most: int) -> int:
-        """How many of so many elements are found; never less than the fraction."""
+        """The number of elements found among `most`; the fraction is rounded up."""
         return -int(-most * self.found_frac // 1)
 
     @property
     def found_in_words(self) -> str:
-        """How that is listed."""
+        """The text of the assumption in the report."""
         return "worst case" if self.found_frac == 1 else f"{self.found_frac:g} of the worst case"
 
 

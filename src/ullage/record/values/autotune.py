@@ -1,8 +1,8 @@
-"""Kernels that are chosen by timing: the first that works is taken, and the others not compiled.
+"""Kernel choice by timing: takes the first kernel that works, and does not compile the others.
 
-Nothing takes time on the phantom, so all would be found alike and the first of them be chosen;
-compiling the others, which takes most of a tuned program's time here, would change nothing. What
-tuning allocates beside the kernels (inputs, copies to restore) is allocated as often as before.
+All kernels take equally long on the phantom, so the tuner would choose the first one. Compiling the
+others would take most of the program's time and change nothing. The tuner's other allocations
+(inputs, copies to restore) happen as often as on a GPU.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ def install(note: Note) -> Timed:
 
 
 class _DoesNothing:
-    """Stands for a kernel that need not be compiled to be found as fast as the first."""
+    """Replaces a kernel that does not need to be compiled."""
 
     def run(self, *_args: Any, **_named: Any) -> None:
-        """A launch."""
+        """Launches nothing."""
 
 
 def _watch_triton(note: Note, autotuner: ModuleType) -> None:
     kind = autotuner.Autotuner
     prune, bench = kind.prune_configs, kind._bench
-    done: weakref.WeakSet[Any] = weakref.WeakSet()  # tuners whose first has been found
+    done: weakref.WeakSet[Any] = weakref.WeakSet()  # tuners that have found a working kernel
 
     @functools.wraps(prune)
     def prune_configs(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        done.discard(tuner)  # it is asked once before each tuning
+        done.discard(tuner)  # called once before each tuning
         return prune(tuner, *args, **kwargs)
 
     @functools.wraps(bench)

@@ -1,7 +1,7 @@
-"""How many elements an operation finds whose output's shape depends on it.
+"""The number of elements found by operations whose output shape depends on it.
 
-What nobody computed is assumed (assume.py), and is so from then on: a mask of which all
-elements were found is True wherever it is read.
+If a value is unknown, the number is assumed (assume.py), and later reads agree with it: a mask of
+which all elements were found is True wherever it is read.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _FOLLOWS = "as the values are assumed"
 
 
 class Counted:
-    """Tells the phantom counts; one for the process.
+    """Tells the phantom the counts. One instance per process.
 
     Attributes:
-        ops: the operations, and the type of what decides their shape; None: any.
+        ops: the operations, with the type of the tensors that determine their shape; None: any.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Counted:
         routers: Routers,
         note: Callable[[str, int, str], None],
     ) -> None:
-        """`note(what, num_bytes, assumption)` lists an assumption with its place."""
+        """`note(what, num_bytes, assumption)` adds an assumption, with its line, to the report."""
         self._torch = torch
         self._beside = beside
         self._assumed = assumed
@@ -60,7 +60,7 @@ class Counted:
         }
 
     def flags(self, op: Any, args: Any) -> list[Any]:
-        """What decides the shape: of an index or a mask what it is, not what it is applied to."""
+        """The tensors that determine the shape: the mask or index, not the tensor it applies to."""
         dtype = self.ops[op]
         return [
             tensor
@@ -69,7 +69,7 @@ class Counted:
         ]
 
     def expect(self, op: Any, args: Any, known: Known | None, *, is_following: bool) -> bool:
-        """Tells the phantom how many elements will be found; False: no value decides."""
+        """Tells the phantom the number of elements; False: no tensor determines the shape."""
         flags = self.flags(op, args)
         if not flags:
             return False
@@ -77,7 +77,7 @@ class Counted:
         if values and all(value is not None for value in values):
             count = self._count(op, values)
             library.expect_count(count)
-            if known is not None and known.is_assumed:
+            if known is not None and not known.assumed.isdisjoint(map(id, flags)):
                 most = max(flag.numel() for flag in flags)
                 self._list(op, count, self._words(count, most))
             return True
@@ -91,7 +91,7 @@ class Counted:
         return True
 
     def _count(self, func: Any, flags: list[Any]) -> int:
-        """How many elements nonzero (or an index by flags), unique or repeat_interleave finds."""
+        """The number of elements that nonzero, a mask, unique or repeat_interleave finds."""
         if "unique" in str(func):
             return int(self._torch.unique(flags[0]).numel())
         if "repeat" in str(func):
@@ -123,7 +123,7 @@ class Counted:
         return count, words
 
     def _count_decided(self, op: Any, flags: list[Any]) -> int | None:
-        """How many are found in a uniform tensor that was read before; None: it was not."""
+        """The number of elements found in a uniform tensor if it was read before; else None."""
         number, why = self._beside.uniform.of(flags[0])
         if len(flags) > 1 or why is Uniformity.ASSUMED or op is self._repeat:
             return None
@@ -132,7 +132,7 @@ class Counted:
         return flags[0].numel() if number else 0
 
     def _decide(self, op: Any, flag: Any, count: int) -> None:
-        """What was counted is such that so many are found."""
+        """Makes later reads of the tensor agree with the count."""
         is_mask = flag.dtype is self._torch.bool
         is_integer = not flag.is_floating_point() and not flag.is_complex()
         if is_mask and count in (0, flag.numel()):
@@ -148,7 +148,7 @@ class Counted:
             self._beside.store(flag, values.to(flag.dtype).reshape(flag.size()), ASSUMED)
 
     def _count_placed(self, op: Any, args: Any) -> int | None:
-        """How many values are put where a single mask says; None: their shape does not tell."""
+        """The number of values that a single mask places; None: their shape does not tell."""
         if op is self._scattered:
             return int(math.prod(args[2]))
         whole, indices, values = args[:3]
@@ -156,4 +156,4 @@ class Counted:
         if len(masks) != 1 or values.dim() != whole.dim() - masks[0].dim() + 1:
             return None
         count = int(values.size(next(i for i, index in enumerate(indices) if index is not None)))
-        return count if count > 1 else None  # one may stand for all
+        return count if count > 1 else None  # a single value may be broadcast

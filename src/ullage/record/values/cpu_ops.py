@@ -1,8 +1,8 @@
-"""Small operations, run on the CPU beside the phantom.
+"""Runs small operations on the CPU in parallel with the phantom.
 
-`values` sees the operations. What is here reads the bytes that the phantom knows of their inputs,
-runs them on the CPU where all is known, and writes the result to the device's block. Where some of
-it is only assumed (record/values/policy.py), so is the result.
+values.py intercepts the operations. This module reads the known bytes of their inputs from the
+phantom. If all inputs are known, it runs the operation on the CPU and writes the result to the
+device's block. If some inputs are assumed (record/values/policy.py), so is the result.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ullage.record.values.uniform_calls import UniformCalls
 from ullage.record.values.uniform_tensors import UniformTensors
 
 MAX_ELEMENTS = 1 << 17
-"""Larger tensors are data, not decisions."""
+"""The maximum number of elements; programs rarely branch on larger tensors."""
 MAX_FLOATS = 1 << 8
-"""Of floating-point numbers, fewer are."""
+"""The maximum for floating-point tensors."""
 _LISTS = ("_foreach_norm", "_foreach_mul", "_foreach_add", "_foreach_copy", "_foreach_zero")
 _MAX_LISTED = 8
-"""Of more tensors nothing is assumed."""
+"""The maximum number of tensors with assumed values in one operation."""
 _MAX_TRACKED = 1 << 22
-"""Arithmetic of larger tensors is not followed, whatever is known of them."""
+"""The maximum number of elements for arithmetic on uniform tensors."""
 
 
 class Beside:
-    """Runs small operations on the CPU and keeps the phantom's bytes in step."""
+    """Runs small operations on the CPU and updates the phantom's bytes."""
 
     def __init__(self, torch: ModuleType, policy: Policy) -> None:
         self.uniform = UniformTensors(torch, policy)
@@ -45,7 +45,7 @@ class Beside:
         self._is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
         aten = torch.ops.aten
         self._overwriting = {aten.zero_.default, aten.fill_.Scalar, aten.zero.default}
-        self._shaped_alike = {  # the argument lends its shape, dtype and device, not its values
+        self._shaped_alike = {  # use the argument's shape, dtype and device, not its values
             *(aten.zeros_like.default, aten.ones_like.default, aten.full_like.default),
             *(aten.new_zeros.default, aten.new_ones.default, aten.new_full.default),
         }
@@ -77,7 +77,7 @@ class Beside:
         return tensors
 
     def has_address(self, tensor: Any) -> bool:
-        """Whether a tensor has bytes of its own on the device (a fake or batched one has not)."""
+        """Whether a tensor has its own bytes on the device (a fake or batched one does not)."""
         return (
             type(tensor) in self._plain
             and tensor.is_cuda
@@ -87,20 +87,20 @@ class Beside:
         )
 
     def are_comparable(self, a: Any, b: Any) -> bool:
-        """Whether two tensors are of one kind, so that a GPU compares their elements."""
+        """Whether a GPU compares two tensors by elements: they have the same type and size."""
         is_alike = a.dtype is b.dtype and a.device == b.device and a.dtype in self._limits
         is_alike = is_alike and a.is_cuda and a.size() == b.size()
         return is_alike and a.numel() > 0 and a.data_ptr() != b.data_ptr()
 
     def is_small(self, tensor: Any) -> bool:
-        """Whether a device tensor holds few enough, and such, values as programs decide by."""
-        count = tensor.numel()  # first: most tensors are large
+        """Whether a device tensor is small, and of a type that programs branch on."""
+        count = tensor.numel()  # checked first, because most tensors are large
         if count > MAX_ELEMENTS or not 0 < count <= self._limits.get(tensor.dtype, 0):
             return False
         return self.has_address(tensor)
 
     def may_matter(self, func: Any, args: Any) -> bool:
-        """Whether an operation can have known inputs, or make values without any."""
+        """Whether an operation may have known inputs, or makes values without inputs."""
         tensors = self.tensors(args)
         if not tensors or func in self._shaped_alike or func in self._telling:
             return True
@@ -117,7 +117,7 @@ class Beside:
         return any(library.number_at(tensor.data_ptr()) for tensor in on_device)
 
     def read_inputs(self, func: Any, args: Any) -> Known | None:
-        """What is known of the inputs, read before the launch. None: nothing of interest."""
+        """Reads the known inputs before the launch. None: none is known."""
         known, num_tensors = Known(), 0
         for tensor in self.tensors(args):
             if not tensor.is_cuda and tensor.dim() == 0:
@@ -134,18 +134,19 @@ class Beside:
                 known.is_complete = False
                 known.missing.append(tensor)
             else:
-                known.is_assumed |= mark == ASSUMED
+                if mark == ASSUMED:
+                    known.assumed.add(id(tensor))
                 known.inputs[id(tensor)] = self.view(raw, tensor)
                 known.raw.append((tensor.data_ptr(), raw, mark))
         if known.missing:
             self._look_up(func, known)
         if known.inputs or known.numbers:
             return known
-        # Without any tensor among the inputs (arange, full) all of them are known.
+        # An operation without input tensors (arange, full) has no unknown inputs.
         return known if num_tensors == 0 and self._is_factory(func) else None
 
     def _look_up(self, func: Any, known: Known) -> None:
-        """What the inputs whose bytes are unknown are assumed to be, where that tells something."""
+        """Adds assumptions for the unknown inputs, if the result can then be known."""
         if known.inputs and func in self._and | self._or:
             self._decide_by_one(func, known)
         if known.is_complete or len(known.missing) > _MAX_LISTED:
@@ -161,14 +162,14 @@ class Beside:
             known.numbers[id(tensor)] = number or self.uniform.of(tensor)
 
     def _tells_as_flags(self, func: Any, known: Known) -> bool:
-        """Whether an operation on flags is asked for, which is one for numbers otherwise."""
+        """Whether a bitwise operation has flags as inputs."""
         is_flag = known.missing[0].dtype is self._torch.bool
         return is_flag and func in self._ruled
 
     def _decide_by_one(self, func: Any, known: Known) -> None:
-        """False and anything is False, True or anything is True: the unknown one does not matter.
+        """Decides "False and x" and "True or x", where the unknown x does not matter.
 
-        Text generation stops so: at the greatest length, or when unknown tokens end each text.
+        Text generation ends by such an operation: at the maximum length, or at unknown end tokens.
         """
         (tensor,) = known.inputs.values()
         is_decided = (
@@ -184,7 +185,7 @@ class Beside:
             known.is_complete = True
 
     def forget_written(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Tells the phantom what the operation is about to write."""
+        """Makes the phantom forget the tensors that the operation will write."""
         names = self._schema(func).written
         if not names or self._is_plain_copy(func, args):
             return
@@ -196,7 +197,7 @@ class Beside:
                     self.forget(tensor)
 
     def follow(self, func: Any, args: Any, kwargs: Any, known: Known, result: Any) -> None:
-        """After the operation: restores what it only read, and computes what it made."""
+        """After the operation: restores the inputs that it only read, and computes the result."""
         schema = self._schema(func)
         if not schema.written:
             for address, raw, mark in known.raw:
@@ -223,14 +224,14 @@ class Beside:
             with self._torch.no_grad(), self._torch._C.DisableTorchFunction():
                 computed = func(*self._on_cpu(args, known), **self._kwargs_on_cpu(kwargs))
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
-            return  # no CPU kernel for it: its result stays unknown
+            return  # the CPU has no such kernel, so the result stays unknown
         mark = ASSUMED if known.is_assumed else TRUE_VALUE
         for device_tensor, cpu_tensor in zip(outputs, self.tensors((computed,)), strict=False):
             if mark == TRUE_VALUE or self._is_plausible(cpu_tensor):
                 self.store(device_tensor, cpu_tensor, mark)
 
     def _is_plausible(self, tensor: Any) -> bool:
-        """Whether what follows from assumptions is itself such as would be assumed."""
+        """Whether a result of assumptions is finite, as all assumed values are."""
         is_whole = not (tensor.is_floating_point() or tensor.is_complex())
         return is_whole or bool(tensor.isfinite().all())
 
@@ -242,8 +243,8 @@ class Beside:
     def _follow_numbers(
         self, func: Any, args: Any, kwargs: Any, known: Known, outputs: list[Any]
     ) -> bool:
-        """Where all inputs are uniform, so is the result; False: they are not, or nobody knows what
-        it is.
+        """Computes the number of a uniform result if all inputs are uniform; False: they are not,
+        or no rule gives the number.
         """
         name, output = self._schema(func).base_name, outputs[0]
         if not self.has_address(output):
@@ -265,7 +266,7 @@ class Beside:
         return True
 
     def _spread(self, known: Known) -> None:
-        """Gives the uniform inputs elements, where they are few: something else is not uniform."""
+        """Expands small uniform inputs to elements, because another input is not uniform."""
         if any(tensor.numel() > MAX_ELEMENTS for tensor in known.missing):
             return
         for tensor in known.missing:
@@ -274,13 +275,14 @@ class Beside:
             known.inputs[id(tensor)] = self._torch.full(
                 tensor.size(), number.value, dtype=tensor.dtype, device="cpu"
             )
-            known.is_assumed |= number.uniformity is not Uniformity.TRUE
+            if number.uniformity is not Uniformity.TRUE:
+                known.assumed.add(id(tensor))
         known.is_complete = True
 
     def take_over(self, tensor: Any) -> None:
-        """Answers from now on for what a copy has brought to the device: it is seen who writes it.
-
-        Until then a launch that leaves its address on the stack by chance makes it unknown.
+        """Takes over the tracking of a tensor that was copied to the device. From now on intercepted
+        operations show the writes; before, any launch whose arguments seem to contain the address
+        makes the tensor unknown.
         """
         if self.is_small(tensor):
             self.read(tensor)
@@ -294,7 +296,7 @@ class Beside:
         )
 
     def _is_plain_copy(self, func: Any, args: Any) -> bool:
-        """A copy that the driver makes, byte by byte: the phantom follows it by itself."""
+        """Whether the driver copies the bytes, which the phantom follows by itself."""
         if func is not self._copy or len(args) < 2:
             return False
         to, of = args[0], args[1]
@@ -313,7 +315,7 @@ class Beside:
                 for position, argument in enumerate(func._schema.arguments)
                 if argument.alias_info is not None and argument.alias_info.is_write
             )
-            if self._looks in func.tags:  # squeeze_, detach_: another look at the same bytes
+            if self._looks in func.tags:  # squeeze_ and detach_ make views and write nothing
                 written = ()
             is_random = self._random in func.tags
             schema = self._schemas[func] = Schema(is_random, written, base_name(func))
@@ -330,7 +332,7 @@ class Beside:
         return [self._moved(arg, known) for arg in args]
 
     def _moved(self, arg: Any, known: Known) -> Any:
-        # A method: a function that calls itself would be a cycle, which holds on to device tensors.
+        # A recursive inner function would be a reference cycle and keep device tensors alive.
         if isinstance(arg, (list, tuple)):
             if type(arg) not in (list, tuple):
                 return arg
@@ -346,12 +348,12 @@ class Beside:
         return cpu
 
     def span(self, tensor: Any) -> int:
-        """Bytes from a tensor's first element to the end of its last."""
+        """The bytes from a tensor's first element to the end of its last."""
         steps = zip(tensor.size(), tensor.stride(), strict=True)
         return int((1 + sum((size - 1) * stride for size, stride in steps)) * tensor.element_size())
 
     def forget(self, tensor: Any) -> None:
-        """Forgets a tensor's bytes; what lies beside them in its storage stays known."""
+        """Forgets a tensor's bytes; the other bytes of its storage stay known."""
         if tensor.numel() > MAX_ELEMENTS:
             library.forget(tensor.data_ptr())
             return
@@ -385,12 +387,12 @@ class Beside:
         )
 
     def view(self, raw: bytearray, like: Any) -> Any:
-        """A CPU tensor of these bytes, laid out as a device tensor."""
+        """A CPU tensor of these bytes, with the layout of a device tensor."""
         flat = self._torch.frombuffer(raw, dtype=like.dtype)
         return flat.as_strided(like.size(), like.stride())
 
     def store(self, device_tensor: Any, cpu_tensor: Any, mark: int = TRUE_VALUE) -> None:
-        """Gives a device tensor the values of a CPU tensor of its size."""
+        """Gives a device tensor the values of a CPU tensor of the same size."""
         if device_tensor.size() != cpu_tensor.size() or math.prod(device_tensor.size()) == 0:
             return
         raw = self.read(device_tensor)[0] or bytearray(self.span(device_tensor))

@@ -1,9 +1,9 @@
-"""Whether a topk is a router's: it runs in the forward of a module that has as many experts.
+"""Decides whether a topk belongs to a router: it runs in the forward of a module with experts.
 
-Other code takes the topk of scores of the same shapes: accuracy(topk=(1, 5)), nearest neighbours,
+Other code uses topk on scores of the same shapes: accuracy(topk=(1, 5)), nearest neighbours,
 proposals of a detector. A router runs in its layer's forward, and the layer, or the router itself,
-holds the experts: a list of modules, or weights of three dimensions whose first is the expert. On a
-rank of an expert-parallel job it holds an equal part of them.
+has the experts: a list of modules, or weights of three dimensions of which the first is the expert.
+On a rank of an expert-parallel job it has an equal part of them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 from ullage.record.session import library
 
 _MAX_HOLDERS = 3
-"""The router, the layer of experts, and a wrapper between them."""
+"""The number of modules to check: the router, the layer of experts, and a wrapper between them."""
 
 
 def is_routing(torch: ModuleType, num_experts: int) -> bool:
-    """Whether what runs now is within the forward of a module that has so many experts."""
+    """Whether the current call is within the forward of a module with this many experts."""
     if library.current_scope() < 0:
         return False
     holders = itertools.islice(_running_modules(torch), _MAX_HOLDERS)
@@ -29,7 +29,7 @@ def is_routing(torch: ModuleType, num_experts: int) -> bool:
 
 
 def _running_modules(torch: ModuleType) -> Iterator[Any]:
-    """The modules whose methods run, the innermost first."""
+    """The modules whose methods are running, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     last = None
     while frame is not None:
@@ -53,7 +53,7 @@ def _has_experts(torch: ModuleType, holder: Any, num_experts: int) -> bool:
 
 
 def _is_part(torch: ModuleType, count: int, num_experts: int) -> bool:
-    """Whether so many are the experts, or in a distributed job those of one rank."""
+    """Whether `count` is the number of experts, or that of one rank in a distributed job."""
     distributed = torch.distributed
     is_job = distributed.is_available() and distributed.is_initialized()
     return count == num_experts or (is_job and count > 1 and num_experts % count == 0)

@@ -1,10 +1,10 @@
-"""Small Triton kernels, run on the CPU beside the phantom.
+"""Interprets small Triton kernels on the CPU in parallel with the phantom.
 
-An engine that keeps its counts and positions on the device computes them in kernels of its own, and
-reads back how far it has come. A kernel of few programs whose tensors all hold integers is followed
-by its source (triton_interpreter.py), with what the phantom knows of its memory; what it makes of
-known values is known afterwards. Of any other kernel, and of a library's own operations, it is seen
-which of their arguments they write to; what they only read stays known.
+Inference engines keep their counts and positions on the device, update them in their own kernels,
+and read them back. A kernel with few programs whose tensors all have integers is interpreted from
+its source (triton_interpreter.py), with the bytes that the phantom knows. Results of known values
+are known afterwards. For any other kernel, and for a library's own operations, ullage finds the
+arguments that they write to; tensors that they only read stay known.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ullage.record.values.values import Values
 _TORCHS = frozenset({"aten", "prims", "prim", "c10d", "_c10d_functional", "profiler", "inductor"})
 _MAX_PROGRAMS = 1024
 _MAX_LANES = 1 << 20
-_MAX_BYTES = 1 << 20  # what the phantom keeps of a block
+_MAX_BYTES = 1 << 20  # the phantom keeps the bytes of blocks up to this size
 
 
 class Kernels:
-    """Follows launches. One for the process."""
+    """Follows launches. One instance per process."""
 
     def __init__(self, torch: ModuleType, values: Values) -> None:
         self._torch = torch
@@ -40,7 +40,7 @@ class Kernels:
         self._elements = {getattr(torch, name): name for name in names}
 
     def install(self) -> None:
-        """Begins; with Triton's kernels when Triton arrives."""
+        """Starts; patches Triton when it is imported."""
         on_import("triton.runtime.jit", self._watch)
         packet_type = self._torch._ops.OpOverloadPacket
         call = packet_type.__call__
@@ -76,7 +76,7 @@ class Kernels:
         jit.JITFunction.run = run_and_follow
 
     def _follow(self, kernel: Any, args: Any, kwargs: Any, grid: Any) -> Any:
-        """The regions of the device's memory as they are after the launch; None: nobody knows."""
+        """The regions of device memory after the launch; None: unknown."""
         tensor_type = self._torch.Tensor
         tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, tensor_type)]
         if not tensors or any(tensor.dtype not in self._elements for tensor in tensors):
@@ -85,15 +85,15 @@ class Kernels:
             return None
         try:
             from ullage.record.values import triton_interpreter
-        except ImportError:  # there is no NumPy
+        except ImportError:  # NumPy is not installed
             return None
         try:
             return self._run(triton_interpreter, kernel, args, kwargs, grid)
-        except Exception:  # the kernel's own code, with another language: anything may be missing
+        except Exception:  # the interpreter lacks something that the kernel's code needs
             return None
 
     def _writes_of_kernel(self, kernel: Any, args: Any, kwargs: Any) -> list[Any] | None:
-        """The tensors that a kernel may write to; None: nobody knows."""
+        """The tensors that a kernel may write to; None: unknown."""
         stored = stored_parameters(kernel.fn)
         if stored is None:
             return None
@@ -105,8 +105,8 @@ class Kernels:
         ]
 
     def _writes_of_packet(self, packet: Any, args: Any, kwargs: Any) -> list[Any] | None:
-        """The tensors that an operation of a library's own writes to, by its schema; None: it is
-        one of torch's, or nobody knows.
+        """The tensors that a library's own operation writes to, by its schema; None: the operation
+        is torch's, or it is unknown.
         """
         if packet not in self._written:
             is_torchs = packet._qualified_op_name.partition("::")[0] in _TORCHS
@@ -159,7 +159,7 @@ class Kernels:
 
 
 def _region(interpreter: ModuleType, start: int, num_bytes: int) -> Any:
-    """What is known of a stretch of memory; None: of so much, nothing."""
+    """The known bytes of a range of memory; None: it is too large."""
     if not library.is_device_address(start):
         view = (ctypes.c_ubyte * num_bytes).from_address(start)
         return interpreter.Region(
@@ -173,7 +173,7 @@ def _region(interpreter: ModuleType, start: int, num_bytes: int) -> Any:
 
 
 def _in_language(function: Any, language: Any) -> Any:
-    """A kernel's own function with another meaning of triton.language."""
+    """The function of a kernel, with `language` in place of triton.language."""
     names = {}
     for name, value in function.__globals__.items():
         is_language = isinstance(value, ModuleType) and value.__name__ == "triton.language"
@@ -184,7 +184,7 @@ def _in_language(function: Any, language: Any) -> Any:
 
 
 def _write(region: Any) -> None:
-    """Tells the phantom what is known of a stretch of memory: run by run."""
+    """Writes the known bytes of a region to the phantom, one contiguous run at a time."""
     known = [False, *region.known.tolist(), False]
     edges = [at for at in range(len(known) - 1) if known[at] != known[at + 1]]
     for first, end in zip(edges[::2], edges[1::2], strict=True):

@@ -1,4 +1,4 @@
-"""What is known of an operation, and of the inputs of one call of it."""
+"""The schema of an operation, and the known inputs of a call."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ullage.record.values.uniform_tensors import Number
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Whether an operation draws random numbers, the arguments it writes, (position, name), and its
-    name as the rules have it.
+    """The properties of an operation: whether it draws random numbers, the arguments that it writes
+    as (position, name), and its name in the rules.
     """
 
     is_random: bool
@@ -20,14 +20,14 @@ class Schema:
 
 
 class Known:
-    """What is known of an operation's inputs.
+    """The known and the assumed inputs of an operation.
 
     Attributes:
-        inputs: CPU copies of those whose bytes are known, by id of the device tensor.
-        raw: their address, bytes and mark.
-        missing: the others.
+        inputs: CPU copies of the known inputs, by the id of the device tensor.
+        raw: the address, bytes and mark of each known input.
+        missing: the inputs with unknown bytes.
         numbers: of each of those, by id, what all its elements are assumed to be.
-        is_assumed: whether bytes of the inputs are assumed.
+        assumed: ids of the inputs whose bytes are assumed.
         is_complete: whether bytes of all of them are known.
     """
 
@@ -37,4 +37,9 @@ class Known:
         self.missing: list[Any] = []
         self.numbers: dict[int, Number] = {}
         self.is_complete = True
-        self.is_assumed = False
+        self.assumed: set[int] = set()
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether bytes of the inputs are assumed."""
+        return bool(self.assumed)

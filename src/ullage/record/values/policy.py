@@ -1,9 +1,9 @@
-"""What a value reads as that no kernel has computed (docs/reference/values.md).
+"""The answers for reads of values that no kernel has computed (docs/reference/values.md).
 
-A floating-point number is a little more than a half and falls a little with each training step, so
-that it is positive, finite, a probability, a logarithm's argument, and a loss that improves. An
-integer is 0, a flag is False until something finds elements by it. `--assume values=zeros` makes
-all of them 0.
+A floating-point number is slightly above one half and decreases slightly with each training step.
+So it is positive and finite, valid as a probability and for a logarithm, and plausible as a loss.
+An integer is 0. A flag is False until an operation finds elements by it. `--assume values=zeros`
+makes all of them 0.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ullage.record.values.uniform import COMPARISONS
 
 _MIDDLE, _SLOWNESS = 0.5, 100
 _MAX_ANSWERED_BYTES = 4 << 20
-"""Larger copies of floating-point numbers to the host read as zeros: pages that nobody touches
-take no memory here (docs/results/large-models.md)."""
+"""Larger copies of floating-point numbers to the host are zeros, because untouched pages take no
+host memory (docs/results/large-models.md)."""
 
 
 class Policy:
-    """The number that all elements of an unknown tensor are assumed to be.
+    """The assumed number of all elements of an unknown tensor.
 
     Attributes:
-        num_steps: training steps that have ended.
-        words: how a host read of an assumed value is listed.
+        num_steps: the number of completed training steps.
+        words: the text for a host read of an assumed value in the report.
     """
 
     def __init__(self, torch: ModuleType, assumed: Assumed) -> None:
@@ -36,13 +36,13 @@ class Policy:
         self._torch = torch
 
     def number(self, dtype: Any) -> float:
-        """The number that an element of this type is assumed to be."""
+        """The assumed number of an element of this type."""
         if self.is_plausible and (dtype.is_floating_point or dtype.is_complex):
             return _MIDDLE + 1 / (_SLOWNESS + self.num_steps)
         return 0.0
 
     def cast(self, number: float, dtype: Any) -> float | None:
-        """The number in another type; None: it is none there, and what is made of it unknown."""
+        """The number in another type; None: the type cannot represent it, so it is unknown."""
         if dtype is self._torch.bool:
             return float(number != 0)
         if not math.isfinite(number):
@@ -58,7 +58,7 @@ class Policy:
         return bytes(tensor.untyped_storage())
 
     def is_answered(self, dtype: Any, num_bytes: int) -> bool:
-        """Whether a host read of so many unknown bytes is answered with the number."""
+        """Whether a host read of this many unknown bytes gets the number."""
         return num_bytes <= _MAX_ANSWERED_BYTES or not dtype.is_floating_point
 
 
@@ -66,8 +66,8 @@ _OPPOSITES = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": 
 
 
 def deciding(name: str, bound: float, number: float, *, holds: bool) -> float:
-    """A number for which the comparison with `bound` holds, or does not; `number` itself, where it
-    is one.
+    """A number for which the comparison with `bound` is true, or false, as in `holds`; `number`
+    itself if that fits.
     """
     name = name if holds else _OPPOSITES[name]
     if COMPARISONS[name](number, bound):

@@ -1,4 +1,4 @@
-"""Host reads: the answer for a value that no kernel computed."""
+"""Host reads: the answers for values that no kernel computed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ullage.record.values.policy import Policy
 
 
 class Reads:
-    """Has the phantom answer reads as the policy says; one for the process.
+    """Makes the phantom answer reads by the policy. One instance per process.
 
     Attributes:
-        answer: the number that is being read, as it is listed; empty: there is more than one.
+        answer: the number of the current read, as in the report; empty: there are several.
     """
 
     def __init__(self, torch: ModuleType, beside: Beside, policy: Policy) -> None:
@@ -29,7 +29,9 @@ class Reads:
         self.ops = {self._item, self._copy, self._convert}
 
     def expect(self, op: Any, args: Any, kwargs: Any) -> None:
-        """Before an operation of `ops`: if it copies unknown values to the host, says which."""
+        """Called before an operation of `ops`: prepares the answer if it copies unknown values to
+        the host.
+        """
         self.answer = ""
         source, dtype = self._source(op, args, kwargs)
         if source is None or not self._beside.has_address(source) or not source.numel():
@@ -53,9 +55,9 @@ class Reads:
             library.expect_element(element, len(element), int(is_true))
 
     def packed(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The arguments of a copy. What lies apart on the device is packed on the way to the host,
-        within the copy, where nobody sees it; here it is packed by an operation of its own, which
-        takes the same memory.
+        """The arguments of a copy to the host. A copy packs non-contiguous tensors internally,
+        where they cannot be intercepted. Here a separate operation packs them, with the same
+        memory.
         """
         position = 1 if func is self._copy else 0
         source = args[position]
@@ -68,7 +70,7 @@ class Reads:
         return (*args[:position], source.to(dtype).contiguous(), *args[position + 1 :])
 
     def _source(self, op: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The device tensor that goes to the host, and the type that it has there; None: none."""
+        """The device tensor that is copied to the host, and its type there; None: there is none."""
         if op is self._item:
             return args[0], args[0].dtype
         to = args[0].device if op is self._copy else kwargs.get("device")

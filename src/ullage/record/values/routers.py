@@ -1,10 +1,9 @@
-"""Routers of experts: whom tokens are sent to, where no kernel has computed it.
+"""Routers of experts: assumes which experts the tokens choose.
 
-The choice is a topk over the experts' scores, in the forward of a module that has as many experts
-(experts.py). It gets values, as the assumption has them, that are
-followed like any other small values: counts, masks and indices made of it fit one another. Where
-the tokens are too many to be followed, or some are dropped, what is counted of them follows the
-same assumption, and is known by its shape.
+The choice is a topk over the experts' scores, in the forward of a module with that many experts
+(experts.py). It gets values by the assumption, which are followed like any other small values, so
+its counts, masks and indices agree with one another. If there are too many tokens to follow, or the
+model drops some, tensors with the shapes of counts and masks get sizes by the same assumption.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """So many tokens go to `num_chosen` experts each; no expert takes more than `capacity`."""
+    """Each token goes to `num_chosen` experts; an expert takes at most `capacity` tokens."""
 
     num_tokens: int
     num_experts: int
@@ -37,7 +36,7 @@ class Routing:
     is_balanced: bool
 
     def counts(self) -> list[int]:
-        """How many tokens each expert gets."""
+        """The number of tokens of each expert."""
         tokens, experts, chosen = self.num_tokens, self.num_experts, self.num_chosen
         if self.is_balanced:
             spread = [-((number - tokens * chosen) // experts) for number in range(experts)]
@@ -46,8 +45,8 @@ class Routing:
         return [min(count, self.capacity) for count in spread]
 
     def is_counted_of(self, num_elements: int) -> bool:
-        """Whether a tensor of so many elements can be the choice: numbers of experts, a flag for
-        each token and expert, or for each choice and expert.
+        """Whether a tensor of this size can describe the choice: the numbers of the experts, or a
+        flag for each token and expert, or for each choice and expert.
         """
         flags = self.num_tokens * self.num_experts
         numbers = self.num_tokens * self.num_chosen
@@ -55,10 +54,10 @@ class Routing:
 
 
 class Routers:
-    """Chooses experts. One for the process.
+    """Chooses experts. One instance per process.
 
     Attributes:
-        words: the assumption, as it is listed.
+        words: the text of the assumption in the report.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Routers:
         assumed: Assumed,
         note: Callable[[str, int, str], None],
     ) -> None:
-        """`note(what, num_bytes, assumption)` lists an assumption with its place."""
+        """`note(what, num_bytes, assumption)` adds an assumption, with its line, to the report."""
         self._torch = torch
         self._beside = beside
         self._is_balanced = assumed.experts is Experts.BALANCED
@@ -78,8 +77,8 @@ class Routers:
         self._last: dict[int, Routing] = {}  # by the number of experts
 
     def choose(self, args: Any, result: Any) -> bool:
-        """After topk(scores, k, dim): gives its indices values, if they are of experts; False: they
-        are not.
+        """Called after topk(scores, k, dim): gives values to its indices if they are experts;
+        False: they are not.
         """
         scores, k = args[0], int(args[1])
         dim = args[2] if len(args) > 2 else -1
@@ -98,7 +97,7 @@ class Routers:
         routing = Routing(tokens, num_experts, k, tokens, self._is_balanced)
         self._last[num_experts] = routing
         self._most[2, tokens * num_experts] = sum(routing.counts())
-        # A token chooses an expert once. Some models add an expert for tokens that are not there.
+        # A token chooses an expert once. Some models add an expert for missing tokens.
         self._most[2, tokens * k] = -(-tokens * k // num_experts) if self._is_balanced else tokens
         for number in (num_experts, num_experts + 1):
             self._most[1, number] = num_experts if self._is_balanced else k
@@ -114,14 +113,14 @@ class Routers:
         return (numbers % routing.num_experts).reshape(-1, k).expand(tokens, k)
 
     def most(self, mask: Any) -> int | None:
-        """How many tokens one expert gets by a mask of (k, tokens) choices, or how many experts get
-        any, where all the choices are too many to be followed; None: it is neither.
+        """The number of tokens of one expert if the mask has (k, tokens) choices, or the number of
+        experts with tokens if there are too many choices to follow; None: it is neither.
         """
         return self._most.get((mask.dim(), mask.numel()))
 
     def _limit(self, num_tokens: int, num_experts: int, *, capacity: int, indices: Any) -> bool:
-        """Each expert keeps so many of the tokens that chose it: its indices are theirs, before
-        those of other tokens. False: it is no choice of a router.
+        """Handles experts that keep at most `capacity` of the tokens that chose them: the indices
+        list these tokens before others. False: it is not a router's choice.
         """
         last = self._last.get(num_experts)
         if last is None or last.num_tokens != num_tokens:
@@ -136,8 +135,8 @@ class Routers:
         return True
 
     def count(self, args: Any, result: Any) -> None:
-        """After a sum or histogram of what is not known: if it counts each expert's tokens, it gets
-        values.
+        """Called after a sum or histogram of unknown values: gives it values if it counts the
+        tokens of each expert.
         """
         routing = self._last.get(result.numel()) if result.dim() == 1 else None
         if routing is None or not self._beside.is_small(result):

@@ -1,4 +1,4 @@
-"""Which of its arguments a Triton kernel may write to, by its source."""
+"""Finds the arguments that a Triton kernel may write to, from its source."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LANGUAGE = "triton.language"
 
 @functools.cache
 def stored_parameters(function: Callable[..., Any]) -> frozenset[str] | None:
-    """The parameters that an address may be made of which the function stores to.
+    """The parameters from which a function may compute an address that it stores to.
 
-    What it hands to a function that is no kernel counts as stored to. None: there is no source.
+    Arguments of a call to a function that is not a kernel count, too. None: there is no source.
     """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
@@ -44,7 +44,7 @@ def stored_parameters(function: Callable[..., Any]) -> frozenset[str] | None:
 
 
 def _stored_by(call: ast.Call, names: dict[str, Any]) -> Iterator[str]:
-    """The names of which the addresses are made that a call may write to."""
+    """The names in the addresses that a call may write to."""
     function = call.func
     if isinstance(function, ast.Attribute):
         if function.attr in ("store", "scatter") or function.attr.startswith("atomic"):
@@ -70,7 +70,7 @@ def _stored_by(call: ast.Call, names: dict[str, Any]) -> Iterator[str]:
 
 
 def _names(node: ast.AST | None) -> Iterator[str]:
-    """The names in an expression, but for those that it only loads a value from."""
+    """The names in an expression, except those that it only loads a value from."""
     if isinstance(node, ast.Name):
         yield node.id
     elif node is not None and not _is_load(node):

@@ -1,7 +1,7 @@
-"""Whether a program failed because of a value that no kernel computed.
+"""Finds out whether a program may have failed because of a value that no kernel computed.
 
-A read is suspect where a line of the traceback did it, or else where it was the last one in a
-function that the traceback runs through.
+A read is suspect if a line of the traceback made it, or else if it was the last read in a function
+of the traceback.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def suspicions(
     shapes: ShapeReads,
     assumed: Assumed | None,
 ) -> list[str]:
-    """A sentence that names the read and the switch, where a read is suspect.
+    """Returns a sentence with the read and the option to change for each suspect read.
 
-    assumed: what was assumed; None: values were not followed at all.
+    assumed: the assumptions of the run; None: values were not followed at all.
     """
     if isinstance(error, _OTHER_CAUSES):
         return []
@@ -58,7 +58,7 @@ def _values_switch(assumed: Assumed | None) -> str:
 
 
 def _users_frames(traceback: TracebackType | None) -> list[str]:
-    """The places of the user's own code, innermost first."""
+    """The frames of the user's own code, the innermost first."""
     frames = []
     while traceback is not None:
         code = traceback.tb_frame.f_code

@@ -1,8 +1,9 @@
-"""Interprets a program of a Triton kernel on small integers: its loads, arithmetic and stores.
+"""Interprets a program of a Triton kernel on integers: its loads, arithmetic and stores.
 
-The kernel's own Python code runs with `Language` in the place of triton.language. A value knows
-which of its lanes are known; what is made of unknown ones is unknown, and a branch, a loop or an
-address that depends on one ends the attempt, as anything does that is not defined here.
+The kernel's own Python code runs with `Language` in place of triton.language. A value has a flag
+for each lane that says whether it is known. Results of unknown lanes are unknown. A branch, a loop
+or an address that depends on an unknown lane ends the interpretation, as does anything not defined
+here.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ import numpy as np
 
 
 class NotFollowedError(Exception):
-    """This program cannot be followed."""
+    """This program cannot be interpreted."""
 
 
 class Lanes:
-    """Integers, flags or addresses, and which of them are known.
+    """Integers, flags or addresses, and whether each of them is known.
 
     Attributes:
-        element: what an address points to; None: it is no address.
-        base: where the memory begins that an address lies in.
+        element: the type that an address points to; None: these are not addresses.
+        base: the start of the memory that an address belongs to.
     """
 
-    __array_ufunc__ = None  # NumPy's scalars leave arithmetic to us
+    __array_ufunc__ = None  # makes NumPy's scalars use this class's arithmetic
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
         self, data: Any, known: Any = None, element: Any = None, base: int | None = None
     ) -> None:
-        """`known` is None where all is."""
+        """`known` is None if all lanes are known."""
         self.data = np.asarray(data)
         self.known = np.broadcast_to(np.True_ if known is None else known, self.data.shape)
         self.element, self.base = element, base
@@ -59,7 +60,7 @@ class Lanes:
         return Lanes(-self.data, self.known)
 
     def to(self, dtype: Any, **_options: Any) -> Lanes:
-        """Converted to another type of integers."""
+        """Converts to another integer type."""
         return Lanes(self.data.astype(dtype), self.known)
 
 
@@ -72,7 +73,7 @@ def _flat(values: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _divide(a: Any, b: Any) -> Any:
-    """As C does: towards zero."""
+    """Divides as C does: rounds towards zero."""
     return (a - np.fmod(a, b)) // b
 
 
@@ -104,23 +105,23 @@ _add_operators()
 
 
 class Region:
-    """A stretch of memory: its bytes, and which are known; None: it is the host's, and all are."""
+    """A range of memory: its bytes, and whether each is known; None: host memory, all known."""
 
     def __init__(self, start: int, data: Any, known: Any) -> None:
         self.start, self.data, self.known = start, data, known
 
     def holds(self, addresses: Any, size: int) -> Any:
-        """In which of the addresses so many bytes of it lie."""
+        """Which of the addresses have `size` bytes within the region."""
         return (addresses >= self.start) & (addresses + size <= self.start + self.data.size)
 
     def read(self, addresses: Any, element: Any) -> tuple[Any, Any]:
-        """The elements there, and which of them are known."""
+        """Reads elements, with whether each of them is known."""
         at = (addresses - self.start)[:, None] + np.arange(element.itemsize)
         values = np.ascontiguousarray(self.data[at]).view(element)[:, 0]
         return values, True if self.known is None else self.known[at].all(axis=1)
 
     def write(self, addresses: Any, values: Any, known: Any) -> None:
-        """Elements, of which some are known."""
+        """Writes elements, some of which are known."""
         size = values.itemsize
         at = (addresses - self.start)[:, None] + np.arange(size)
         self.data[at[known]] = values[known].view(np.uint8).reshape(-1, size)
@@ -129,10 +130,10 @@ class Region:
 
 
 class Language:
-    """triton.language for one launch: memory is `regions`, all else is unknown.
+    """triton.language for one launch: memory is `regions`, everything else is unknown.
 
     Attributes:
-        budget: how many lanes may still be loaded and stored.
+        budget: the number of lanes that may still be loaded and stored.
     """
 
     int1, int8, int16, int32, int64 = map(np.dtype, ("?", "i1", "i2", "i4", "i8"))
@@ -149,15 +150,15 @@ class Language:
         self._grid, self._regions = grid, regions
 
     def program_id(self, axis: int) -> Lanes:
-        """Which program this is."""
+        """The index of this program."""
         return Lanes(np.int32(self.place[axis]))
 
     def num_programs(self, axis: int) -> Lanes:
-        """How many there are."""
+        """The number of programs."""
         return Lanes(np.int32(self._grid[axis]))
 
     def arange(self, start: int, end: int) -> Lanes:
-        """The numbers from start to before end."""
+        """The numbers from start to end - 1."""
         return Lanes(np.arange(start, end, dtype=np.int32))
 
     def cdiv(self, a: Any, b: Any) -> Any:
@@ -165,17 +166,17 @@ class Language:
         return (a + b - 1) // b
 
     def cast(self, value: Any, dtype: Any, **_options: Any) -> Lanes:
-        """Converted to another type of integers."""
+        """Converts to another integer type."""
         return _lanes(value).to(dtype)
 
     def where(self, flags: Any, yes: Any, no: Any) -> Lanes:
-        """Of two values the one that the flags say."""
+        """Selects from two values by the flags."""
         flags, yes, no = _lanes(flags), _lanes(yes), _lanes(no)
         known = flags.known & np.where(flags.data, yes.known, no.known)
         return Lanes(np.where(flags.data, yes.data, no.data), known)
 
     def load(self, pointer: Lanes, mask: Any = None, other: Any = None, **_options: Any) -> Lanes:
-        """What memory holds; `other` where the mask says no."""
+        """Loads from memory; `other` where the mask is false."""
         (addresses, may, is_sure), shape = self._meant(pointer, mask)
         instead = _lanes(0 if other is None else other)
         data = _flat(instead.data, shape).astype(pointer.element)
@@ -185,7 +186,7 @@ class Language:
         return Lanes(data.reshape(shape), known.reshape(shape))
 
     def store(self, pointer: Lanes, value: Any, mask: Any = None, **_options: Any) -> None:
-        """Writes to memory; what is not known makes unknown."""
+        """Stores to memory; an unknown value makes the memory unknown."""
         (addresses, may, is_sure), shape = self._meant(pointer, mask)
         value = _lanes(value)
         data = _flat(value.data, shape).astype(pointer.element)
@@ -197,7 +198,7 @@ class Language:
                 region.known[:] = False
 
     def _meant(self, pointer: Lanes, mask: Any) -> tuple[list[Any], tuple[int, ...]]:
-        """The addresses in a row, which may be meant, and for which that is sure; their shape."""
+        """The addresses as one row, which of them may be and which are surely used; their shape."""
         if not isinstance(pointer, Lanes) or pointer.element is None:
             raise NotFollowedError
         flags = Lanes(np.True_) if mask is None else _lanes(mask)
@@ -210,7 +211,7 @@ class Language:
         return [_flat(part, shape) for part in parts], shape
 
     def _found(self, addresses: Any, meant: Any, element: Any) -> list[tuple[Region, Any]]:
-        """In which regions they lie: (region, which)."""
+        """The regions of the addresses: (region, which of the addresses)."""
         names = []
         for region in self._regions:
             here = meant & region.holds(addresses, element.itemsize)

@@ -1,7 +1,7 @@
-"""What operations make of tensors whose elements are all one number.
+"""Rules for operations on uniform tensors, whose elements are all the same number.
 
-A tensor of any size that is assumed to be uniform needs no elements: a comparison of it is one
-comparison, its softmax one division.
+A uniform tensor of any size needs no elements: its comparison is one comparison, and its softmax is
+one division.
 
 RULES["_softmax"](Call(...)) -> 1 / the size of the dimension
 """
@@ -24,9 +24,9 @@ class Call:
     """A call whose tensors are all uniform.
 
     Attributes:
-        numbers: of each argument that is a tensor or a number, in order.
+        numbers: the number of each argument that is a tensor or a number, in order.
         args, kwargs: the arguments.
-        num_folded: elements of the first tensor for each one of the result.
+        num_folded: the number of elements of the first tensor for each element of the result.
     """
 
     numbers: tuple[float, ...]
@@ -106,7 +106,7 @@ PREDICATES: dict[str, Rule] = {name: _compare(compare) for name, compare in COMP
     "isposinf": lambda call: float(call.first == math.inf),
     "isneginf": lambda call: float(call.first == -math.inf),
 }
-"""Rules of what gives flags."""
+"""Rules with flags as results."""
 TELLING: dict[str, Rule] = PREDICATES | {
     **dict.fromkeys(("max", "min", "amax", "amin", "mean"), _same),
     **dict.fromkeys(("all", "any"), lambda call: float(call.first != 0)),
@@ -120,7 +120,7 @@ TELLING: dict[str, Rule] = PREDICATES | {
     "poisson": lambda call: 1.0,
     "binomial": _same,
 }
-"""Rules that are followed even where nothing but the policy is known of the tensors."""
+"""Operations whose rules apply even if all tensors have only the policy's numbers."""
 RULES: dict[str, Rule] = TELLING | {
     **dict.fromkeys(
         ("clone", "_to_copy", "gather", "index_select", "index", "masked_select", "flip", "roll",
@@ -153,7 +153,7 @@ RULES: dict[str, Rule] = TELLING | {
     "zero": lambda call: 0.0,
     "fill": lambda call: call.second,
 }  # fmt: skip
-"""By the name of an operation, without the underscore of the one in place."""
+"""The rules by the name of an operation, without the underscore of the in-place variant."""
 CONSTANTS: dict[str, Callable[[Any], float]] = {
     **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), lambda args: 0.0),
     **dict.fromkeys(("ones", "ones_like", "new_ones"), lambda args: 1.0),
@@ -161,17 +161,17 @@ CONSTANTS: dict[str, Callable[[Any], float]] = {
     "full": lambda args: float(args[1]),
     "new_full": lambda args: float(args[2]),
 }
-"""What makes a tensor of one number, which is then true."""
+"""Operations that make a uniform tensor; its number is true, not assumed."""
 
 
 def base_name(op: Any) -> str:
-    """The name of an operation, without its namespace and the underscore of the one in place."""
+    """The name of an operation, without its namespace and the underscore of in-place variants."""
     name = str(op._schema.name).partition("::")[2]
     return name.rstrip("_") if name.endswith("_") and not name.endswith("__") else name
 
 
 def overloads(aten: Any, names: Iterable[str]) -> set[Any]:
-    """The operations of these names, those in place included."""
+    """The operations with these names, including in-place variants."""
     packets = [getattr(aten, f"{name}{end}", None) for name in names for end in ("", "_")]
     return {
         getattr(packet, overload)

@@ -1,4 +1,4 @@
-"""Calls whose tensors are all uniform: the number of their result, and why it is that."""
+"""Calls whose tensors are all uniform: the number of the result, and how certain it is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class UniformCalls:
         self._policy = policy
 
     def _numbers(self, args: Any, known: Known) -> tuple[float, ...] | None:
-        """The number of each argument that is one or a uniform tensor; None: a tensor is not."""
+        """The number of each argument (number or uniform tensor); None: a tensor is not uniform."""
         numbers: list[float | None] = []
         for arg in args:
             if isinstance(arg, (list, tuple)):
@@ -38,7 +38,7 @@ class UniformCalls:
         return some if len(some) == len(numbers) else None
 
     def _number(self, tensor: Any, known: Known) -> float | None:
-        """The number of all elements of an input; None: they are not known to be alike."""
+        """The number of all elements of an input; None: they are not known to be equal."""
         if id(tensor) in known.numbers:
             return known.numbers[id(tensor)].value
         values = known.inputs.get(id(tensor), tensor if tensor.is_cpu else None)
@@ -54,7 +54,7 @@ class UniformCalls:
         known: Known,
         output: Any,
     ) -> Number | None:
-        """The number of a call's result; None: there is no rule, or it is no number of its type."""
+        """The number of a call's result; None: no rule, or the type cannot represent it."""
         rule, numbers = RULES.get(name), self._numbers(args, known)
         if rule is None or numbers is None:
             return None
@@ -66,8 +66,8 @@ class UniformCalls:
         return None if value is None else Number(value, self._why(name, args, numbers, known))
 
     def _why(self, name: str, args: Any, numbers: tuple[float, ...], known: Known) -> Uniformity:
-        """Why a result is what it is. Every assumed number is finite and equals itself, whatever
-        reads it.
+        """How certain a result is. Every assumed number is finite and equals itself, so tests of
+        that are true, not assumed.
         """
         whys = {number.uniformity for number in known.numbers.values()}
         if name in {"zero", "fill"} or (whys == {Uniformity.TRUE} and not known.is_assumed):
@@ -81,8 +81,8 @@ class UniformCalls:
         return Uniformity.ASSUMED
 
     def origin(self, name: str, args: Any, known: Known) -> tuple[Any, str, float] | None:
-        """What a mask is the comparison of: a tensor, which, and with what number; None: of more
-        than one tensor.
+        """The comparison that made a mask: the tensor, the comparison's name, and the number; None:
+        it compares more than one tensor.
         """
         if name in {"logical_not", "bitwise_not"}:
             return args[0], "eq", 0.0

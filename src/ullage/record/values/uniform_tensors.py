@@ -1,8 +1,8 @@
-"""Device tensors whose elements are all assumed to be one number.
+"""Uniform device tensors: all their elements are assumed to be the same number.
 
-The phantom keeps the number with the tensor's block (csrc/machine/values.c) until something
-writes to it. What nothing is known of is the policy's number. A mask knows of what it is a
-comparison: once either is read, the other agrees.
+The phantom keeps the number with the tensor's block (csrc/machine/values.c) until something writes
+to the block. A tensor without such a number has the policy's number. A mask stores the comparison
+that made it: once the mask or its source is read, the other one agrees.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_ORIGINS = 1024
 
 
 class Number(NamedTuple):
-    """What all elements of a tensor are, and why."""
+    """The number of all elements of a tensor, and how certain it is."""
 
     value: float
     uniformity: Uniformity
@@ -29,7 +29,7 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A mask is the comparison `name` of a tensor with a number."""
+    """The comparison of a tensor with a number that made a mask."""
 
     source: weakref.ref[Any]
     name: str
@@ -37,7 +37,7 @@ class Origin:
 
 
 class UniformTensors:
-    """Looks up, and writes, the numbers of tensors that have an address on the device."""
+    """Reads and writes the numbers of tensors with an address on the device."""
 
     def __init__(self, torch: ModuleType, policy: Policy) -> None:
         self._torch = torch
@@ -45,7 +45,7 @@ class UniformTensors:
         self._origins: dict[int, Origin] = {}
 
     def stored(self, tensor: Any) -> Number | None:
-        """The number that is kept with a tensor's block."""
+        """The number that the phantom keeps with a tensor's block."""
         address = tensor.data_ptr()
         row = library.number_at(address)
         if row is None:
@@ -56,13 +56,13 @@ class UniformTensors:
         return number
 
     def of(self, tensor: Any) -> Number:
-        """The number of a tensor; what is kept nowhere is the policy's."""
+        """The number of a tensor; the policy's if the phantom keeps none."""
         stored = self.stored(tensor)
         return stored or Number(self._policy.number(tensor.dtype), Uniformity.ASSUMED)
 
     def write(self, tensor: Any, number: float, uniformity: Uniformity) -> bool:
-        """Keeps the number of a tensor that fills its storage; False: it does not, or the number is
-        none of its type.
+        """Stores the number of a tensor that fills its storage; False: it does not fill it, or the
+        type cannot represent the number.
         """
         value = self._policy.cast(number, tensor.dtype)
         if value is None or tensor.numel() * tensor.element_size() > _whole_bytes(tensor):
@@ -73,7 +73,7 @@ class UniformTensors:
         return True
 
     def link(self, mask: Any, source: Any, name: str, bound: float) -> None:
-        """Notes that a mask is the comparison of a tensor with a number."""
+        """Stores that a mask is the comparison of a tensor with a number."""
         if name not in COMPARISONS:
             return
         if len(self._origins) >= _MAX_ORIGINS:
@@ -86,8 +86,8 @@ class UniformTensors:
         number: float | None = None,
         why: Uniformity = Uniformity.DECIDED,
     ) -> None:
-        """Something is decided by a tensor, or it is read: it is this number from now on, or the
-        one that it was; so is what it is the comparison of.
+        """Fixes the number of a tensor that the program branches on or reads: `number`, or the
+        assumed one. If the tensor is a mask, its source is fixed accordingly.
         """
         value, uniformity = self.of(tensor)
         if uniformity is Uniformity.TRUE or uniformity >= why:
@@ -108,7 +108,7 @@ class UniformTensors:
             self.decide(source, of_source)
 
     def _renewed(self, mask: Any, origin: Origin) -> Number | None:
-        """A mask's number once what it is the comparison of was read; None: that was not."""
+        """A mask's number after its source was read; None: the source was not read."""
         source = origin.source()
         source_value = None if source is None else self.stored(source)
         if source_value is None or source_value.uniformity is Uniformity.ASSUMED:
@@ -120,7 +120,7 @@ class UniformTensors:
 
 
 def _whole_bytes(tensor: Any) -> int:
-    """The bytes of a storage where a tensor lies at its beginning and fills it; else none."""
+    """The size of a storage if the tensor fills all of it; else -1."""
     storage = tensor.untyped_storage()
     num_bytes = int(storage.nbytes())
     is_whole = tensor.numel() * tensor.element_size() == num_bytes

@@ -1,20 +1,20 @@
-"""Values that steer programs: small integers, flags and scalars, computed beside the phantom.
+"""Values that programs branch on: small integers, flags and scalars, computed on the CPU.
 
-Kernels do not run, so a mask that a kernel made would read as zeros. Where every input of an
-operation is small and its bytes are known to the phantom, the operation runs on the CPU as well,
-and its result is written to the device's block: whatever reads it later (item, bool, a copy) gets
-the true value. All else stays unknown.
+Kernels do not run, so a mask that a kernel made would be all zeros. If every input of an operation
+is small and the phantom knows its bytes, the operation also runs on the CPU, and its result is
+written to the device's block. Later reads (item, bool, a copy) get the true value. All other values
+stay unknown.
 
-An operation whose output *shape* depends on an unknown value (nonzero, unique, a boolean index)
-gets the worst case, and is noted with its place; its input keeps that case for every later
-reader. All other unknown values are what the policy says (policy.py, docs/reference/values.md).
+If the output *shape* of an operation depends on an unknown value (nonzero, unique, a boolean
+index), the worst case is assumed and listed with its line, and later reads of the input agree with
+it. All other unknown values get the policy's numbers (policy.py, docs/reference/values.md).
 
-None of this raises an exception in the program: what is not understood stays unknown.
+None of this raises an exception in the program: a value that cannot be followed stays unknown.
 
-Operations are seen at a dispatch key that torch keeps free for tests and puts before all others. A
-TorchDispatchMode would not do: autograd and composite operations ask whether one is active, and
-then allocate otherwise. Backward is not followed, except where it recomputes a forward, or counts
-the elements of a boolean index again. The optimizer is not followed.
+Operations are intercepted at a dispatch key that torch reserves for tests and puts before all
+others. A TorchDispatchMode is not possible, because autograd and composite operations check whether
+one is active and then allocate differently. Backward is not followed, except for recomputed
+forwards and the element counts of boolean indices. The optimizer is not followed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ from ullage.record import torch_internals
 from ullage.record.owners.source_location import ShapeReads
 from ullage.record.session import library
 from ullage.record.session.import_hooks import on_import
+from ullage.record.values import choices, draws
 from ullage.record.values.assume import Assumed
-from ullage.record.values.choices import NAMES, Choices
+from ullage.record.values.choices import Choices
 from ullage.record.values.counted import Counted
 from ullage.record.values.cpu_ops import Beside
+from ullage.record.values.draws import Draws
 from ullage.record.values.guard import Guard
 from ullage.record.values.known import Known
 from ullage.record.values.policy import Policy
@@ -48,7 +50,7 @@ _SET_KEY = "torch._C._dispatch_tls_set_dispatch_key_included"
 _OUR_KEYS = (
     _KEY,
     "TESTING_ONLY_GenericWrapper",
-)  # the other is that of record/weights/dispatch_hook.py
+)  # the other one belongs to record/weights/dispatch_hook.py
 _SEEN = """
 arange full zeros ones scalar_tensor eye zeros_like ones_like full_like new_zeros new_ones new_full
 nll_loss_forward nll_loss2d_forward index_add index_add_ index_copy index_copy_ index_fill
@@ -65,14 +67,15 @@ bucketize embedding copy_ _to_copy fill_ zero_ normal_ uniform_ _amp_update_scal
 _foreach_mul_ _foreach_add_ _foreach_copy_ _foreach_zero_ _local_scalar_dense logical_xor_ isposinf
 isneginf exp exp2 expm1 log log10 log2 log1p sqrt rsqrt tanh sigmoid reciprocal _softmax
 _log_softmax _sample_dirichlet xlogy lgamma digamma erf sin cos bernoulli bernoulli_ poisson
-multinomial randperm randint random_ median mode _amp_foreach_non_finite_check_and_unscale_
+multinomial randperm randint random_ exponential_ geometric_ median mode
+_amp_foreach_non_finite_check_and_unscale_
 """
-"""Operations with kernels of their own that make, hand on, or read what programs decide by."""
+"""Operations with their own kernels that make, copy or read values that programs branch on."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What was known of an operation's inputs before it ran; None: nothing of interest."""
+    """The known inputs of an operation before it runs; None: none is known."""
 
     inputs: Known | None
 
@@ -81,7 +84,7 @@ _NOTHING, _LOST = _Prepared(None), _Prepared(None)
 
 
 class Values:
-    """Sees every operation of the main thread while it is not paused."""
+    """Intercepts every operation of the main thread while it is not paused."""
 
     def __init__(self, torch: ModuleType, weights: SkippedWeights, assumed: Assumed) -> None:
         self.shapes = ShapeReads()
@@ -93,6 +96,7 @@ class Values:
         self._beside = Beside(torch, self.policy)
         self.reads = Reads(torch, self._beside, self.policy)
         self._choices = Choices(torch, self._beside)
+        self._draws = Draws(torch, self._beside, self.policy)
         self._routers = Routers(torch, self._beside, assumed, self.shapes.note)
         self._counted = Counted(torch, self._beside, assumed, self._routers, self.shapes.note)
         self._include = torch_internals.find(torch, _SET_KEY)
@@ -103,7 +107,7 @@ class Values:
         aten = torch.ops.aten
         self._copies = {aten._to_copy.default, aten.copy_.default}
         self._topk = aten.topk.default
-        self._histogram = aten.histc.default  # the CPU has none of integers
+        self._histogram = aten.histc.default  # the CPU has no kernel for integers
         self._counts = {
             *(aten.sum.dim_IntList, aten.bincount.default, self._histogram),
             *(aten.scatter_add.default, aten.scatter_add_.default),
@@ -111,11 +115,12 @@ class Values:
         self._equal = aten.equal.default
         self._finds = self._counted.ops
         self._chooses: set[Any] = set()
+        self._drawn: set[Any] = set()
 
     def install(self, *, is_following: bool) -> bool:
-        """Starts; False: this torch has no such key, and small values stay unknown.
+        """Starts; False: this torch lacks the key, so small values stay unknown.
 
-        is_following: whether small values are followed; else all that is found is assumed.
+        is_following: whether small values are followed; else all counts are assumed.
         """
         self._is_following = is_following
         library_type = self._torch.library.Library
@@ -126,7 +131,8 @@ class Values:
         fallback(self._rest, self._torch.library.fallthrough_kernel, _KEY)
         self._seen = library_type("aten", "IMPL")
         followed = self._followed() if is_following else self._finds.keys()
-        self._chooses = {op for op in followed if base_name(op) in NAMES}
+        self._chooses = {op for op in followed if base_name(op) in choices.NAMES}
+        self._drawn = {op for op in followed if base_name(op) in draws.NAMES}
         for op in self._weights.ops | followed:
             self._seen.impl(op, functools.partial(self._follow, op), _KEY)
         _let_pass(self._torch._ops, self._torch._C)
@@ -136,7 +142,9 @@ class Values:
         return True
 
     def _followed(self) -> set[Any]:
-        """What is made of others comes apart by itself, and they are seen one by one."""
+        """The operations to intercept; composite ones are not among them, because their parts are
+        intercepted.
+        """
         packets = (getattr(self._torch.ops.aten, name, None) for name in _SEEN.split())
         overloads = (
             getattr(packet, overload)
@@ -155,25 +163,25 @@ class Values:
         )
 
     def pause(self) -> None:
-        """Lets operations through unseen: they are taken to read what is known, not to write it."""
+        """Stops intercepting; operations are assumed not to write to known tensors."""
         self._switch(is_active=False)
 
     def stop(self) -> None:
-        """Lets operations through unseen for good, whatever the program begins or ends."""
+        """Stops intercepting for good."""
         self.pause()
         self._is_installed = False
 
     def resume(self) -> None:
-        """Sees operations again."""
+        """Intercepts operations again."""
         self._switch(is_active=self._is_installed)
 
     def begin_backward(self) -> None:
-        """Lets operations through but for those that steer something in backward as well."""
+        """Intercepts only the operations that matter in backward."""
         self._is_backward = True
-        library.follow_thread(1)  # as autograd's own threads
+        library.follow_thread(1)  # like autograd's own threads
 
     def end_backward(self) -> None:
-        """Sees all operations again."""
+        """Intercepts all operations again."""
         self._is_backward = False
         self.resume()
 
@@ -185,7 +193,7 @@ class Values:
         self._include(_KEY, is_active)
 
     def is_following_here(self) -> bool:
-        """Whether what this thread does is followed: the main thread's, outside of backward."""
+        """Whether this thread's operations are followed: the main thread's, outside of backward."""
         return (
             self._is_following
             and self._is_active
@@ -195,7 +203,7 @@ class Values:
 
     @contextlib.contextmanager
     def sparing(self, written: Iterable[Any]) -> Iterator[None]:
-        """While something runs that writes to these tensors alone."""
+        """A context for code that writes only to these tensors."""
         for tensor in written:
             if isinstance(tensor, self._torch.Tensor) and self._beside.has_address(tensor):
                 self._beside.forget(tensor)
@@ -208,7 +216,7 @@ class Values:
             library.follow_thread(self._thread_state())
 
     def forget_optimizer(self, optimizer: Any) -> None:
-        """Forgets the small values that an optimizer is about to write: counts of its steps."""
+        """Forgets the small values that an optimizer will write, such as step counts."""
         groups = [*optimizer.param_groups, *optimizer.state.values()]
         for tensor in self._beside.tensors(value for owner in groups for value in owner.values()):
             if self._beside.is_small(tensor):
@@ -226,7 +234,7 @@ class Values:
         if not self._is_following and op not in self._finds:
             return self._pass_on(op, args, kwargs)
         if op is self._equal and self.guard.run(op, self._beside.are_comparable, *args):
-            # What it does on a GPU, step by step, so that each step is seen.
+            # The single operations that a GPU runs, so that each of them is intercepted.
             return bool(args[0].eq(args[1]).all().item())
         if self._awaited in map(type, args):
             args = tuple(map(self._await, args))
@@ -237,7 +245,7 @@ class Values:
         try:
             known = self.guard.run(op, self._prepare, op, args, kwargs) or _LOST
             if known is _LOST:
-                library.follow_thread(0)  # whatever it is given may be written
+                library.follow_thread(0)  # the operation may write to any argument
             try:
                 result = op(*args, **kwargs)
             finally:
@@ -251,7 +259,7 @@ class Values:
             self._include(_KEY, self._is_active)
 
     def _prepare(self, op: Any, args: Any, kwargs: Any) -> _Prepared:
-        """Before an operation: reads what is known of its inputs, and says what it will find."""
+        """Called before an operation: reads its known inputs, and tells the phantom its counts."""
         beside, finds = self._beside, op in self._finds
         if not (finds or beside.may_matter(op, args)):
             beside.forget_written(op, args, kwargs)
@@ -263,18 +271,20 @@ class Values:
         if finds:
             is_found = self._counted.expect(op, args, known, is_following=self._is_following)
             if is_found and self._is_following and (known is None or not known.is_complete):
-                known = beside.read_inputs(op, args)  # with what was assumed now
+                known = beside.read_inputs(op, args)  # includes the new assumptions
         if self._is_following and op in self.reads.ops:
             self.reads.expect(op, args, kwargs)
         return _Prepared(known)
 
     def _conclude(self, op: Any, args: Any, kwargs: Any, known: Known | None, result: Any) -> None:
-        """After an operation: writes what its result is, where that is known or assumed."""
+        """Called after an operation: writes its result if that is known or assumed."""
         if known is not None:
             self._beside.follow(op, args, kwargs, known, result)
         is_unknown = known is None or bool(known.missing)
         if op in self._copies:
             self._beside.take_over(result)
+        elif op in self._drawn and self._draws.draw(op, args, kwargs, known, result):
+            return
         elif op in self._chooses:
             is_routed = op is self._topk and is_unknown and self._routers.choose(args, result)
             if not is_routed:
@@ -286,18 +296,18 @@ class Values:
         self._awaited = getattr(module, "AsyncCollectiveTensor", None)
 
     def _await(self, arg: Any) -> Any:
-        """The tensor that a collective fills, in the place of one that waits for it when it is
-        used, as it is now.
+        """Waits for the result of an asynchronous collective, because it is used now, and returns
+        the plain tensor.
         """
         is_awaited = type(arg) is self._awaited and not arg.requires_grad
         return arg.trigger_wait() if is_awaited else arg
 
     def _thread_state(self) -> int:
-        """What is known of the main thread's launches (ullage_follow_thread)."""
+        """How the phantom treats the main thread's launches (ullage_follow_thread)."""
         return 2 if self._num_sparing else int(self._is_backward or not self._is_active)
 
     def _steers_backward(self, op: Any) -> bool:
-        """Whether an operation of backward finds something, or is one of a forward done again."""
+        """Whether an operation in backward counts elements, or belongs to a recomputed forward."""
         return op in self._finds or self._torch.is_grad_enabled()
 
     def _pass_on(self, op: Any, args: Any, kwargs: Any) -> Any:
@@ -309,8 +319,8 @@ class Values:
 
 
 def _let_pass(ops: Any, c: Any) -> None:
-    """Higher-order operations choose among kernels in Python, by all keys that are included, and
-    have none for ours.
+    """Makes higher-order operations ignore ullage's dispatch keys: they choose kernels in Python by
+    all included keys, and have no kernel for these.
     """
     compute_keyset, keys = ops._compute_keyset, [*map(c._dispatch_key_parse, _OUR_KEYS)]
 

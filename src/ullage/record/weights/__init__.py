@@ -1,1 +1,1 @@
-"""Weights whose values are not needed: not initialised, not loaded, or dummies."""
+"""Weights whose values are not needed: initialisation is skipped, and files can be dummies."""

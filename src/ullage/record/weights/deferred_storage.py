@@ -1,4 +1,4 @@
-"""CPU storages of which something is put off: what, and how it is done when it is read."""
+"""The deferred operations of CPU storages, and their execution when something reads the storage."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from ullage.record.weights.recipes import Recipe, Recipes, Step, view_of
 from ullage.units import format_bytes
 
 _CHECKED_BYTES = 256 << 20
-"""Before so much is filled it is looked whether this machine has the memory."""
+"""Before filling this many bytes, ullage checks whether this machine has the memory."""
 
 
 class TooLargeToReadError(RuntimeError):
-    """The program reads what was put off, and this machine has not the memory for it."""
+    """The program reads a deferred tensor, and this machine does not have the memory for it."""
 
 
 class PutOff:
-    """What was put off of one storage; the reference does not keep the storage."""
+    """The deferred operations of one storage; the reference does not keep the storage alive."""
 
     def __init__(self, reference: Any, *, is_whole: bool) -> None:
         self.reference = reference
-        self.is_whole = is_whole  # no byte of it is what it was before
+        self.is_whole = is_whole  # the operations overwrite every byte
         self.steps: tuple[Step, ...] = ()
 
 
 class Held:
-    """The storages, and the tensors on them.
+    """The storages with deferred operations.
 
     Attributes:
-        recipes: how steps are done.
-        count: random fills that were left out.
-        bytes: of those.
+        recipes: executes the operations.
+        count: the number of random fills that were skipped.
+        bytes: the bytes of these fills.
     """
 
     def __init__(
         self, torch: ModuleType, on_first: Callable[[], None], on_none: Callable[[], None]
     ) -> None:
-        """`on_first` is called when something is put off, `on_none` when nothing is any longer."""
+        """`on_first` is called when the first storage is deferred, `on_none` when none is left."""
         self.recipes = Recipes(torch)
         self.count = 0
         self.bytes = 0
@@ -53,30 +53,30 @@ class Held:
         self._lock = threading.RLock()
 
     def begin_in_child(self) -> None:
-        """In a forked process: a thread that is not here may have held the lock."""
+        """Replaces the lock in a forked process, because another thread may have held it."""
         self._lock = threading.RLock()
 
     def find(self, tensor: Any) -> PutOff | None:
-        """What is put off of a tensor's storage."""
+        """Finds the deferred operations of a tensor's storage; None: there are none."""
         try:
             return self._storages.get(self._storage_of(tensor)._cdata)
         except (RuntimeError, NotImplementedError):  # a subclass without storage of its own
             return None
 
     def recipe(self, tensor: Any) -> Recipe | None:
-        """How to make a tensor again; None: not all of it is put off."""
+        """The recipe for a tensor; None: not every byte of it is deferred."""
         put_off = self.find(tensor)
         if put_off is None or not put_off.is_whole:
             return None
         return Recipe(self._storage_of(tensor).nbytes(), put_off.steps, view_of(tensor))
 
     def fills_storage(self, tensor: Any) -> bool:
-        """Whether nothing else lies on a tensor's storage."""
+        """Whether a tensor covers its whole storage."""
         num_bytes = tensor.numel() * tensor.element_size()
         return bool(tensor.is_contiguous() and self._storage_of(tensor).nbytes() == num_bytes)
 
     def note(self, tensor: Any, step: Step, *, is_new: bool = False) -> None:
-        """Puts a step off; `is_new`: the tensor's storage was made for it."""
+        """Defers a step; `is_new`: the tensor's storage was allocated for it."""
         storage = self._storage_of(tensor)
         put_off = self._storages.get(storage._cdata)
         if put_off is None:
@@ -89,12 +89,12 @@ class Held:
         self._on_first()
 
     def overwrite(self, tensor: Any, step: Step, *, is_new: bool = False) -> None:
-        """Puts off what gives every element of a tensor its value; zeros are there at once.
+        """Defers a step that overwrites every element of a tensor; zeros are written at once.
 
         Args:
             tensor: contiguous, unless it is new.
-            step: on all of the tensor.
-            is_new: the tensor's storage was made for it.
+            step: an operation on the whole tensor.
+            is_new: the tensor's storage was allocated for it.
         """
         if is_new or self.fills_storage(tensor):
             self.drop(self._storage_of(tensor))
@@ -106,18 +106,18 @@ class Held:
             self.note(tensor, step, is_new=is_new)
 
     def _count(self, step: Step, sign: int) -> None:
-        """Fills that were left out, and their bytes."""
+        """Counts the skipped fills and their bytes."""
         if step.generator_state is not None:
             self.count += sign
             self.bytes += sign * math.prod(step.view.size) * step.view.dtype.itemsize
 
     def read(self, tensor: Any) -> None:
-        """Does what was put off of a tensor's storage."""
+        """Executes the deferred operations of a tensor's storage."""
         if not self.recipes.is_busy and self.find(tensor) is not None:
             self._do(self._storage_of(tensor))
 
     def read_everything(self) -> None:
-        """Does all that was put off and can still be read."""
+        """Executes all deferred operations of storages that are still alive."""
         if self.recipes.is_busy:
             return
         self.sweep()
@@ -127,7 +127,7 @@ class Held:
                 self._do(storage_type._new_with_weak_ptr(storage.reference.cdata))
 
     def _do(self, storage: Any) -> None:
-        with self._lock:  # what another thread has begun is waited for
+        with self._lock:  # waits if another thread is executing them
             put_off = self._storages.get(storage._cdata)
             if put_off is None:
                 return
@@ -136,14 +136,14 @@ class Held:
             self.drop(storage)
 
     def drop(self, storage: Any) -> None:
-        """Forgets what was put off of a storage: it is done, or overwritten."""
+        """Forgets the operations of a storage, because they were executed or overwritten."""
         put_off = self._storages.pop(storage._cdata, None)
         for step in put_off.steps if put_off is not None else ():
             self._count(step, -1)
         self.sweep()
 
     def sweep(self) -> None:
-        """Forgets storages that are gone."""
+        """Forgets storages that were freed."""
         for key, put_off in list(self._storages.items()):
             if put_off.reference.expired():
                 self._storages.pop(key, None)
@@ -152,7 +152,7 @@ class Held:
 
 
 def _check_room(num_bytes: int) -> None:
-    """Raises an error where filling so many bytes would have the kernel end the process."""
+    """Raises an error if the kernel would kill the process for filling this many bytes."""
     if num_bytes < _CHECKED_BYTES:
         return
     room = host.available_bytes()

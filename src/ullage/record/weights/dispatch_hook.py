@@ -1,8 +1,8 @@
-"""Who reads a tensor on the CPU while something of it is put off.
+"""Intercepts every read of a deferred CPU tensor.
 
-Every operation is seen at a dispatch key that torch keeps free for tests; the methods that reach a
-tensor's bytes without an operation are covered for as long. The key is a thread's own: threads that
-the program starts see theirs from their first operation on.
+Every operation passes a dispatch key that torch reserves for tests. Methods that access a tensor's
+bytes without an operation are wrapped while something is deferred. The key is set for each thread;
+threads that the program starts have it from their first operation on.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ new_empty_strided new_full new_ones new_zeros ones_like permute rand_like randn_
 select set_ set_data slice split split_with_sizes squeeze t transpose unbind unfold unsqueeze
 _unsafe_view view zeros_like full_like
 """
-"""Operations that read no value: another look at the same bytes, or another tensor's shape."""
+"""Operations that read no value: views of the same bytes, or tensors with the same shape."""
 _OPENINGS = ("numpy", "data_ptr", "untyped_storage", "tolist", "__dlpack__")
-"""Methods that reach a tensor's bytes without an operation."""
+"""Methods that access a tensor's bytes without an operation."""
 _WRAPS = "_make_wrapper_subclass"
-"""What makes a tensor of others; a DTensor is made without it, of a DeviceMesh."""
+"""Makes a tensor that wraps others; a DTensor does not use it, but needs a DeviceMesh."""
 
 
 class Cover:
-    """Sees operations, and hands them to who decides about them.
+    """Intercepts operations and passes them to `follow`.
 
     Attributes:
-        is_on: whether something is put off.
+        is_on: whether something is deferred.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class Cover:
         read: Callable[[Any], None],
         read_everything: Callable[[], None],
     ) -> None:
-        """`follow(op, args, kwargs)` gives an operation's result, or None where it is to be done
-        as it is; `read(tensor)` and `read_everything()` do what was put off.
+        """`follow(op, args, kwargs)` returns an operation's result, or None if the operation should
+        run as usual; `read(tensor)` and `read_everything()` execute deferred operations.
         """
         self.is_on = False
         self._torch = torch
@@ -64,13 +64,13 @@ class Cover:
         self._local = threading.local()
 
     def watch(self) -> None:
-        """Sees what threads do, and what is done to tensors that are made of others."""
+        """Intercepts the operations of other threads and of tensors that wrap others."""
         self._watch_threads()
         self._watch_wrappers()
 
     def _watch_threads(self) -> None:
-        """Has threads that are started from now on see their operations from the first: what is
-        put off later may be read by any of them.
+        """Makes new threads intercept their operations from the first one on, because any of them
+        may read a tensor that is deferred later.
         """
         run = getattr(threading.Thread, "_bootstrap_inner", None)
         if self._include is None or run is None:
@@ -93,7 +93,7 @@ class Cover:
         threading.Thread._bootstrap_inner = see_and_run  # type: ignore[attr-defined]
 
     def _watch_wrappers(self) -> None:
-        """Sees operations of tensors that are made of others, from the first one on."""
+        """Intercepts operations of tensors that wrap others, from the first such tensor on."""
         tensor_type = self._torch.Tensor
         make = getattr(tensor_type, _WRAPS, None)
         if self._include is None or make is None:
@@ -127,16 +127,16 @@ class Cover:
                 self._see_each()
 
     def settle(self) -> None:
-        """From here on watches this thread's operations only while it must."""
+        """Intercepts this thread's operations only while necessary, from now on."""
         if self._include is None:
             return
-        is_thread = getattr(self._local, "is_started", False)  # autograd's own do as their caller
+        is_thread = getattr(self._local, "is_started", False)  # autograd's threads copy the caller
         # Torch runs no fallback under a mode.
         is_under_mode = bool(self._torch._C._len_torch_dispatch_stack())
         self._include(_KEY, (self.is_on or is_thread) and not is_under_mode)
 
     def turn_on(self) -> None:
-        """Something is put off."""
+        """Called when the first operation is deferred."""
         if self.is_on:
             return
         self._prepare()
@@ -148,7 +148,7 @@ class Cover:
         self.settle()
 
     def turn_off(self) -> None:
-        """Nothing is put off any longer: all is as it was."""
+        """Called when nothing is deferred any longer; restores torch's methods."""
         if not self.is_on:
             return
         self.is_on = False
@@ -181,8 +181,8 @@ class Cover:
             self._see_each()
 
     def _see_each(self) -> None:
-        """Sees every operation by its name: for a tensor that is made of others torch runs no
-        fallback, and fails where an operation has no kernel of its own.
+        """Registers every operation by its name. For a tensor that wraps others torch runs no
+        fallback, and fails if an operation has no kernel of its own.
         """
         c = self._torch._C
         for name in c._dispatch_get_all_op_names():
@@ -203,8 +203,8 @@ class Cover:
         return self._see(op, *args, **kwargs)
 
     def _pass_by_all(self) -> None:
-        """Sees none of the operations that are made of others. All at once, before there are other
-        threads: one of them that runs the very operation would be in the middle of its choice.
+        """Stops intercepting all composite operations. This must happen before other threads exist,
+        because a thread might be choosing the kernel of such an operation at this moment.
         """
         has = self._torch._C._dispatch_has_kernel_for_dispatch_key
         for name in self._torch._C._dispatch_get_registrations_for_dispatch_key(_COMPOSITE):
@@ -219,7 +219,7 @@ class Cover:
         return self._libraries[namespace]
 
     def _see(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """Every operation while something is put off."""
+        """Intercepts every operation while something is deferred."""
         if op not in self._whole:
             if self._comes_apart(op):
                 self._pass_by(op)
@@ -229,7 +229,7 @@ class Cover:
         return self.unseen(op, args, kwargs) if result is None else result
 
     def unseen(self, op: Any, args: Any, kwargs: Any) -> Any:
-        """Does an operation as it is."""
+        """Runs an operation without interception."""
         self._include(_KEY, False)  # noqa: FBT003
         try:
             return op(*args, **kwargs)
@@ -237,16 +237,16 @@ class Cover:
             self.settle()
 
     def _pass_by(self, op: Any) -> None:
-        """Sees an operation no longer: one that was defined after the others."""
+        """Stops intercepting an operation that was defined after the others."""
         with self._lock:
             if op in self._parted:
-                return  # by another thread
+                return  # another thread did it
             fallthrough = self._torch.library.fallthrough_kernel
             self._library(op.namespace).impl(op, fallthrough, _KEY)
             self._parted.add(op)
 
     def _comes_apart(self, op: Any) -> bool:
-        """Whether an operation is made of others, which are then seen one by one."""
+        """Whether an operation is a composite of others, which are intercepted one by one."""
         return self._is_composite(op.name())
 
     def _is_composite(self, name: str) -> bool:
@@ -262,8 +262,8 @@ class Cover:
         return read_first
 
     def _entering(self, enter: Callable[..., Any]) -> Callable[..., Any]:
-        """Before a mode that may read: all is done that was put off. Tensors of a fake mode have no
-        bytes, so that nothing is read under one.
+        """Wraps the start of a mode that may read tensors: first executes all deferred operations.
+        A fake mode is exempt, because its tensors have no bytes to read.
         """
 
         @functools.wraps(enter)

@@ -1,10 +1,10 @@
-"""Weights that are not there, made up for diffusers and timm: `ullage run --dummy-weights`.
+"""Dummy weights for diffusers and timm if files are missing: `ullage run --dummy-weights`.
 
-diffusers: `from_pretrained` of a model, or of a pipeline in a directory, finds safetensors files
-with the names and shapes of the model's config, each one hole. A pipeline by its name on the hub
-is downloaded whole by diffusers, before its models are asked for, so it needs a directory.
-timm: `pretrained=True` leaves the weights as they were initialised where those on the hub are not
-in the cache; timm loads them into a model that is there already, so memory is the same.
+diffusers: `from_pretrained` of a model, or of a pipeline in a directory, finds sparse safetensors
+files with the names and shapes of the model's config. A pipeline with a name on the hub needs a
+directory, because diffusers downloads it completely before it loads the models.
+timm: `pretrained=True` keeps the initial weights if those on the hub are not in the cache. timm
+loads weights into an existing model, so the memory is the same.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _TIMM_FILES = ("model.safetensors", "open_clip_model.safetensors", "pytorch_mode
 
 
 class MadeUpVision:
-    """Makes weights of diffusers and timm up. One for the process."""
+    """Provides dummy weights for diffusers and timm. One instance per process."""
 
     def __init__(self, torch: ModuleType, directory: Path, warn: Callable[[str], None]) -> None:
-        """`directory` holds the files; `warn` gets a message about what was made up."""
+        """`directory` is for the files; `warn` gets a message about the dummy weights."""
         self._torch = torch
         self._directory = directory
         self._warn = warn
@@ -41,7 +41,7 @@ class MadeUpVision:
         self.num_made = 0
 
     def install(self) -> None:
-        """Begins, when one of the libraries is imported."""
+        """Patches each of the libraries when it is imported."""
         on_import("diffusers.models.modeling_utils", self._cover_diffusers)
         on_import("timm.models._builder", self._cover_timm)
 
@@ -60,11 +60,11 @@ class MadeUpVision:
         base.from_pretrained = classmethod(from_pretrained)
 
     def _directory_for(self, cls: Any, name: Any, kwargs: Any) -> Path | None:
-        """A directory with made-up weights; None: what is named has weights, or no config."""
+        """A directory with dummy weights; None: the model has weights, or has no config."""
         hub = {key: kwargs[key] for key in _HUB if kwargs.get(key) is not None}
         source = find_source(str(name), hub)
         if source is None and not Path(str(name)).exists():
-            cls.load_config(name, **hub)  # it is in the cache then
+            cls.load_config(name, **hub)  # downloads it to the cache
             source = find_source(str(name), hub)
         if source is None or _has_weights(source):
             return None
@@ -130,7 +130,7 @@ def _is_timm_there(builder: ModuleType, config: Any) -> bool:
         directory = importlib.import_module("torch.hub").get_dir()
         return (Path(directory) / "checkpoints" / name).is_file()
     if kind != "hf-hub":
-        return True  # a file, a directory, a state dict; or nothing, which timm says
+        return True  # a file, a directory or a state dict; or nothing, then timm reports it
     identifier, *files = place if isinstance(place, tuple) else (place,)
     with contextlib.suppress(ImportError, ValueError):
         hugging_face = importlib.import_module("huggingface_hub")

@@ -1,10 +1,10 @@
-"""Weight files that are not there, made up: `ullage run --dummy-weights`.
+"""Dummy files for missing weights: `ullage run --dummy-weights`.
 
-Where a transformers model is loaded from a directory, or a name on the Hugging Face hub, whose
-weight files are missing, it finds safetensors files with the names, shapes and types that its
-config describes. They are one hole each and take no room on the disk; everything else (the order
-of loading, device_map, conversions, quantisation) is done by transformers. Weights that are there
-are loaded as they are. Nothing is downloaded but what a config needs.
+If transformers loads a model from a directory, or a name on the Hugging Face hub, without weight
+files, it finds safetensors files with the names, shapes and types that the model's config
+describes. The files are sparse and take no disk space. transformers itself does everything else
+(the order of loading, device_map, conversions, quantisation). Existing weights are loaded as usual.
+Nothing is downloaded except the files that a config needs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _POINTER = b"version https://git-lfs"
 _SHARD_BYTES = 4 << 30
-"""Of a file: Linux refuses to map one that is larger than the machine's memory."""
+"""The maximum size of a file: Linux refuses to map one that is larger than the machine's memory."""
 _HUB = ("cache_dir", "revision", "token", "local_files_only", "subfolder", "trust_remote_code")
 TYPES = {
     "float64": "F64",
@@ -44,14 +44,14 @@ TYPES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
-"""What safetensors calls torch's types."""
+"""The names of torch's types in safetensors."""
 
 
 class MadeUpWeights:
-    """Makes weight files up. One for the process."""
+    """Provides dummy weight files. One instance per process."""
 
     def __init__(self, torch: ModuleType, directory: Path, warn: Callable[[str], None]) -> None:
-        """`directory` holds the files; `warn` gets a message about what was made up."""
+        """`directory` is for the files; `warn` gets a message about the dummy weights."""
         self._torch = torch
         self._directory = directory
         self._warn = warn
@@ -59,16 +59,16 @@ class MadeUpWeights:
         self._ranges: list[tuple[int, int]] = []
 
     def install(self) -> None:
-        """Begins, when transformers is imported."""
+        """Patches transformers when it is imported."""
         on_import("transformers.modeling_utils", self._cover)
 
     @property
     def num_made(self) -> int:
-        """How many models have made-up weights."""
+        """The number of models with dummy weights."""
         return len(self._made)
 
     def holds(self, address: int) -> bool:
-        """Whether an address is in a file that was made up."""
+        """Whether an address is in a dummy file."""
         if not self._made:
             return False
         if not any(low <= address < high for low, high in self._ranges):
@@ -99,8 +99,8 @@ class MadeUpWeights:
         base.from_pretrained = classmethod(from_pretrained)
 
     def _directory_for(self, cls: Any, name: Any, kwargs: Any) -> Path | None:
-        """A directory with made-up weights in place of what a program names; None: what it
-        names has weights, or no config by which to make them up.
+        """A directory with dummy weights that replaces the program's; None: the program's has
+        weights, or has no config from which to make dummies.
         """
         if name is None or kwargs.get("state_dict") is not None or kwargs.get("gguf_file"):
             return None
@@ -109,11 +109,11 @@ class MadeUpWeights:
         argument = kwargs.get("config")
         kind = type(argument) if hasattr(argument, "to_dict") else cls.config_class
         if source is None and not Path(str(name)).exists():
-            kind.from_pretrained(name, **hub)  # it is in the cache then
+            kind.from_pretrained(name, **hub)  # downloads it to the cache
             source = find_source(str(name), hub)
         if source is None or _has_weights(source):
             return None
-        config = kind.from_pretrained(str(source))  # the checkpoint's, whatever the program changes
+        config = kind.from_pretrained(str(source))  # the checkpoint's, without program changes
         if getattr(config, "quantization_config", None) is not None:
             raise ValueError(
                 f"the weights of {name} are not there, and its config says that they are "
@@ -149,7 +149,7 @@ class MadeUpWeights:
         return directory
 
     def _tensors(self, cls: Any, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Types and shapes by name, as the model's checkpoint has them."""
+        """The types and shapes in the model's checkpoint, by name."""
         model = self._model(self._class_of(cls, config), config)
         dtype = _dtype(config) or self._torch.float32
         if isinstance(dtype, str):
@@ -157,7 +157,7 @@ class MadeUpWeights:
         model.tie_weights()
         weights, visited = {}, set()
         for name, tensor in model.state_dict(keep_vars=True).items():
-            if id(tensor) not in visited:  # of tied ones the first
+            if id(tensor) not in visited:  # only the first of tied tensors
                 visited.add(id(tensor))
                 weights[name] = tensor.detach()
         return {
@@ -169,13 +169,13 @@ class MadeUpWeights:
         }
 
     def _class_of(self, cls: Any, config: Any) -> Any:
-        """The class whose checkpoint it is: a head that a program adds is not in it."""
+        """The class of the checkpoint, which does not have a head that the program adds."""
         kwargs = next(iter(getattr(config, "architectures", None) or ()), "")
         transformers = importlib.import_module("transformers")
         return getattr(transformers, kwargs, None) or cls
 
     def _model(self, cls: Any, config: Any) -> Any:
-        """The model without bytes; where it reads values as it is built, on the CPU."""
+        """Builds the model without bytes, or on the CPU if its constructor reads values."""
         torch = self._torch
         state = torch.get_rng_state()
         try:
@@ -190,16 +190,16 @@ class MadeUpWeights:
 
 
 def find_source(name: str, hub: Mapping[str, Any]) -> Path | None:
-    """The directory that has the config of a model; of one on the hub, in the cache."""
+    """The directory with the config of a model; for a name on the hub, the one in the cache."""
     folder = hub.get("subfolder") or ""
     if Path(name).is_dir():
         path = Path(name) / folder
         return path if (path / "config.json").is_file() else None
-    with contextlib.suppress(ImportError, ValueError):  # a name that no repository can have
+    with contextlib.suppress(ImportError, ValueError):  # ValueError: an invalid repository name
         hugging_face = importlib.import_module("huggingface_hub")
         cached = hugging_face.try_to_load_from_cache(
             name,
-            os.path.join(folder, "config.json"),  # noqa: PTH118 - a name on the hub, no path
+            os.path.join(folder, "config.json"),  # noqa: PTH118 - a name on the hub, not a path
             cache_dir=hub.get("cache_dir"),
             revision=hub.get("revision"),
         )
@@ -222,13 +222,13 @@ def _is_there(path: Path) -> bool:
 
 
 def _is_pointer(path: Path) -> bool:
-    """Whether a file is what git leaves of one that Git LFS has not fetched."""
+    """Whether a file is the pointer of a file that Git LFS has not fetched."""
     with path.open("rb") as file:
         return file.read(len(_POINTER)) == _POINTER
 
 
 def _dtype(config: Any) -> Any:
-    """The type of the checkpoint's numbers, as a config states it."""
+    """The type of the checkpoint's numbers according to a config."""
     for owner in (config, getattr(config, "text_config", None)):
         dtype = getattr(owner, "dtype", None) or getattr(owner, "torch_dtype", None)
         if dtype is not None:
@@ -237,7 +237,7 @@ def _dtype(config: Any) -> Any:
 
 
 def _as_saved(model: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-    """The tensors by the names, and in the parts, that a checkpoint has them under (experts)."""
+    """The tensors with the names and parts of a checkpoint, which may split experts."""
     try:
         loading = importlib.import_module("transformers.core_model_loading")
         saved: dict[str, Any] = loading.revert_weight_conversion(model, dict(tensors))
@@ -247,7 +247,7 @@ def _as_saved(model: Any, tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 def total_bytes(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> int:
-    """What tensors take in a file, of their types and shapes."""
+    """The size of tensors in a file, from their types and shapes."""
     return sum(_bytes_of(*tensor) for tensor in tensors.values())
 
 
@@ -259,7 +259,7 @@ def _bytes_of(kind: str, shape: tuple[int, ...]) -> int:
 def _shards(
     tensors: Mapping[str, tuple[str, tuple[int, ...]]], source: Path
 ) -> dict[str, list[str]]:
-    """Which tensors are in which file: as the index says, where there is one."""
+    """The tensors of each file: as in the index if there is one."""
     index = source / _INDEXES[0]
     if index.is_file():
         kwargs = json.loads(index.read_text())["weight_map"]
@@ -282,7 +282,7 @@ def _shards(
 
 
 def write_hole(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-    """A safetensors file whose numbers take no room: its end lies far behind its header."""
+    """Writes a sparse safetensors file: a header, and a hole in place of the numbers."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, (kind, shape) in tensors.items():

@@ -1,7 +1,7 @@
-"""Recipes: what was done to a CPU tensor, in a form in which it can be done later.
+"""Recipes: the operations on a CPU tensor, stored so that they can be executed later.
 
-Recipes(torch).follow(storage, steps) gives the bytes that the steps would have given when they were
-noted, random numbers included.
+Recipes(torch).follow(storage, steps) gives the same bytes, including random numbers, as if the
+steps had been executed when they were recorded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ullage.record.session import library
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Where a tensor lies in its storage; sizes in elements."""
+    """The position of a tensor in its storage; sizes in elements."""
 
     dtype: Any
     size: tuple[int, ...]
@@ -31,8 +31,8 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operation that was put off: in place on a view, with numbers for arguments; a fill has
-    the state that the generator had, a copy what it is of.
+    """One deferred operation: in place on a view, with numbers as arguments. A fill has the state
+    of the generator, a copy the recipe of its source.
     """
 
     op: Any
@@ -43,16 +43,16 @@ class Step:
 
     @property
     def is_zero(self) -> bool:
-        """Whether it leaves nothing but zeros."""
+        """Whether its result is all zeros."""
         name = self.op.name()
-        # Not -0.0, which has a bit.
+        # -0.0 does not count, because its sign bit is set.
         is_no_number = name == "aten::fill_.Scalar" and str(*self.args) in ("0", "0.0", "False")
         return name == "aten::zero_" or is_no_number
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to make a tensor of what is in a storage of so many bytes: fresh, then the steps."""
+    """How to make a tensor: allocate a storage of this size, execute the steps, and take a view."""
 
     num_bytes: int
     steps: tuple[Step, ...]
@@ -60,8 +60,8 @@ class Recipe:
 
 
 class _States:
-    """Generators' states, apart from the heap: small blocks among large ones that come and go
-    would keep it from shrinking.
+    """Stores generators' states outside of the heap, because small blocks among large short-lived
+    ones would keep the heap from shrinking.
     """
 
     _ROOM = 1 << 22
@@ -71,7 +71,7 @@ class _States:
         self._page, self._used = mmap.mmap(-1, self._ROOM), 0
 
     def keep(self, state: Any) -> tuple[mmap.mmap, int, int]:
-        """Where a copy of the state, a tensor of bytes, is."""
+        """Stores a copy of a state, a tensor of bytes, and returns its place."""
         size = state.numel()
         if self._used + size > self._ROOM:
             self._page, self._used = mmap.mmap(-1, self._ROOM), 0
@@ -81,14 +81,14 @@ class _States:
         return place
 
     def find(self, place: tuple[mmap.mmap, int, int]) -> Any:
-        """The state again."""
+        """Returns the state at a place."""
         page, offset, size = place
         dtype = self._torch.uint8
         return self._torch.frombuffer(page, dtype=dtype, offset=offset, count=size).clone()
 
 
 class Recipes:
-    """Follows recipes. One for the process."""
+    """Executes recipes. One instance per process."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._local = threading.local()
@@ -99,11 +99,11 @@ class Recipes:
 
     @property
     def is_busy(self) -> bool:
-        """Whether this thread follows one."""
+        """Whether this thread is executing one."""
         return getattr(self._local, "is_busy", False)
 
     def follow(self, storage: Any, steps: tuple[Step, ...]) -> None:
-        """Does the steps on a storage."""
+        """Executes the steps on a storage."""
         with self._alone():
             for step in steps:
                 self._do(step, self._tensor(storage, step.view))
@@ -128,7 +128,7 @@ class Recipes:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Operations are done as torch does them, whatever mode the program is in."""
+        """Runs torch's own operations, independent of the program's modes."""
         torch, was_busy = self._torch, self.is_busy
         self._local.is_busy = True
         transforms = importlib.import_module("torch._functorch.pyfunctorch")
@@ -144,10 +144,10 @@ class Recipes:
             self._local.is_busy = was_busy
 
     def num_draws(self, op: Any, tensor: Any) -> int | None:
-        """How many 32-bit numbers a fill draws; None: its generator is not one that is known.
+        """The number of 32-bit numbers that a fill draws; None: the generator is unknown.
 
-        So many an element, and some more where the count is not a multiple of 16: torch fills in
-        batches of that many. Both are looked up by drawing.
+        This is a constant per element, plus a few if the count is not a multiple of 16, because
+        torch fills in batches of that size. Both are measured by drawing.
         """
         rest = tensor.numel() % 16
         key = (op, tensor.dtype, rest)
@@ -164,7 +164,7 @@ class Recipes:
         return each, spent[1] - each * (32 + rest)
 
     def _spend(self, op: Any, dtype: Any, count: int) -> int | None:
-        """How many numbers a small fill draws; None: not as `skip_random` understands it."""
+        """The number of numbers that a small fill draws; None: `skip_random` cannot skip them."""
         torch = self._torch
         with self._alone():
             generator = torch.Generator().manual_seed(1)
@@ -179,12 +179,12 @@ class Recipes:
 
 
 def _num_left(state: Any) -> int:
-    """Numbers until the generator's next round, as its state has it."""
+    """The numbers that are left until the generator's next round, read from its state."""
     return int.from_bytes(bytes(state[8:12].tolist()), "little")
 
 
 def view_of(tensor: Any) -> View:
-    """Where a tensor lies in its storage."""
+    """The position of a tensor in its storage."""
     return View(
         tensor.dtype, tuple(tensor.size()), tuple(tensor.stride()), int(tensor.storage_offset())
     )

@@ -1,14 +1,14 @@
 """Skips initialisation of large CPU tensors until something reads them.
 
-A model is built on the CPU, filled with random numbers, and moved to a GPU that is not there: the
-numbers go nowhere, and pages that nobody touches take no host memory. So filling a large CPU tensor
-is put off. What would have been done is noted, the random generator goes on as if it had been done,
-and it is done, with the very numbers that the program would have got, when anything reads the
-tensor. Copies, conversions and the scaling of what was put off are put off behind it. What nobody
-read by the end is counted and stands in the report.
+A program builds a model on the CPU, fills it with random numbers, and moves it to the phantom GPU.
+Nothing uses these numbers there, and untouched pages take no host memory. So the fill of a large
+CPU tensor is deferred: it is recorded, and the random generator advances as if it had been
+executed. When something reads the tensor, the fill is executed and gives exactly the numbers of a
+real run. Copies, conversions and scaling of deferred tensors are deferred, too. The report counts
+the fills that nothing read until the end.
 
-Zeros need no note: memory that was never written is zeros. A tensor is zeroed by giving its pages
-back, and the copy of one whose pages are not there is another such tensor.
+Zeros need no record, because untouched memory is zero. A tensor is zeroed by returning its pages to
+the kernel, and a copy of a tensor without pages is another such tensor.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from ullage.record.weights.dispatch_hook import Cover
 from ullage.record.weights.recipes import Step, view_of
 
 MIN_BYTES = 1 << 20
-"""No more than this is filled: the phantom keeps such values on the device too
-(KEPT_PER_BLOCK in csrc/machine/values.c), and small values may steer a program."""
+"""Fills of up to this size are executed at once: the phantom keeps such values on the device, too
+(KEPT_PER_BLOCK in csrc/machine/values.c), and programs may branch on small values."""
 
 _CHANGES = "add_ clamp_ clamp_max_ clamp_min_ div_ erfinv_ fill_ mul_ neg_ sub_ zero_"
-"""Operations that initialise with: with numbers as their other arguments they follow a fill."""
+"""In-place operations of initialisation; with numbers as arguments they are deferred, too."""
 _COMPUTED = "add div mul neg sub"
-"""Operations that are a copy, and one of these changes to it."""
+"""Operations that equal a copy and one of the changes above."""
 _FACTORIES = "zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full"
 _CALLS_PER_SWEEP = 256
 _REACH = 9.0
-"""No number of a normal distribution is so many deviations from its mean: they are made of uniform
-numbers of at most 53 bits, and (-2 log 2**-53) ** 0.5 is 8.6."""
+"""No number of a normal distribution is this many deviations from its mean: torch makes them from
+uniform numbers of at most 53 bits, and (-2 log 2**-53) ** 0.5 is 8.6."""
 
 
 class SkippedWeights:
-    """Decides what of fills and copies is put off.
+    """Decides which fills and copies are deferred.
 
     Attributes:
-        held: what is put off.
-        ops: the operations that may be put off, whoever sees them.
-        is_made_up: whether an address is in a file of nothing but holes.
-        is_over: whether nothing more is put off.
+        held: the deferred operations.
+        ops: the operations that can be deferred.
+        is_made_up: whether an address is in a dummy file of weights.
+        is_over: whether nothing more is deferred.
     """
 
     def __init__(self, torch: ModuleType, *, is_on: bool) -> None:
@@ -87,7 +87,7 @@ class SkippedWeights:
         self._normal, self._bounds = aten.normal_.default, (aten.lt.Scalar, aten.gt.Scalar)
 
     def _starting(self, aten: Any) -> dict[Any, Callable[[Any, Any, Any], Any]]:
-        """What runs in place of operations."""
+        """The function that handles each operation."""
         starts = {
             aten.normal_.default: self._fill_random,
             aten.uniform_.default: self._fill_random,
@@ -104,14 +104,14 @@ class SkippedWeights:
         return starts | {getattr(aten, name).default: self._make for name in _FACTORIES.split()}
 
     def install(self) -> None:
-        """Begins."""
+        """Starts the interception of operations."""
         if self.ops:
             self._cover.watch()
             os.register_at_fork(after_in_child=self.held.begin_in_child)
 
     def settle(self, *, is_reading: bool) -> None:
-        """Sees operations from here on only where something is put off; `is_reading`: it is not to
-        be put off any longer, as torch runs no fallback where it traces.
+        """Intercepts operations only while something is deferred, from now on. `is_reading`: first
+        executes everything, because torch runs no fallback while it traces.
         """
         self.held.sweep()
         if is_reading:
@@ -119,7 +119,7 @@ class SkippedWeights:
         self._cover.settle()
 
     def put_off(self, op: Any, args: Any, kwargs: Any) -> Any:
-        """Puts an operation off, if it can be; its result, or None: it is to be done."""
+        """Defers an operation and returns its result; None: it cannot be deferred."""
         starts = {} if self.is_over or self.held.recipes.is_busy else self._starts
         return starts[op](op, args, kwargs) if op in starts else None
 
@@ -131,7 +131,7 @@ class SkippedWeights:
         draws = recipes.num_draws(op, tensor)
         if draws is None:
             return None
-        # Nothing is drawn, but the arguments are judged: a negative deviation is an error.
+        # Draws nothing but checks the arguments: a negative deviation is an error.
         op(torch.empty(0, dtype=tensor.dtype, device="cpu"), *args[1:])
         state = generator.get_state()
         before = recipes.states.keep(state)
@@ -150,7 +150,7 @@ class SkippedWeights:
         return self._overwrite(tensor, step)
 
     def _make(self, op: Any, args: Any, kwargs: Any) -> Any:
-        """zeros, ones, full, alone or by another tensor"""
+        """Defers zeros, ones and full, with a size or like another tensor."""
         like = args[0] if isinstance(args[0], self._torch.Tensor) else None
         device = kwargs.get("device") or (like.device if like is not None else None)
         is_strided = kwargs.get("layout") in (None, self._torch.strided)
@@ -176,7 +176,7 @@ class SkippedWeights:
         return None
 
     def _copy_new(self, op: Any, args: Any, kwargs: Any) -> Any:
-        """clone, and conversions; also those on the way to a device"""
+        """Defers clones and conversions, including conversions on the way to a device."""
         tensor, device = args[0], kwargs.get("device")
         if not self._is_large(tensor):
             return None
@@ -214,7 +214,7 @@ class SkippedWeights:
         return self._overwrite(pinned, step(pinned), is_new=True)
 
     def _join(self, op: Any, args: Any, kwargs: Any) -> Any:
-        """cat: a copy to each part of what is new."""
+        """Defers cat as a copy to each part of the new tensor."""
         parts, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0)
         is_alike = len({(part.dtype, part.dim()) for part in parts}) == 1
         if not is_alike or not all(map(self._is_large, parts)):
@@ -237,40 +237,40 @@ class SkippedWeights:
         return tensor
 
     def _raise_version(self, tensor: Any) -> None:
-        # Not within a factory such as randn, which keeps its filling from autograd.
+        # A factory such as randn hides its fill from autograd.
         is_hidden = self._torch._C._dispatch_tls_is_dispatch_key_excluded("ADInplaceOrView")
         if not tensor.is_inference() and not is_hidden:
             self._torch.autograd.graph.increment_version(tensor)
 
     def _is_large(self, tensor: Any) -> bool:
-        if not isinstance(tensor, self._torch.Tensor):  # a number in the place of a tensor
+        if not isinstance(tensor, self._torch.Tensor):  # a number instead of a tensor
             return False
         return bool(tensor.is_cpu and tensor.numel() * tensor.element_size() > MIN_BYTES)
 
     def _is_ordinary(self, tensor: Any) -> bool:
-        """Whether nothing but torch stands between a tensor and its bytes."""
+        """Whether only torch's own code accesses the tensor's bytes."""
         c = self._torch._C
         if type(tensor) not in self._plain or c._functorch.is_functorch_wrapped_tensor(tensor):
             return False
-        # Torch runs no fallback under a mode; and of autograd, its own error or a node.
+        # Torch runs no fallback under a mode. With a graph, autograd adds a node or raises.
         return not c._len_torch_dispatch_stack() and not self._has_graph(tensor)
 
     def _is_own(self, tensor: Any) -> bool:
-        """Not memory of numpy, of a file, or shared with another process."""
+        """Whether torch allocated the memory; not numpy, a file or another process."""
         return bool((of := self._storage_of(tensor)).resizable() and not of.is_shared())
 
     def _has_graph(self, tensor: Any) -> bool:
         return bool(tensor.requires_grad and self._torch.is_grad_enabled())
 
     def _can_wait(self, tensor: Any, *, is_any_dtype: bool = False) -> bool:
-        """Whether a tensor may be left as it is for now."""
+        """Whether an operation on this tensor can be deferred."""
         if not self._is_large(tensor) or not self._is_ordinary(tensor):
             return False
         is_right = is_any_dtype or tensor.dtype in self._floats
         return is_right and tensor.is_contiguous() and self._is_own(tensor)
 
     def _copying(self, source: Any, dtype: Any) -> Callable[[Any], Step] | None:
-        """What makes a tensor a copy of what is put off, or zeros; None: it is to be read."""
+        """The step that copies a deferred or untouched tensor; None: the source must be read."""
         if not self._is_ordinary(source):
             return None
         if self.held.find(source) is None:
@@ -282,7 +282,7 @@ class SkippedWeights:
         return lambda copy: Step(self._copy, view_of(copy), source=recipe)
 
     def _is_nothing(self, tensor: Any) -> bool:
-        """Whether a tensor is zeros that nobody has written."""
+        """Whether a tensor is zero because its pages were never written."""
         if not tensor.is_contiguous():
             return False
         address, size = self._address_of(tensor), tensor.numel() * tensor.element_size()
@@ -292,8 +292,8 @@ class SkippedWeights:
         return bool(library.host_is_untouched(address, size, is_file))
 
     def _follow(self, op: Any, args: Any, kwargs: Any) -> Any:
-        """Decides about any operation while something is put off; its result, or None where it is
-        to be done now.
+        """Handles any operation while something is deferred; returns its result, or None if it must
+        run now.
         """
         self._num_calls += 1
         if self._num_calls % _CALLS_PER_SWEEP == 0:
@@ -305,8 +305,8 @@ class SkippedWeights:
         return self._follow_held(op, args, kwargs, tensors) if tensors else None
 
     def _held_among(self, args: Any) -> Iterator[Any]:
-        """The tensors of which something is put off; all of it is done where one of the tensors is
-        made of others, which nobody else will see.
+        """Yields the deferred tensors among arguments. If an argument wraps other tensors, which
+        cannot be seen here, everything is executed.
         """
         for arg in args:
             if isinstance(arg, (list, tuple)):
@@ -328,7 +328,7 @@ class SkippedWeights:
     def _follow_held(self, op: Any, args: Any, kwargs: Any, tensors: list[Any]) -> Any:
         tensor, numbers = tensors[0], tuple(args[1:])
         if op is self._copy and tensor is args[0] and self.held.fills_storage(tensor):
-            self.held.drop(self._storage_of(tensor))  # all of it is overwritten
+            self.held.drop(self._storage_of(tensor))  # the copy overwrites all of it
             tensors = [other for other in tensors if self.held.find(other) is not None]
         elif op in self._bounds and self._is_within(op, args):
             result = self._torch.empty(tensor.size(), dtype=self._torch.bool, device="cpu")
@@ -355,7 +355,7 @@ class SkippedWeights:
         return all(arg is None or isinstance(arg, (bool, int, float)) for arg in args[1:])
 
     def _goes_to_a_device(self, op: Any, args: Any, kwargs: Any, tensor: Any) -> bool:
-        """Whether an operation copies a tensor where values of that size are not kept."""
+        """Whether an operation copies a tensor to a device that keeps no values of its size."""
         target = self._target(op, args, kwargs)
         if target is None or tensor is not args[int(op is self._copy)]:
             return False
@@ -364,7 +364,7 @@ class SkippedWeights:
         return device.type == "meta" or (device.type == "cuda" and not is_kept)
 
     def _target(self, op: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """The device and the type that an operation copies to; None: it does not."""
+        """The device and the type that an operation copies to; None: it is not a copy."""
         if op is self._copy:
             return args[0].device, args[0].dtype
         if op is self._convert and kwargs.get("device") is not None:
@@ -372,8 +372,8 @@ class SkippedWeights:
         return None
 
     def _convert_nothing(self, op: Any, args: Any, kwargs: Any) -> Any:
-        """A copy to a device that would first convert on the CPU what nobody reads: the copy of
-        something that has the type already. None: it is not one.
+        """Replaces a copy to a device that would first convert unread values on the CPU by the copy
+        of an empty tensor of the new type. None: it is not such a copy.
         """
         position = int(op is self._copy)
         source, target = args[position], self._target(op, args, kwargs)
@@ -388,7 +388,7 @@ class SkippedWeights:
         return self._cover.unseen(op, (*args[:position], like, *args[position + 1 :]), kwargs)
 
     def _is_within(self, op: Any, args: Any) -> bool:
-        """Whether no number of a normal fill can be below, or above, a bound (trunc_normal_)."""
+        """Whether no number of a normal fill can be beyond a bound (trunc_normal_)."""
         tensor, bound = args
         put_off = self.held.find(tensor)
         steps = put_off.steps if put_off is not None else ()

@@ -31,7 +31,7 @@ def check_document(view: CheckView) -> Document:
 
 
 def case_document(view: CheckView, judged: Judged) -> Document:
-    """What a document says of one case."""
+    """The document of one case."""
     return {
         "name": judged.name,
         "scenario": judged.scenario.name,
@@ -79,7 +79,7 @@ def _is_changed(comparison: Comparison) -> bool:
 
 
 def entry_document(entry: Entry) -> Document:
-    """What a document says of an entry of the lock."""
+    """The document of an entry of the lock."""
     return {
         "key": asdict(entry.key),
         "basis": entry.basis.value,

@@ -1,9 +1,9 @@
-"""A check in the words of CI: JUnit's XML, GitHub's annotations and its step summary.
+"""A check in the formats of CI systems: JUnit's XML, GitHub's annotations and its step summary.
 
-junit_report(view)                  what GitLab, Jenkins and others read
+junit_report(view)                  XML for GitLab, Jenkins and others
 github_annotations(view, root)      lines for stdout
 github_summary(view, pages)         Markdown for $GITHUB_STEP_SUMMARY
-github_link(page, os.environ)       what its link to a page leads to
+github_link(page, os.environ)       the target of the summary's link to a page
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ullage.report.text.check import (
 from ullage.report.views import CheckView
 from ullage.units import format_bytes
 
-# GitHub shows ten errors of a step, and refuses a summary above 1 MiB.
+# GitHub shows at most ten errors of a step, and refuses a summary above 1 MiB.
 _MAX_ANNOTATIONS = 10
 _MAX_SUMMARY_BYTES = 1_000_000
 _MAX_DETAILED = 50
@@ -39,9 +39,9 @@ _LAST_WHERE = re.compile(r"\bat (?P<file>[^ :]+):(?P<line>\d+) in ")
 
 
 def junit_report(view: CheckView) -> str:
-    """The check as JUnit's XML: a test case for each scenario's case.
+    """Renders the check as JUnit's XML, with a test case for each case of a scenario.
 
-    Source: junit-10.xsd of Jenkins' xUnit plugin, which has properties of a suite alone.
+    Source: junit-10.xsd of Jenkins' xUnit plugin, in which only a suite has properties.
     """
     failing = [judged for judged in view.judged if judged.state.exit_code == 1]
     errors = [judged for judged in view.judged if judged.state is State.FAILED]
@@ -56,7 +56,7 @@ def junit_report(view: CheckView) -> str:
 
 
 def _properties(view: CheckView) -> Iterator[str]:
-    """The peaks of every entry."""
+    """The peaks of every entry as properties."""
     yield "    <properties>"
     for comparison in (comparison for judged in view.judged for comparison in judged.comparisons):
         for level, size in comparison.entry.peaks._asdict().items():
@@ -84,9 +84,9 @@ def _attribute(text: str) -> str:
 
 
 def github_annotations(view: CheckView, root: Path) -> Iterator[str]:
-    """A line for each case that did not pass, which GitHub shows beside the code.
+    """Yields a line for each case that did not pass; GitHub shows it beside the code.
 
-    root: of the checkout, which GitHub's paths begin at.
+    root: the root of the checkout, to which GitHub's paths are relative.
     """
     failing = [judged for judged in view.judged if judged.state.exit_code]
     for judged in failing[:_MAX_ANNOTATIONS]:
@@ -99,18 +99,18 @@ def github_annotations(view: CheckView, root: Path) -> Iterator[str]:
         title = _escape(f"ullage check: {judged.name}: {judged.state.value}", is_property=True)
         yield f"::error {where},title={title}::{_escape(chr(10).join(body))}"
     if len(failing) > _MAX_ANNOTATIONS:
-        # GitHub would not show an eleventh error; warnings are counted apart.
+        # GitHub would not show an eleventh error, but it counts warnings separately.
         yield f"::warning ::ullage check: {len(failing) - _MAX_ANNOTATIONS} more do not pass"
 
 
 def _escape(text: str, *, is_property: bool = False) -> str:
-    """What GitHub's workflow commands want escaped."""
+    """Escapes a text for GitHub's workflow commands."""
     text = printable_lines(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return text.replace(":", "%3A").replace(",", "%2C") if is_property else text
 
 
 def _place_of(view: CheckView, judged: Judged, root: Path) -> tuple[str, int]:
-    """The file and line that most grew at, or where the program failed; else the scenario's own."""
+    """The file and line with the largest growth, or of the failure; else those of the scenario."""
     places = [_LAST_WHERE.search(f"at {judged.reason}") or _LAST_WHERE.search(judged.reason)]
     for comparison in judged.comparisons:
         lines = judged.measured[comparison.name].lines
@@ -129,7 +129,7 @@ def _relative(path: Path, root: Path) -> str:
 
 
 def _largest(judged: Judged) -> Iterator[str]:
-    """Who grew most."""
+    """The owners with the largest growth."""
     for comparison in judged.comparisons:
         changes, lines = comparison.changes, judged.measured[comparison.name].lines
         for title, rows in (
@@ -143,8 +143,8 @@ def _largest(judged: Judged) -> Iterator[str]:
 
 
 def github_link(page: Path, environment: Mapping[str, str]) -> str:
-    """Where a summary can lead to for a page: the artifacts of GitHub's run, since a summary has no
-    files beside it; without a run to the file.
+    """The link from a summary to a page: the artifacts of GitHub's run, because a summary cannot
+    link to files; the file itself outside of a run.
     """
     names = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")
     server, repository, run = (environment.get(name, "") for name in names)
@@ -154,9 +154,9 @@ def github_link(page: Path, environment: Mapping[str, str]) -> str:
 
 
 def github_summary(view: CheckView, pages: Mapping[str, str]) -> str:
-    """The check as Markdown: a table, and what changed in each case that did not pass.
+    """Renders the check as Markdown: a table, and the changes in each case that did not pass.
 
-    pages: by the name of an entry, where a page of it is found.
+    pages: the link to the page of each entry, by the entry's name.
     """
     lines = [f"### ullage check: {check_line(view)}", ""]
     lines += [

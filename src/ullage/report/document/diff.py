@@ -1,4 +1,4 @@
-"""The document of two compared snapshots, schema "ullage.diff/1".
+"""The document of a comparison of two snapshots, schema "ullage.diff/1".
 
 json.dumps(diff_document(report), indent=2)
 """

@@ -17,7 +17,7 @@ ESTIMATE_SCHEMA: Final = "ullage.estimate/1"
 
 
 def estimate_document(answer: Answer) -> dict[str, Any]:
-    """The document of an answer; sizes are bytes."""
+    """The document of an estimate; sizes are bytes."""
     estimate = answer.estimate
     return {
         "schema": ESTIMATE_SCHEMA,
@@ -67,7 +67,7 @@ def _moment(moment: Moment) -> dict[str, Any]:
 
 
 def name_verdict(estimate: TrainingEstimate) -> str | None:
-    """The verdict as documents name it; None: no GPU was chosen, or too little is known."""
+    """The verdict's name in documents; None: no GPU was chosen, or too little is known."""
     if estimate.capacity_bytes is None or (estimate.is_floor and estimate.fits is None):
         return None
     return {True: "fits", False: "does_not_fit", None: "may_fit"}[estimate.fits]

@@ -1,6 +1,6 @@
-"""The document of an explained snapshot, schema "ullage.explain/1".
+"""The document of `ullage explain`, schema "ullage.explain/1".
 
-explain_document(view)          what json.dumps takes
+json.dumps(explain_document(view), indent=2)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_PINNED = 50
 
 
 def explain_document(view: ExplainView) -> Document:
-    """The document: what the text says, and the rest of its tables."""
+    """The document: the contents of the text report, with complete tables."""
     report = view.report
     record = report.record
     return {
@@ -165,7 +165,7 @@ def _shortage(device: DeviceSnapshot) -> Document | None:
 
 
 def _whole_device(device: DeviceSnapshot) -> Document:
-    """From nvidia-smi's figures down to what was asked for; null is what the file does not tell."""
+    """From nvidia-smi's figures down to the requested bytes; null if the file has no figure."""
     lines = reconcile(device.fragmentation, device.totals)
     return {
         "name": None if device.totals is None else device.totals.name,

@@ -1,4 +1,4 @@
-"""What ullage recorded of a program beside its snapshot, as the document has it."""
+"""The part of the document of `explain` that needs a run recorded by ullage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_DEAD_IN_DOCUMENT = 200
 
 
 def recorded_document(case: Case) -> Document | None:
-    """The same for the document; None in a snapshot that ullage did not write."""
+    """The part of the document; None for a snapshot that ullage did not write."""
     recorded = case.device.recorded
     if recorded is None:
         return None

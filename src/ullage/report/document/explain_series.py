@@ -1,4 +1,4 @@
-"""The timeline of a device for the document: what each category and module held over time."""
+"""The timeline of a device for the document: the bytes of each category and module over time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _OTHERS = "other modules"
 
 
 def series_document(case: Case) -> Document | None:
-    """At some moments, the highest of their stretches, the bytes of each category and each module;
-    both add up to the allocated bytes. None in a file without a trace.
+    """The bytes of each category and each module at some moments, each the highest of an interval.
+    Both add up to the allocated bytes. None for a file without a trace.
     """
     device = case.device
     if device.replay.num_events <= 1:
@@ -44,7 +44,7 @@ def series_document(case: Case) -> Document | None:
 
 
 def _by_module(case: Case, modules: ModuleOwners, moments: Int64Array) -> Document:
-    """The modules with most bytes at any moment, and all others together."""
+    """The modules with the most bytes at any moment, and all others together."""
     count = len(modules.names)
     group = np.where(modules.index < 0, count, modules.index).astype(np.int64)
     sizes = sum_at_moments(case.device.replay, moments, group, count + 1)

@@ -1,5 +1,5 @@
-"""A snapshot in the formats of other tools, chosen by the ending of a file's name: the pickle that
-PyTorch's own memory_viz reads, trace events for Perfetto, folded stacks for flame graphs, CSV, the
+"""Exports a snapshot to the formats of other tools, by the suffix of the file's name: the pickle
+for PyTorch's own memory_viz, trace events for Perfetto, folded stacks for flame graphs, CSV, the
 JSON document, and ullage's own compact file.
 
     check_format(Path("snapshot.folded"))
@@ -50,19 +50,18 @@ _STATES = {
 
 
 def check_format(path: Path) -> None:
-    """Raises SpecError where the ending of a name is of no format."""
+    """Raises SpecError if the suffix of a name belongs to no format."""
     _find_format(path)
 
 
 def write_export(view: ExplainView, path: Path, *, force: bool) -> Path:
-    """Writes an explained snapshot in the format that the ending of the name says; as
-    `files.keep_file` does.
+    """Writes a snapshot in the format of the name's suffix, like `files.keep_file`.
 
-    Returns where it is.
+    Returns the path of the file.
 
     Raises:
-        SpecError: the ending is of no format.
-        SnapshotError: the format shows device memory, and the file tells of none.
+        SpecError: the suffix belongs to no format.
+        SnapshotError: the format shows device memory, and the snapshot has none.
         OSError: it cannot be written there.
     """
     chosen = _find_format(path)
@@ -70,7 +69,7 @@ def write_export(view: ExplainView, path: Path, *, force: bool) -> Path:
 
 
 def _find_format(path: Path) -> _Format:
-    # The longest first: ".perfetto.json" is not ".json".
+    # The longest suffix first, because ".perfetto.json" also ends in ".json".
     for ending in sorted(_FORMATS, key=len, reverse=True):
         if path.name.lower().endswith(ending):
             return _FORMATS[ending]
@@ -79,10 +78,10 @@ def _find_format(path: Path) -> _Format:
 
 
 def write_folded(out: TextIO, page: SnapshotPage, event: int | None = None) -> None:
-    """Writes the blocks that are live after an event, by default at the peak, as folded stacks: a
-    line for each stack, outermost frame first, then the bytes.
+    """Writes the blocks that are live after an event (default: at the peak) as folded stacks: a
+    line for each stack, with the outermost frame first, and the bytes at the end.
 
-    Source: the format of Brendan Gregg's flamegraph.pl, which speedscope and inferno read too.
+    Source: the format of Brendan Gregg's flamegraph.pl, which speedscope and inferno also read.
     """
     blocks, stacks = page.replay.blocks, page.snapshot.stacks
     moment = find_levels(page.replay).peak_event if event is None else event
@@ -90,7 +89,7 @@ def write_folded(out: TextIO, page: SnapshotPage, event: int | None = None) -> N
     sums = np.bincount(
         blocks.stack[live], weights=blocks.size_bytes[live], minlength=len(stacks)
     ).astype(np.int64)
-    lines: dict[str, int] = {}  # stacks may differ in what a line does not say
+    lines: dict[str, int] = {}  # different stacks may have the same line
     for stack in np.flatnonzero(sums).tolist():
         frames = [_describe(*frame) for frame in reversed(stacks.of(stack))]
         text = ";".join(frames) or _NO_STACK
@@ -99,10 +98,10 @@ def write_folded(out: TextIO, page: SnapshotPage, event: int | None = None) -> N
 
 
 def write_csv(out: TextIO, pages: Sequence[SnapshotPage]) -> None:
-    """Writes a line for each block: where, how large, from which event to which, and whose.
+    """Writes a line for each block: address, size, first and last event, and owner.
 
-    Empty is what is not known: the birth of a block from before the trace, the death of one that is
-    live at the end, times where the file has none.
+    Unknown fields are empty: the birth of a block from before the trace, the death of a block that
+    is live at the end, and times if the file has none.
     """
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow(
@@ -135,10 +134,10 @@ def _csv_rows(page: SnapshotPage) -> Iterator[tuple[object, ...]]:
 
 
 def write_pickle(out: BinaryIO, snapshot: Snapshot) -> None:
-    """Writes the snapshot as torch's own functions do, in the newest form and in pickle protocol 4,
-    the last that pytorch.org/memory_viz reads, whatever version or protocol it came from.
+    """Writes the snapshot like torch's own functions, in the newest layout and in pickle protocol
+    4, the latest that pytorch.org/memory_viz reads, for a file of any version or protocol.
 
-    Leaves out what ullage recorded, and pinned host memory, which memory_viz does not show.
+    Omits ullage's record, and pinned host memory, which memory_viz does not show.
     """
     lists = _frame_lists(snapshot.stacks)
     raw = {
@@ -159,7 +158,7 @@ def write_pickle(out: BinaryIO, snapshot: Snapshot) -> None:
 
 
 def _frame_lists(stacks: Stacks) -> list[list[dict[str, Any]]]:
-    """The frames of each stack as torch writes them; equal ones are shared."""
+    """The frames of each stack as torch writes them; equal frames are one object."""
     known = stacks.frames
     frames = [
         {"name": name, "filename": file, "line": line}
@@ -220,14 +219,14 @@ def _events(
 
 
 def _describe(file: str, line: int, function: str) -> str:
-    """A frame of a folded stack, which may hold no semicolon."""
+    """Describes a frame of a folded stack, which must not contain a semicolon."""
     where = "" if file in ("", "??") else f"{file}:{line}" if line else file
     text = f"{function} ({where})" if where and function else function or where or "?"
     return printable(text).replace(";", ",")
 
 
 class _Format(NamedTuple):
-    """What a format is for, and how a snapshot is written in it."""
+    """The purpose of a format, and the function that writes it."""
 
     what: str
     write: Callable[[Path, ExplainView], None]

@@ -1,8 +1,8 @@
-"""What every document is made of: names and values that json.dumps takes."""
+"""The type of all documents: names and values for json.dumps."""
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-# What json.dumps takes.
+# Values that json.dumps accepts.
 Document: TypeAlias = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Findings as documents have them, and whether their remedies make the program fit."""
+"""Findings in documents, with whether their remedies make the program fit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ullage.report.document.fields import Document
 
 
 def finding_document(finding: Finding) -> Document:
-    """A finding, as documents have it."""
+    """The document of a finding."""
     return {
         "code": finding.rule.code,
         "title": finding.rule.title,
@@ -25,7 +25,7 @@ def finding_document(finding: Finding) -> Document:
 
 
 def _trial(trial: Trial | None) -> Document | None:
-    """Whether the change makes the program fit; None where that was not asked."""
+    """Whether the change makes the program fit; None if that was not tried."""
     if trial is None:
         return None
     return {

@@ -18,7 +18,7 @@ FIT_SCHEMA: Final = "ullage.fit/1"
 
 
 def fit_document(report: FitReport) -> dict[str, Any]:
-    """The document of a search; sizes are bytes, times seconds of a step by the model of costs."""
+    """The document of a search; sizes are bytes, times are seconds per step by the cost model."""
     return {
         "schema": FIT_SCHEMA,
         "verdict": _verdict(report),
@@ -75,7 +75,7 @@ def _verdict(report: FitReport) -> str:
 
 
 def describe_actions(actions: Sequence[Action]) -> list[dict[str, Any]]:
-    """The actions of a plan, in a document."""
+    """The actions of a plan in a document."""
     return [
         {
             "technique": action.technique,

@@ -22,7 +22,7 @@ SCHEMA: Final = "ullage.gpus/1"
 
 
 def gpus_document(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu]) -> dict[str, object]:
-    """The document `ullage.gpus/1`: each GPU with its figures, and for each figure its sources."""
+    """The document `ullage.gpus/1`: each GPU with its figures and the sources of each figure."""
     entries: list[Entry] = [*gpus, *others]
     sources = {source.id: source for entry in entries for source in list_sources(entry)}
     return {
@@ -50,7 +50,7 @@ def gpus_document(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu]) -> dic
 
 
 def _plain(entry: Entry) -> dict[str, Any]:
-    """A record as JSON has it, with the sources of its figures."""
+    """Converts a record to JSON values, with the sources of its figures."""
     return {
         **{name: value for name, value in asdict(entry).items() if name != "measured"},
         "segment": entry.segment.value,
@@ -59,12 +59,12 @@ def _plain(entry: Entry) -> dict[str, Any]:
 
 
 def list_sources(entry: Entry) -> list[Source]:
-    """Every source of a GPU once, in the order in which its figures need them."""
+    """The sources of a GPU, each once, in the order of its figures."""
     return list(
         dict.fromkeys(source for sources in sources_of(entry).values() for source in sources)
     )
 
 
 def name_basis(*, is_exact: bool) -> str:
-    """Whether a size was read to the byte."""
+    """Names the basis of a size: exact if a source gives it to the byte."""
     return "exact" if is_exact else "assumed"

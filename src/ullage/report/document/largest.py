@@ -15,7 +15,7 @@ LARGEST_SCHEMA: Final = "ullage.api.largest/1"
 
 
 def largest_document(report: LargestReport) -> dict[str, Any]:
-    """The document; sizes of memory are bytes, times seconds by the model of costs."""
+    """The document; sizes of memory are bytes, times are seconds by the cost model."""
     best, fastest = report.best, report.fastest
     return {
         "schema": LARGEST_SCHEMA,

@@ -1,4 +1,4 @@
-"""The run document, schema "ullage.run/1": what `--json` prints, `-o` writes and a web page embeds.
+"""The run document, schema "ullage.run/1", which `--json` prints, `-o` writes and pages embed.
 
 Sizes are bytes. Fields may be added; none changes its meaning without a new schema number.
 
@@ -59,7 +59,7 @@ def run_document(report: RunReport) -> Document:
 
 
 def _stop(stop: Stop | None) -> Document | None:
-    """Where `--steps` ended the program."""
+    """How `--steps` ended the program."""
     if stop is None:
         return None
     return {"after": describe_stop(stop), "num_steps": stop.count, "kind": stop.kind.value}

@@ -1,4 +1,4 @@
-"""The document of compared segments, schema "ullage.segments/1".
+"""The document of a comparison of segments, schema "ullage.segments/1".
 
 json.dumps(segments_document(report), indent=2)
 """
@@ -13,7 +13,7 @@ SEGMENTS_SCHEMA: Final = "ullage.segments/1"
 
 
 def segments_document(report: ChainReport) -> dict[str, Any]:
-    """The document; sizes of memory are bytes, times seconds by the model of costs."""
+    """The document; sizes of memory are bytes, times are seconds by the cost model."""
     best = report.best
     return {
         "schema": SEGMENTS_SCHEMA,

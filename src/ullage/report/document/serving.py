@@ -13,13 +13,13 @@ from ullage.estimate.serving.gpu_ranking import ServingRow
 from ullage.estimate.serving.serving_plan import ServingEstimate
 from ullage.report.document.estimate import ESTIMATE_SCHEMA
 
-_LORA_FIELDS: Final = ("lora_slots", "lora_rank")  # stated where there are slots
+_LORA_FIELDS: Final = ("lora_slots", "lora_rank")  # only in documents with slots
 
 
 def serving_document(
     serving_estimate: ServingEstimate, source: str, gpus: Sequence[ServingRow] = ()
 ) -> dict[str, Any]:
-    """The document of an answer; sizes are bytes, three numbers are low, likely and high."""
+    """The document of an estimate; sizes are bytes, three numbers are low, likely and high."""
     serving_plan = serving_estimate.plan
     unstated = ("gpu",) if serving_plan.lora_slots else ("gpu", *_LORA_FIELDS)
     plan = {

@@ -13,7 +13,7 @@ SWEEP_SCHEMA = "ullage.sweep/1"
 
 
 def sweep_document(report: SweepReport) -> Document:
-    """The document of a sweep: each run's own document, and what they say together."""
+    """The document of a sweep: each run's own document, and the results over all runs."""
     return {
         "schema": SWEEP_SCHEMA,
         "program": list(report.template),

@@ -1,5 +1,6 @@
-"""Memory over time in the trace event format, which ui.perfetto.dev and chrome://tracing open: what
-is reserved, live and asked for, what each category holds, steps and phases, what ran out.
+"""Memory over time in the trace event format, for ui.perfetto.dev and chrome://tracing: reserved,
+allocated and requested bytes, the bytes of each category, steps and phases, and out-of-memory
+errors.
 
     with path.open("w", encoding="utf-8") as out:
         write_trace_events(out, pages)
@@ -27,11 +28,11 @@ from ullage.trace.snapshot import Action, Int64Array
 from ullage.units import format_bytes
 
 Event: TypeAlias = dict[str, Any]
-_STEPS, _PHASES = 1, 2  # threads, each a row
+_STEPS, _PHASES = 1, 2  # the threads that show them, each in a row
 
 
 def write_trace_events(out: TextIO, pages: Sequence[SnapshotPage]) -> None:
-    """Writes devices, each as a process. Where the file has no times, an event is 1 us."""
+    """Writes each device as a process. If the file has no times, an event takes 1 us."""
     out.write('{"displayTimeUnit":"ms","traceEvents":[\n')
     separator = ""
     for page in pages:
@@ -44,7 +45,7 @@ def write_trace_events(out: TextIO, pages: Sequence[SnapshotPage]) -> None:
 def _events(page: SnapshotPage) -> Iterator[Event]:
     times = page.snapshot.events_of(page.device).time_us
     times = times if times.any() else np.arange(page.replay.num_events)
-    # A value holds from its event on; the first is that of the moment before the trace.
+    # A value is valid from its event on; the first one is from before the trace.
     moments = np.concatenate([times[:1], times]) if len(times) else np.zeros(1, np.int64)
     yield _name("process_name", f"device {page.device} of {page.title}", pid=page.device)
     if page.course is not None and len(times):
@@ -65,7 +66,7 @@ def _name(kind: str, name: str, **where: int) -> Event:
 
 
 def _stretches(course: Course, moments: Int64Array, device: int) -> Iterator[Event]:
-    """Steps, and the phases within them, from the event that begins one to that of the next."""
+    """Steps and their phases, each from its first event to the first event of the next."""
     last = len(moments) - 1
     if course.num_steps:
         yield _name("thread_name", f"steps, {course.source.value}", pid=device, tid=_STEPS)

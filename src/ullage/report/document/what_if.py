@@ -78,5 +78,5 @@ def _tried_document(tried: Tried) -> Document:
 
 
 def list_families(report: WhatIfReport) -> list[Family]:
-    """The families that were tried, in the order of their first settings."""
+    """The families of the settings, in the order of their first settings."""
     return list(dict.fromkeys(tried.setting.family for tried in report.tried[1:]))

@@ -1,1 +1,1 @@
-"""Pages for a browser and drawings, one file per verb."""
+"""HTML pages and drawings, one file per verb."""

@@ -1,4 +1,4 @@
-"""Two snapshots compared, as one HTML file.
+"""A comparison of two snapshots as one HTML file.
 
 render_diff_page(report, ("before.pickle", "after.pickle"))          the text of the file
 """
@@ -15,7 +15,7 @@ from ullage.report.views import ExplainView
 
 
 def render_diff_page(report: DiffReport, paths: tuple[str, str]) -> str:
-    """The page of a comparison: of each run the device that was compared, on the same axes."""
+    """Renders the compared device of both runs, on the same axes."""
     before, after = (
         make_page(ExplainView(path, side, findings), device)
         for path, side, findings, device in zip(

@@ -1,4 +1,4 @@
-"""An estimate as one HTML file without script or network: the verdict, the bar, a step's course.
+"""An estimate as one HTML file without script or network: verdict, bar, and memory over a step.
 
 render_estimate_page(answer)            the text of the file; the document is in it
 render_serving_page(found, source)      the same for a server
@@ -54,7 +54,7 @@ class _Term(Protocol):
 
 
 def render_estimate_page(answer: Answer) -> str:
-    """The page of what training needs."""
+    """Renders the page of an estimate of training."""
     estimate = answer.estimate
     parts = [Part(term.name, term.bytes, look_of_term(term).color) for term in estimate.terms]
     document = estimate_document(answer)
@@ -85,7 +85,7 @@ def render_estimate_page(answer: Answer) -> str:
 def render_serving_page(
     serving_estimate: ServingEstimate, source: str, gpus: Sequence[ServingRow] = ()
 ) -> str:
-    """The page of what a server needs."""
+    """Renders the page of an estimate of serving."""
     terms = sorted(serving_estimate.terms, key=lambda term: look_of_part(term.name) is FREE_LOOK)
     parts = [Part(term.name, max(0, term.bytes), look_of_part(term.name).color) for term in terms]
     document = serving_document(serving_estimate, source, gpus)
@@ -136,7 +136,7 @@ def _page(
             rest = lead.removeprefix(word).strip(" :")
     if verdict is None and not lead.startswith("needs"):
         head, rest = "A server", lead
-    # "<" is the one character that could end the element.
+    # Only "<" could end the element.
     payload = json.dumps(document).replace("<", "\\u003c")
     style = (files("ullage.report") / "assets" / "estimate.css").read_text(encoding="utf-8")
     title = escape(f"{model}: {lead}")
@@ -176,7 +176,7 @@ def _table(heads: Sequence[str], rows: Iterable[str], *, kinds: Sequence[str]) -
 
 
 def _row(name: str, cells: Sequence[str], *, kinds: Sequence[str], kind: str = "") -> str:
-    """A row whose first cell, which is HTML, names it."""
+    """A row whose first cell is its name, as HTML."""
     rest = "".join(
         f'<td class="{kind}">{cell}</td>' for cell, kind in zip(cells, kinds[1:], strict=True)
     )
@@ -201,7 +201,7 @@ def _terms(terms: Sequence[_Term], parts: Sequence[Part], whole: int, total: str
 
 
 def _room(estimate: TrainingEstimate) -> int | None:
-    """What the GPU has for tensors."""
+    """The GPU's memory for tensors."""
     if estimate.capacity_bytes is None:
         return None
     around = (term.bytes for term in estimate.terms if term.category is Category.UNATTRIBUTED)

@@ -1,8 +1,8 @@
-"""The pictures of an estimate's page, as HTML that needs no script: text keeps its size on a narrow
-screen, as only the shapes are stretched.
+"""The pictures of an estimate's page, as HTML without script. On a narrow screen only the shapes
+shrink, and the text keeps its size.
 
 draw_memory(parts, capacity_bytes=..., ...)     a bar of the GPU's memory, with an axis
-draw_course(stretches, room_bytes=...)          what is allocated through one step
+draw_course(stretches, room_bytes=...)          the allocated memory over one step
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Part", "draw_course", "draw_memory", "ink_on", "swatch"]
 
 _NAMED_SHARE: Final = 0.13
 _MARKED_SHARE: Final = 0.022
-"""Of the bar's width, from which on a part has room for its name, and for its number."""
+"""The fractions of the bar's width from which a part has space for its name, and for its number."""
 _NARROW_BAND: Final = 0.2
 _HEIGHT: Final = 1000
 _WIDTH: Final = 1000
@@ -40,13 +40,13 @@ def draw_memory(
     parts: Sequence[Part], *, gpu: str | None, capacity_bytes: int | None,
     interval: tuple[int, int] | None,
 ) -> str:  # fmt: skip
-    """The parts side by side, to scale, above an axis.
+    """Draws the parts side by side, to scale, above an axis.
 
     Args:
         parts: in the order of their numbers.
-        gpu: its name.
-        capacity_bytes: what it has; None: there is no GPU.
-        interval: the least and the most that is needed, hatched; None: not shown.
+        gpu: the name of the GPU.
+        capacity_bytes: the memory of the GPU; None: there is no GPU.
+        interval: the lower and upper bound of the total, hatched; None: not shown.
     """
     used = sum(part.bytes for part in parts)
     top = max(used, capacity_bytes or 0, interval[1] if interval else 0, 1)
@@ -69,13 +69,13 @@ def draw_memory(
 
 
 def swatch(number: int, color: str) -> str:
-    """The number of a part on its colour."""
+    """The number of a part, on a ground of its colour."""
     style = f"background:{color};color:{ink_on(color)}"
     return f'<span class="swatch" style="{style}" aria-hidden="true">{number}</span>'
 
 
 def ink_on(color: str) -> str:
-    """Black or white, whichever can be read on a colour, "#rrggbb".
+    """Black or white, whichever has more contrast with a colour "#rrggbb".
 
     Source: WCAG 2.1, relative luminance.
     """
@@ -105,7 +105,7 @@ def _segments(parts: Sequence[Part], top: int) -> Iterator[str]:
 
 
 def _axis(top: int, gpu: str | None, capacity_bytes: int | None) -> str:
-    """Ticks, but where the name of the GPU needs the room."""
+    """The ticks, except where the name of the GPU needs the space."""
     marks = []
     if capacity_bytes is not None:
         is_last = capacity_bytes > 0.7 * top
@@ -120,7 +120,7 @@ def _axis(top: int, gpu: str | None, capacity_bytes: int | None) -> str:
 
 
 def _ticks(top: int, count: int) -> range:
-    """Round numbers of bytes from 0 on, about so many."""
+    """About `count` round numbers of bytes, from 0 to `top`."""
     step = 2 ** max(0, ceil(log2(top / count)))
     return range(0, top + 1, step)
 
@@ -138,7 +138,7 @@ def _place(size: int, top: int) -> str:
 
 
 class _Pass(NamedTuple):
-    """One time that a stretch is passed through: events along the axis, and bytes."""
+    """One repetition of a stretch of the step: its events on the axis, and its bytes."""
 
     phase: str
     begin: int
@@ -150,12 +150,12 @@ class _Pass(NamedTuple):
 
 
 def draw_course(stretches: Sequence[Stretch], *, gpu: str | None, room_bytes: int | None) -> str:
-    """The allocated bytes through one step, event by event.
+    """Draws the allocated bytes over one step, event by event.
 
     Args:
-        stretches: of an estimate; its building is left out.
-        gpu: its name.
-        room_bytes: what it has for tensors; drawn where the curve comes near it.
+        stretches: the stretches of an estimate; the construction of the model is left out.
+        gpu: the name of the GPU.
+        room_bytes: the GPU's memory for tensors; drawn if the curve comes near it.
     """
     passes = list(_unroll(stretches))
     if not passes:
@@ -172,7 +172,7 @@ def draw_course(stretches: Sequence[Stretch], *, gpu: str | None, room_bytes: in
         )
     ]  # fmt: skip
     line = " ".join(f"{_WIDTH * x / last:.2f},{_HEIGHT * (1 - y / top):.2f}" for x, y in points)
-    ticks = [tick for tick in _ticks(top, 5) if tick < 0.93 * top]  # above are the bands' names
+    ticks = [tick for tick in _ticks(top, 5) if tick < 0.93 * top]  # phase names are above
     grid = "".join(_level(tick, top, "grid", "") for tick in ticks)
     limit = ""
     if room_bytes is not None and 0 < room_bytes < top:
@@ -211,9 +211,9 @@ def _unroll(stretches: Sequence[Stretch]) -> Iterator[_Pass]:
 
 
 def _bands(passes: Sequence[_Pass]) -> str:
-    """A ground for each phase, and its name."""
+    """The background of each phase, with its name."""
     bands = []
-    names = set()  # each once: micro-batches have many
+    names = set()  # each name once, because micro-batches repeat the phases
     last = passes[-1].end
     for number, (phase, group) in enumerate(groupby(passes, key=lambda stretch: stretch.phase)):
         members = list(group)

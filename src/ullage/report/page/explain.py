@@ -1,4 +1,4 @@
-"""An explained snapshot as one HTML file.
+"""The report of a snapshot as one HTML file.
 
 render_page(view)          the text of the file
 """
@@ -23,10 +23,10 @@ _NOTHING = "the file tells of no device memory; there is nothing to draw"
 
 
 def render_page(view: ExplainView) -> str:
-    """The page of all devices; the one with the highest peak is shown first.
+    """Renders the page of all devices; it shows the one with the highest peak first.
 
     Raises:
-        SnapshotError: the file tells of no device memory.
+        SnapshotError: the file has no device memory.
     """
     pages = make_pages(view)
     answer = Answer(
@@ -38,10 +38,10 @@ def render_page(view: ExplainView) -> str:
 
 
 def make_pages(view: ExplainView) -> list[SnapshotPage]:
-    """What a page knows of each device, the highest peak first.
+    """The contents of the page for each device, the highest peak first.
 
     Raises:
-        SnapshotError: the file tells of no device memory.
+        SnapshotError: the file has no device memory.
     """
     devices = sorted(view.report.devices, key=lambda device: -device.peak_allocated_bytes)
     if not devices:
@@ -50,7 +50,7 @@ def make_pages(view: ExplainView) -> list[SnapshotPage]:
 
 
 def _finding_text(finding: Found) -> str:
-    """The evidence, the change, and whether it makes the program fit."""
+    """The evidence, the change, and whether the change makes the program fit."""
     parts = ["\n".join(finding.evidence), f"do: {finding.change}"]
     if finding.trial is not None:
         parts.append(trial_line(finding.trial))
@@ -58,7 +58,7 @@ def _finding_text(finding: Found) -> str:
 
 
 def make_page(view: ExplainView, device: DeviceSnapshot) -> SnapshotPage:
-    """What a page knows of one device."""
+    """The contents of the page for one device."""
     report = view.report
     findings = tuple(
         Finding(
@@ -77,7 +77,7 @@ def make_page(view: ExplainView, device: DeviceSnapshot) -> SnapshotPage:
         device=device.index,
         category=device.owners.category,
         is_guess=not device.owners.is_known,
-        module=None if modules is None else modules.index + 1,  # the first name is of no module
+        module=None if modules is None else modules.index + 1,  # name 0 is "no module"
         module_names=() if modules is None else ("", *map(name_module, modules.names)),
         course=device.course,
         findings=findings,

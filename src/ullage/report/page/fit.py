@@ -1,4 +1,4 @@
-"""A search as one HTML file without script or network: the plans, and time against memory.
+"""A search as one HTML file without script or network: the plans, and a plot of time and memory.
 
 render_fit_page(report)         the text of the file; the document is in it
 """
@@ -27,9 +27,9 @@ _WORDS: Final = {
 
 
 def render_fit_page(report: FitReport) -> str:
-    """The page of a search."""
+    """Renders the page of a search."""
     document = fit_document(report)
-    # "<" is the one character that could end the element.
+    # Only "<" could end the element.
     payload = json.dumps(document).replace("<", "\\u003c")
     style = (files("ullage.report") / "assets" / "estimate.css").read_text(encoding="utf-8")
     kind = "does_not_fit" if report.best is None else "fits"
@@ -52,7 +52,7 @@ costs; the large one is the fastest that was seen to fit, the dashed line the bu
 
 
 def draw_front(report: FitReport) -> str:
-    """The front as SVG: milliseconds of a step across, what is used of the device upward."""
+    """Draws the Pareto front as SVG: milliseconds per step on x, used memory of the device on y."""
     if not report.front:
         return ""
     points = [(1e3 * time, used / GIB) for time, used in report.front]

@@ -1,5 +1,5 @@
-"""How blocks are coloured on the page: by category, by module or by call site, each with at most
-as many groups as there are colours that can be told apart.
+"""The colours of blocks on the page: by category, by module or by call site. Each way has at most
+as many groups as there are distinguishable colours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OTHER_COLOR = CATEGORY_LOOKS[Category.UNATTRIBUTED].color
 
 
 def category_groups() -> list[dict[str, str]]:
-    """The groups of all categories, in their order."""
+    """The groups of all categories, in the categories' order."""
     return [
         {"label": CATEGORY_LOOKS[category].label, "color": CATEGORY_LOOKS[category].color}
         for category in Category
@@ -32,13 +32,13 @@ def category_groups() -> list[dict[str, str]]:
 def name_groups(
     names: Sequence[str], of_block: NDArray[Any], bytes_of_block: NDArray[Any], other: str
 ) -> dict[str, Any]:
-    """Groups of the names with the most bytes, and one more for all others.
+    """Makes groups of the names with the most bytes, and one group for all others.
 
     Args:
-        names: of modules or sites.
-        of_block: (num_blocks,) numbers of names.
-        bytes_of_block: (num_blocks,) what to rank by.
-        other: what the last group is called.
+        names: the names of modules or sites.
+        of_block: (num_blocks,) the number of each block's name.
+        bytes_of_block: (num_blocks,) the bytes to rank by.
+        other: the name of the last group.
     """
     sums = np.zeros(len(names), dtype=np.float64)
     np.add.at(sums, of_block, bytes_of_block)

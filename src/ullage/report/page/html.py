@@ -1,4 +1,4 @@
-"""Memory snapshots as one HTML file that needs nothing else: no network, no other file.
+"""Memory snapshots as one HTML file that needs no network and no other file.
 
 Path("report.html").write_text(render_snapshot(page), encoding="utf-8")
 """
@@ -16,7 +16,7 @@ from ullage.report.page.payload import Finding, SnapshotPage, pack_page
 
 __all__ = ["Answer", "Finding", "SnapshotPage", "render_comparison", "render_snapshot"]
 
-# In the order in which they need each other.
+# In the order of their dependencies.
 _SCRIPTS = (
     "format.js", "unpack.js", "run.js", "levels.js", "draw_gl.js", "draw_pixels.js", "map.js",
     "timeline.js", "panel.js", "treemap.js", "segments.js", "search.js", "details.js", "page.js",
@@ -26,12 +26,12 @@ _SCRIPTS = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the terminal says, said by the page too.
+    """The terminal's report, which the page also shows.
 
     Attributes:
         verdict: the first line.
-        report: all of it, as HTML (see `terminal_html`).
-        document: what --json prints; it is in the page's element `document`.
+        report: the whole report as HTML (see `terminal_html`).
+        document: the document of --json, for the page's element `document`.
     """
 
     verdict: str
@@ -40,12 +40,12 @@ class Answer:
 
 
 def render_snapshot(*pages: SnapshotPage, title: str = "", answer: Answer | None = None) -> str:
-    """The page of one or more devices, of which one is looked at at a time.
+    """Renders the page of one or more devices; it shows one at a time.
 
     Args:
-        pages: the device that is shown first comes first.
-        title: of the whole; by default the first page's.
-        answer: the report that it goes with.
+        pages: the devices; the page shows the first one at the start.
+        title: the title of the whole page; default: the first device's.
+        answer: the report to show with it.
     """
     return _render(pages, title or pages[0].title, answer, how="devices")
 
@@ -53,7 +53,7 @@ def render_snapshot(*pages: SnapshotPage, title: str = "", answer: Answer | None
 def render_comparison(
     before: SnapshotPage, after: SnapshotPage, *, answer: Answer | None = None
 ) -> str:
-    """The page of two runs, one above the other on the same axes."""
+    """Renders the page of two runs, one above the other on the same axes."""
     pages = (before, after)
     return _render(pages, " and ".join(page.title for page in pages), answer, how="comparison")
 
@@ -64,11 +64,11 @@ def _render(pages: tuple[SnapshotPage, ...], title: str, answer: Answer | None, 
         for page in pages
     ]
     if answer is not None:
-        # "<" is the one character that could end the element.
+        # Only "<" could end the element.
         document = json.dumps(answer.document, separators=(",", ":")).replace("<", "\\u003c")
         payloads.append(f'<script type="application/json" id="document">{document}</script>')
     scripts = "\n".join(_asset(name) for name in _SCRIPTS)
-    # From the end to the beginning, so that no mark is looked for in what was put in before.
+    # Replaced from the end to the beginning, so that no marker is searched for in inserted text.
     parts = {
         "/*script*/": f'"use strict";\n{scripts}',
         "<!--runs-->": "\n".join(payloads),

@@ -1,6 +1,6 @@
-"""What the page knows of a run: the life of every block, the segments, the stacks, as packed
-columns. Addresses become heights: the ranges that were ever reserved, one above the other, without
-the gaps between them.
+"""The data of a page: the lifetime of every block, the segments, and the stacks, as packed columns.
+Addresses become heights: the ranges that were ever reserved are stacked without the gaps between
+them.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ullage.report.page.groups import category_groups, name_groups
 from ullage.trace.replay import Lives, Replay
 from ullage.trace.snapshot import Action, Int64Array, Snapshot, UInt8Array
 
-_UNIT_BYTES = 512  # what the allocator rounds to
+_UNIT_BYTES = 512  # the allocator rounds sizes to a multiple of this
 _MAX_HEIGHT = 2**31
 _NO_TRACE = "The file has no trace of events: all that is shown is the moment when it was written."
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something to know or to change, in words.
+    """A finding for the page, in words.
 
     Attributes:
-        code: such as "UL101".
-        title: one line.
-        text: what was found, what it costs and what to do.
-        bytes: to gain; None where that is not known.
+        code: the code of the rule, such as "UL101".
+        title: the title, one line.
+        text: the evidence, the cost and the remedy.
+        bytes: the possible gain; None if unknown.
     """
 
     code: str
@@ -43,21 +43,21 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPage:
-    """What a page shows: one device of a snapshot, and what else is known of it.
+    """The contents of a page: one device of a snapshot, with its owners and findings.
 
     Attributes:
-        title: of the page, such as the name of the file.
-        snapshot, replay: the file, and what its trace comes to.
-        device: index of the device.
-        category: (num_blocks,) index of each block's category in `tuple(Category)`; None where none
-            are known: colours are those of call sites then.
+        title: the title of the page, such as the name of the file.
+        snapshot, replay: the snapshot, and the replay of its trace.
+        device: the index of the device.
+        category: (num_blocks,) the index of each block's category in `tuple(Category)`; None if
+            unknown, then colours show call sites.
         is_guess: whether the categories are guesses.
-        module: (num_blocks,) number of each block's module in `module_names`; None likewise.
+        module: (num_blocks,) the number of each block's module in `module_names`; None if unknown.
         module_names: paths such as "model.layers.0.mlp"; the empty one is "no module".
-        course: steps and phases; None where they were not looked for.
-        findings: the most important first.
+        course: steps and phases; None if they were not searched for.
+        findings: the findings, the most important first.
         summary: pairs of a label and a value, shown at the top.
-        notes: what a reader must know to trust the page; that a file contradicts itself is added.
+        notes: remarks on the reliability of the page; contradictions of the file are added.
     """
 
     title: str
@@ -75,7 +75,7 @@ class SnapshotPage:
 
 
 def pack_page(page: SnapshotPage) -> str:
-    """The columns and texts of a page, as base64 text."""
+    """Packs the columns and texts of a page as base64 text."""
     sites = find_sites(page.snapshot.stacks)
     heights = lay_out(page.replay)
     packed = Packing()
@@ -87,7 +87,7 @@ def pack_page(page: SnapshotPage) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Heights:
-    """Where ranges of addresses begin, and at which height each is drawn, in units of bytes."""
+    """The first address of each range, and the height at which it is drawn, in bytes."""
 
     address: Int64Array
     height: Int64Array
@@ -95,13 +95,13 @@ class Heights:
     unit_bytes: int
 
     def at(self, address: Int64Array) -> Int64Array:
-        """The height of an address that lies in one of the ranges."""
+        """The height of an address in one of the ranges."""
         place = np.searchsorted(self.address, address, side="right") - 1
         return self.height[place] + (address - self.address[place]) // self.unit_bytes
 
 
 def lay_out(replay: Replay) -> Heights:
-    """Puts the ranges of addresses that blocks and segments ever had one above the other."""
+    """Stacks the ranges of addresses that blocks and segments ever had."""
     blocks, segments = replay.blocks, replay.segments
     begin = np.concatenate([blocks.address, segments.address])
     size = np.concatenate([blocks.size_bytes, segments.size_bytes])
@@ -216,7 +216,7 @@ def _header(page: SnapshotPage, sites: Sites, heights: Heights) -> dict[str, Any
 
 
 def _groupings(page: SnapshotPage, sites: Sites, blocks: Lives) -> list[dict[str, Any]]:
-    """The ways to colour, the best first; a block's bytes count as long as it lives."""
+    """The ways to colour blocks, the best first; blocks are weighted by bytes and lifetime."""
     weight = blocks.size_bytes * (blocks.death - blocks.birth).astype(np.float64)
     columns: list[dict[str, Any]] = []
     if page.category is not None:

@@ -1,4 +1,4 @@
-"""Reports drawn into a file with matplotlib, which is an extra: pip install 'ullage[plot]'.
+"""Draws reports into a file with matplotlib, an optional dependency: pip install 'ullage[plot]'.
 
 plot_sweep(report, Path("sweep.svg"))
 plot_segments(report, Path("segments.svg"))
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".svg", ".png", ".pdf")
-# Okabe and Ito's palette, as palette.py: told apart under the common kinds of colour blindness.
+# Okabe and Ito's palette, as in palette.py: distinct under the common kinds of colour blindness.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _SIZE_INCHES = (7.5, 4.5)
-# The kinds of segmentations, as their names begin.
+# The kinds of segmentations, by the beginnings of their names.
 _CUTS = ("none", "uniform", "square root", "optimal", "one each")
 
 
 def check_plot(path: Path) -> None:
-    """Raises SpecError where a plot could not be drawn: before the runs, not after them."""
+    """Raises SpecError if a plot could not be drawn, so that it does not fail after the runs."""
     if path.suffix.lower() not in SUFFIXES:
         raise SpecError(
             f"{path.name!r} has no ending of a picture that is known; expected one of "
@@ -36,7 +36,7 @@ def check_plot(path: Path) -> None:
         )
     try:
         is_there = find_spec("matplotlib") is not None
-    except ValueError:  # blocked by someone
+    except ValueError:  # somebody blocked the import
         is_there = False
     if not is_there:
         raise SpecError(
@@ -45,8 +45,8 @@ def check_plot(path: Path) -> None:
 
 
 def plot_sweep(report: SweepReport, path: Path) -> None:
-    """Draws the peaks of every run: over the first variable with several values where that is
-    numeric, else as bars.
+    """Draws the peaks of every run: over the first variable with several values if that is numeric,
+    else as bars.
     """
     figure, axes = _empty(" ".join(report.template))
     axis = _numeric_variable(report)
@@ -58,7 +58,7 @@ def plot_sweep(report: SweepReport, path: Path) -> None:
 
 
 def plot_segments(report: ChainReport, path: Path) -> None:
-    """Draws what is allocated at most against the operations that are done again."""
+    """Draws the peak of allocated memory over the number of recomputed operations."""
     figure, axes = _empty(" ".join(report.program))
     ran = [cut for cut in report.cuts if not cut.why_not]
     for kind, (name, color) in enumerate(zip(_CUTS, _COLORS, strict=False)):
@@ -99,7 +99,9 @@ def _numeric_variable(report: SweepReport) -> str | None:
 
 
 def _draw_curves(axes: Axes, report: SweepReport, axis: str) -> None:
-    """A curve of what is allocated and one of the whole device for each setting of the rest."""
+    """Draws a curve of allocated memory and one of the whole device for each setting of the other
+    variables.
+    """
     groups: dict[str, list[Point]] = {}
     for point in report.points:
         rest = [f"{name}={value}" for name, value in point.setting.values if name != axis]
@@ -124,7 +126,7 @@ def _draw_curves(axes: Axes, report: SweepReport, axis: str) -> None:
 
 
 def _draw_bars(axes: Axes, report: SweepReport) -> None:
-    """A bar for each run, the device's size as a mark above it."""
+    """Draws a bar for each run, with the device's size as a mark above it."""
     names = [
         "\n".join([*(value for _, value in point.setting.values), point.setting.gpu.slug])
         for point in report.points

@@ -1,4 +1,4 @@
-"""A run as one HTML file: the snapshot of each of its processes, and what the terminal says.
+"""A run as one HTML file: the snapshot of each of its processes, and the terminal's report.
 
 render_run_page(report)          the text of the file
 """
@@ -23,10 +23,10 @@ from ullage.trace.snapshot_reader import read_snapshot
 
 
 def render_run_page(report: RunReport) -> str:
-    """The page of a run: the devices of all processes whose snapshots were kept.
+    """Renders the page of a run: the devices of all processes with a stored snapshot.
 
     Raises:
-        SnapshotError: none was kept, or one cannot be read or tells of no device memory.
+        SnapshotError: there is no snapshot, or one cannot be read or has no device memory.
     """
     processes = [process for process in report.processes if process.snapshot is not None]
     if not processes:
@@ -47,7 +47,7 @@ def render_run_page(report: RunReport) -> str:
 
 
 def _make_pages(process: Process, *, is_only: bool) -> list[SnapshotPage]:
-    """The devices of a process, which are called by its rank where there are others."""
+    """The devices of a process; if there are several processes, their names include the rank."""
     snapshot = explain_snapshot(read_snapshot(Path(str(process.snapshot))))
     findings = process.findings or derive_trials(snapshot, find_findings(snapshot))
     pages = make_pages(ExplainView(str(process.snapshot), snapshot, findings))

@@ -1,4 +1,4 @@
-"""What a report prints on a terminal, as HTML that keeps its colours.
+"""Converts a terminal report to HTML, with its colours.
 
 to_html(lambda console: print_run(report, console))
 """
@@ -15,13 +15,13 @@ from rich.style import Style
 from rich.text import Text
 
 _WIDTH = 100
-# A terminal's own colours, by number; style.css has shades of them for a light and a dark ground.
+# A terminal's own colours, by number; style.css has shades for light and dark backgrounds.
 _NAMED = {1: "red", 2: "green", 3: "yellow"}
 
 
 def to_html(show: Callable[[Console], None], width: int = _WIDTH) -> str:
-    """What `show` prints, for an element `pre`: classes `bold`, `dim` and the names of colours, and
-    the exact colours where the report has them.
+    """Converts the output of `show` for a `pre` element: classes `bold`, `dim` and the names of
+    colours, and exact colours if the report has them.
     """
     file = io.StringIO()
     console = Console(
@@ -44,7 +44,7 @@ def _element(segment: Segment) -> str:
 
 
 def _looks(style: Style) -> tuple[list[str], str]:
-    """The classes of a style, and its exact colour, if it has one."""
+    """The classes of a style, and its exact colour if it has one."""
     names = [name for name, is_set in (("bold", style.bold), ("dim", style.dim)) if is_set]
     color = style.color
     if color is None:

@@ -1,1 +1,1 @@
-"""Reports for people: text on a terminal, one file per verb."""
+"""Text reports for the terminal, one file per verb."""

@@ -1,4 +1,4 @@
-"""What a GPU was measured to reach of the rates that its maker states."""
+"""The measured rates of a GPU, as fractions of the maker's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def render_rates(rates: Rates, width: int = 80) -> str:
 
 
 def print_rates(rates: Rates, console: Console) -> None:
-    """Prints each kind of work with the share of the stated rate, and the time to begin."""
+    """Prints each kind of work with its fraction of the stated rate and its latency."""
     table = make_grid("left", "right", "right")
     table.add_row("", "of the stated rate", "to begin", style="dim")
     for name, speed in _rows(rates):

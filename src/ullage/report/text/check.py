@@ -1,7 +1,7 @@
-"""A check of scenarios, for people.
+"""The text report of `ullage check`.
 
 render_check(view, width=80)          a text
-print_check(view, Console())          the same on a terminal
+print_check(view, Console())          prints it
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def check_line(view: CheckView) -> str:
 
 
 def state_text(judged: Judged) -> str:
-    """The state of a case in a word or two."""
+    """The state of a case, in one or two words."""
     return f"{judged.state.value}, takes less" if judged.is_less else judged.state.value
 
 
 def case_line(judged: Judged) -> str:
-    """Why a case did not pass, in one line; empty where it passed."""
+    """Why a case did not pass, in one line; empty if it passed."""
     if judged.reason:
         return judged.reason
     broken = [describe(judgement) for comparison in judged.comparisons
@@ -71,7 +71,7 @@ def case_line(judged: Judged) -> str:
 
 
 def describe(judgement: Judgement) -> str:
-    """A level that is not within its limit."""
+    """Describes a level that exceeds its limit."""
     taken, limit = (format_bytes(size, 2) for size in (judgement.found_bytes,
                                                        judgement.limit_bytes))  # fmt: skip
     which = "the budget" if judgement.rule is Rule.BUDGET else "the lock"
@@ -82,7 +82,7 @@ def describe(judgement: Judgement) -> str:
 
 
 def update_command(judged: Judged) -> str:
-    """The command that takes what a case takes now for the lock."""
+    """The command that updates the lock with the current figures of a case."""
     return f"ullage lock --update {judged.name}"
 
 
@@ -121,7 +121,7 @@ def _table(judged: Sequence[Judged]) -> Table:
 
 
 def _moments(judged: Sequence[Judged]) -> Iterator[Text]:
-    """Which requests ran when the most was allocated."""
+    """The requests that were running at the peak of allocated memory."""
     texts = [
         Text(f"  {comparison.name}: the most at {comparison.entry.moment}", style="dim")
         for case in judged
@@ -135,7 +135,7 @@ def _moments(judged: Sequence[Judged]) -> Iterator[Text]:
 
 
 def _case_parts(view: CheckView, judged: Judged, width: int) -> Iterator[RenderableType]:
-    """What is wrong with a case, what changed, and why."""
+    """The failure of a case, the changes, and the reasons."""
     if judged.reason:
         yield _wrapped(f"{judged.name}: {judged.reason}", width, style="bold")
         for line in judged.output.splitlines():
@@ -184,8 +184,8 @@ def _sizes(row: Changed) -> tuple[str, ...]:
 
 
 def _remarks(judged: Sequence[Judged], width: int) -> Iterator[RenderableType]:
-    """What to do about cases that are not locked, that take more or less, or hold for another
-    torch: a remark, and a command where there is one.
+    """Advice for cases that are not locked, that use more or less memory, or that were locked with
+    another torch: a remark, and a command if there is one.
     """
     remarks = [*_advice(judged)]
     num_kept = sum(case.is_kept for case in judged)
@@ -222,13 +222,13 @@ def _advice(judged: Sequence[Judged]) -> Iterator[tuple[str, str]]:
 
 
 def label_category(name: str) -> str:
-    """A category for people."""
+    """The label of a category."""
     known = {category.value: look.label for category, look in CATEGORY_LOOKS.items()}
     return known.get(name, name)
 
 
 def label_module(name: str) -> str:
-    """A module for people."""
+    """The label of a module."""
     return name_module(None if name == OUTSIDE else name)
 
 

@@ -1,7 +1,7 @@
-"""Two snapshots compared, for people.
+"""The text report of a comparison of two snapshots.
 
 render_diff(report, width=80)         a text
-print_diff(report, Console())         the same on a terminal
+print_diff(report, Console())         prints it
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ullage.units import format_bytes
 
 _MAX_ROWS = 12
 _MAX_CAUSES = 5
-# Of the column in which changes stand beside places, with what is between the two.
+# The width of the column of changes beside the places, with the gap between the columns.
 _CHANGE_WIDTH = 16
-# Places that changed by less than this share of the larger peak are summed up.
+# Places that changed by less than this fraction of the larger peak are summed up.
 _SHOWN_SHARE = 0.001
 
 
@@ -54,7 +54,7 @@ def diff_line(report: DiffReport) -> str:
 
 
 def phase_line(report: DiffReport) -> str:
-    """Which phases changed: "backward +1.31 GiB, forward unchanged"; empty where none are known."""
+    """The changes of phases: "backward +1.31 GiB, forward unchanged"; empty if none are known."""
     changed = [phase for phase in report.phases if _is_changed(phase)]
     same = [phase.name for phase in report.phases if not _is_changed(phase)]
     parts = [f"{phase.name} {signed(phase.changed_bytes)}" for phase in changed]
@@ -139,7 +139,7 @@ def _phase_table(phases: Sequence[PhaseChange]) -> Table:
 
 
 def _short(change: Change) -> str:
-    """The place that changed most, as long as a column is."""
+    """The place with the largest change, shortened to the width of a column."""
     if change.name == UNKNOWN_SITE:
         return f"{_owner(change)}, no Python stack"
     return change.name.rpartition("/")[2]

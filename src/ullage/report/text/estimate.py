@@ -1,6 +1,6 @@
-"""The answer of `ullage estimate` about training, for people.
+"""The text report of `ullage estimate` for training.
 
-print_estimate(answer, Console())     on a terminal
+print_estimate(answer, Console())     prints it
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _parts(answer: Answer, bar: str) -> Iterator[RenderableType]:
 
 
 def host_line(host: HostMemory) -> str:
-    """What it needs outside of the GPU."""
+    """The host memory that the training needs."""
     low, likely, high = host.memory
     line = f"Host memory of each rank: {format_bytes(likely)}"
     line += f" ({format_bytes(low)} to {format_bytes(high)})" if low < high else ""
@@ -131,7 +131,7 @@ def _model_line(answer: Answer) -> str:
 
 
 def recipe_line(estimate: TrainingEstimate) -> str:
-    """How it is trained, in one line."""
+    """The recipe of the training, in one line."""
     recipe = estimate.recipe
     words = [f"batch {recipe.batch}"]
     words += [f"length {recipe.length}"] if recipe.length is not None else []
@@ -144,7 +144,7 @@ def recipe_line(estimate: TrainingEstimate) -> str:
 
 
 def _layout_words(layout: Layout) -> list[str]:
-    """How the job is spread, and which rank this is about."""
+    """How the job is distributed, and the rank that the estimate is for."""
     if layout.num_gpus == 1:
         return []
     words = [f"{layout.num_gpus} GPUs"]
@@ -220,7 +220,7 @@ def _gpus_table(rows: tuple[GpuRow, ...]) -> RenderableType:
 
 
 def _some(rows: tuple[GpuRow, ...]) -> tuple[GpuRow, ...]:
-    """As many as a screen takes, some of each number."""
+    """Selects as many rows as fit on a screen, some for each number of GPUs."""
     if len(rows) <= _MOST_GPUS:
         return rows
     gpu_rows: list[GpuRow] = []

@@ -1,8 +1,8 @@
-"""The report of a snapshot for people: the verdict first, then what to do, then where the memory
-was and why it was reserved.
+"""The text report of a snapshot: the verdict, then the advice, then the owners of the memory and
+the reasons why it was reserved.
 
 render_explain(explanation, width=80)          a text
-print_explain(explanation, Console())          the same on a terminal, in colour where it has any
+print_explain(explanation, Console())          prints it, in colour if the terminal supports that
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def render_explain(view: ExplainView, width: int = 80) -> str:
 
 
 def print_explain(view: ExplainView, console: Console) -> None:
-    """Prints the report; a console that has no colour, or NO_COLOR, gets none."""
+    """Prints the report; without colour if the console has none or NO_COLOR is set."""
     print_parts(_parts(view, bar_mark(console), console.width), console)
 
 
@@ -54,7 +54,7 @@ def explain_line(view: ExplainView) -> str:
 
 
 def render_rule(rule: Rule, width: int = 80) -> str:
-    """What `ullage explain --rule CODE` prints."""
+    """The output of `ullage explain --rule CODE`."""
     rows = [f"{rule.code} {rule.title} ({rule.kind.value})"]
     for name, text in (
         ("What it means", rule.meaning),
@@ -99,7 +99,7 @@ def _verdict(view: ExplainView) -> Text:
 
 
 def _largest_share(device: DeviceSnapshot) -> str:
-    """Who owns most of the peak: ", 61 % activations (guessed), 4.2 GiB more reserved"."""
+    """The largest owner at the peak: ", 61 % activations (guessed), 4.2 GiB more reserved"."""
     owners, text = device.owners_at_peak, ""
     if owners:
         category = max(owners, key=lambda category: owners[category])
@@ -138,7 +138,7 @@ _TRIAL_STYLES = {MakesItFit.YES: "green", MakesItFit.NO: "red", MakesItFit.NOT_T
 
 
 def trial_line(trial: Trial) -> str:
-    """Whether a change makes the program fit, and how that is known."""
+    """Whether a change makes the program fit, and how this was determined."""
     return f"makes it fit: {trial.makes_it_fit.label}: {trial.reason}"
 
 

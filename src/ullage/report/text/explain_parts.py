@@ -1,5 +1,5 @@
-"""Parts of the report of a snapshot: what kind of file it is, lines of code, what is reserved, how
-it lies, steps.
+"""Parts of the report of a snapshot: the kind of file, lines of code, reserved memory,
+fragmentation, and steps.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PRIVATE_LOOK = Look("free in private pools", "#8c6bb1")
 
 
 def describe_file(report: SnapshotReport) -> Iterator[str]:
-    """What kind of file it is, and what of it is not understood."""
+    """The kind of the file, and its parts that ullage does not know."""
     record = report.record
     if record is not None:
         yield f"written by ullage {record.ullage}, torch {record.torch}: {' '.join(record.argv)}"
@@ -53,7 +53,7 @@ def describe_file(report: SnapshotReport) -> Iterator[str]:
 
 
 def describe_device(report: SnapshotReport, device: DeviceSnapshot) -> str:
-    """Whether the trace is whole: "trace of 19,430 events over 2.1 s, begins with 664 blocks"."""
+    """The extent of the trace, such as "a whole trace of 19,430 events over 2.1 s"."""
     count = device.replay.num_events
     blocks = device.replay.blocks
     before = int((blocks.birth < 0).sum())
@@ -72,7 +72,7 @@ def describe_device(report: SnapshotReport, device: DeviceSnapshot) -> str:
 
 
 def moment_text(case: Case, event: int) -> str:
-    """When: ", at event 2,780 of 19,430, 0.31 s in, step 1, backward"."""
+    """The moment of an event: ", at event 2,780 of 19,430, 0.31 s in, step 1, backward"."""
     device = case.device
     if device.replay.num_events <= 1:
         return ""
@@ -89,7 +89,7 @@ def moment_text(case: Case, event: int) -> str:
 
 
 def site_table(case: Case, width: int) -> Table:
-    """The lines of code that hold most at the peak."""
+    """The lines of code with the most live memory at the peak."""
     table = make_grid("right", "right", "left", "left")
     table.columns[3].ratio = 1
     table.add_row("  bytes", "blocks", "owner", "where", style="dim")
@@ -121,7 +121,7 @@ def _site_text(case: Case, share: SiteShare) -> str:
 
 
 def ledger_table(case: Case, bar: str) -> Table:
-    """From what was asked for to what is reserved, and to the device as nvidia-smi shows it."""
+    """The sum from requested to reserved memory, and to the device's memory as in nvidia-smi."""
     lines = reconcile(case.device.fragmentation, case.device.totals)
     rows = [
         (Look("tensors, as asked for", USED_LOOK.color), lines.requested_bytes),
@@ -143,7 +143,7 @@ def ledger_table(case: Case, bar: str) -> Table:
 
 
 def _beside(case: Case, lines: Reconciliation) -> Iterator[tuple[str, int | None]]:
-    """The lines of the device beside what is reserved, without zeros; None: not in the file."""
+    """The device's lines beside reserved memory, without zeros; None: not in the file."""
     rows = [(CONTEXT_LOOK.label, lines.context_bytes), (NON_TORCH_LOOK.label, lines.library_bytes)]
     if lines.process_bytes is not None:
         rows.append(("this process in nvidia-smi", lines.process_bytes))
@@ -158,7 +158,7 @@ def _beside(case: Case, lines: Reconciliation) -> Iterator[tuple[str, int | None
 def fragmentation_parts(
     case: Case, request_bytes: int | None, width: int
 ) -> Iterator[RenderableType]:
-    """Which blocks keep segments from going back, and what a request would find."""
+    """The blocks that keep segments from being released, and the space for a request."""
     lay = case.device.fragmentation
     if request_bytes is not None:
         yield Text(f"\nA request of {format_bytes(request_bytes)} there", style="bold")
@@ -197,12 +197,12 @@ def _room(case: Case, request_bytes: int) -> str:
 
 
 def step_parts(case: Case) -> Iterator[RenderableType]:
-    """What grows from step to step."""
+    """The memory that grows from step to step."""
     device, course = case.device, case.device.course
     if course.source is StepSource.NONE or course.num_steps < 2:
         return
     steps = course.num_steps
-    # Without an optimizer each forward pass is a step: of a model that generates, each token.
+    # Without an optimizer each forward pass is a step; in a generating model, each token.
     is_passes = course.has_phases and Phase.OPTIMIZER not in course.phase
     unit = "pass" if is_passes else "step"
     count = f"{steps} forward passes" if is_passes else f"{steps} steps"

@@ -1,5 +1,5 @@
-"""Parts of the report of a snapshot that only a run recorded by ullage has: dead weight, copies of
-each step, what a token costs.
+"""Parts of the report of a snapshot that need a run recorded by ullage: dead blocks, the copies of
+each step, the memory of a token.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _TOKENS = (8_192, 131_072)
 
 
 def recorded_parts(case: Case, width: int) -> Iterator[RenderableType]:
-    """What was dead at the peak, what each step copies, what a token costs; nothing where nothing
-    of it is worth telling.
+    """The dead blocks at the peak, the copies of each step, the memory of a token; empty if none of
+    them is significant.
     """
     recorded = case.device.recorded
     if recorded is None:

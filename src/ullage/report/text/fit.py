@@ -1,4 +1,4 @@
-"""A search for a plan, for people.
+"""The text report of a search for a plan.
 
 render_fit(report, width=80)        a text
 """
@@ -107,7 +107,7 @@ def _bound_lines(report: FitReport, best: Candidate) -> Iterator[Text]:
 
 
 def left_out_lines(left_out: Mapping[str, str]) -> Iterator[Text]:
-    """Which techniques were not used, and why; many a reason names its technique itself."""
+    """The techniques that were not used, with reasons; some reasons name their technique."""
     names: dict[str, list[str]] = {}
     for name, why in left_out.items():
         names.setdefault(why, []).append(name)
@@ -118,7 +118,7 @@ def left_out_lines(left_out: Mapping[str, str]) -> Iterator[Text]:
 
 
 def _replayed_line(report: FitReport) -> Text:
-    """What was replayed of the best plan."""
+    """The result of the replay of the best plan."""
     replayed = report.replayed
     if replayed is None:
         return Text("It was not replayed with real numbers: the search ended first", "yellow")
@@ -132,7 +132,7 @@ def _host_lines(best: Candidate) -> Iterator[Text]:
 
 
 def _several_lines(report: FitReport) -> Iterator[Text]:
-    """What there is to know of a job of several ranks."""
+    """The lines for a job with several ranks."""
     worst, num = report.worst_rank, report.num_gpus
     if worst is not None:
         kinds = "all ranks are alike"
@@ -157,8 +157,8 @@ def _smallest_lines(smallest: Smallest) -> Iterator[Text]:
 
 
 def _table(report: FitReport, bar: str) -> Table:
-    """The plans, each with a bar as long as the budget and why it was not chosen: first the Pareto
-    front of what was run, then the others; fastest first.
+    """The plans, each with a bar relative to the budget and the reason why it was not chosen: first
+    the Pareto front of the plans that ran, then the others; the fastest first.
     """
     table = make_grid("left", "right", "right", "left", "left")
     table.add_row("", "step", "device", "of the budget", "plan, Pareto front", style="dim")
@@ -175,7 +175,7 @@ def _table(report: FitReport, bar: str) -> Table:
 
 
 def _front(report: FitReport) -> list[Candidate]:
-    """The plans for which no other that ran needs less memory and no more time."""
+    """The Pareto front: no other plan that ran needs less memory and no more time."""
     front: list[Candidate] = []
     for candidate in sorted(
         report.candidates, key=lambda candidate: (candidate.step_s, candidate.used_bytes)
@@ -188,7 +188,7 @@ def _front(report: FitReport) -> list[Candidate]:
 
 
 def _is_size_known(report: FitReport, candidate: Candidate) -> bool:
-    """Whether the peak is known; of a run that stopped within the budget it is not."""
+    """Whether the peak is known; it is not if a run stopped within the budget."""
     return (
         candidate.seen is None or candidate.seen.fits or candidate.used_bytes > report.budget_bytes
     )
@@ -197,7 +197,7 @@ def _is_size_known(report: FitReport, candidate: Candidate) -> bool:
 def _add_row(
     table: Table, report: FitReport, candidate: Candidate, bar: str, names: Counter[str]
 ) -> None:
-    """Adds a plan; names: of the chosen plan and of those that are in the table already."""
+    """Adds a plan; names: the names of the chosen plan and of the plans in the table."""
     is_best = report.best is not None and _tell(candidate) == _tell(report.best)
     ran = _is_size_known(report, candidate)
     picture = draw_bar(USED_LOOK, candidate.used_bytes, report.budget_bytes, bar, _BAR_WIDTH)
@@ -224,7 +224,7 @@ def _tell(candidate: Candidate) -> tuple[object, ...]:
 
 
 def _rates(gpu: Gpu) -> str:
-    """Where the rates are from: always stated, because plans depend on them."""
+    """The source of the rates; always shown, because plans depend on them."""
     rates = gpu.measured
     if rates is None:
         return "as the makers state them"
@@ -232,7 +232,7 @@ def _rates(gpu: Gpu) -> str:
 
 
 def _merit(report: FitReport, best: Candidate) -> str:
-    """Why a plan was chosen: by time, or by memory where faster ones fit too."""
+    """Why a plan was chosen: for its time, or for its memory if faster ones fit, too."""
     fitting = [
         candidate
         for candidate in report.candidates

@@ -1,8 +1,8 @@
-"""The catalogue of GPUs, for people.
+"""The text report of the catalogue of GPUs.
 
-`ullage gpus` prints a table of all, grouped by where they are sold and their generation;
-`ullage gpus hopper` one group; `ullage gpus h100` a picture of one GPU's memory and every figure
-with the numbers of its sources, which are listed below.
+`ullage gpus` prints a table of all GPUs, by market and generation. `ullage gpus hopper` prints one
+group. `ullage gpus h100` prints a picture of one GPU's memory, its figures with the numbers of
+their sources, and the list of sources.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["print_gpu", "print_gpus"]
 
 _TERA: Final = 1000 * GB
-# Widths of the boxes of the memory picture: the nearest level is at the top and narrowest.
+# The widths of the boxes in the memory picture; the level nearest to the SMs is the narrowest.
 _INSIDE: Final = (20, 24, 28, 32, 36, 40)
 _WIDEST: Final = 42
 _WIDTH: Final = 80
@@ -48,7 +48,7 @@ _HOW_TO_GO_ON: Final = (
 
 
 def print_gpus(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu], console: Console) -> None:
-    """Prints one line a GPU, grouped: its slug, memory, bandwidth, SMs and FP16 rate."""
+    """Prints a line for each GPU, by groups: its slug, memory, bandwidth, SMs and FP16 rate."""
     lines = [_columns("GPU", "memory", "", "type", "bandwidth", "SMs", "FP16")]
     for heading, group in groupby(sorted(gpus, key=_order), key=_heading):
         lines += ["", heading, *(_columns(*_line(gpu)) for gpu in group)]
@@ -64,7 +64,7 @@ def print_gpus(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu], console: 
 
 
 def print_gpu(entry: Entry, console: Console) -> None:
-    """Prints everything about one GPU: its memory as a picture, each figure with its sources."""
+    """Prints all about one GPU: a picture of its memory, and its figures with their sources."""
     sources = sources_of(entry)
     numbers = {source: number for number, source in enumerate(list_sources(entry), start=1)}
     console.print(escape(entry.name), style="bold", highlight=False)
@@ -85,7 +85,7 @@ def print_gpu(entry: Entry, console: Console) -> None:
         first = f"  {number:>2}{' ' if source.is_opened else '*'} "
         title = textwrap.fill(source.title, _WIDTH, initial_indent=first, subsequent_indent=" " * 6)
         console.print(title, markup=False, highlight=False, soft_wrap=True)
-        # One line each, however long, so that a terminal can open it.
+        # A URL is never wrapped, so that a terminal can open it.
         console.print(f"      {source.url}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -122,7 +122,7 @@ def _other_line(other: EstimateOnlyGpu) -> tuple[str, ...]:
 
 
 def _rows(gpu: Gpu) -> list[tuple[str, str, str]]:
-    """(label, value, the figure whose sources stand beside it)."""
+    """(label, value, the figure whose sources are shown beside it)."""
     return [
         ("names", ", ".join((gpu.slug, *gpu.aliases)), "name"),
         ("sold for", gpu.segment.value, "segment"),
@@ -213,7 +213,7 @@ def _megahertz(khz: int | None) -> str:
 
 
 def _draw_memory_levels(gpu: Gpu) -> str:
-    """Draws the levels as boxes, one under the other, each wider than the one above it."""
+    """Draws the levels as boxes from top to bottom, each wider than the one above it."""
     levels = memory_levels(gpu)
     boxed = [level for level in levels if level.name not in {"host link", "NVLink"}]
     lines = [_draw_edge(None, _INSIDE[0])]
@@ -225,7 +225,7 @@ def _draw_memory_levels(gpu: Gpu) -> str:
 
 
 def _format_rate(bytes_per_s: int | None) -> str:
-    """Writes a bandwidth for people: "3350 GB/s", "33.5 TB/s", and nothing for one unknown."""
+    """Formats a bandwidth: "3350 GB/s", "33.5 TB/s"; empty if unknown."""
     if bytes_per_s is None:
         return ""
     if bytes_per_s >= 10 * _TERA:

@@ -1,4 +1,4 @@
-"""A search for the largest size, for people.
+"""The text report of a search for the largest size.
 
 render_largest(report, width=80)    a text
 """

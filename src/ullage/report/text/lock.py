@@ -1,4 +1,4 @@
-"""What became of a lock file, for people.
+"""The text report of `ullage lock`.
 
 render_locked(report, width=80)       a text
 """

@@ -1,4 +1,4 @@
-"""A table of modules: what they held at a moment, equal layers as one row."""
+"""A table of the memory of modules at a moment, with one row for equal layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_ROWS = 8
 
 
 def module_table(shares: Sequence[ModuleShare]) -> Table:
-    """The largest first; of what is left over, the sum."""
+    """Makes the table: the largest modules first, then the sum of the rest."""
     merged = merge_numbered(shares)
     table = make_grid("left", "right", "right")
     for share in merged[:_MAX_ROWS]:

@@ -1,4 +1,4 @@
-"""What to do about a program that ran out of memory: a part of the report of a run."""
+"""The advice for a program that ran out of memory, a part of the report of a run."""
 
 from __future__ import annotations
 

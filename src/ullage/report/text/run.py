@@ -1,8 +1,8 @@
-"""The report of a run for people: the verdict first, then where the memory was, then what the
-answer rests on; in short, or whole.
+"""The text report of a run, whole or short: the verdict, then the owners of the memory, then the
+basis of the answer.
 
 render_run(report, width=80)          the whole report as a text
-print_run(report, Console())          the same on a terminal, in colour where it has any
+print_run(report, Console())          prints it, in colour if the terminal supports that
 render_brief(report), print_brief(report, Console())    the short one
 """
 
@@ -47,7 +47,7 @@ from ullage.units import format_bytes
 
 _NAMED_GPUS = 8
 _MAX_OWNERS = 3
-# Parts of less than this share of the device are not in the short report.
+# The short report omits parts that are smaller than the device's memory divided by this.
 _SMALL_SHARE = 2000
 _VERDICT_STYLES = {
     Verdict.FITS: "bold green",
@@ -62,7 +62,7 @@ def render_run(report: RunReport, width: int = 80) -> str:
 
 
 def print_run(report: RunReport, console: Console) -> None:
-    """Prints the report; a console that has no colour, or NO_COLOR, gets none."""
+    """Prints the report; without colour if the console has none or NO_COLOR is set."""
     print_parts(_parts(report, bar=bar_mark(console), width=console.width), console)
 
 
@@ -72,7 +72,7 @@ def render_brief(report: RunReport, width: int = 80) -> str:
 
 
 def print_brief(report: RunReport, console: Console) -> None:
-    """Prints the verdict, the memory by category, the largest owners and what is assumed."""
+    """Prints the verdict, the memory by category, the largest owners and the assumptions."""
     print_parts(_brief_parts(report, bar=bar_mark(console), width=console.width), console)
 
 
@@ -119,12 +119,12 @@ def _brief_parts(report: RunReport, bar: str, width: int) -> Iterator[Renderable
 
 
 def _fullest(report: RunReport) -> DeviceReport | None:
-    """The device of which the most was used."""
+    """The device with the highest use."""
     return max(report.devices, key=lambda device: device.peak_used_bytes, default=None)
 
 
 def _head(report: RunReport) -> Iterator[Text]:
-    """The verdict, the program, and under which conditions it ran."""
+    """The verdict, the program, and its plan or steps if it had any."""
     yield _verdict(report)
     words = printable(" ".join(report.program.argv))
     yield Text(f"  {words}", style="dim", overflow="ellipsis", no_wrap=True)
@@ -135,9 +135,9 @@ def _head(report: RunReport) -> Iterator[Text]:
 
 
 def _problems(report: RunReport, width: int) -> Iterator[Text]:
-    """What ended the program, what helps, and what to beware of."""
+    """Why the program failed, the advice, and warnings."""
     for message in _failures(report):
-        # A long address stays whole, so that it can be followed.
+        # A long URL is not broken, so that it stays a link.
         lines = textwrap.wrap(message, width, break_long_words=False, break_on_hyphens=False)
         yield Text("\n" + "\n".join(lines), no_wrap=True, overflow="ignore")
     yield from remedy_parts(report, width)
@@ -152,7 +152,7 @@ def _fitting_gpus(report: RunReport) -> str:
 
 
 def _owners_line(device: DeviceReport) -> str:
-    """The modules that own the most; empty where only the model as a whole is known."""
+    """The modules that own the most memory; empty if only the model as a whole is known."""
     shares = merge_numbered(device.modules)
     if len(shares) < 2:
         return ""
@@ -164,7 +164,7 @@ def _owners_line(device: DeviceReport) -> str:
 
 
 def _assumptions_line(report: RunReport, width: int) -> str:
-    """What is assumed, as many of it as one line has room for."""
+    """The assumptions, as many as fit into one line."""
     names = [*dict.fromkeys(map(_assumption_text, list_assumptions(report)))]
     if not names:
         return "Nothing is assumed; --full prints the rest"
@@ -210,7 +210,7 @@ def _verdict(report: RunReport) -> Text:
 
 
 def _other_margins(device: DeviceReport) -> str:
-    """What else is uncertain about the room that is left, and by how much; empty if nothing is."""
+    """The other uncertainties of the headroom, with their sizes; empty if there are none."""
     headroom, parts = device.headroom, []
     if headroom.workspace_more_bytes or headroom.workspace_less_bytes:
         more = format_bytes(headroom.workspace_more_bytes)
@@ -232,7 +232,7 @@ def _run_line(report: RunReport) -> str:
 
 
 def _failures(report: RunReport) -> Iterator[str]:
-    """The messages of what ended the program, as it got them."""
+    """The out-of-memory messages that the program got."""
     for process in report.processes:
         if process.oom is not None and process.oom.message:
             yield process.oom.message
@@ -264,8 +264,8 @@ def _ledger_title(device: DeviceReport, devices: Sequence[DeviceReport]) -> str:
 
 
 def _ledger_table(device: DeviceReport, bar: str, *, is_brief: bool = False) -> Table:
-    """A line and a bar for each part of the device; of what is free, no more than fits. In short
-    without the parts that are too small to change the last digit.
+    """A line and a bar for each part of the device; the bar of free memory is cut off. The short
+    table omits parts that are too small to change the last digit.
     """
     ledger, has_limit = device.ledger, not device.is_unlimited
     by_category = ledger.owners.by_category
@@ -290,7 +290,7 @@ def _ledger_table(device: DeviceReport, bar: str, *, is_brief: bool = False) -> 
 def _all_devices(
     devices: Sequence[DeviceReport], covers: Mapping[int, Sequence[int]]
 ) -> Iterator[RenderableType]:
-    """A line for each device; one for all ranks that show the same."""
+    """A line for each device; ranks with equal figures share a line."""
     rows: dict[tuple[str, ...], list[int]] = {}
     table = make_grid("left", "right", "right", "right")
     table.add_row("  device", "allocated", "reserved", "left", style="dim")
@@ -311,8 +311,8 @@ def _all_devices(
 
 
 def _device_name(device: DeviceReport, devices: Sequence[DeviceReport]) -> str:
-    """A name that no other device of the report has: of several processes that used the same one,
-    with the process.
+    """A unique name for a device; it includes the process if several processes used devices of the
+    same name.
     """
     name = _plain_name(device)
     is_shared = sum(_plain_name(device) == name for device in devices) > 1

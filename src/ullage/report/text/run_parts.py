@@ -1,4 +1,4 @@
-"""Parts of the whole report of a run: peaks, steps, host memory, and what the answer rests on."""
+"""Parts of the whole report of a run: peaks, steps, host memory, and the basis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLACE_WIDTH = 24
 
 
 def peak_table(device: DeviceReport) -> Table:
-    """The highest bytes requested, allocated, reserved, and of the whole device."""
+    """The peaks of requested, allocated and reserved bytes, and of the whole device."""
     totals = device.totals
     table = make_grid("left", "right", "right", "right")
     sizes = (totals.peak_requested_bytes, totals.peak_allocated_bytes, totals.peak_reserved_bytes)
@@ -34,8 +34,8 @@ def peak_table(device: DeviceReport) -> Table:
 
 
 def step_table(steps: Sequence[StepPeak], evaluations: Sequence[EvaluationPeak]) -> Table:
-    """Peaks of steps and their phases; equal steps in a row are one line, and of many lines the
-    middle is left out. All evaluations are one line.
+    """The peaks of steps and phases. Consecutive equal steps share a line, and a long table omits
+    the lines in the middle. All evaluations share a line.
     """
     groups = _equal_steps(steps)
     rows = (
@@ -67,7 +67,7 @@ def step_table(steps: Sequence[StepPeak], evaluations: Sequence[EvaluationPeak])
 
 
 def _equal_steps(steps: Sequence[StepPeak]) -> list[list[StepPeak]]:
-    """Steps in a row that would be shown alike."""
+    """Groups consecutive steps with equal lines."""
     return [list(group) for _, group in itertools.groupby(steps, key=_shown_of_step)]
 
 
@@ -77,7 +77,7 @@ def _shown_of_step(step: StepPeak) -> tuple[object, ...]:
 
 
 def host_table(host: HostMemory) -> Table:
-    """One line; what would be different with the GPU only where it is."""
+    """The host memory in one line; figures for a machine with the GPU only if they differ."""
     columns = [("peak here", format_bytes(host.peak_bytes, 2))]
     if host.needed_bytes > host.peak_bytes:
         columns.append(("with a GPU at least", format_bytes(host.needed_bytes, 2)))
@@ -91,7 +91,7 @@ def host_table(host: HostMemory) -> Table:
 
 
 def basis_parts(report: RunReport) -> Iterator[RenderableType]:
-    """How far the answer is exact, and a table of what it assumes."""
+    """Whether the answer is exact, and a table of its assumptions."""
     allocator, device = report.allocator_basis, report.device_basis
     yield Text(
         f"\nBasis: allocator {allocator.kind.value}, whole device {device.kind.value}", style="bold"
@@ -102,14 +102,14 @@ def basis_parts(report: RunReport) -> Iterator[RenderableType]:
 
 
 def list_assumptions(report: RunReport) -> list[Assumption]:
-    """What the answer assumes, the largest first."""
+    """The assumptions of the answer, the largest first."""
     assumptions = (*report.allocator_basis.assumptions, *report.device_basis.assumptions)
     return sorted(assumptions, key=lambda assumption: -assumption.size_bytes)
 
 
 def _assumption_table(assumptions: Sequence[Assumption]) -> Table:
     table = make_grid("left", "left", "left", "right", "right")
-    table.columns[0].width = 0  # the margin, which wrapped lines keep too
+    table.columns[0].width = 0  # the margin, also for wrapped lines
     table.columns[1].ratio, table.columns[2].max_width = 1, _PLACE_WIDTH
     table.columns[3].no_wrap = table.columns[4].no_wrap = True
     table.add_row("", "assumed", "where", "times", "bytes", style="dim")
@@ -124,7 +124,7 @@ def _assumption_table(assumptions: Sequence[Assumption]) -> Table:
 
 
 def _assumption_groups(assumptions: Sequence[Assumption]) -> list[list[Assumption]]:
-    """The assumptions of each row; in a long list, equal ones at many places share a row."""
+    """Groups the assumptions by row; in a long list, equal ones at several places share a row."""
     if len(assumptions) <= _MAX_ROWS:
         return [[assumption] for assumption in assumptions]
     groups: dict[str, list[Assumption]] = {}
@@ -134,7 +134,7 @@ def _assumption_groups(assumptions: Sequence[Assumption]) -> list[list[Assumptio
 
 
 def assumed_bytes(group: Sequence[Assumption]) -> str:
-    """The ends of an assumed size; of values the bytes that were read."""
+    """The bounds of an assumed size; for values, the bytes that were read."""
     first = group[0]
     if first.low_bytes is not None and first.high_bytes is not None:
         low, high = format_bytes(first.low_bytes), format_bytes(first.high_bytes)

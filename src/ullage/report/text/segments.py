@@ -1,4 +1,4 @@
-"""Segments of a chain side by side, for people.
+"""The text report of a comparison of segments of a chain.
 
 render_segments(report, width=80)   a text
 """

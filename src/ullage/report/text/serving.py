@@ -1,6 +1,6 @@
-"""The answer of `ullage estimate --serve`, for people.
+"""The text report of `ullage estimate --serve`.
 
-print_serving(estimate, source, Console())    on a terminal
+print_serving(estimate, source, Console())    prints it
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _groups_table(serving_estimate: ServingEstimate) -> RenderableType:
 
 
 def room_rows(serving_estimate: ServingEstimate) -> list[tuple[str, Sequence[float], str]]:
-    """What there is room for: a name, three values (low, likely, high), and how to format them."""
+    """The capacities: a name, three values (low, likely, high), and the format of the values."""
     return [
         (f"blocks of {serving_estimate.block_size} tokens", serving_estimate.num_blocks, ",d"),
         ("tokens, as the engine counts", serving_estimate.tokens, ",d"),
@@ -149,7 +149,7 @@ def room_rows(serving_estimate: ServingEstimate) -> list[tuple[str, Sequence[flo
 
 
 def _gpus_table(rows: Sequence[ServingRow]) -> RenderableType:
-    """Those on which the users fit."""
+    """The table of GPUs on which the users fit."""
     table = make_grid("left", "right", "right", "right")
     table.add_row("  GPU", "how many", "memory", "users, at least", style="dim")
     fitting = [row for row in rows if row.count]

@@ -1,4 +1,4 @@
-"""A sweep, for people: a table with a bar for each run, how memory grows, what fits.
+"""The text report of a sweep: a table with a bar for each run, the growth, and what fits.
 
 render_sweep(report, width=80)        a text
 """
@@ -19,24 +19,24 @@ from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, r
 from ullage.units import format_bytes
 
 _MIN_BAR, _MAX_BAR = 6, 24
-# A grid of many variables has a line for each setting of the others.
+# With several variables there is a linear fit for each setting of the others.
 _MAX_LINES = 12
 _GPU_SIDE: tuple[JustifyMethod, ...] = ("left",)
 _SIZE_SIDES: tuple[JustifyMethod, ...] = ("right",) * 4
 
 
 def render_sweep(report: SweepReport, width: int = 80) -> str:
-    """The table and what it says, as a text without colour, `width` columns wide."""
+    """The table and its conclusions, as a text without colour, `width` columns wide."""
     return render(lambda console: print_sweep(report, console), width)
 
 
 def print_sweep(report: SweepReport, console: Console) -> None:
-    """Prints the table and what it says."""
+    """Prints the table and its conclusions."""
     print_parts(_parts(report, bar_mark(console), console.width), console)
 
 
 def sweep_lines(report: SweepReport) -> list[str]:
-    """What a sweep comes to: the smallest GPU or the largest values that fit, one line each."""
+    """The conclusions of a sweep: the smallest GPU or the largest values that fit, one per line."""
     lines = []
     if len(report.gpus) > 1:
         what = "all of it fits" if report.variables else "it fits"
@@ -74,7 +74,7 @@ def _run_line(report: SweepReport) -> str:
 
 
 def _table(report: SweepReport, bar: str, width: int) -> Table:
-    """A line and a bar for each run; a bar as long as the column is the whole device."""
+    """A line and a bar for each run; a bar across the whole column is the whole device."""
     names = [name for name, _ in report.variables]
     has_gpus = len(report.gpus) > 1
     rows = [
@@ -105,9 +105,9 @@ def _table(report: SweepReport, bar: str, width: int) -> Table:
 
 
 def _sizes(point: Point) -> list[str]:
-    """Allocated, reserved, whole device, and what is left of it, or with unlimited memory the
-    smallest GPU that has as much; of a run that does not fit the verdict alone: its peaks are those
-    until it ran out.
+    """The cells allocated, reserved, whole device, and headroom, or with unlimited memory the
+    smallest GPU that fits. If a run does not fit, only the verdict, because its peaks end where it
+    ran out of memory.
     """
     verdict = point.report.verdict
     if verdict is not Verdict.FITS:
@@ -119,7 +119,7 @@ def _sizes(point: Point) -> list[str]:
 
 
 def _lines(report: SweepReport) -> list[str]:
-    """How memory grows, the product of variables first; GPUs on which it is the same together."""
+    """The growth of memory, products of variables first; GPUs with equal growth share a line."""
     gpus: dict[tuple[tuple[tuple[str, str], ...], str], list[str]] = {}
     for line in sorted(report.lines, key=lambda line: -line.variable.count("*")):
         gpus.setdefault((line.held, _line_text(report, line)), []).append(line.gpu)
@@ -132,7 +132,7 @@ def _lines(report: SweepReport) -> list[str]:
 
 
 def _line_text(report: SweepReport, line: Line) -> str:
-    """One line: 1.64 GiB + 820.4 MiB per batch, from 2 on (7 runs, off by 15.7 MiB at most)."""
+    """A linear fit: 1.64 GiB + 820.40 MiB per batch, from 2 on (7 runs, within 15.7 MiB)."""
     values = dict(report.variables).get(line.variable, ())
     numbers = [number for number in map(parse_number, values) if number is not None]
     begins = min(numbers, default=line.from_value)
@@ -147,7 +147,7 @@ def _line_text(report: SweepReport, line: Line) -> str:
 
 
 def _largest(report: SweepReport, gpu: str) -> str:
-    """The largest values that fit a GPU, and where the line says that more would."""
+    """The largest values that fit on a GPU, and the prediction of the linear fit."""
     where = f" on {gpu}" if len(report.gpus) > 1 else ""
     largest = report.largest(gpu)
     if not largest:
@@ -165,7 +165,7 @@ def _largest(report: SweepReport, gpu: str) -> str:
 
 
 def _remarks(report: SweepReport) -> Iterator[str]:
-    """What failed and why, each reason once, and what runs warn of."""
+    """The failures and warnings of the runs, each once."""
     messages: dict[str, list[str]] = {}
     for point in report.points:
         if point.report.stop is not None:
@@ -184,13 +184,13 @@ def _remarks(report: SweepReport) -> Iterator[str]:
 
 
 def _name(point: Point) -> str:
-    """The name of a run: its values, or its GPU where only the GPU varies."""
+    """The name of a run: its values, or its GPU if only the GPU varies."""
     parts = [f"{name}={value}" for name, value in point.setting.values]
     return " ".join(parts) or point.setting.gpu.slug
 
 
 def _basis(report: SweepReport) -> Sequence[str]:
-    """What the answers rest on, over all runs."""
+    """The basis of the answers, over all runs."""
     bases = [b for p in report.points for b in (p.report.allocator_basis, p.report.device_basis)]
     assumptions = dict.fromkeys(
         assumption.what for basis in bases for assumption in basis.assumptions

@@ -1,4 +1,4 @@
-"""A snapshot's requests under other settings, for people.
+"""The text report of a snapshot's requests under other allocator settings.
 
 render_what_if(report, width=80)      a text
 """
@@ -145,7 +145,7 @@ def _name_cell(tried: Tried, outcome: Outcome) -> Text:
 
 
 def _remarks(report: WhatIfReport) -> Iterator[str]:
-    """Which settings are not for this program, or not for this torch, and why."""
+    """The settings that this program or this torch cannot use, with reasons."""
     reasons: dict[str, list[str]] = {}
     for tried in report.tried:
         for reason in tried.conflicts:
@@ -187,7 +187,7 @@ def _shown(setting: Setting) -> str:
 
 
 def _change(setting: Setting) -> str:
-    """What to do to run under a setting."""
+    """The change that applies a setting."""
     if not setting.text:
         return "leave PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF unset"
     text = f"PYTORCH_ALLOC_CONF={setting.text} (torch 2.9 and earlier: PYTORCH_CUDA_ALLOC_CONF)"

@@ -37,11 +37,21 @@ static bool is_type(int type) { return type >= 0 && type < (int)sizeof ITEM_BYTE
 
 /* ---- Communicators ----------------------------------------------------------------------------------------------- */
 
+static int end(struct communicator *c) {
+  if (c) disconnect(&c->connections);
+  free(c);
+  return SUCCESS;
+}
+
 static int create(struct communicator **result, int size, int rank, int device_index) {
   if (!result || size < 1 || rank < 0 || rank >= size) return INVALID_ARGUMENT;
   struct communicator *c = malloc(sizeof *c);
   if (!c) return SYSTEM_ERROR;
-  *c = (struct communicator){size, rank, device_index, c, .connections.device = device_index};
+  *c = (struct communicator){size, rank, device_index, c, {0}};
+  if (!open_connections(&c->connections, device_index, size)) {
+    end(c);
+    return UNHANDLED_CUDA_ERROR;
+  }
   *result = c;
   return SUCCESS;
 }
@@ -117,11 +127,6 @@ API int ncclCommGrow(struct communicator *c, int size, const void *id, int rank,
   return create(result, size, c && rank < 0 ? c->rank : rank, c ? c->device : current_device());
 }
 
-static int end(struct communicator *c) {
-  if (c) disconnect(&c->connections);
-  free(c);
-  return SUCCESS;
-}
 API int ncclCommDestroy(struct communicator *c) { return end(c); }
 API int ncclCommAbort(struct communicator *c) { return end(c); }
 

@@ -52,6 +52,9 @@ static void read_device(const char *text) {
   the_device.context_bytes = (uint64_t)find_number(text, "context_bytes", 0);
   the_device.unlimited = find_number(text, "unlimited", 0) != 0;
   the_device.peer_access = find_number(text, "peer_access", 1) != 0;
+  the_device.multicast = find_number(text, "multicast", 0) != 0;
+  the_device.nccl_low_bytes = (uint64_t)find_number(text, "nccl_low_bytes", 0);
+  the_device.nccl_high_bytes = (uint64_t)find_number(text, "nccl_high_bytes", 0);
   the_device.multiprocessors = (int)find_number(text, "multiprocessors", 132);
   the_device.shared_bytes_per_block = (int)find_number(text, "shared_bytes_per_block", 232448);
   the_device.shared_bytes_per_multiprocessor = (int)find_number(text, "shared_bytes_per_multiprocessor", 233472);

@@ -60,6 +60,8 @@ struct device {
   uint64_t context_bytes;          /* what the driver takes before the first allocation */
   bool unlimited;                  /* never runs out */
   bool peer_access;                /* to the memory of the others */
+  bool multicast;                  /* to the others, by an NVLink switch */
+  uint64_t nccl_low_bytes, nccl_high_bytes; /* NCCL's kernels: at least and at most */
   int multiprocessors;
   int shared_bytes_per_block;      /* opt-in maximum */
   int shared_bytes_per_multiprocessor;

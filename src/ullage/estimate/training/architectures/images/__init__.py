@@ -1,1 +1,1 @@
-"""Models of images: vision transformers, convolutional networks, diffusion models."""
+"""Image models: vision transformers, convolutional networks, diffusion models."""

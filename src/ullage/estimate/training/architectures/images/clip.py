@@ -1,4 +1,4 @@
-"""CLIP, as transformers' modeling_clip.py has it: pictures and texts, with a contrastive loss."""
+"""CLIP as in transformers' modeling_clip.py: images and texts, with a contrastive loss."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def quick_gelu(x: Tensor) -> Tensor:
     return F.mul(x, F.elementwise(F.scale(x), saves_input=False, saves_output=True))
 
 
-# What the library's own classes have: a published file leaves out parts that are so.
+# The defaults of the library's own classes; a published file omits values that equal them.
 _DEFAULTS: Final = {
     "text_config": {
         "hidden_size": 512,
@@ -59,7 +59,7 @@ def _part(config: Config, name: str) -> Config:
 
 
 def _shape_of(config: Config) -> EncoderShape:
-    """The layers of one half."""
+    """The shape of the layers of the image or text encoder."""
     kind = config.text("hidden_act", default="quick_gelu")
     if kind not in ("quick_gelu", "gelu"):
         raise config.wrong("hidden_act", f"found {kind!r}, expected 'quick_gelu' or 'gelu'")
@@ -73,7 +73,7 @@ def _shape_of(config: Config) -> EncoderShape:
 
 
 class Vision(Module):
-    """CLIPVisionModel: its class token is what it sees."""
+    """CLIPVisionModel; its output is that of the class token."""
 
     def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
         hidden = config.number("hidden_size")
@@ -102,7 +102,7 @@ class Vision(Module):
 
 
 class Text(Module):
-    """CLIPTextModel: its last token is what it reads."""
+    """CLIPTextModel; its output is that of the last token."""
 
     def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
         hidden = config.number("hidden_size")

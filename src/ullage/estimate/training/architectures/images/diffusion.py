@@ -1,4 +1,4 @@
-"""What the denoisers of diffusers share: embedded times, attention, feed-forward parts, a loss."""
+"""The common parts of diffusers' denoisers: time embedding, attention, feed-forward, and loss."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = [
     "times",
 ]  # fmt: skip
 
-FACTOR: Final = 8  # pixels of a latent's side
+FACTOR: Final = 8  # pixels on each side of a latent's element
 
 
 def silu(x: Tensor) -> Tensor:
-    """silu in one kernel: saves its input."""
+    """silu in one kernel; saves its input."""
     return F.elementwise(x)
 
 
 def latents(arena: Arena, recipe: Recipe, channels: int) -> Tensor:
-    """Encoded pictures: (batch, channels, side / 8, side / 8)."""
+    """Encoded images: (batch, channels, side / 8, side / 8)."""
     if recipe.image is None:
         raise SpecError(
             "image: not given, and this model sees images; say how many pixels a side has"
@@ -44,7 +44,7 @@ def latents(arena: Arena, recipe: Recipe, channels: int) -> Tensor:
 
 
 def times(arena: Arena, recipe: Recipe) -> Tensor:
-    """How noisy each sample is: (batch) int64."""
+    """The timestep of each sample: (batch) int64."""
     return empty(arena, (recipe.batch,), INT64, Category.INPUT)
 
 
@@ -54,7 +54,7 @@ def denoising_loss(guess: Tensor, noise: Tensor) -> Tensor:
 
 
 class TimeEmbedding(Module):
-    """Timesteps and TimestepEmbedding: sines, and two linear layers."""
+    """Timesteps and TimestepEmbedding: sinusoids, then two linear layers."""
 
     def __init__(self, arena: Arena, inputs: int, outputs: int, dtype: DType) -> None:
         self.inputs = inputs
@@ -66,12 +66,12 @@ class TimeEmbedding(Module):
         return self.embed(empty(numbers.arena, (*numbers.shape[:1], self.inputs), self.dtype))
 
     def embed(self, sines: Tensor) -> Tensor:
-        """Of what is embedded in sines already."""
+        """Embeds numbers whose sinusoids are computed already."""
         return self.linear_2(silu(self.linear_1(sines)))
 
 
 class Attention(Module):
-    """Attention of diffusers with its processor for sdpa; of x to itself, or to others."""
+    """Attention of diffusers with its sdpa processor: self-attention or cross-attention."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class Attention(Module):
         others: int | None = None,
         has_scale: bool = True,
     ) -> None:
-        """width: of x, and of all heads together; others: of what x attends to; has_scale: the
-        result is divided by rescale_output_factor, be it 1.
+        """width: the width of x, and of all heads together; others: the width of the other sequence
+        for cross-attention; has_scale: divide by rescale_output_factor, even if it is 1.
         """
         self.has_scale = has_scale
         self.head_dim = width // heads

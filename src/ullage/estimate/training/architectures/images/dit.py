@@ -1,4 +1,4 @@
-"""DiT, as diffusers' DiTTransformer2DModel has it."""
+"""DiT as in diffusers' DiTTransformer2DModel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SINES = 256
 
 
 class Conditioning(Module):
-    """CombinedTimestepLabelEmbeddings: one more label stands for none."""
+    """CombinedTimestepLabelEmbeddings, with one more label for "no class"."""
 
     def __init__(self, arena: Arena, labels: int, width: int, dtype: DType) -> None:
         self.times = TimeEmbedding(arena, _SINES, width, dtype)
@@ -68,14 +68,14 @@ class Block(Module):
 
 
 def modulate(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """x * (1 + scale) + shift, of each sample."""
+    """x * (1 + scale) + shift, with scale and shift for each sample."""
     shape = (scale.shape[0], 1, scale.shape[-1])
     return F.add(F.mul(x, F.shift(view_any(scale, shape))), view_any(shift, shape))
 
 
 class DiT(Model):
-    """DiTTransformer2DModel; its loss is the mean squared error of the noise, which the first
-    channels of its output are.
+    """DiTTransformer2DModel; the first channels of its output are the noise, and its loss is the
+    mean squared error of that noise.
     """
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
@@ -111,13 +111,13 @@ class DiT(Model):
         shift, scale = F.split(self.proj_out_1(silu(conditioning)), (width, width))
         x = modulate(F.layer_norm(x, None, None), scale, shift)
         x = self.proj_out_2(x)
-        x = F.contiguous(F.transpose(x, 1, 2))  # the patches as a picture
+        x = F.contiguous(F.transpose(x, 1, 2))  # the patches as an image
         batch, _, side, _ = noisy.shape
         x = F.view(x, (batch, self.out_channels, side, side))
         return denoising_loss(F.narrow(x, 1, self.channels), noise)
 
     def _embed(self, noisy: Tensor) -> Tensor:
-        """PatchEmbed: positions are float32, and their sum is cast."""
+        """PatchEmbed: the positions are float32, and the sum is cast."""
         x = self.proj(noisy)
         batch, width = x.shape[:2]
         x = F.transpose(F.view(x, (batch, width, x.shape[2] * x.shape[3])), 1, 2)

@@ -1,4 +1,4 @@
-"""The convolutional blocks that diffusers' UNet and autoencoder are made of."""
+"""The convolutional blocks of diffusers' UNet and autoencoder."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ullage.estimate.training.eager.tensor import DType, Tensor
 
 __all__ = ["Downsample", "ResnetBlock", "Upsample"]
 
-_SIZE: Final = 3  # of the filters
+_SIZE: Final = 3  # the kernel size
 
 
 class ResnetBlock(Module):
-    """ResnetBlock2D: two normed convolutions, between which the time comes in, and a shortcut."""
+    """ResnetBlock2D: two convolutions with norms, the time embedding between them, a shortcut."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class ResnetBlock(Module):
         groups: int,
         times: int | None = None,
     ) -> None:
-        """times: width of the embedded time; None: there is none."""
+        """times: the width of the time embedding; None: there is none."""
         self.norm1 = GroupNorm(arena, groups, inputs, dtype)
         self.conv1 = Conv(arena, inputs, outputs, _SIZE, dtype, padding=1)
         self.time_emb_proj = None
@@ -57,11 +57,11 @@ class ResnetBlock(Module):
         out = self.conv2(out)
         if self.conv_shortcut is not None:
             x = self.conv_shortcut(F.contiguous(x))
-        return F.scale(F.add(x, out))  # divided by output_scale_factor, be it 1
+        return F.scale(F.add(x, out))  # divides by output_scale_factor, even if it is 1
 
 
 class Downsample(Module):
-    """Downsample2D: a convolution with stride 2, padded on all sides, or on two."""
+    """Downsample2D: a convolution with stride 2, and padding on all sides or on two."""
 
     def __init__(self, arena: Arena, width: int, dtype: DType, *, is_padded: bool = True) -> None:
         self.is_padded = is_padded
@@ -72,7 +72,7 @@ class Downsample(Module):
 
 
 class Upsample(Module):
-    """Upsample2D: each pixel twice, and a convolution."""
+    """Upsample2D: nearest-neighbour interpolation by 2, then a convolution."""
 
     def __init__(self, arena: Arena, width: int, dtype: DType) -> None:
         self.conv = Conv(arena, width, width, _SIZE, dtype, padding=1)

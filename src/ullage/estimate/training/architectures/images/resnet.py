@@ -1,4 +1,4 @@
-"""ResNet, as timm writes it (torchvision's takes the same memory)."""
+"""ResNet as in timm (torchvision's needs the same memory)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BASIC: Final = ("resnet18", "resnet34")  # the others have bottlenecks
 
 
 class NormedConv(Module):
-    """A convolution without a bias, and its batch norm."""
+    """A convolution without bias, followed by batch norm."""
 
     def __init__(
         self, arena: Arena, inputs: int, outputs: int, size: int, dtype: DType, *, stride: int = 1
@@ -50,7 +50,7 @@ class Block(Module):
     def __init__(
         self, arena: Arena, kind: tuple[int, int, int], dtype: DType, *, is_basic: bool
     ) -> None:
-        """kind: channels that come in, width, stride."""
+        """kind: input channels, width, stride."""
         inputs, width, stride = kind
         outputs = width if is_basic else 4 * width
         sizes = [(inputs, width, 1, 1), (width, width, 3, stride), (width, outputs, 1, 1)]
@@ -104,7 +104,7 @@ class ResNet(Model):
 
 
 def _list_blocks(counts: Sequence[int], growth: int) -> Iterator[tuple[int, int, int]]:
-    """Channels that come in, width and stride of each block."""
+    """Yields the input channels, the width and the stride of each block."""
     inputs = _WIDTHS[0]
     for stage, (count, width) in enumerate(zip(counts, _WIDTHS, strict=True)):
         for place in range(count):

@@ -1,4 +1,4 @@
-"""The UNet of Stable Diffusion, as diffusers' UNet2DConditionModel has it."""
+"""The UNet of Stable Diffusion as in diffusers' UNet2DConditionModel."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from ullage.trace.category import Category
 
 __all__ = ["Block", "Level", "Transformer", "UNet"]
 
-_TEXT_TOKENS: Final = 77  # of CLIP
-_TIME_IDS: Final = 6  # sizes and crops, an input of SDXL
-_POOLED: Final = 1280  # width of SDXL's pooled text
+_TEXT_TOKENS: Final = 77  # CLIP's sequence length
+_TIME_IDS: Final = 6  # SDXL's input of sizes and crops
+_POOLED: Final = 1280  # the width of SDXL's pooled text embedding
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """What all blocks have in common.
+    """The sizes that all blocks share.
 
     Attributes:
-        groups: groups of a norm.
-        text: width of the embedded text.
-        times: width of the embedded time.
-        is_linear: use_linear_projection.
-        layers: layers_per_block.
+        groups: the number of groups of a norm.
+        text: the width of the text embedding.
+        times: the width of the time embedding.
+        is_linear: the config's use_linear_projection.
+        layers: the config's layers_per_block.
     """
 
     groups: int
@@ -55,7 +55,7 @@ class _Sizes:
 
 
 class Block(Module):
-    """BasicTransformerBlock: attention to itself, to the text, and a gated feed-forward part."""
+    """BasicTransformerBlock: self-attention, cross-attention to the text, gated feed-forward."""
 
     def __init__(self, arena: Arena, width: int, heads: int, text: int, dtype: DType) -> None:
         self.norm1 = LayerNorm(arena, width, dtype)
@@ -112,12 +112,12 @@ class Transformer(Module):
 
 
 class Level(Module):
-    """A block of the UNet: at each of its steps a residual block, then a transformer where the
-    block attends; at the end it changes the size.
+    """A block of the UNet: in each step a residual block, then a transformer if the block has
+    attention; at the end it changes the resolution.
     """
 
     def __init__(self, arena: Arena, sizes: _Sizes, widths: Sequence[int], width: int) -> None:
-        """widths: of what comes into each residual block; width: of what goes out."""
+        """widths: the input channels of each residual block; width: the output channels."""
         self.resnets = [
             Stack(
                 arena,
@@ -133,7 +133,7 @@ class Level(Module):
         self.resize: list[Module] = []
 
     def step(self, place: int, x: Tensor, time: Tensor, text: Tensor) -> Tensor:
-        """The residual block of a place, and its transformer."""
+        """Runs the residual block with index `place`, and its transformer."""
         x = self.resnets[place](x, time)
         return self.attentions[place](x, text) if self.attentions else x
 
@@ -254,7 +254,7 @@ class UNet(Model):
         return x
 
 
-# What this does not know otherwise.
+# The only values that this model supports for these fields.
 _USUAL: Final = {
     "act_fn": "silu",
     "class_embed_type": None,
@@ -269,7 +269,7 @@ _USUAL: Final = {
 
 
 class _Plan:
-    """Which blocks attend, with how many heads and layers; those of the way down."""
+    """Which blocks have attention, and the heads and layers of the down blocks."""
 
     def __init__(self, config: Config, count: int) -> None:
         for name, usual in _USUAL.items():
@@ -279,7 +279,7 @@ class _Plan:
         down, up = config.row("down_block_types"), config.row("up_block_types")
         self.attends_down = [_attends(config, "down_block_types", kind) for kind in down]
         self.attends_up = [_attends(config, "up_block_types", kind) for kind in up]
-        # The field is called so for historical reasons: it holds the number of heads.
+        # For historical reasons attention_head_dim is the number of heads.
         heads = config.fields.get("num_attention_heads") or config.fields.get(
             "attention_head_dim", 8
         )
@@ -296,7 +296,7 @@ def _attends(config: Config, name: str, kind: object) -> bool:
 
 
 def _for_each(config: Config, name: str, value: object, count: int) -> list[int]:
-    """A number for each block, or one for all."""
+    """The numbers for all blocks, from a list or from one number for all."""
     if isinstance(value, int):
         return [value] * count
     if isinstance(value, list | tuple) and len(value) == count:

@@ -1,4 +1,4 @@
-"""The autoencoder of Stable Diffusion, as diffusers' AutoencoderKL has it."""
+"""The autoencoder of Stable Diffusion as in diffusers' AutoencoderKL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEADS: Final = 1
 
 
 class PixelAttention(Module):
-    """Attention of diffusers over pixels: normed by group, with a shortcut."""
+    """Attention of diffusers over pixels, with a group norm and a shortcut."""
 
     def __init__(self, arena: Arena, width: int, groups: int, dtype: DType) -> None:
         self.group_norm = GroupNorm(arena, groups, width, dtype)
@@ -34,9 +34,9 @@ class PixelAttention(Module):
         batch, width, high, wide = x.shape
         x = self.group_norm(F.view(x, (batch, width, high * wide)))
         x = self.attention(F.transpose(x, 1, 2))
-        x = F.view(F.transpose(x, 1, 2), (batch, width, high, wide))  # its channels lie last
+        x = F.view(F.transpose(x, 1, 2), (batch, width, high, wide))  # the memory is channels-last
         x = F.add(x, residual)
-        return F.scale(x)  # divided by rescale_output_factor, be it 1
+        return F.scale(x)  # divides by rescale_output_factor, even if it is 1
 
 
 class Middle(Module):
@@ -54,7 +54,7 @@ class Middle(Module):
 
 
 class Level(Module):
-    """DownEncoderBlock2D, UpDecoderBlock2D: residual blocks, then another size."""
+    """DownEncoderBlock2D or UpDecoderBlock2D: residual blocks, then a change of resolution."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Level(Module):
 
 
 class Half(Module):
-    """Encoder or Decoder: a convolution, levels and a middle, a norm, a convolution."""
+    """Encoder or Decoder: a convolution, levels and the middle block, a norm, a convolution."""
 
     def __init__(self, arena: Arena, config: Config, dtype: DType, *, is_decoder: bool) -> None:
         groups = config.number("norm_num_groups", default=32)
@@ -126,7 +126,7 @@ class Half(Module):
 
 
 class VAE(Model):
-    """AutoencoderKL; its loss is the mean squared error of the picture that it gives back."""
+    """AutoencoderKL; its loss is the mean squared error of the reconstructed image."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         dtype = parameter_dtype(recipe)
@@ -148,7 +148,7 @@ class VAE(Model):
         x = self.encoder(pictures)
         if self.quant_conv is not None:
             x = self.quant_conv(x)
-        x, _ = F.split(x, (self.latent, self.latent), 1)  # the mean; the deviation is not used
+        x, _ = F.split(x, (self.latent, self.latent), 1)  # the mean; the variance is not used
         if self.post_quant_conv is not None:
             x = self.post_quant_conv(x)
         x = self.decoder(x)

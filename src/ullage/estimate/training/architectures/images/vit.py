@@ -1,4 +1,4 @@
-"""ViT, as transformers' modeling_vit.py has it."""
+"""ViT as in transformers' modeling_vit.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Patches", "ViT"]
 
 
 class Patches(Module):
-    """Pictures as tokens: a convolution over patches, a class token, positions."""
+    """Turns images into tokens: a convolution over patches, a class token, positions."""
 
     def __init__(
         self, arena: Arena, config: Config, dtype: DType, *, has_bias: bool = True
@@ -83,7 +83,7 @@ class ViT(Model):
 
 
 def _num_labels(config: Config) -> int:
-    """Classes: counted from id2label, where the published file names them."""
+    """The number of classes: the length of id2label if the published file has it."""
     names = config.fields.get("id2label")
     if isinstance(names, Mapping):
         return len(names)
