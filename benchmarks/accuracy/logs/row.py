@@ -61,6 +61,11 @@ class Result:
         """The width of the interval, as a share of its upper end."""
         return (self.high_bytes - self.low_bytes) / self.high_bytes
 
+    def gap(self, allocated_mib: int) -> int:
+        """How far a figure of a log is above (or below) what is allocated, warm and cold."""
+        low, high = sorted((self.warm_mib, self.allocated_mib))
+        return max(0, allocated_mib - high) - max(0, low - allocated_mib)
+
     def holds(self, reserved_mib: int) -> bool:
         """Whether a figure of a log, rounded down, lies in the interval."""
         return self.low_bytes // MIB <= reserved_mib <= self.high_bytes // MIB

@@ -100,7 +100,7 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
     for totals in record.devices:
         reserved = find_reserved(record, totals)
         yield from _completion(reserved.completion)
-        yield from _tuning(reserved.tuning)
+        yield from _tuning(reserved.tuning, totals.peak_allocated_bytes)
     for read in record.reads:
         yield Assumption(f"{read.what}, {read.answer}", read.where, read.count, read.size_bytes)
     for name, count in record.refused:
@@ -131,8 +131,11 @@ def _completion(ends: Completion) -> Iterable[Assumption]:
     yield _assumed_size(what, ends.num_held or 1, ends.low_bytes, ends.high_bytes)
 
 
-def _tuning(ends: Tuning) -> Iterable[Assumption]:
+def _tuning(ends: Tuning, allocated_bytes: int) -> Iterable[Assumption]:
     """How much depends on whether Inductor times kernels, or its cache knows the best settings."""
+    if ends.allocated_low_bytes < allocated_bytes:
+        what = "allocated with Inductor's cache warm, to cold as in this run"
+        yield _assumed_size(what, ends.num_blocks or 1, ends.allocated_low_bytes, allocated_bytes)
     if ends.low_bytes == ends.high_bytes:
         return
     what = "reserved with Inductor's cache warm, to cold as in this run"

@@ -67,9 +67,10 @@ def test_the_report_has_the_interval_and_says_what_it_hangs_on(
     (device,) = report.devices
     assert device.peak_used_bytes == 70 + 120
     assert device.headroom.high_bytes == 1000 - 80 - 45
-    (made,) = report.allocator_basis.assumptions
     assert report.allocator_basis.kind is BasisKind.ASSUMED
-    assert (made.low_bytes, made.high_bytes, made.count) == (45, 70, 9)
+    allocated, reserved = report.allocator_basis.assumptions
+    assert (allocated.low_bytes, allocated.high_bytes, allocated.count) == (60, 70, 9)
+    assert (reserved.low_bytes, reserved.high_bytes, reserved.count) == (45, 70, 9)
     shown = run_document(report)["devices"][0]
     assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (45, 70)
     assert (shown["num_timing_blocks"], shown["peak_allocated_low_bytes"]) == (9, 60)
