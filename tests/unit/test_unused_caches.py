@@ -1,4 +1,4 @@
-"""A cache of Inductor's that the user named and that was not used is told where kernels were timed."""
+"""A cache of Inductor that the user named and was not used is told where kernels were timed."""
 
 from __future__ import annotations
 
