@@ -210,7 +210,7 @@ does not use ullage, on an {GPU}, with random weights and data; training takes t
 with a known owner, and *s* the seconds of the whole run with start and compilers. There are two
 checks. *its own peak*: the peak equals `torch.cuda.max_memory_allocated()` in the program. *twice
 alike*: a second
-run has the same peaks and number of allocations. There was no GPU to compare with.
+run has the same peaks and number of allocations. These programs are not compared with a GPU.
 
 | {" | ".join(columns)} |
 |---|---|---|--:|--:|--:|--:|--:|---|

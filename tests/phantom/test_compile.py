@@ -76,6 +76,8 @@ def test_the_users_cache_of_choices_is_left_alone(run_program: RunProgram, tmp_p
     outcome = run_program(TRAIN, "module", env=(("TORCHINDUCTOR_CACHE_DIR", str(cache)),))
     assert outcome.exit_code == 0
     assert not cache.exists()
+    (told,) = [text for text in outcome.document["warnings"] if str(cache) in text]
+    assert "was not used" in told
 
 
 def test_a_capture_takes_private_pools_in_each_stream_that_joins_it(

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ullage.explain.addresses import AddressEnds, find_address_ends
-from ullage.explain.completion import Completion, find_completion
+from ullage.explain.addresses import AddressEnds
+from ullage.explain.completion import Completion
+from ullage.explain.reserved import find_reserved
+from ullage.explain.tuning import Tuning
 from ullage.trace.model import Record
 from ullage.units import format_bytes
 
@@ -97,8 +99,10 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
     for sizes in record.assumed:
         yield _assumed_size(sizes.what, sizes.count, sizes.low_bytes, sizes.high_bytes)
     for totals in record.devices:
-        yield from _completion(find_completion(record, totals), totals.peak_allocated_bytes)
-        yield from _address_order(find_address_ends(record, totals))
+        reserved = find_reserved(record, totals)
+        yield from _completion(reserved.completion, totals.peak_allocated_bytes)
+        yield from _tuning(reserved.tuning, totals.peak_allocated_bytes)
+        yield from _address_order(reserved.addresses)
     for read in record.reads:
         yield Assumption(f"{read.what}, {read.answer}", read.where, read.count, read.size_bytes)
     for name, count in record.refused:
@@ -138,6 +142,24 @@ def _address_order(ends: AddressEnds) -> Iterable[Assumption]:
     if ends.width_bytes:
         what = "reserved with addresses in the order of Linux's driver, or of Windows'"
         yield _assumed_size(what, 1, ends.low_bytes, ends.high_bytes)
+
+
+def _tuning(ends: Tuning, allocated_bytes: int) -> Iterable[Assumption]:
+    """How much depends on whether Inductor times kernels, or its cache knows the best settings."""
+    if ends.allocated_low_bytes < allocated_bytes:
+        what = "allocated with Inductor's cache warm, to cold as in this run"
+        yield _assumed_size(what, ends.num_blocks or 1, ends.allocated_low_bytes, allocated_bytes)
+    if ends.low_bytes == ends.high_bytes:
+        return
+    what = "reserved with Inductor's cache warm, to cold as in this run"
+    if ends.num_blocks is None or ends.largest_bytes is None:
+        what += "; the warm end was not measured, as no snapshot was kept"
+    else:
+        what += (
+            f"; the timing of kernels allocated {ends.num_blocks:,} blocks of up to "
+            f"{format_bytes(ends.largest_bytes)}"
+        )
+    yield _assumed_size(what, ends.num_blocks or 1, ends.low_bytes, ends.high_bytes)
 
 
 def _assumed_size(what: str, count: int, low_bytes: int, high_bytes: int) -> Assumption:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ullage.explain.addresses import AddressEnds, find_address_ends
-from ullage.explain.completion import Completion, find_completion
 from ullage.explain.moments.ledger import Ledger, balance
 from ullage.explain.moments.peak import Ownership, own_at, peak_position
 from ullage.explain.moments.phases import Regions, find_regions
@@ -18,6 +16,7 @@ from ullage.explain.owners.modules import (
     share_by_module,
 )
 from ullage.explain.owners.ownership import attribute_record
+from ullage.explain.reserved import Reserved, find_reserved
 from ullage.explain.verdict import Headroom, find_headroom
 from ullage.trace.lifetime import Lifetimes, find_lifetimes, live_at
 from ullage.trace.model import DeviceTotals, OutOfMemory, Record, UInt8Array
@@ -47,8 +46,7 @@ class DeviceReport:
     gpu: Gpu
     is_unlimited: bool
     totals: DeviceTotals
-    completion: Completion
-    addresses: AddressEnds
+    reserved: Reserved
     headroom: Headroom
     at_peak: Ownership
     modules_at_peak: tuple[ModuleShare, ...]
@@ -65,12 +63,6 @@ class DeviceReport:
         return self.gpu.total_bytes if has_less and not self.is_unlimited else None
 
     @property
-    def allocated_low_bytes(self) -> int:
-        """The lower end of the peak of what was allocated; its upper end is that of the run."""
-        low = self.completion.allocated_low_bytes
-        return self.totals.peak_allocated_bytes if low is None else low
-
-    @property
     def headroom_bytes(self) -> int:
         """What the peak leaves of the device: total - `peak_used_bytes`; negative: that much is
         missing.
@@ -80,19 +72,7 @@ class DeviceReport:
     @property
     def peak_used_bytes(self) -> int:
         """The most of the device that was in use: reserved + context + non-torch, at upper ends."""
-        return self.reserved_high_bytes + self.gpu.context_high_bytes + self.totals.non_torch_bytes
-
-    @property
-    def reserved_low_bytes(self) -> int:
-        """The least that the peak of reserved bytes can be, by all that it depends on."""
-        below = self.totals.peak_reserved_bytes - self.addresses.low_bytes
-        return self.completion.low_bytes - below
-
-    @property
-    def reserved_high_bytes(self) -> int:
-        """The most that it can be."""
-        above = self.addresses.high_bytes - self.totals.peak_reserved_bytes
-        return self.completion.high_bytes + above
+        return self.reserved.high_bytes + self.gpu.context_high_bytes + self.totals.non_torch_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +98,7 @@ def explain_devices(
     touched = [t for t in record.devices if t.peak_reserved_bytes or t.non_torch_bytes]
     for totals in touched or record.devices[:1]:
         own_oom = oom if oom is not None and oom.device == totals.index else None
-        completion = find_completion(record, totals)
-        addresses = find_address_ends(record, totals)
+        reserved = find_reserved(record, totals)
         timeline = _trace(record, totals, lifetimes)
         highest = _highest(timeline, totals)
         moment = highest if own_oom is None else level_at(timeline, own_oom.position)
@@ -133,9 +112,8 @@ def explain_devices(
                 gpu=gpu,
                 is_unlimited=is_unlimited,
                 totals=totals,
-                completion=completion,
-                addresses=addresses,
-                headroom=find_headroom(gpu, completion, addresses, totals, record.assumed),
+                reserved=reserved,
+                headroom=find_headroom(gpu, reserved, totals, record.assumed),
                 at_peak=at_peak,
                 modules_at_peak=_share_by_module(allocations, totals.index, at_peak.position),
                 oom=own_oom,

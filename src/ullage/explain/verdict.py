@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ullage.explain.addresses import AddressEnds
-from ullage.explain.completion import Completion
+from ullage.explain.reserved import Reserved
 from ullage.trace.model import AssumedBytes, DeviceTotals, ExitKind, ProgramExit
 
 if TYPE_CHECKING:
@@ -46,6 +45,7 @@ class Headroom:
         workspace_less_bytes: how much less.
         completion_less_bytes: how much less the allocator holds if asynchronous work is done at
             once.
+        tuning_less_bytes: how much less still if Inductor's cache spares it the timing of kernels.
         address_less_bytes: how much less it holds with the driver's addresses in the other order.
         total_margin_bytes: how far the device's memory, where no source gives it exactly, can be
             from its figure.
@@ -57,6 +57,7 @@ class Headroom:
     workspace_more_bytes: int
     workspace_less_bytes: int
     completion_less_bytes: int
+    tuning_less_bytes: int
     address_less_bytes: int
     total_margin_bytes: int
 
@@ -72,6 +73,7 @@ class Headroom:
             self.context_margin_bytes
             + self.workspace_less_bytes
             + self.completion_less_bytes
+            + self.tuning_less_bytes
             + self.address_less_bytes
             + self.total_margin_bytes
         )
@@ -79,11 +81,7 @@ class Headroom:
 
 
 def find_headroom(
-    gpu: Gpu,
-    completion: Completion,
-    addresses: AddressEnds,
-    totals: DeviceTotals,
-    assumed: Sequence[AssumedBytes],
+    gpu: Gpu, reserved: Reserved, totals: DeviceTotals, assumed: Sequence[AssumedBytes]
 ) -> Headroom:
     """What a peak leaves of a GPU: total - (reserved + context + non-torch), at upper ends.
 
@@ -91,8 +89,7 @@ def find_headroom(
     uncertain one widens the interval. It does not decide the verdict: where memory is short, the
     allocator gives back its cache and torch takes an algorithm that needs less.
     """
-    reserved = completion.high_bytes + addresses.high_bytes - totals.peak_reserved_bytes
-    left = gpu.total_bytes - reserved - totals.non_torch_bytes
+    left = gpu.total_bytes - reserved.high_bytes - totals.non_torch_bytes
     high = gpu.context_high_bytes
     low = gpu.context_low_bytes - totals.outside_spread_bytes
     return Headroom(
@@ -101,8 +98,9 @@ def find_headroom(
         context_margin_bytes=(high - low + 1) // 2,
         workspace_more_bytes=max((s.high_bytes - s.answered_bytes for s in assumed), default=0),
         workspace_less_bytes=max((s.answered_bytes - s.low_bytes for s in assumed), default=0),
-        completion_less_bytes=completion.high_bytes - completion.low_bytes,
-        address_less_bytes=addresses.width_bytes,
+        completion_less_bytes=reserved.completion_less_bytes,
+        tuning_less_bytes=reserved.tuning_less_bytes,
+        address_less_bytes=reserved.addresses.width_bytes,
         total_margin_bytes=max(
             gpu.total_high_bytes - gpu.total_bytes, gpu.total_bytes - gpu.total_low_bytes, 0
         ),

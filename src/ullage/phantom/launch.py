@@ -150,7 +150,7 @@ def make_environment(
     put_before(environment, "LD_LIBRARY_PATH", str(LIBRARY_DIR))
     put_before(environment, "PYTHONPATH", str(SITE_DIR))
     put_before(environment, "PATH", str(nvidia_smi.install(run_dir, sys.executable)))
-    environment |= compiler_variables(run_dir, environment)
+    environment |= compiler_variables(run_dir, environment, device.environment_text())
     variables = _run_variables(run_dir, device, build, options).to_environment() | plan_variables(
         run_dir, options.plan, describes=options.describes, replays=options.replays
     )

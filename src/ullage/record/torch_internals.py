@@ -64,6 +64,7 @@ _DISPATCH = "operations cannot be watched one by one"
 _HISTORY = "the snapshot has no memory history"
 _RANKS = "one rank cannot run without its peers"
 _COMPILER = "compiled programs cannot be watched"
+_TIMING = "what a warm cache of the compiler's would have saved is not known"
 _MODULES = "a module's calls and state cannot be copied faithfully"
 _OPERATION = "the operation has no rule of its own"
 
@@ -218,6 +219,20 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     *_list("torch._dynamo", "aot_compile>=2.9", "what is compiled ahead is not watched"),
     *_list("torch._inductor", "select_algorithm", "all candidate kernels are compiled"),
+    *_list("torch._inductor.runtime", "triton_heuristics", _TIMING, is_optional=True),
+    *_list("torch._inductor.fx_passes", "pad_mm", _TIMING, is_optional=True),
+    *_list(
+        "torch._inductor.codecache.FxGraphCache",
+        "_save_graph _get_tmp_dir",
+        "graphs that hold a choice by timing are kept for the next run",
+        is_optional=True,
+    ),
+    *_list(
+        "torch._functorch._aot_autograd.autograd_cache.AOTAutogradCache",
+        "_get_tmp_dir",
+        "a program cannot clear its cache of graphs",
+        is_optional=True,
+    ),
     *_list(
         "torch._C._dynamo.eval_frame",
         "skip_code<2.8",

@@ -7,12 +7,14 @@ The child is started before anything heavy is imported, so that its start-up and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ullage.errors import EnvironmentProblem, SnapshotError
+from ullage.phantom.caches import unused_cache
 from ullage.phantom.launch import PROGRESS_FILE, Ended, make_environment, run_directory, start
 from ullage.runs.job import Job, job_peer_ranks
 
@@ -91,7 +93,11 @@ def explain_job(
             not_kept=artifacts.warnings,
             failed_request=next((note for note in read_notes(run_dir) if note.failure), None),
             plan=_outcome(job, run_dir),
-            remarks=(*job.program.remarks, *other_frameworks(run_dir, known)),
+            remarks=(
+                *job.program.remarks,
+                *other_frameworks(run_dir, known),
+                *_unused_caches(job, (record for record, _ in records)),
+            ),
         ),
         torch=job.build.version,
         gpu=job.device.usable,
@@ -99,6 +105,13 @@ def explain_job(
         catalogued=load_catalog(),
     )
     return _with_findings(report)
+
+
+def _unused_caches(job: Job, records: Iterable[Record]) -> Iterator[str]:
+    """What the user named for the compiler and was not used, if kernels were timed."""
+    remark = unused_cache({**os.environ, **dict(job.options.variables)})
+    if remark is not None and any(record.num_timed for record in records):
+        yield remark
 
 
 def _with_findings(report: RunReport) -> RunReport:
@@ -130,9 +143,10 @@ def _outcome(job: Job, run_dir: Path) -> Outcome | None:
 
 def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
     """The record with what its devices would have needed under the other end of each assumption on
-    which a trace's bytes hang: all work done at once, and addresses in the other order.
+    which a trace's bytes hang: all work done at once, addresses in the other order, and Inductor's
+    cache warm.
     """
-    hangs_on_work = record.num_not_yet or record.operands
+    hangs_on_work = record.num_not_yet or record.operands or record.num_timed
     if snapshot is None or not (hangs_on_work or job.build.chooses_by_address):
         return record
     from ullage.trace.snapshot_reader import read_snapshot
@@ -143,20 +157,24 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
         if job.build.chooses_by_address:
             other = measure_other_order(trace, job.options.platform)
             record = replace(record, other_order=other)
-        return _with_work_at_once(record, trace, job)
+        return _with_replays(record, trace, job)
     except (EnvironmentProblem, SnapshotError) as error:  # the run itself is not to be lost for it
         why = f"what else might have been reserved was not measured: {error}"
         return replace(record, warnings=(*record.warnings, why))
 
 
-def _with_work_at_once(record: Record, snapshot: Snapshot, job: Job) -> Record:
-    if not (record.num_not_yet or record.operands):
-        return record
+def _with_replays(record: Record, snapshot: Snapshot, job: Job) -> Record:
+    """The record with what PyTorch's own allocator comes to when it replays the trace."""
     from ullage.whatif.child import Where
     from ullage.whatif.completion import measure_at_once
+    from ullage.whatif.tuning import measure_warm
 
     where = Where(job.program.python, job.build, job.device)
-    return replace(record, at_once=measure_at_once(snapshot, record, where))
+    if record.num_not_yet or record.operands:
+        record = replace(record, at_once=measure_at_once(snapshot, record, where))
+    if record.num_timed:
+        record = replace(record, warm=measure_warm(snapshot, where))
+    return record
 
 
 def _watch(path: Path, on_progress: Callable[[str], None] | None) -> Callable[[], None] | None:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage.trace.category import Category as Category
+from ullage.trace.warm_cache import WarmCache
 from ullage.trace.work import Work
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -351,6 +352,7 @@ class Record:
     `operands` has what was kept so at the end: (position, device, address). `at_once` has the
     result of doing all work at once. `other_order` has pairs: a device, and its reserved
     peak with the other order of addresses.
+    `num_timed` is how often Inductor timed kernels; `warm` has the result of not doing so.
     """
 
     ullage: str
@@ -392,6 +394,8 @@ class Record:
     operands: tuple[tuple[int, int, int], ...] = ()
     at_once: tuple[AtOnce, ...] = ()
     other_order: tuple[tuple[int, int], ...] = ()
+    num_timed: int = 0
+    warm: tuple[WarmCache, ...] = ()
     requests: tuple[Request, ...] = ()
     work: Work | None = None
 

@@ -131,6 +131,7 @@ def parse_record(value: object) -> Record:
         groups=field_checks.parse_rows(fields, "groups", _parse_group),
         num_not_yet=field_checks.size(fields, "num_not_yet", 0),
         operands=field_checks.parse_rows(fields, "operands", _parse_operand),
+        num_timed=field_checks.size(fields, "num_timed", 0),
         requests=field_checks.parse_rows(fields, "requests", _parse_request),
         work=parse_work(fields),
     )

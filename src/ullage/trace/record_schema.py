@@ -207,3 +207,4 @@ class RecordFields(UsageFields, HolderFields, BasisFields, OptionalFields):
     changed_variables: list[str]
     groups: list[list[int]]
     num_not_yet: int
+    num_timed: int

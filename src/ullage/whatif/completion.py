@@ -48,14 +48,14 @@ def measure_at_once(snapshot: Snapshot, record: Record | None, where: Where) -> 
 
 def _measure(snapshot: Snapshot, record: Record | None, device: int, where: Where) -> AtOnce:
     late, events = replay(snapshot, device), snapshot.events_of(device)
-    let_go = _let_go(late.blocks, events)
+    given_back = let_go(late.blocks, events)
     if record is not None:
-        let_go = np.minimum(let_go, _last_uses_of_kept(record, late, device))
+        given_back = np.minimum(given_back, _last_uses_of_kept(record, late, device))
     before = np.append(0, np.cumsum(events.action == Action.ALLOC))
-    is_held = before[late.blocks.death] > before[let_go]
+    is_held = before[late.blocks.death] > before[given_back]
     reserved = reserved_before(late)
     peak = int(reserved.argmax())
-    at_peak = is_held & (let_go < peak) & (late.blocks.death >= peak)
+    at_peak = is_held & (given_back < peak) & (late.blocks.death >= peak)
     at_once = AtOnce(
         device=device,
         num_held=int(is_held.sum()),
@@ -64,11 +64,11 @@ def _measure(snapshot: Snapshot, record: Record | None, device: int, where: Wher
     )
     if not at_once.num_held:
         return at_once
-    once = replace(late, blocks=replace(late.blocks, death=let_go))
+    once = replace(late, blocks=replace(late.blocks, death=given_back))
     return replace(at_once, reserved_bytes=_replay_both(snapshot, device, (late, once), where))
 
 
-def _let_go(blocks: Lives, events: EventTable) -> Int64Array:
+def let_go(blocks: Lives, events: EventTable) -> Int64Array:
     """The event at which the program gave back each block; its death where none says so."""
     is_here = np.isin(events.action, (Action.ALLOC, Action.FREE_REQUESTED))
     numbers = np.flatnonzero(is_here)

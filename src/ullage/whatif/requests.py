@@ -43,6 +43,7 @@ class Requests:
             does so by itself.
         num_failed: how many requests failed in the recording.
         at_once: the same as `ops`, had no block been held back; see completion.py.
+        variants: other sequences in place of `ops`, by their names.
     """
 
     sizes: Int64Array
@@ -55,6 +56,7 @@ class Requests:
     num_retries: int
     num_failed: int
     at_once: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    variants: Mapping[str, Int64Array] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
         """Writes the file that programs/allocator_replay.py reads."""
@@ -62,6 +64,7 @@ class Requests:
             name: np.ascontiguousarray(getattr(self, name), np.int64)
             for name in ("sizes", "streams", "ops", "as_it_lay", "packed", "at_once")
         }
+        columns |= {name: np.ascontiguousarray(ops) for name, ops in self.variants.items()}
         with path.open("wb") as file:
             lengths = {name: len(column) for name, column in columns.items()}
             file.write(json.dumps(lengths).encode() + b"\n")
@@ -83,11 +86,12 @@ def find_requests(
     before = lay_out(snapshot, replay, device, (streams, pools), order)
     count = len(blocks) + len(before.sizes)
     kinds = find_emptied(snapshot, replay, events)
-    ops, event = _in_order(replay, events, kinds, count)
+    ops, event = _with_pools(*_in_order(replay, events, kinds, count), pools, count)
     return Requests(
         sizes=np.concatenate([np.maximum(blocks.requested_bytes, 1), before.sizes]),
         streams=np.concatenate([streams, before.streams]),
-        **_with_pools(ops, event, pools, count),
+        ops=ops,
+        event=event,
         as_it_lay=before.as_it_lay,
         packed=before.packed,
         num_emptied=sum(kind != RETRY for kind in kinds.values()),
@@ -147,16 +151,14 @@ def _in_order(
 
 def _with_pools(
     ops: Int64Array, event: Int64Array, pools: Int64Array, count: int
-) -> dict[str, Int64Array]:
-    """The operations with changes of the pool between them."""
+) -> tuple[Int64Array, Int64Array]:
+    """The operations with changes of the pool between them, and their events."""
     is_alloc = (ops >= 0) & (ops < count)
     if not pools.any():
-        return {"ops": ops, "event": event}
+        return ops, event
     at = np.flatnonzero(is_alloc)
     pool_of = pools[ops[at]]
     changes = pool_of != np.insert(pool_of[:-1], 0, 0)
     where = at[changes]
-    return {
-        "ops": np.insert(ops, where, -(POOL + 8 * pool_of[changes])),
-        "event": np.insert(event, where, event[where]),
-    }
+    with_changes = np.insert(ops, where, -(POOL + 8 * pool_of[changes]))
+    return with_changes, np.insert(event, where, event[where])

@@ -37,6 +37,7 @@ REST: dict[str, Any] = {
     "groups": [[0, 1]],
     "num_not_yet": 0,
     "operands": [[0, 0, 1 << 30]],
+    "num_timed": 0,
     "work": {"rows": [], "tree": []},
 }  # fmt: skip
 

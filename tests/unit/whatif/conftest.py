@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,17 @@ MIB = 2**20
 _SEGMENT = 2 * MIB
 
 
-def build_snapshot(script: str, *, has_stacks: bool = False) -> dict[str, Any]:
+def build_snapshot(
+    script: str,
+    *,
+    has_stacks: bool = False,
+    frames: Mapping[str, list[dict[str, Any]]] | None = None,
+) -> dict[str, Any]:
     """What torch dumps of words such as "+a +b -a e !64 |": a block of a segment of 2 MiB of its
     own comes, goes; e gives free segments back, ! is a request of so many MiB that fails; what is
     left of | came before the trace. +p:1 is in private pool 1; r gives segments back as the
     allocator does, with the stack of what follows. ?a lets go of a block that another stream still
-    uses, whose -a comes when that is done.
+    uses, whose -a comes when that is done. `frames` are those with which blocks come, by name.
     """
     events: list[dict[str, Any]] = []
     live: dict[str, dict[str, Any]] = {}
@@ -58,7 +63,13 @@ def build_snapshot(script: str, *, has_stacks: bool = False) -> dict[str, Any]:
             address = segment["address"]
             events += [
                 {**event, "action": "segment_alloc", "addr": address, "size": _SEGMENT},
-                {**event, "action": "alloc", "addr": address, "size": MIB},
+                {
+                    **event,
+                    "action": "alloc",
+                    "addr": address,
+                    "size": MIB,
+                    "frames": (frames or {}).get(kind, event["frames"]),
+                },
             ]
     segments = [*(_segment(one, is_live=True) for one in live.values()),
                 *(_segment(one, is_live=False) for one in free)]  # fmt: skip

@@ -59,7 +59,7 @@ def test_a_block_is_held_back_where_another_comes_before_it_is_free(
 def test_at_once_each_block_goes_where_the_program_let_go_of_it(make_snapshot: Make) -> None:
     snapshot = make_snapshot("+a ?a +b -a +c -b")
     late = replay(snapshot)
-    let_go = completion._let_go(late.blocks, snapshot.events_of(0))
+    let_go = completion.let_go(late.blocks, snapshot.events_of(0))
     actions = snapshot.events_of(0).action
     assert actions[let_go[:2]].tolist() == [Action.FREE_REQUESTED] * 2
     assert let_go[2] == len(actions), "it is there at the end"

@@ -91,6 +91,7 @@ class Session:
         self._holders = Holders(torch, is_on=settings.has_snapshot)
         self.ooms = OutOfMemories(torch, self._look_at_holders)
         self._values = Values(torch, self._weights, settings.assumed)
+        self._timed = autotune.Timed()
         self._phases = Phases(
             torch,
             self._claims,
@@ -121,7 +122,7 @@ class Session:
                 f"torch {self._torch.__version__} offers no way to follow small values: masks, "
                 "counts and flags that kernels make read as zeros"
             )
-        autotune.install(note := self._values.shapes.note)
+        self._timed = autotune.install(note := self._values.shapes.note)
         if self._settings.has_values:
             Kernels(self._torch, self._values).install()
         self._groups = lone_rank.install(self._torch, self._settings.job, note)
@@ -356,6 +357,7 @@ class Session:
             "changed_variables": list(self._changed_variables),
             "groups": self._groups,
             "num_not_yet": library.num_not_yet(),
+            "num_timed": self._timed.count,
             **work,
         }
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,12 +20,48 @@ from ullage.record.session.import_hooks import on_import
 
 Note = Callable[[str, int, str], None]
 _CHOSEN = ("kernel chosen by timing", 0, "first of all")
+# Where else Inductor times kernels: the module, the class or none, the functions.
+_TIMERS: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
+    (
+        "torch._inductor.runtime.triton_heuristics",
+        "CachingAutotuner",
+        ("autotune_to_one_config", "coordinate_descent_tuning"),
+    ),
+    ("torch._inductor.fx_passes.pad_mm", None, ("get_do_bench",)),
+)
 
 
-def install(note: Note) -> None:
+@dataclass(slots=True)
+class Timed:
+    """How often Inductor timed kernels because its cache knew no choice.
+
+    Attributes:
+        count: in all.
+        num_compiling: of these, while it compiled a graph.
+    """
+
+    count: int = 0
+    num_compiling: int = 0
+
+    def note(self, *, is_compiling: bool) -> None:
+        """Counts one."""
+        self.count += 1
+        self.num_compiling += is_compiling
+
+
+def install(note: Note) -> Timed:
     """Watches Triton's tuner and Inductor's choice among kernels, when and if they are imported."""
+    timed = Timed()
     on_import("triton.runtime.autotuner", functools.partial(_watch_triton, note))
-    on_import("torch._inductor.select_algorithm", functools.partial(_watch_inductor, note))
+    on_import("torch._inductor.select_algorithm", functools.partial(_watch_inductor, note, timed))
+    on_import("torch._inductor.codecache", functools.partial(_watch_graphs, timed))
+    on_import(
+        "torch._functorch._aot_autograd.autograd_cache",
+        lambda module: _clear_own(getattr(module, "AOTAutogradCache", None)),
+    )
+    for module, kind, names in _TIMERS:
+        on_import(module, functools.partial(_count_calls, timed, kind, names))
+    return timed
 
 
 class _DoesNothing:
@@ -60,7 +98,67 @@ def _watch_triton(note: Note, autotuner: ModuleType) -> None:
     kind.prune_configs, kind._bench = prune_configs, bench_first
 
 
-def _watch_inductor(note: Note, select_algorithm: ModuleType) -> None:
+def _count_calls(timed: Timed, kind: str | None, names: Sequence[str], module: ModuleType) -> None:
+    """Counts the calls of functions of a module, or of a class there."""
+    owner = module if kind is None else getattr(module, kind, None)
+    for name in names:
+        function = getattr(owner, name, None)
+        if function is not None:
+            setattr(owner, name, _counted(timed, function, is_compiling=kind is None))
+
+
+def _counted(
+    timed: Timed, function: Callable[..., Any], *, is_compiling: bool
+) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def count_and_call(*args: Any, **kwargs: Any) -> Any:
+        timed.note(is_compiling=is_compiling)
+        return function(*args, **kwargs)
+
+    return count_and_call
+
+
+def _watch_graphs(timed: Timed, codecache: ModuleType) -> None:
+    """Keeps out of the cache of graphs, which outlives the run, what holds a choice by timing, or
+    tensors that are loaded at another time than they were made.
+    """
+    kind = getattr(codecache, "FxGraphCache", None)
+    _clear_own(kind)
+    save = getattr(kind, "_save_graph", None)
+    if save is None:
+        return
+    num_saved_at = 0
+
+    @functools.wraps(save)
+    def save_without_choices(key: Any, graph: Any, *args: Any, **kwargs: Any) -> None:
+        nonlocal num_saved_at
+        is_alike = timed.num_compiling == num_saved_at and not getattr(graph, "constants", None)
+        num_saved_at = timed.num_compiling
+        if is_alike:
+            save(key, graph, *args, **kwargs)
+
+    kind._save_graph = staticmethod(save_without_choices)  # type: ignore[union-attr]
+
+
+def _clear_own(kind: Any) -> None:
+    """A program that clears a cache of graphs clears that of this run: its directory is a link to
+    the one that outlives the run (phantom/caches.py), which torch's way to remove it refuses.
+    """
+    clear, directory = getattr(kind, "clear", None), getattr(kind, "_get_tmp_dir", None)
+    if clear is None or directory is None:
+        return
+
+    @functools.wraps(clear)
+    def unlink_and_clear(*args: Any) -> None:
+        path = Path(directory())
+        if path.is_symlink():
+            path.unlink()
+        clear(*args)
+
+    kind.clear = staticmethod(unlink_and_clear)
+
+
+def _watch_inductor(note: Note, timed: Timed, select_algorithm: ModuleType) -> None:
     kind = select_algorithm.AlgorithmSelectorCache
     make, select = kind.make_benchmark_fn, kind.__call__
 
@@ -74,6 +172,7 @@ def _watch_inductor(note: Note, select_algorithm: ModuleType) -> None:
 
         @functools.wraps(benchmark)
         def benchmark_first(choices: Any) -> Any:
+            timed.note(is_compiling=True)
             times: dict[Any, float] = {}
             for number, choice in enumerate(choices, start=1):
                 times |= benchmark([choice])
@@ -87,4 +186,4 @@ def _watch_inductor(note: Note, select_algorithm: ModuleType) -> None:
     kind.make_benchmark_fn, kind.__call__ = staticmethod(make_first), select_uncompiled
 
 
-__all__ = ["install"]
+__all__ = ["Timed", "install"]

@@ -218,6 +218,8 @@ def _other_margins(device: DeviceReport) -> str:
         parts.append(f"workspaces +{more} -{less}")
     if headroom.completion_less_bytes:
         parts.append(f"other streams -{format_bytes(headroom.completion_less_bytes)}")
+    if headroom.tuning_less_bytes:
+        parts.append(f"a warm cache of Inductor's -{format_bytes(headroom.tuning_less_bytes)}")
     if headroom.address_less_bytes:
         parts.append(f"order of addresses -{format_bytes(headroom.address_less_bytes)}")
     if headroom.total_margin_bytes and not device.is_unlimited:

@@ -1,0 +1,86 @@
+"""docs/results/accuracy-logs.md: every log, its figures, ours and the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from benchmarks.accuracy.logs.row import MIB, Result, Row
+from benchmarks.provenance import made_by
+
+REPOSITORY = "openai/parameter-golf"
+COMMIT = "4908dc46f21ed3fdd08d2fdca285deb2194b9599"
+_COLUMNS = (
+    "log", "GPU", "torch, log", "torch, here", "allocated, log", "here, warm", "here, cold",
+    "difference", "reserved, log", "here", "width", "inside", "s",
+)  # fmt: skip
+
+
+def render(rows: Sequence[Row], results: Mapping[str, Result]) -> str:
+    """The page."""
+    done = [(row, results[row.name]) for row in rows if row.name in results]
+    missing = [row.name for row in rows if row.name not in results]
+    versions = ", ".join(sorted({result.torch for _, result in done}))
+    lines = [f"| {' | '.join(_COLUMNS)} |", "|---|---|---|---" + "|--:" * 8 + "|---|--:|"]
+    lines += [_line(row, result) for row, result in done]
+    notes = [f"- `{row.name}`: {row.note}." for row in rows if row.note]
+    notes += [
+        f"- `{row.name}`, interval: {'; '.join(result.assumptions)}."
+        for row, result in done
+        if result.assumptions
+    ]
+    left_out = f"\nNot run: {', '.join(missing)}.\n" if missing else ""
+    return f"""# Public logs of compiled training
+
+{made_by("benchmarks.accuracy.logs --checkout DIR", torch=versions)}
+
+{_summary(done)}
+
+Eight training programs (`torch.compile`, DDP on 8 ranks, optimizers of their own) have public logs
+from eight H100 or H200, which end with the peaks of PyTorch's allocator on rank 0. The programs are
+variants of one code base, [{REPOSITORY}](https://github.com/{REPOSITORY}) at commit
+`{COMMIT[:12]}`; they are not part of this repository, and none of their figures was used to build
+ullage. Each program runs here as rank 0 of 8 on the phantom, with random tokens, two warm-up steps
+and three steps, up to the line with its peaks.
+
+Figures are whole MiB, rounded down; a log with several runs has one figure for each. *Cold* is what
+the run allocates, and *warm* what it allocates without what Inductor allocates to time kernels, as
+with a warm cache; logs are of both. *Difference* is how far the log is above or below these two,
+0 between them. *Reserved, here* is the interval that `ullage run` states for the reserved peak:
+`peak_reserved_low_bytes` to `peak_reserved_high_bytes` in the run document. *Width* is its share of
+the upper end, *inside* how many figures of the log lie in it.
+
+{chr(10).join(lines)}
+{left_out}
+{chr(10).join(notes)}
+"""
+
+
+def _line(row: Row, result: Result) -> str:
+    gap = max((result.gap(mib) for mib in row.allocated_mib), key=abs)
+    inside = sum(result.holds(mib) for mib in row.reserved_mib)
+    interval = f"{result.low_bytes // MIB:,} to {result.high_bytes // MIB:,}"
+    cells = [
+        f"`{row.name}`", row.gpu, row.torch_of_log, result.torch, _mib(row.allocated_mib),
+        f"{result.warm_mib:,}", f"{result.allocated_mib:,}", f"{gap:+,}" if gap else "0",
+        _mib(row.reserved_mib), interval, f"{result.width:.1%}",
+        f"{inside} of {len(row.reserved_mib)}", f"{result.wall_s:.0f}",
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _mib(figures: Sequence[int]) -> str:
+    """Figures of several runs; once where they are equal."""
+    return ", ".join(f"{figure:,}" for figure in dict.fromkeys(figures))
+
+
+def _summary(done: Sequence[tuple[Row, Result]]) -> str:
+    """How many figures are met, in a sentence."""
+    gaps = [max(abs(result.gap(mib)) for mib in row.allocated_mib) for row, result in done]
+    figures = [result.holds(mib) for row, result in done for mib in row.reserved_mib]
+    is_narrow = [result.width <= 0.05 for _, result in done]
+    return (
+        f"**Allocated: within 4 MiB in {sum(gap <= 4 for gap in gaps)} of {len(gaps)} logs, "
+        f"{max(gaps, default=0):,} MiB off at most. Reserved: {sum(figures)} of {len(figures)} "
+        f"figures inside the interval, which is at most 5 % wide in {sum(is_narrow)} of "
+        f"{len(done)} logs.**"
+    )

@@ -1,0 +1,64 @@
+"""Both ends of the peak of what a device's allocator held, over all that it depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ullage.explain.addresses import AddressEnds, find_address_ends
+from ullage.explain.completion import Completion, find_completion
+from ullage.explain.tuning import Tuning, find_tuning
+from ullage.trace.model import DeviceTotals, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """What the peak depends on: when asynchronous work ends, whether kernels are timed, and the
+    order of addresses. The first two were measured by replays of the same order, so the spread of
+    the third adds to theirs.
+    """
+
+    peak_bytes: int
+    peak_allocated_bytes: int
+    completion: Completion
+    tuning: Tuning
+    addresses: AddressEnds
+
+    @property
+    def low_bytes(self) -> int:
+        """The lower end."""
+        below = self.peak_bytes - self.addresses.low_bytes
+        return max(self.completion.low_bytes - self.tuning_less_bytes - below, 0)
+
+    @property
+    def high_bytes(self) -> int:
+        """The upper end, which the verdict uses."""
+        above = self.addresses.high_bytes - self.peak_bytes
+        return max(self.completion.high_bytes, self.tuning.high_bytes) + above
+
+    @property
+    def completion_less_bytes(self) -> int:
+        """How much less it is if asynchronous work is done at once."""
+        return max(self.completion.high_bytes, self.tuning.high_bytes) - self.completion.low_bytes
+
+    @property
+    def tuning_less_bytes(self) -> int:
+        """How much less still if Inductor's cache spares it the timing of kernels."""
+        return max(self.completion.low_bytes - self.tuning.low_bytes, 0)
+
+    @property
+    def allocated_low_bytes(self) -> int:
+        """The lower end of the peak of what was allocated; its upper end is that of the run."""
+        kept = self.completion.allocated_low_bytes
+        ends = [self.peak_allocated_bytes, self.tuning.allocated_low_bytes]
+        return min(ends if kept is None else [*ends, kept])
+
+
+def find_reserved(record: Record, totals: DeviceTotals) -> Reserved:
+    """Both ends of one device of a process."""
+    return Reserved(
+        totals.peak_reserved_bytes,
+        totals.peak_allocated_bytes,
+        find_completion(record, totals),
+        find_tuning(record, totals),
+        find_address_ends(record, totals),
+    )

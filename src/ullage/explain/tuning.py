@@ -1,0 +1,55 @@
+"""How much depends on whether Inductor's cache is cold.
+
+Where it is, Inductor times its kernels before it first launches them, and what that allocates moves
+the peak of what is reserved, up or down. The run itself is the cold end. The warm end is measured
+by a replay (whatif/tuning.py) where the run kept a snapshot; where it kept none, no less can be
+reserved than was allocated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ullage.trace.model import DeviceTotals, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Both ends of the peak of what a device's allocator held.
+
+    Attributes:
+        low_bytes, high_bytes: of it; equal where nothing depends on it.
+        num_blocks: how many blocks the timing of kernels allocated; None where it is not known.
+        largest_bytes: the largest of them; likewise.
+        allocated_low_bytes: the peak of what was allocated without them.
+    """
+
+    low_bytes: int
+    high_bytes: int
+    num_blocks: int | None
+    largest_bytes: int | None
+    allocated_low_bytes: int
+
+
+def find_tuning(record: Record, totals: DeviceTotals) -> Tuning:
+    """Both ends of one device of a process."""
+    cold, allocated = totals.peak_reserved_bytes, totals.peak_allocated_bytes
+    if not record.num_timed:
+        return Tuning(cold, cold, 0, 0, allocated)
+    for warm in record.warm:
+        if warm.device != totals.index:
+            continue
+        low, high = warm.reserved_low_bytes, warm.reserved_high_bytes
+        if low is None or high is None or warm.allocated_bytes is None:
+            break
+        return Tuning(
+            min(cold, low),
+            max(cold, high),
+            warm.num_blocks,
+            warm.largest_bytes,
+            min(allocated, warm.allocated_bytes),
+        )
+    else:
+        if record.warm:  # kernels were timed on other devices alone
+            return Tuning(cold, cold, 0, 0, allocated)
+    return Tuning(min(cold, allocated), cold, None, None, allocated)

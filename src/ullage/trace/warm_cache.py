@@ -1,0 +1,25 @@
+"""The other end of a run in which Inductor timed kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WarmCache:
+    """What a device would have needed had Inductor's cache spared it the timing of kernels.
+
+    Attributes:
+        num_blocks: how many blocks the timing allocated.
+        largest_bytes: the largest of them.
+        allocated_bytes: the peak without them; None where it could not be measured.
+        reserved_low_bytes, reserved_high_bytes: the peaks of what would have been reserved, with
+            asynchronous work done late and at once; likewise.
+    """
+
+    device: int
+    num_blocks: int
+    largest_bytes: int
+    allocated_bytes: int | None
+    reserved_low_bytes: int | None
+    reserved_high_bytes: int | None

@@ -1,0 +1,145 @@
+"""What would have been reserved had the compiler's cache known the best settings of its kernels.
+
+Where its cache is cold, Inductor times its kernels before it first launches them, and allocates
+copies of their arguments and a buffer that flushes the L2 cache. The segments that these take stay,
+and later blocks use them, so that the peak of what is reserved differs from that of a run with a
+warm cache. This is the warm end: the requests of the trace again, without those of the timing.
+
+    measure_warm(read_snapshot(path), interpreter)       a `WarmCache` for each device
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ullage.phantom.launch import run_directory
+from ullage.programs.allocator_replay import RETRY
+from ullage.trace.addresses import platform_of
+from ullage.trace.emptied import reserved_before
+from ullage.trace.replay import BoolArray, Replay, replay
+from ullage.trace.snapshot import Int64Array, Snapshot, Stacks
+from ullage.trace.warm_cache import WarmCache
+from ullage.whatif.child import Where, replaying
+from ullage.whatif.completion import let_go
+from ullage.whatif.requests import Requests, find_requests
+from ullage.whatif.settings import recorded_settings
+
+# What Inductor remembers is in these; Triton's own tuner times its kernels in every process.
+TIMERS: Mapping[str, frozenset[str]] = {
+    "torch/_inductor/runtime/triton_heuristics.py": frozenset(
+        {"autotune_to_one_config", "coordinate_descent_tuning"}
+    ),
+    "torch/_inductor/select_algorithm.py": frozenset({"do_autotuning", "benchmark_choices"}),
+    "torch/_inductor/fx_passes/pad_mm.py": frozenset({"should_pad_bench"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A device on which kernels were timed: its trace, and which of its blocks the timing took."""
+
+    device: int
+    recorded: Replay
+    is_timing: BoolArray
+
+
+def measure_warm(snapshot: Snapshot, where: Where) -> tuple[WarmCache, ...]:
+    """The warm end of each device on which kernels were timed.
+
+    What a replay says counts where a replay of what was recorded comes to what was recorded;
+    elsewhere there is no figure.
+
+    Raises:
+        EnvironmentProblem: the replay could not be made.
+    """
+    replays = {
+        device: replay(snapshot, device)
+        for device, events in enumerate(snapshot.events)
+        if len(events)
+    }
+    traces = (
+        _Timed(device, recorded, find_timing(snapshot.stacks, recorded))
+        for device, recorded in replays.items()
+    )
+    return tuple(_measure(snapshot, trace, where) for trace in traces if trace.is_timing.any())
+
+
+def find_timing(stacks: Stacks, recorded: Replay) -> BoolArray:
+    """Which blocks the timing of kernels allocated and gave back.
+
+    What stays, such as the workspace of cuBLAS, is only allocated later where nothing is timed.
+    """
+    frames, blocks = stacks.frames, recorded.blocks
+    is_timer = np.array(
+        [_is_timer(file, name) for file, name in zip(frames.file, frames.function, strict=True)],
+        dtype=bool,
+    )
+    before = np.append(0, np.cumsum(is_timer[stacks.frame]))
+    has_timer = before[stacks.start[1:]] > before[stacks.start[:-1]]
+    is_whole = (blocks.birth >= 0) & (blocks.death < recorded.num_events)
+    is_timing: BoolArray = has_timer[blocks.stack] & is_whole
+    return is_timing
+
+
+def _is_timer(file: str, function: str) -> bool:
+    place = file.replace("\\", "/")
+    return any(place.endswith(end) and function in names for end, names in TIMERS.items())
+
+
+def _measure(snapshot: Snapshot, trace: _Timed, where: Where) -> WarmCache:
+    answers = _replay_all(snapshot, trace, where)
+    reserved = [answer["peak_reserved_bytes"] for answer in answers]
+    return WarmCache(
+        device=trace.device,
+        num_blocks=int(trace.is_timing.sum()),
+        largest_bytes=int(trace.recorded.blocks.size_bytes[trace.is_timing].max()),
+        allocated_bytes=answers[0]["peak_allocated_bytes"] if answers else None,
+        reserved_low_bytes=min(reserved, default=None),
+        reserved_high_bytes=max(reserved, default=None),
+    )
+
+
+def _replay_all(snapshot: Snapshot, trace: _Timed, where: Where) -> list[Mapping[str, int]]:
+    """The replays without the timing, with asynchronous work done late and at once; empty where a
+    replay of the recorded requests does not come to what was recorded.
+    """
+    recorded, device = trace.recorded, trace.device
+    death = let_go(recorded.blocks, snapshot.events_of(device))
+    ends = {"warm": recorded}
+    if not np.array_equal(death, recorded.blocks.death):
+        ends["warm_at_once"] = replace(recorded, blocks=replace(recorded.blocks, death=death))
+    variants = {
+        name: _without(find_requests(snapshot, end, device), trace.is_timing)
+        for name, end in ends.items()
+    }
+    requests = replace(find_requests(snapshot, recorded, device), variants=variants)
+    orders = [
+        {
+            "number": number,
+            "settings": recorded_settings(snapshot.settings),
+            "device": where.device.environment_text(),
+            "platform": platform_of(snapshot, device).value,
+            "fraction": None,
+            "before": "packed",
+            "ops": ops,
+            "ignored": [RETRY],
+        }
+        for number, ops in enumerate(("ops", *variants))
+    ]
+    with run_directory() as directory, replaying(requests, orders, where, directory) as finish:
+        by_number = finish()
+    check, *answers = (by_number.get(number, {}) for number in range(len(orders)))
+    peak = int(reserved_before(recorded).max())
+    is_exact = check.get("peak_reserved_bytes") == peak and not len(requests.packed)
+    return [answer for answer in answers if "peak_reserved_bytes" in answer] if is_exact else []
+
+
+def _without(requests: Requests, is_left_out: BoolArray) -> Int64Array:
+    """The operations without those of some blocks."""
+    ops, count = requests.ops, len(requests.sizes)
+    numbers = np.concatenate([is_left_out, np.zeros(count - len(is_left_out), dtype=bool)])
+    remaining: Int64Array = ops[(ops < 0) | ~numbers[np.maximum(ops, 0) % count]]
+    return remaining

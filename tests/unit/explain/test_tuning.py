@@ -1,0 +1,97 @@
+"""Both ends of what is reserved where Inductor timed kernels, and where the report shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ullage.explain.basis import BasisKind
+from ullage.explain.program import Program
+from ullage.explain.run import RunReport, explain_run
+from ullage.explain.tuning import Tuning, find_tuning
+from ullage.explain.verdict import Verdict
+from ullage.gpus.catalog import Gpu
+from ullage.report.document.run import run_document
+from ullage.report.text.run import render_run
+from ullage.trace.model import AtOnce, Record
+from ullage.trace.warm_cache import WarmCache
+
+Make = Callable[..., Record]
+# 70 bytes at once, 40 at the end: 70 are reserved.
+SCRIPT = "+30 +40 -30 +30 -30"
+
+
+def timed(make_record: Make, *warm: WarmCache, num_timed: int = 5) -> Record:
+    return replace(make_record(SCRIPT, num_timed=num_timed), warm=warm)
+
+
+def explain(record: Record, program: Program, gpu: Gpu) -> RunReport:
+    return explain_run(
+        [(record, None)], program=program, torch="2.15.0", gpu=gpu, is_unlimited=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("warm", "expected"),
+    [
+        (WarmCache(0, 9, 30, 60, 45, 45), Tuning(45, 70, 9, 30, 60)),
+        (WarmCache(0, 9, 30, 70, 80, 90), Tuning(70, 90, 9, 30, 70)),  # fragmentation, otherwise
+        (WarmCache(0, 9, 30, None, None, None), Tuning(70, 70, None, None, 70)),
+        (WarmCache(1, 9, 30, 60, 45, 45), Tuning(70, 70, 0, 0, 70)),  # of another device
+    ],
+)
+def test_the_ends_are_those_of_the_run_and_of_its_replay(
+    make_record: Make, warm: WarmCache, expected: Tuning
+) -> None:
+    record = timed(make_record, warm)
+    assert find_tuning(record, record.devices[0]) == expected
+
+
+def test_where_nothing_was_timed_there_is_one_end(make_record: Make) -> None:
+    record = timed(make_record, WarmCache(0, 9, 30, 60, 45, 45), num_timed=0)
+    assert find_tuning(record, record.devices[0]) == Tuning(70, 70, 0, 0, 70)
+
+
+def test_without_a_snapshot_no_less_is_reserved_than_was_allocated(make_record: Make) -> None:
+    record = timed(make_record)
+    totals = replace(record.devices[0], peak_reserved_bytes=100)
+    assert find_tuning(record, totals) == Tuning(70, 100, None, None, 70)
+
+
+def test_the_report_has_the_interval_and_says_what_it_hangs_on(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    report = explain(timed(make_record, WarmCache(0, 9, 30, 60, 45, 45)), program, small_gpu)
+    (device,) = report.devices
+    assert device.peak_used_bytes == 70 + 120
+    assert device.headroom.high_bytes == 1000 - 80 - 45
+    assert report.allocator_basis.kind is BasisKind.ASSUMED
+    allocated, reserved = report.allocator_basis.assumptions
+    assert (allocated.low_bytes, allocated.high_bytes, allocated.count) == (60, 70, 9)
+    assert (reserved.low_bytes, reserved.high_bytes, reserved.count) == (45, 70, 9)
+    shown = run_document(report)["devices"][0]
+    assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (45, 70)
+    assert (shown["num_timing_blocks"], shown["peak_allocated_low_bytes"]) == (9, 60)
+    assert "a warm cache of Inductor's -25 B" in render_run(report)
+
+
+def test_with_asynchronous_work_the_interval_holds_all_ends(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    record = timed(make_record, WarmCache(0, 9, 30, 60, 45, 90))
+    events = replace(record, num_not_yet=1, at_once=(AtOnce(0, 2, 30, 50),))
+    (device,) = explain(events, program, small_gpu).devices
+    assert (device.reserved.low_bytes, device.reserved.high_bytes) == (45, 90)
+    headroom = device.headroom
+    assert (headroom.completion_less_bytes, headroom.tuning_less_bytes) == (40, 5)
+
+
+def test_a_program_that_fits_with_a_cold_cache_alone_does_not_fit(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    tight = replace(small_gpu, total_bytes=200, total_low_bytes=200, total_high_bytes=200)
+    record = timed(make_record, WarmCache(0, 9, 30, 70, 95, 95))
+    assert explain(replace(record, warm=()), program, tight).verdict is Verdict.FITS
+    assert explain(record, program, tight).verdict is Verdict.OUT_OF_MEMORY

@@ -1,0 +1,36 @@
+"""A cache of Inductor that the user named and was not used is told where kernels were timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ullage.runs.one import _unused_caches
+from ullage.trace.model import Record
+
+NAME = "TORCHINDUCTOR_CACHE_DIR"
+
+
+@pytest.fixture
+def record() -> Callable[[int], Record]:
+    return lambda num_timed: SimpleNamespace(num_timed=num_timed)  # type: ignore[return-value]
+
+
+def job(**variables: str) -> Any:
+    return SimpleNamespace(options=SimpleNamespace(variables=variables))
+
+
+def test_it_is_told_once_and_only_where_kernels_were_timed(
+    record: Callable[[int], Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(NAME, raising=False)
+    assert list(_unused_caches(job(), [record(3)])) == []
+    assert list(_unused_caches(job(**{NAME: "/mine"}), [record(0)])) == []
+    (told,) = _unused_caches(job(**{NAME: "/mine"}), [record(3), record(2)])
+    assert "/mine" in told
+    monkeypatch.setenv(NAME, "/of-the-shell")
+    (told,) = _unused_caches(job(), [record(1)])
+    assert "/of-the-shell" in told

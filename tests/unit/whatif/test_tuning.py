@@ -1,0 +1,131 @@
+"""Which blocks the timing of kernels took, and what is replayed without them; the replays
+themselves are in tests/phantom/test_tuning.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ullage.phantom.device import choose_device
+from ullage.phantom.torch_build import TorchBuild
+from ullage.trace.replay import replay
+from ullage.trace.snapshot import Snapshot
+from ullage.trace.warm_cache import WarmCache
+from ullage.units import MIB
+from ullage.whatif import tuning
+from ullage.whatif.child import Where
+from ullage.whatif.requests import Requests
+from ullage.whatif.tuning import find_timing, measure_warm
+
+BUILD = TorchBuild("2.15.0", "13.2", Path(), {}, frozenset(), frozenset())
+NOWHERE = Where("no such python", BUILD, choose_device(None))
+HEURISTICS = "/env/lib/torch/_inductor/runtime/triton_heuristics.py"
+CLONE = [
+    {"filename": HEURISTICS, "line": 990, "name": "maybe_clone_args"},
+    {"filename": HEURISTICS, "line": 1009, "name": "benchmark_all_configs"},
+    {"filename": HEURISTICS, "line": 1047, "name": "autotune_to_one_config"},
+    {"filename": "/home/user/train.py", "line": 7, "name": "forward"},
+]
+Make = Callable[..., Snapshot]
+
+
+def timing_of(snapshot: Snapshot) -> list[bool]:
+    is_timing: list[bool] = find_timing(snapshot.stacks, replay(snapshot, 0)).tolist()
+    return is_timing
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "is_timer"),
+    [
+        (HEURISTICS, "autotune_to_one_config", True),
+        (HEURISTICS, "coordinate_descent_tuning", True),
+        (HEURISTICS.replace("/", "\\"), "autotune_to_one_config", True),
+        ("/env/torch/_inductor/select_algorithm.py", "benchmark_choices", True),
+        ("/env/torch/_inductor/fx_passes/pad_mm.py", "should_pad_bench", True),
+        (HEURISTICS, "run", False),  # the launch itself
+        ("/home/user/train.py", "autotune_to_one_config", False),
+        # Triton's own tuner remembers nothing: it times its kernels in every process.
+        ("/env/triton/runtime/autotuner.py", "_bench", False),
+    ],
+)
+def test_what_inductor_allocates_to_time_kernels_is_known_by_its_stack(
+    make_snapshot: Make, file: str, function: str, *, is_timer: bool
+) -> None:
+    frames = [{"filename": file, "line": 1, "name": function}]
+    assert timing_of(make_snapshot("+a +b -b", frames={"b": frames})) == [False, is_timer]
+
+
+def test_what_stays_is_not_left_out(make_snapshot: Make) -> None:
+    """The workspace of cuBLAS, say: without the timing it comes with the first product."""
+    assert timing_of(make_snapshot("+a +b", frames={"b": CLONE})) == [False, False]
+
+
+def test_where_no_kernel_was_timed_nothing_is_replayed(make_snapshot: Make) -> None:
+    assert measure_warm(make_snapshot("+a -a +b"), NOWHERE) == ()
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the child is sent; its answers are those under "answers"."""
+    child: dict[str, Any] = {}
+
+    @contextmanager
+    def answering(requests: Requests, orders: Any, _where: Where, _directory: Path) -> Any:
+        child.update(requests=requests, orders=orders)
+        yield lambda: child["answers"]
+
+    monkeypatch.setattr(tuning, "replaying", answering)
+    return child
+
+
+def answers(*reserved: int) -> dict[int, dict[str, int]]:
+    return {
+        number: {"peak_reserved_bytes": peak * MIB, "peak_allocated_bytes": (peak - 1) * MIB}
+        for number, peak in enumerate(reserved)
+    }
+
+
+def test_the_requests_are_replayed_without_those_of_the_timing(
+    make_snapshot: Make, sent: dict[str, Any]
+) -> None:
+    sent["answers"] = answers(6, 4, 4)
+    (warm,) = measure_warm(make_snapshot("+a +b -b +c", frames={"b": CLONE}), NOWHERE)
+    assert warm == WarmCache(0, 1, MIB, 3 * MIB, 4 * MIB, 4 * MIB)
+    requests = sent["requests"]
+    assert requests.ops.tolist() == [0, 1, 4, 2]  # block 1 comes and goes
+    assert requests.variants["warm"].tolist() == [0, 2]
+    assert [order["ops"] for order in sent["orders"]] == ["ops", *requests.variants]
+
+
+def test_both_ends_of_asynchronous_work_count(make_snapshot: Make, sent: dict[str, Any]) -> None:
+    sent["answers"] = answers(6, 6, 4)
+    (warm,) = measure_warm(make_snapshot("+a ?a +b -b +c -a", frames={"b": CLONE}), NOWHERE)
+    assert (warm.reserved_low_bytes, warm.reserved_high_bytes) == (4 * MIB, 6 * MIB)
+    once = sent["requests"].variants["warm_at_once"]
+    assert once.tolist() == [0, 3, 2], "a is given back where the program let go of it"
+
+
+@pytest.mark.parametrize("reserved", [(7, 4), (6,)])
+def test_a_replay_that_does_not_reproduce_the_recording_gives_no_figure(
+    make_snapshot: Make, sent: dict[str, Any], reserved: tuple[int, ...]
+) -> None:
+    sent["answers"] = answers(*reserved)
+    (warm,) = measure_warm(make_snapshot("+a +b -b +c", frames={"b": CLONE}), NOWHERE)
+    assert (warm.allocated_bytes, warm.reserved_low_bytes) == (None, None)
+
+
+def test_variants_are_written_beside_the_other_columns(
+    make_snapshot: Make, sent: dict[str, Any], tmp_path: Path
+) -> None:
+    sent["answers"] = answers(6, 4, 4)
+    measure_warm(make_snapshot("+a +b -b +c", frames={"b": CLONE}), NOWHERE)
+    sent["requests"].write(tmp_path / "requests")
+    data = (tmp_path / "requests").read_bytes()
+    assert np.array([0, 2], np.int64).tobytes() in data
+    assert b'"warm": 2' in data.partition(b"\n")[0]
