@@ -8,9 +8,11 @@ import hashlib
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,12 @@ from typing import Any
 
 import pytest
 
+import ullage
+from tests.phantom.forking import client
+from ullage.native.libraries import LIBRARY_DIR
+from ullage.phantom.device import choose_device
+from ullage.phantom.launch import RunOptions, make_environment
+from ullage.phantom.torch_build import check_torch, find_torch
 from ullage.trace.model import Record
 from ullage.trace.reader import read_record
 
@@ -84,6 +92,55 @@ class Outcome:
 
 
 RunProgram = Callable[..., Outcome]
+SERVERS = pytest.StashKey[list[dict[str, Any]]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What the test starts, its fixtures too, is forked from servers, unless it is marked `fresh`."""
+    is_fresh = item.get_closest_marker("fresh") is not None
+    client.install([] if is_fresh else start_servers(item.config))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """pytest itself starts nothing so."""
+    client.install([])
+
+
+def start_servers(config: pytest.Config) -> list[dict[str, Any]]:
+    """The fork servers of this process, started on first use: torch on the phantom, torch without
+    a GPU, and the command line.
+    """
+    if SERVERS in config.stash:
+        return config.stash[SERVERS]
+    named = os.environ.get("ULLAGE_TEST_PYTHON", ".envs/torch-newest/bin/python")
+    python = str(ROOT / named)
+    directory = Path(tempfile.mkdtemp(prefix="forking-"))
+    config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
+    config.stash[SERVERS] = servers = []
+    if not Path(python).exists():
+        return servers
+    plain = environment({})
+    build = check_torch(find_torch(python), LIBRARY_DIR)
+    phantom = make_environment(
+        directory, choose_device("h100-80gb"), build, RunOptions(), environment({})
+    )
+    package = str(Path(ullage.__file__).parent)
+    for name, interpreter, prepare, variables in (
+        ("phantom", python, "programs", phantom),
+        ("processor", python, "programs", plain),
+        ("commands", sys.executable, "commands", plain),
+    ):
+        hidden = ["torch"] if prepare == "programs" else []
+        process = client.start_server(
+            interpreter, prepare, variables, directory / name,
+            package=package, hidden=hidden, servers=list(servers),
+        )  # fmt: skip
+        config.add_cleanup(process.wait)
+        config.add_cleanup(process.kill)
+        servers.append(client.describe_server(interpreter, variables, directory / name))
+    return servers
 
 
 def find_program(name: str) -> str:
@@ -154,7 +211,7 @@ def run_program(thin_python: Path, runs: Path) -> RunProgram:
         turn: int = 0,
         timeout_s: int = TIMEOUT_S,
     ) -> Outcome:
-        key = repr((program, gpu, options, env, turn))
+        key = repr((program, gpu, options, env, turn, bool(client.servers())))
         name = Path(program[0]).stem.strip("-") or "run"
         directory = runs / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         command = [
