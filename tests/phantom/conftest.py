@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.phantom.forking import client
 
 import ullage
-from tests.phantom.forking import client
 from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import choose_device
 from ullage.phantom.launch import RunOptions, make_environment
@@ -97,8 +97,10 @@ SERVERS = pytest.StashKey[list[dict[str, Any]]]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What the test starts, its fixtures too, is forked from servers, unless it is marked `fresh`."""
-    is_fresh = item.get_closest_marker("fresh") is not None
+    """What the test starts, its fixtures too, is forked from servers, unless it is marked `fresh`,
+    or ULLAGE_TEST_FRESH is set.
+    """
+    is_fresh = item.get_closest_marker("fresh") or "ULLAGE_TEST_FRESH" in os.environ
     client.install([] if is_fresh else start_servers(item.config))
 
 

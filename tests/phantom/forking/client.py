@@ -27,7 +27,6 @@ OWN = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
     "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_", "NODE_RANK", "FORK_SERVER",
 )  # fmt: skip
-_NEEDS_START = frozenset("-I -E -s -S -P -B -X -W -O -u -v -i -b -d -q".split())
 _plain = subprocess.Popen
 _servers: list[dict[str, Any]] = []
 
@@ -99,10 +98,13 @@ class ForkedProcess(subprocess.Popen[Any]):
         if server is None:
             super()._execute_child(args, *others)  # type: ignore[misc]
             return
-        streams = [number if number != -1 else at for at, number in enumerate((p2cread, c2pwrite, errwrite))]
+        streams = [
+            number if number != -1 else at
+            for at, number in enumerate((p2cread, c2pwrite, errwrite))
+        ]
         order = {
             "arguments": words[1:], "environment": environment, "is_session": bool(is_session),
-            "directory": os.path.abspath(os.fspath(cwd) if cwd is not None else "."),
+            "directory": str(Path.cwd() / os.fsdecode(cwd or ".")),
             "files": [0, 1, 2, *pass_fds],
         }  # fmt: skip
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -136,7 +138,7 @@ class ForkedProcess(subprocess.Popen[Any]):
     def _internal_poll(self, *arguments: Any, **keywords: Any) -> int | None:
         if self._connection is None:
             return super()._internal_poll(*arguments, **keywords)  # type: ignore[misc,no-any-return]
-        if self.returncode is None and self._waitpid_lock.acquire(False):
+        if self.returncode is None and self._waitpid_lock.acquire(blocking=False):
             try:
                 pid, status = self._try_wait(os.WNOHANG) if self.returncode is None else (0, 0)
                 if pid:
@@ -148,10 +150,8 @@ class ForkedProcess(subprocess.Popen[Any]):
 
 def _find(words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
     """The server that can become this process."""
-    if len(words) < 2 or words[1] in _NEEDS_START:
-        return None
-    if words[1].startswith("-") and (words[1] not in ("-c", "-m") or len(words) < 3):
-        return None
+    if len(words) < 2 or (words[1].startswith("-") and words[1] not in ("-c", "-m")):
+        return None  # options of the interpreter
     found = settings(environment)
     for server in _servers:
         if server["python"] == words[0] and server["settings"] == found:

@@ -12,7 +12,7 @@ recorder waits for torch) sees it arrive.
 
 from __future__ import annotations
 
-import array
+import contextlib
 import copy
 import ctypes
 import fcntl
@@ -77,7 +77,10 @@ class Configuration:
         """Makes the interpreter go on to these: `FILE ...`, `-m MODULE ...` or `-c TEXT ...`."""
         kind = arguments[0] if arguments[0] in ("-c", "-m") else "file"
         if kind == "file":
-            self._set(self._filename, os.path.join(os.getcwd(), arguments[0]))  # noqa: PTH118
+            self._set(
+                self._filename,
+                f"{Path.cwd()}/{arguments[0]}" if arguments[0][0] != "/" else arguments[0],
+            )
         else:
             text = arguments[1] + "\n" * (kind == "-c")
             ctypes.c_void_p.from_address(self._filename).value = None
@@ -204,10 +207,8 @@ class Server:
 
     def _forget(self, number: int) -> None:
         connection = self._connections.pop(number)
-        try:
+        with contextlib.suppress(KeyError):
             self._poll.unregister(connection)
-        except KeyError:
-            pass
         connection.close()
 
 
