@@ -8,11 +8,9 @@ import hashlib
 import json
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +18,8 @@ from typing import Any
 
 import pytest
 from tests.phantom.forking import client
+from tests.phantom.forking.servers import start_servers
 
-import ullage
-from ullage.native.libraries import LIBRARY_DIR
-from ullage.phantom.device import choose_device
-from ullage.phantom.launch import RunOptions, make_environment
-from ullage.phantom.torch_build import check_torch, find_torch
 from ullage.trace.model import Record
 from ullage.trace.reader import read_record
 
@@ -101,7 +95,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     or ULLAGE_TEST_FRESH is set.
     """
     is_fresh = item.get_closest_marker("fresh") or "ULLAGE_TEST_FRESH" in os.environ
-    client.install([] if is_fresh else start_servers(item.config))
+    client.install([] if is_fresh else servers_of(item.config))
 
 
 @pytest.hookimpl(trylast=True)
@@ -110,39 +104,12 @@ def pytest_runtest_teardown() -> None:
     client.install([])
 
 
-def start_servers(config: pytest.Config) -> list[dict[str, Any]]:
-    """The fork servers of this process, started on first use: torch on the phantom, torch without
-    a GPU, and the command line.
-    """
-    if SERVERS in config.stash:
-        return config.stash[SERVERS]
-    named = os.environ.get("ULLAGE_TEST_PYTHON", ".envs/torch-newest/bin/python")
-    python = str(ROOT / named)
-    directory = Path(tempfile.mkdtemp(prefix="forking-"))
-    config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
-    config.stash[SERVERS] = servers = []
-    if not Path(python).exists():
-        return servers
-    plain = environment({})
-    build = check_torch(find_torch(python), LIBRARY_DIR)
-    phantom = make_environment(
-        directory, choose_device("h100-80gb"), build, RunOptions(), environment({})
-    )
-    package = str(Path(ullage.__file__).parent)
-    for name, interpreter, prepare, variables in (
-        ("phantom", python, "programs", phantom),
-        ("processor", python, "programs", plain),
-        ("commands", sys.executable, "commands", plain),
-    ):
-        hidden = ["torch"] if prepare == "programs" else []
-        process = client.start_server(
-            interpreter, prepare, variables, directory / name,
-            package=package, hidden=hidden, servers=list(servers),
-        )  # fmt: skip
-        config.add_cleanup(process.wait)
-        config.add_cleanup(process.kill)
-        servers.append(client.describe_server(interpreter, variables, directory / name))
-    return servers
+def servers_of(config: pytest.Config) -> list[dict[str, Any]]:
+    """Those of this process, started on first use."""
+    if SERVERS not in config.stash:
+        named = os.environ.get("ULLAGE_TEST_PYTHON", ".envs/torch-newest/bin/python")
+        config.stash[SERVERS] = start_servers(ROOT / named, environment({}), config.add_cleanup)
+    return config.stash[SERVERS]
 
 
 def find_program(name: str) -> str:

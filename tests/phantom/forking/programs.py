@@ -12,7 +12,7 @@ from typing import Any
 def prepare(settings: dict[str, Any]) -> None:
     """Imports torch; on the phantom, what watches it too."""
     if "ULLAGE_PHANTOM" not in os.environ:
-        importlib.import_module("torch")
+        importlib.import_module("torch._dynamo")  # which every optimizer imports
         return
     package = Path(settings["package"])
     spec = importlib.util.spec_from_file_location(
