@@ -91,7 +91,8 @@ def run_tests(python: Path, *, is_quick: bool) -> Tests:
     """Run every test that needs PyTorch's CUDA build, file by file; or those of FIGURES alone."""
     found: list[ElementTree.Element] = []
     failed: list[str] = []
-    environment = os.environ | {"ULLAGE_TEST_PYTHON": str(python)}
+    # Here each program is started as a user starts it, none forked (tests/phantom/forking).
+    environment = os.environ | {"ULLAGE_TEST_PYTHON": str(python), "ULLAGE_TEST_FRESH": "1"}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         if "pytest.mark.phantom" not in path.read_text(encoding="utf-8"):
             continue

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.phantom.forking import client
+from tests.phantom.forking.servers import start_servers
 
 from ullage.trace.model import Record
 from ullage.trace.reader import read_record
@@ -84,6 +86,30 @@ class Outcome:
 
 
 RunProgram = Callable[..., Outcome]
+SERVERS = pytest.StashKey[list[dict[str, Any]]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What the test starts, its fixtures too, is forked from servers, unless it is marked `fresh`,
+    or ULLAGE_TEST_FRESH is set.
+    """
+    is_fresh = item.get_closest_marker("fresh") or "ULLAGE_TEST_FRESH" in os.environ
+    client.install([] if is_fresh else servers_of(item.config))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """pytest itself starts nothing so."""
+    client.install([])
+
+
+def servers_of(config: pytest.Config) -> list[dict[str, Any]]:
+    """Those of this process, started on first use."""
+    if SERVERS not in config.stash:
+        named = os.environ.get("ULLAGE_TEST_PYTHON", ".envs/torch-newest/bin/python")
+        config.stash[SERVERS] = start_servers(ROOT / named, environment({}), config.add_cleanup)
+    return config.stash[SERVERS]
 
 
 def find_program(name: str) -> str:
@@ -154,7 +180,7 @@ def run_program(thin_python: Path, runs: Path) -> RunProgram:
         turn: int = 0,
         timeout_s: int = TIMEOUT_S,
     ) -> Outcome:
-        key = repr((program, gpu, options, env, turn))
+        key = repr((program, gpu, options, env, turn, bool(client.servers())))
         name = Path(program[0]).stem.strip("-") or "run"
         directory = runs / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         command = [

@@ -18,7 +18,7 @@ import pytest
 
 from ullage.trace.model import EventKind, Record
 
-pytestmark = pytest.mark.phantom
+pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 RunProgram = Callable[..., Any]
 
 MIB = 2**20

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.phantom
+pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 
 
 def test_nvidia_smi_says_what_nvml_and_cuda_say(run_program: Callable[..., Any]) -> None:

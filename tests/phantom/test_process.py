@@ -15,7 +15,7 @@ import pytest
 
 import ullage
 
-pytestmark = pytest.mark.phantom
+pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 RunProgram = Callable[..., Any]
 
 MIB = 2**20

@@ -19,7 +19,7 @@ from ullage.gate.lock import Entry, read_lock
 from ullage.gate.verdicts import Judged
 from ullage.runs import server
 
-pytestmark = pytest.mark.phantom
+pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 
 PROGRAMS = Path(__file__).parent.parent / "programs" / "requests"
 LENGTHS = [100, 1500, 300, 700, 2000]

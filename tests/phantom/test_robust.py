@@ -14,7 +14,7 @@ import pytest
 
 from ullage.api.explain import explain_file
 
-pytestmark = pytest.mark.phantom
+pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 RunProgram = Callable[..., Any]
 
 MIB = 2**20

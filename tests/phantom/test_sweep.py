@@ -16,7 +16,7 @@ import pytest
 
 import ullage
 
-pytestmark = pytest.mark.phantom
+pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 RunProgram = Callable[..., Any]
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import pytest
 
 from ullage.trace.model import EventKind
 
-pytestmark = pytest.mark.phantom
+pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 RunProgram = Callable[..., Any]
 
 BARE = (("ULLAGE_RECORD", "0"),)

@@ -17,7 +17,8 @@ from ullage.models.builtin import find_model
 from ullage.ui.check import Check
 from ullage.ui.shape import reshape
 
-pytestmark = pytest.mark.phantom
+# asyncio waits for what it starts by itself.
+pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 RECIPES = {
     "checkpointed": Recipe(batch=2, length=256, checkpointing="full", optimizer="sgd"),
     "autocast": Recipe(batch=2, length=256, precision="amp-bf16", accumulation=2),
