@@ -64,4 +64,4 @@ def test_both_assumptions_add_up(make_record: Make, program: Program, small_gpu:
         [(record, None)], program=program, torch="2.11.0", gpu=small_gpu, is_unlimited=False
     )
     (device,) = report.devices
-    assert (device.reserved_low_bytes, device.reserved_high_bytes) == (55, 90)
+    assert (device.reserved.low_bytes, device.reserved.high_bytes) == (55, 90)
