@@ -36,6 +36,8 @@ class ServingFields(TypedDict, total=False):
     max_batched_tokens: int | None
     max_seqs: int | None
     has_graphs: bool | None
+    is_cached: bool | None
+    capacity_bytes: int | None
     is_async: bool | None
     speculated: int | None
     draft_bytes: int | None

@@ -34,6 +34,9 @@ _LOOKS: Final = {
     "adapters and drafts": CATEGORY_LOOKS[Category.BUFFER],
     "activations": CATEGORY_LOOKS[Category.ACTIVATION],
     "working memory": CATEGORY_LOOKS[Category.TEMPORARY],
+    "padding of experts": CATEGORY_LOOKS[Category.BUFFER],
+    "zero points": CATEGORY_LOOKS[Category.BUFFER],
+    "kernels and buffers": CONTEXT_LOOK,
     "CUDA graphs": CATEGORY_LOOKS[Category.WORKSPACE],
     "context and libraries": CONTEXT_LOOK,
     "left free": FREE_LOOK,
@@ -97,9 +100,10 @@ def _parts(serving_estimate: ServingEstimate, source: str, bar: str) -> Iterator
         "\nMemory of a GPU" if serving_estimate.capacity_bytes else "\nWeights", style="bold"
     )
     yield _terms_table(serving_estimate.terms, bar)
-    yield Text("\nWhat the layers keep", style="bold")
-    yield _groups_table(serving_estimate)
-    if serving_estimate.users:
+    if serving_estimate.kv_groups:
+        yield Text("\nWhat the layers keep", style="bold")
+        yield _groups_table(serving_estimate)
+    if serving_estimate.users and serving_estimate.block_bytes:
         yield Text("\nRoom for requests", style="bold")
         yield _room_table(serving_estimate)
     for remark in serving_estimate.remarks:
