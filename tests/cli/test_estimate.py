@@ -71,7 +71,7 @@ def test_a_server_is_ranked_and_drawn(capsys: pytest.CaptureFixture[str], tmp_pa
     ("arguments", "says"),
     [
         (("--serve", "--length", "512"), "--length belongs to training"),
-        (("--serve", "--knobs"), "--knobs belongs to training"),
+        (("--serve", "--optimizer", "sgd"), "--optimizer belongs to training"),
         (("--length", "512", "--users", "4"), "--users belongs to serving; add --serve"),
     ],
 )

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 # What is of use to one side alone; --tensor is of use to both.
 _TRAINING = (
     "batch", "length", "image", "precision", "optimizer", "attention", "accumulation", "largest",
-    "knobs",
 )  # fmt: skip
 _SERVING = (
     "engine", "engine_version", "context", "users", "weights", "kv", "utilization", "memory",

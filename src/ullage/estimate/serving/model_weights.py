@@ -136,8 +136,9 @@ def weight_bytes(
     layers in the format, embeddings, the output head, routers, norms and convolutions in 16 bits;
     the vocabulary padded to 64.
     Ignores: matrices that a checkpoint leaves unquantised by name; what vLLM's kernels hold beyond
-    the checkpoint (padding_bytes, zero_point_bytes); buffers such as rotary tables (below 1 MiB); adapters; nf4-double's
-    second scales (0.002 bits a weight); gptq's order of columns (desc_act alone has it).
+    the checkpoint (padding_bytes, zero_point_bytes); buffers such as rotary tables (below 1 MiB);
+    adapters; nf4-double's second scales (0.002 bits a weight); gptq's order of columns (desc_act
+    alone has it).
     Error: none for 16 and 32 bits, where a test compares with transformers; a quantised checkpoint
     may differ by what it leaves out.
     Source: transformers 5.23's models; of a format, its `source` in FORMATS.
@@ -195,7 +196,7 @@ def zero_point_bytes(model: Model, quantisation: str, tensor_parallel: int) -> i
     Counts: 12 bits for each group of 128 weights.
     Ignores: other formats, which have none.
     Error: vLLM 0.28 holds 9.44 GiB of Qwen3-14B-AWQ on a GPU and on the phantom; with this, 9.43.
-    Source: these starts (docs/results/serving-starts.md).
+    Source: vLLM 0.28, quantization/auto_awq.py, and these starts (benchmarks/serving/starts.toml).
     """
     if quantisation != "awq":
         return 0

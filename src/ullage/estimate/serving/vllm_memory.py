@@ -27,7 +27,16 @@ from ullage.units import GIB, KIB, MIB
 if TYPE_CHECKING:
     from ullage.gpus.gpu import Gpu
 
-__all__ = ["Spread", "Step", "activations", "batch_defaults", "graphs", "libraries", "outside", "prompt_bytes"]
+__all__ = [
+    "Spread",
+    "Step",
+    "activations",
+    "batch_defaults",
+    "graphs",
+    "libraries",
+    "outside",
+    "prompt_bytes",
+]
 
 _ELEMENT: Final = 2
 _COPY: Final = 4  # bytes of one more copy of a logit, which a sampler may make
@@ -111,7 +120,7 @@ def _layer_bytes(model: Model, step: Step) -> tuple[int, int]:
 
 
 def prompt_bytes(model: Model, tokens: int) -> int:
-    """The widest moment of reading a prompt, and its last token's logits, in transformers' generate.
+    """The widest moment of reading a prompt, and its last token's logits, in generate.
 
     Counts: a layer's vectors of each token; one row of logits with its copies.
     Ignores: attention's workspace. Error: not compared with a GPU here.
@@ -248,14 +257,14 @@ def libraries(gpu: Gpu, step: Step) -> Spread:
     Counts: kernels that are loaded; NCCL, and the driver's context, in the releases that count
     them; between GPUs the buffers of its own reductions.
     Ignores: other processes that start or end meanwhile.
-    Error: docs/results/serving-starts.md. Source: vLLM's release; published starts.
+    Error: docs/results/serving-starts.md.
+    Source: engines/vllm_releases.py; benchmarks/serving/starts.toml.
     """
     low, likely, high = _KERNELS
     what = ["kernels loaded in the step"]
     if step.release.is_context_counted:
         low, likely, high = (
-            kernels + context
-            for kernels, context in zip(_KERNELS, _context(gpu), strict=True)
+            kernels + context for kernels, context in zip(_KERNELS, _context(gpu), strict=True)
         )
         what.append("the driver's context")
     if step.tensor_parallel > 1:
@@ -268,9 +277,9 @@ def _context(gpu: Gpu) -> tuple[int, int, int]:
     return gpu.context_low_bytes, gpu.context_bytes, gpu.context_high_bytes
 
 
-# A second communicator's worth: 564 MiB above the context in logs of one rank, 880 to 906 of eight.
+# Above the context, in logs of training: 564 MiB of one rank, 880 to 906 of eight.
 _NCCL_LOW, _NCCL_PAIR, _NCCL_RANK = GIB // 2, 564 * MIB, 56 * MIB
-_NCCL_HIGH: Final = round(2.1 * GIB)
+_NCCL_HIGH, _NCCL_LINKED = GIB, round(2.1 * GIB)
 
 
 def outside(gpu: Gpu, tensor_parallel: int) -> Spread:
@@ -280,11 +289,12 @@ def outside(gpu: Gpu, tensor_parallel: int) -> Spread:
     Error: between its two ends; not compared with a GPU here.
     Source: the context from gpus/catalog.toml; NCCL from public logs of training on one and eight
     ranks, its ends from llm-d-planner 0.3.3's table (0.55 GiB with vLLM 0.11, 2.10 GiB with 0.19,
-    at two ranks and more).
+    at two ranks and more; the latter where NVLink joins the GPUs).
     """
     low, likely, high = _context(gpu)
     if tensor_parallel > 1:
-        nccl = min(_NCCL_PAIR + _NCCL_RANK * (tensor_parallel - 2), _NCCL_HIGH)
-        low, likely, high = low + _NCCL_LOW, likely + nccl, high + _NCCL_HIGH
+        most = _NCCL_HIGH if gpu.nvlink_bytes_per_s is None else _NCCL_LINKED
+        nccl = min(_NCCL_PAIR + _NCCL_RANK * (tensor_parallel - 2), most)
+        low, likely, high = low + _NCCL_LOW, likely + nccl, high + most
     what = "the driver's context" + (", NCCL" if tensor_parallel > 1 else "")
     return Spread(low, likely, high, what, "catalogue of GPUs")

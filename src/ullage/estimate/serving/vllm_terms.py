@@ -111,9 +111,7 @@ class Budget:
         )
 
 
-def divide(
-    model: Model, plan: ServingPlan, gpu: Gpu, weights: list[Term], step: Step
-) -> Budget:
+def divide(model: Model, plan: ServingPlan, gpu: Gpu, weights: list[Term], step: Step) -> Budget:
     """What vLLM takes of a GPU before and after it makes the cache."""
     release = step.release
     runner = release.runner_of(model)
@@ -146,8 +144,6 @@ def _held_terms(model: Model, plan: ServingPlan, gpu: Gpu) -> list[Term]:
     return terms
 
 
-
-
 def first_start(model: Model, plan: ServingPlan) -> str:
     """A sentence about the start that is assumed to be the likely one; "": there is no choice."""
     if plan.gpu is None or plan.is_cached is not None:
@@ -160,6 +156,6 @@ def first_start(model: Model, plan: ServingPlan) -> str:
     if first == later:
         return ""
     return (
-        f"assumed: a first start, which times kernels on a copy of the embeddings; with the compile "
-        f"cache of an earlier start {format_bytes(first - later)} more are left for the cache"
+        f"assumed: a first start, which times kernels on a copy of the embeddings; a later one, "
+        f"with its compile cache, leaves {format_bytes(first - later)} more for the cache"
     )

@@ -66,7 +66,7 @@ def find_rules(version: str | None) -> tuple[Rules, str]:
     if release == newest.version:
         return newest, ""
     return newest, (
-        f"vLLM {version} is laid out by the rules of {newest.name}, which have not been checked "
+        f"vLLM {version} is laid out by the rules of {newest.name}; that has not been checked "
         f"for it: blocks, tokens and concurrency may differ. What it counts before the cache is "
         f"its own."
     )

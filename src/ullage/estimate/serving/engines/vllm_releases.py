@@ -43,9 +43,7 @@ class Served(Enum):
     ALL = "all"
 
 
-_NAMED: Final = frozenset(
-    {"qwen3", "llama", "mistral", "deepseek_v2", "qwen2_moe", "granitemoe"}
-)
+_NAMED: Final = frozenset({"qwen3", "llama", "mistral", "deepseek_v2", "qwen2_moe", "granitemoe"})
 _NAMED_EXPERTS: Final = frozenset({"deepseek_v2", "qwen2_moe", "granitemoe"})
 
 SORTED: Final = 38
