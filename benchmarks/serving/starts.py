@@ -63,11 +63,12 @@ class Outcome:
         """A line of the table."""
         before = self.start.get("width_gib")
         low, likely, high = (f"{size / GIB:.2f}" for size in self.kv_bytes)
-        return (
-            f"| {self.start['name']} | {self.printed_bytes / GIB:.2f} | {likely} | {self.error:+.1%} "
-            f"| {low} to {high} | {'yes' if self.is_inside else '**no**'} | {self.width_gib:.2f} "
-            f"| {f'{before:.2f}' if before else '-'} |"
-        )
+        cells = (
+            self.start["name"], f"{self.printed_bytes / GIB:.2f}", likely, f"{self.error:+.1%}",
+            f"{low} to {high}", "yes" if self.is_inside else "**no**", f"{self.width_gib:.2f}",
+            f"{before:.2f}" if before else "-",
+        )  # fmt: skip
+        return f"| {' | '.join(cells)} |"
 
 
 def load() -> dict[str, list[dict[str, Any]]]:

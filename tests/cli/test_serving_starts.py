@@ -5,7 +5,6 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
-
 from benchmarks.serving.starts import PAGE, Outcome, outcomes, summary
 
 

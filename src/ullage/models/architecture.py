@@ -64,10 +64,10 @@ def read_model(config: Config) -> Model:
             if value is not None or name in text.fields
         }
         model = _read(replace(text, fields=fields), inner)
-        seen = read_vision(config, model.hidden)
-        if seen:
+        images = read_vision(config, model.hidden)
+        if images:
             others.remove(VISION_FIELD)
-        return replace(model, uncounted=tuple(others), weights=(*model.weights, *seen))
+        return replace(model, uncounted=tuple(others), weights=(*model.weights, *images))
     return _read(config, model_type)
 
 

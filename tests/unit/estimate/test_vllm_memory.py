@@ -106,7 +106,7 @@ def test_each_release_has_its_runner(
 def test_releases_are_in_order_and_the_oldest_is_the_end() -> None:
     since = [release.since for release in RELEASES]
     assert since == sorted(since) and since[-1] <= NEWEST
-    with pytest.raises(SpecError, match="known from 0.6 on"):
+    with pytest.raises(SpecError, match=r"known from 0\.6 on"):
         find_release("0.5.4")
 
 

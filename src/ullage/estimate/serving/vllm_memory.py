@@ -151,7 +151,7 @@ def _fused_bytes(model: Model, step: Step) -> int:
     return _ELEMENT * model.hidden * (rows + 2 * step.tokens)
 
 
-def _kept_bytes(model: Model, step: Step, runner: Runner, gpu: Gpu) -> tuple[int, str]:
+def _buffer_bytes(model: Model, step: Step, runner: Runner, gpu: Gpu) -> tuple[int, str]:
     """Buffers that stay: counts of each request's tokens (V2), or the filter's workspace (V1)."""
     release = step.release
     if runner is Runner.SECOND and release.is_all_counted:
@@ -180,7 +180,7 @@ def activations(model: Model, step: Step, gpu: Gpu) -> Spread:
         layer, high = low + low // 8, high + high // 4
     sampler = _sampler_bytes(model, step, runner)
     fused = _fused_bytes(model, step)
-    kept, what_kept = _kept_bytes(model, step, runner, gpu)
+    buffers, what_buffers = _buffer_bytes(model, step, runner, gpu)
     first, later = max(layer, sampler, fused), max(layer, sampler)
     copied = sampler + step.rows * model.vocab * _COPY if sampler else 0
     most = max(high, copied, 0 if step.is_cached else fused)
@@ -191,11 +191,11 @@ def activations(model: Model, step: Step, gpu: Gpu) -> Spread:
         sampler: f"logits of {step.rows:,} requests",
         fused: "kernels timed on the embeddings at a first start",
     }
-    what = causes[likely] + (f", {what_kept}" if what_kept else "")
+    what = causes[likely] + (f", {what_buffers}" if what_buffers else "")
     return Spread(
-        lowest + kept,
-        likely + kept,
-        max(most, likely) + kept,
+        lowest + buffers,
+        likely + buffers,
+        max(most, likely) + buffers,
         what,
         f"vLLM {step.release.name}, profile_run",
     )

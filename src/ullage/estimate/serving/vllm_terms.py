@@ -137,9 +137,9 @@ def _held_terms(model: Model, plan: ServingPlan, gpu: Gpu) -> list[Term]:
     if most:
         terms.append(Term("padding of experts", likely, 0, most, "sizes that MXFP4 kernels take",
                           "vLLM 0.10 to 0.33, quantization/mxfp4.py"))  # fmt: skip
-    held = zero_point_bytes(model, plan.weights, plan.tensor_parallel)
-    if held:
-        terms.append(Term("zero points", held, held, held, "as vLLM's kernels hold them",
+    extra = zero_point_bytes(model, plan.weights, plan.tensor_parallel)
+    if extra:
+        terms.append(Term("zero points", extra, extra, extra, "as vLLM's kernels hold them",
                           "vLLM 0.28, on a GPU and on the phantom"))  # fmt: skip
     return terms
 

@@ -22,7 +22,7 @@ from typing import Final
 from ullage.errors import SpecError
 from ullage.models.layers import Model, Recurrent
 
-__all__ = ["NEWEST", "RELEASES", "Release", "Runner", "find_release", "parse_version"]
+__all__ = ["NEWEST", "RELEASES", "Release", "Runner", "Served", "find_release", "parse_version"]
 
 
 class Runner(Enum):
@@ -172,12 +172,12 @@ def find_release(version: str | None) -> Release:
     """
     if version is None:
         return RELEASES[-1]
-    wanted = parse_version(version)
-    if wanted < RELEASES[0].since:
+    number = parse_version(version)
+    if number < RELEASES[0].since:
         raise SpecError(
             f"engine_version={version!r}: vLLM's memory is known from {RELEASES[0].name} on"
         )
     for release, following in pairwise(RELEASES):
-        if wanted < following.since:
+        if number < following.since:
             return release
     return RELEASES[-1]
