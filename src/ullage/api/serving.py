@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ullage.estimate.serving.gpu_ranking import ServingRow
     from ullage.estimate.serving.knobs import ServingKnob
     from ullage.estimate.serving.serving_plan import ServingEstimate
-    from ullage.gpus.gpu import Gpu
+    from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
 
 
 class ServingFields(TypedDict, total=False):
@@ -98,7 +98,7 @@ class ServingAnswer:
 def estimate_serving(
     model: str | Config,
     *,
-    gpu: str | Gpu | None = None,
+    gpu: str | Gpu | EstimateOnlyGpu | None = None,
     which_gpu: bool = False,
     knobs: bool = False,
     **plan: Unpack[ServingFields],
@@ -115,14 +115,16 @@ def estimate_serving(
     Raises:
         SpecError: the model or GPU is not known, or the plan is not possible.
     """
+    from ullage.estimate.serving.devices import as_device
     from ullage.estimate.serving.gpu_ranking import rank_for_serving
     from ullage.estimate.serving.knobs import find_serving_knobs
     from ullage.estimate.serving.serving import ServingPlan
     from ullage.estimate.serving.serving import estimate_serving as estimate
-    from ullage.gpus.catalog import find_gpu, load_catalog
+    from ullage.gpus.catalog import find_entry, load_catalog
 
     source = Found(model, "") if isinstance(model, Config) else find_config(model)
-    device = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    entry = find_entry(gpu) if isinstance(gpu, str) else gpu
+    device = None if entry is None else as_device(entry)
     values: dict[str, Any] = {name: value for name, value in plan.items() if value is not None}
     serving_plan = ServingPlan(gpu=device, **values)
     ranked = rank_for_serving(source.config, serving_plan, load_catalog()) if which_gpu else ()

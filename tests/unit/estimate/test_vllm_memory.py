@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ullage.errors import SpecError
+from ullage.estimate.serving.devices import as_device, remarks_of
 from ullage.estimate.serving.engines.vllm_releases import (
     NEWEST,
     RELEASES,
@@ -27,7 +28,7 @@ from ullage.estimate.serving.model_weights import (
 from ullage.estimate.serving.serving import estimate_serving
 from ullage.estimate.serving.serving_plan import ServingPlan, Verdict
 from ullage.estimate.serving.vllm_memory import Step, activations, batch_defaults, graphs
-from ullage.gpus.catalog import find_gpu
+from ullage.gpus.catalog import find_gpu, load_estimate_only
 from ullage.models.architecture import read_model
 from ullage.models.builtin import find_model
 from ullage.models.config import Config, read_config
@@ -235,3 +236,14 @@ def test_knobs_leave_more_room_the_best_first() -> None:
 def test_the_configurations_of_starts_are_json_of_models_that_are_known() -> None:
     for path in sorted((ROOT / "benchmarks/serving/configs").glob("*.json")):
         assert read_model(read_config(path)).parameters > 10**9, json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_gpus_without_cuda_are_estimated_and_said_to_be_compared_with_nothing(engine: str) -> None:
+    for entry in load_estimate_only():
+        device = as_device(entry)
+        estimate = estimate_serving(LLAMA, ServingPlan(gpu=device, context=1024, engine=engine))
+        assert sum(term.bytes for term in estimate.terms) == estimate.capacity_bytes
+        assert any("compared with nothing" in remark for remark in estimate.remarks)
+    gpu = find_gpu("l4")
+    assert as_device(gpu) is gpu and remarks_of(gpu) == ()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from ullage.errors import SpecError
 from ullage.estimate.serving.adapters import DEFAULT_RANK, slot_bytes
 from ullage.estimate.serving.counted import estimate_counted
+from ullage.estimate.serving.devices import remarks_of
 from ullage.estimate.serving.encoders import bound_context, is_encoder_only, judge_encoder
 from ullage.estimate.serving.engines import transformers, vllm
 from ullage.estimate.serving.engines.vllm_releases import find_release
@@ -35,6 +36,7 @@ from ullage.models.layers import Attention, Cross, Latent, Layer, Model, Recurre
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
+    from ullage.estimate.serving.devices import OtherGpu
     from ullage.gpus.gpu import Gpu
 
 __all__ = [
@@ -146,13 +148,14 @@ def _remarks(model: Model, plan: ServingPlan) -> tuple[str, ...]:
         remarks.append(
             f"the model was made for {model.context:,} tokens; the plan asks for {plan.context:,}"
         )
+    remarks += remarks_of(plan.gpu)
     if plan.engine == "vllm":
         sentences = (vllm.find_rules(plan.engine_version)[1], first_start(model, plan))
         remarks += [sentence for sentence in sentences if sentence]
     return tuple(remarks)
 
 
-def _vllm(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> ServingEstimate:
+def _vllm(config: Config, model: Model, plan: ServingPlan, gpu: Gpu | OtherGpu) -> ServingEstimate:
     if model.model_type in vllm.REFUSED:
         raise SpecError(
             f"vLLM {vllm.RULES[0].name} does not serve {model.model_type}; "
@@ -204,7 +207,7 @@ def _with_given_cache(
     return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=(size,) * 3)
 
 
-def _rest(gpu: Gpu, terms: list[Term]) -> tuple[int, int, int]:
+def _rest(gpu: Gpu | OtherGpu, terms: list[Term]) -> tuple[int, int, int]:
     """What the terms leave of the GPU: likely, at least, at most."""
     return (
         gpu.total_bytes - sum(term.bytes for term in terms),
@@ -243,7 +246,9 @@ def _sectors(sectors: transformers.Sectors, context: int) -> transformers.Sector
     return replace(sectors, context=context)
 
 
-def _generate(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> ServingEstimate:
+def _generate(
+    config: Config, model: Model, plan: ServingPlan, gpu: Gpu | OtherGpu
+) -> ServingEstimate:
     """transformers' generate, with as large a batch as fits: what it cannot batch continuously."""
     if plan.tensor_parallel > 1:
         raise SpecError(
@@ -259,7 +264,9 @@ def _generate(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> Serv
     return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=kv_bytes)
 
 
-def _transformers(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> ServingEstimate:
+def _transformers(
+    config: Config, model: Model, plan: ServingPlan, gpu: Gpu | OtherGpu
+) -> ServingEstimate:
     if PRECISIONS[plan.precision].bits != 16:
         raise SpecError(f"kv={plan.kv!r}: transformers' caches are planned in 16 bits; take auto")
     if not transformers.is_paged(model):

@@ -11,6 +11,7 @@ from ullage.estimate.serving.kv_cache import PRECISIONS
 from ullage.estimate.term import Term
 
 if TYPE_CHECKING:
+    from ullage.estimate.serving.devices import OtherGpu
     from ullage.gpus.gpu import Gpu
 
 __all__ = ["ENGINES", "KvGroup", "ServingEstimate", "ServingPlan", "Verdict"]
@@ -51,7 +52,7 @@ class ServingPlan:
         encoded: positions of an encoder-decoder's input; None: the most it accepts.
     """
 
-    gpu: Gpu | None = None
+    gpu: Gpu | OtherGpu | None = None
     context: int = 8192
     users: int | None = None
     tensor_parallel: int = 1

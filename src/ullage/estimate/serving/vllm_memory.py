@@ -25,6 +25,7 @@ from ullage.models.layers import Attention, Encoder, Latent, Model, Part, Recurr
 from ullage.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
+    from ullage.estimate.serving.devices import OtherGpu
     from ullage.gpus.gpu import Gpu
 
 __all__ = [
@@ -80,7 +81,7 @@ class Step:
 
 
 def batch_defaults(
-    gpu: Gpu, release: Release = RELEASES[-1], context: int | None = None
+    gpu: Gpu | OtherGpu, release: Release = RELEASES[-1], context: int | None = None
 ) -> tuple[int, int]:
     """max_num_batched_tokens and max_num_seqs of `vllm serve` where the user says nothing.
 
@@ -151,7 +152,7 @@ def _fused_bytes(model: Model, step: Step) -> int:
     return _ELEMENT * model.hidden * (rows + 2 * step.tokens)
 
 
-def _buffer_bytes(model: Model, step: Step, runner: Runner, gpu: Gpu) -> tuple[int, str]:
+def _buffer_bytes(model: Model, step: Step, runner: Runner, gpu: Gpu | OtherGpu) -> tuple[int, str]:
     """Buffers that stay: counts of each request's tokens (V2), or the filter's workspace (V1)."""
     release = step.release
     if runner is Runner.SECOND and release.is_all_counted:
@@ -161,7 +162,7 @@ def _buffer_bytes(model: Model, step: Step, runner: Runner, gpu: Gpu) -> tuple[i
     return 0, ""
 
 
-def activations(model: Model, step: Step, gpu: Gpu) -> Spread:
+def activations(model: Model, step: Step, gpu: Gpu | OtherGpu) -> Spread:
     """The peak of profile_run: a step of max_num_batched_tokens, and then the sampler.
 
     Counts: the widest moment of a layer (residual, input, the widest product and what is made of
@@ -251,7 +252,7 @@ _KERNELS: Final = (48 * MIB, 80 * MIB, 256 * MIB)
 _BETWEEN: Final = (0, 64 * MIB, 256 * MIB)
 
 
-def libraries(gpu: Gpu, step: Step) -> Spread:
+def libraries(gpu: Gpu | OtherGpu, step: Step) -> Spread:
     """What grows outside PyTorch's allocator between vLLM's two readings.
 
     Counts: kernels that are loaded; NCCL, and the driver's context, in the releases that count
@@ -273,7 +274,7 @@ def libraries(gpu: Gpu, step: Step) -> Spread:
     return Spread(low, likely, high, ", ".join(what), f"vLLM {step.release.name}")
 
 
-def _context(gpu: Gpu) -> tuple[int, int, int]:
+def _context(gpu: Gpu | OtherGpu) -> tuple[int, int, int]:
     return gpu.context_low_bytes, gpu.context_bytes, gpu.context_high_bytes
 
 
@@ -282,7 +283,7 @@ _NCCL_LOW, _NCCL_PAIR, _NCCL_RANK = GIB // 2, 564 * MIB, 56 * MIB
 _NCCL_HIGH, _NCCL_LINKED = GIB, round(2.1 * GIB)
 
 
-def outside(gpu: Gpu, tensor_parallel: int) -> Spread:
+def outside(gpu: Gpu | OtherGpu, tensor_parallel: int) -> Spread:
     """What is held outside PyTorch's allocator: the driver's context, and between GPUs NCCL.
 
     Counts: both. Ignores: custom all-reduce's buffers; other processes.

@@ -30,6 +30,7 @@ from ullage.models.layers import Encoder, Model
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
+    from ullage.estimate.serving.devices import OtherGpu
     from ullage.gpus.gpu import Gpu
 
 __all__ = ["Budget", "divide", "first_start", "make_step", "spread_term"]
@@ -40,7 +41,7 @@ def spread_term(name: str, spread: Spread) -> Term:
     return Term(name, spread.bytes, spread.low_bytes, spread.high_bytes, spread.what, spread.source)
 
 
-def make_step(plan: ServingPlan, gpu: Gpu, release: Release) -> Step:
+def make_step(plan: ServingPlan, gpu: Gpu | OtherGpu, release: Release) -> Step:
     """vLLM's trial step for a plan."""
     batched, seqs = batch_defaults(gpu, release, plan.context)
     return Step(
@@ -111,7 +112,9 @@ class Budget:
         )
 
 
-def divide(model: Model, plan: ServingPlan, gpu: Gpu, weights: list[Term], step: Step) -> Budget:
+def divide(
+    model: Model, plan: ServingPlan, gpu: Gpu | OtherGpu, weights: list[Term], step: Step
+) -> Budget:
     """What vLLM takes of a GPU before and after it makes the cache."""
     release = step.release
     runner = release.runner_of(model)
@@ -130,7 +133,7 @@ def divide(model: Model, plan: ServingPlan, gpu: Gpu, weights: list[Term], step:
     return Budget(gpu.total_bytes, asked, tuple(inside), tuple(after))
 
 
-def _held_terms(model: Model, plan: ServingPlan, gpu: Gpu) -> list[Term]:
+def _held_terms(model: Model, plan: ServingPlan, gpu: Gpu | OtherGpu) -> list[Term]:
     """What weights take beyond the checkpoint once vLLM's kernels have them."""
     terms = []
     likely, most = padding_bytes(model, plan.weights, plan.tensor_parallel, gpu.compute_capability)
