@@ -80,6 +80,9 @@ class Step:
         return min(self.requests, self.tokens)
 
 
+_WHOLE_PROMPT: Final = 32768  # V0 reads longer prompts in pieces
+
+
 def batch_defaults(
     gpu: Gpu | OtherGpu, release: Release = RELEASES[-1], context: int | None = None
 ) -> tuple[int, int]:
@@ -91,7 +94,8 @@ def batch_defaults(
     holds the longest prompt (context).
     """
     if release.is_old_engine:
-        return max(context or 0, 2048), 256
+        length = context or 0
+        return (length if 2048 < length <= _WHOLE_PROMPT else 2048), 256
     if release.has_large_batches and gpu.total_bytes >= 160 * GIB:
         return 16384, 1024
     if gpu.total_bytes >= 70 * GIB and "a100" not in gpu.name.lower():
@@ -183,10 +187,13 @@ def activations(model: Model, step: Step, gpu: Gpu | OtherGpu) -> Spread:
     fused = _fused_bytes(model, step)
     buffers, what_buffers = _buffer_bytes(model, step, runner, gpu)
     first, later = max(layer, sampler, fused), max(layer, sampler)
+    filtered = sampler
+    if runner is Runner.FIRST and step.release.has_optional_filter:
+        filtered = sampler * FILTERED // step.release.logit_bytes
     copied = sampler + step.rows * model.vocab * _COPY if sampler else 0
     most = max(high, copied, 0 if step.is_cached else fused)
     likely = later if step.is_cached else first
-    lowest = first if step.is_cached is False else max(low, sampler)
+    lowest = max(low, filtered, fused if step.is_cached is False else 0)
     causes = {
         layer: f"a step of {step.tokens:,} tokens",
         sampler: f"logits of {step.rows:,} requests",

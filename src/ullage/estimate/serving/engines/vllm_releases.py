@@ -70,6 +70,7 @@ class Release:
         is_all_counted: what is left on the device after the step is counted whole, so buffers that
             the runner keeps are.
         logit_bytes: bytes for each logit at the sampler's peak, in the first runner.
+        has_optional_filter: where FlashInfer is installed, as in the published images, it filters.
         served_by_second: models that the second runner takes.
         has_graph_estimate: the first runner subtracts an estimate of the CUDA graphs.
         has_second_graph_estimate: and the second.
@@ -88,6 +89,7 @@ class Release:
     is_nccl_counted: bool = False
     is_all_counted: bool = False
     logit_bytes: int = SORTED
+    has_optional_filter: bool = False
     served_by_second: Served = Served.NONE
     has_graph_estimate: bool = False
     has_second_graph_estimate: bool = False
@@ -127,10 +129,11 @@ def _releases() -> tuple[Release, ...]:
     old = Release((0, 6), is_old_engine=True, is_reserved_counted=True, is_nccl_counted=True)
     steps: tuple[tuple[tuple[int, int], dict[str, object]], ...] = (
         ((0, 7), {"is_reserved_counted": False}),
-        ((0, 8), {"is_old_engine": False, "is_context_counted": True}),
+        ((0, 8), {"is_old_engine": False, "is_context_counted": True, "has_optional_filter": True}),
         ((0, 9), {"is_context_counted": False}),
         ((0, 11), {"is_nccl_counted": False, "has_full_graphs": True, "graph_step": 16,
                    "benchmarks_fusions": True}),
+        ((0, 12), {"has_optional_filter": False}),
         ((0, 17), {"logit_bytes": FILTERED}),
         ((0, 20), {"utilization": 0.92, "has_graph_estimate": True}),
         ((0, 22), {"served_by_second": Served.QWEN3}),
