@@ -127,7 +127,7 @@ def test_a_servers_settings_are_those_of_the_plan(capsys: pytest.CaptureFixture[
         (["gpt2", "--length", "8", "--largest", "batch"], "on which GPU"),
         (["gpt2", "--length", "8", "--offload"], "expected fsdp"),
         (["13B", "--serve", "--which-gpu"], "does not say on which GPU a server fits"),
-        (["gpt2", "--serve", "--engine-version", "0.5"], "known from 0.6 on"),
+        (["gpt2", "--serve", "--gpu", "l4", "--engine-version", "0.5"], "known from 0.6 on"),
     ],
 )
 def test_wrong_use_is_told(
