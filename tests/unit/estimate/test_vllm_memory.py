@@ -217,7 +217,10 @@ def test_the_images_part_of_llava_is_counted() -> None:
 
 @pytest.mark.parametrize("window", [None, 4096])
 def test_a_window_in_llamas_configuration_holds_for_every_layer(window: int | None) -> None:
-    """vLLM gives the model's window to each layer that has none of its own (attention.py)."""
+    """vLLM gives the model's window to each layer that has none of its own (attention.py).
+
+    vLLM 0.28 on the phantom has a SlidingWindowSpec of 4,096 for each layer of such a Llama.
+    """
     fields = {**LLAMA.fields, "sliding_window": window}
     layers = read_model(Config("llama", fields)).layers
     assert {layer.window for layer in layers if isinstance(layer, Attention)} == {window}
