@@ -71,7 +71,7 @@ def test_a_server_is_ranked_and_drawn(capsys: pytest.CaptureFixture[str], tmp_pa
     ("arguments", "says"),
     [
         (("--serve", "--length", "512"), "--length belongs to training"),
-        (("--serve", "--knobs"), "--knobs belongs to training"),
+        (("--serve", "--optimizer", "sgd"), "--optimizer belongs to training"),
         (("--length", "512", "--users", "4"), "--users belongs to serving; add --serve"),
     ],
 )
@@ -97,6 +97,23 @@ def test_a_mere_number_of_parameters_is_a_floor(capsys: pytest.CaptureFixture[st
     code, out, _ = call(capsys, "7B", "--gpu", "h100-80gb")
     assert code == 0
     assert out.startswith("needs at least")
+    code, out, _ = call(capsys, "7B", "--serve", "--gpu", "h100-80gb", "--knobs")
+    assert code == 0
+    assert out.startswith("may fit") and "only the weights are counted" in out
+
+
+def test_a_servers_settings_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ("--engine-version", "0.28.0", "--batched-tokens", "8192", "--max-seqs", "8")
+    switches = ("--eager", "--cached", "--memory", "47GB", "--knobs", "--json")
+    _, out, _ = call(capsys, "qwen3-8b", "--serve", "--gpu", "l40s", *settings, *switches)
+    document = json.loads(out)
+    plan = document["plan"]
+    assert (plan["engine_version"], plan["max_batched_tokens"], plan["max_seqs"]) == (
+        "0.28.0", 8192, 8,
+    )  # fmt: skip
+    assert (plan["has_graphs"], plan["is_cached"]) == (False, True)
+    assert document["capacity_bytes"] == 47 * 10**9
+    assert document["knobs"][0]["gain_bytes"] > 0
 
 
 @pytest.mark.parametrize(
@@ -109,6 +126,8 @@ def test_a_mere_number_of_parameters_is_a_floor(capsys: pytest.CaptureFixture[st
         (["gpt2", "--length", "8", "--checkpointing", "some"], "checkpointing: found 'some'"),
         (["gpt2", "--length", "8", "--largest", "batch"], "on which GPU"),
         (["gpt2", "--length", "8", "--offload"], "expected fsdp"),
+        (["13B", "--serve", "--which-gpu"], "does not say on which GPU a server fits"),
+        (["gpt2", "--serve", "--gpu", "l4", "--engine-version", "0.5"], "known from 0.6 on"),
     ],
 )
 def test_wrong_use_is_told(

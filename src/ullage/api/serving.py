@@ -15,8 +15,9 @@ from ullage.models.find import Found, find_config
 
 if TYPE_CHECKING:
     from ullage.estimate.serving.gpu_ranking import ServingRow
+    from ullage.estimate.serving.knobs import ServingKnob
     from ullage.estimate.serving.serving_plan import ServingEstimate
-    from ullage.gpus.gpu import Gpu
+    from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
 
 
 class ServingFields(TypedDict, total=False):
@@ -36,6 +37,8 @@ class ServingFields(TypedDict, total=False):
     max_batched_tokens: int | None
     max_seqs: int | None
     has_graphs: bool | None
+    is_cached: bool | None
+    capacity_bytes: int | None
     is_async: bool | None
     speculated: int | None
     draft_bytes: int | None
@@ -53,11 +56,13 @@ class ServingAnswer:
         estimate: all that was found.
         source: where the model's configuration is from; "" where it is the user's own file.
         gpus: the catalogue, those on which the users fit first; empty where it was not asked.
+        knobs: what would leave more room, the best first; empty where it was not asked.
     """
 
     estimate: ServingEstimate
     source: str
     gpus: tuple[ServingRow, ...] = ()
+    knobs: tuple[ServingKnob, ...] = ()
 
     @property
     def fits(self) -> bool | None:
@@ -74,27 +79,28 @@ class ServingAnswer:
         """The document, schema "ullage.estimate/1"."""
         from ullage.report.document.serving import serving_document
 
-        return serving_document(self.estimate, self.source, self.gpus)
+        return serving_document(self.estimate, self.source, self.gpus, self.knobs)
 
     @property
     def html(self) -> str:
         """One self-contained page; the document is in it."""
         from ullage.report.page.estimate import render_serving_page
 
-        return render_serving_page(self.estimate, self.source, self.gpus)
+        return render_serving_page(self.estimate, self.source, self.gpus, self.knobs)
 
     def text(self, width: int = 80) -> str:
         """The report, as the terminal shows it."""
         from ullage.report.text.serving import render_serving
 
-        return render_serving(self.estimate, self.source, width, self.gpus)
+        return render_serving(self.estimate, self.source, width, self.gpus, self.knobs)
 
 
 def estimate_serving(
     model: str | Config,
     *,
-    gpu: str | Gpu | None = None,
+    gpu: str | Gpu | EstimateOnlyGpu | None = None,
     which_gpu: bool = False,
+    knobs: bool = False,
     **plan: Unpack[ServingFields],
 ) -> ServingAnswer:
     """What serving a model needs, and how many users it holds; no torch, some milliseconds.
@@ -103,19 +109,24 @@ def estimate_serving(
         model: as for `estimate_training`.
         gpu: of the catalogue; None: only what a request keeps.
         which_gpu: rank the whole catalogue as well.
+        knobs: list what would leave more room as well.
         plan: the fields of `ullage.estimate.serving.serving_plan.ServingPlan`.
 
     Raises:
         SpecError: the model or GPU is not known, or the plan is not possible.
     """
+    from ullage.estimate.serving.devices import as_device
     from ullage.estimate.serving.gpu_ranking import rank_for_serving
+    from ullage.estimate.serving.knobs import find_serving_knobs
     from ullage.estimate.serving.serving import ServingPlan
     from ullage.estimate.serving.serving import estimate_serving as estimate
-    from ullage.gpus.catalog import find_gpu, load_catalog
+    from ullage.gpus.catalog import find_entry, load_catalog
 
     source = Found(model, "") if isinstance(model, Config) else find_config(model)
-    device = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    entry = find_entry(gpu) if isinstance(gpu, str) else gpu
+    device = None if entry is None else as_device(entry)
     values: dict[str, Any] = {name: value for name, value in plan.items() if value is not None}
     serving_plan = ServingPlan(gpu=device, **values)
     ranked = rank_for_serving(source.config, serving_plan, load_catalog()) if which_gpu else ()
-    return ServingAnswer(estimate(source.config, serving_plan), source.source, ranked)
+    turned = find_serving_knobs(source.config, serving_plan) if knobs else ()
+    return ServingAnswer(estimate(source.config, serving_plan), source.source, ranked, turned)

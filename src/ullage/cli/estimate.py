@@ -28,7 +28,8 @@ _COUNT = click.IntRange(min=1)
                 "expert_parallel", "pipeline", "micro_batches", "offload", "nvme",
             ),
             "Serving": (
-                "engine", "context", "users", "weights", "kv", "utilization", "block_size",
+                "engine", "engine_version", "context", "users", "weights", "kv", "utilization",
+                "memory", "block_size", "batched_tokens", "max_seqs", "eager", "cached",
                 "lora_slots", "lora_rank",
             ),
             "Output": ("output", "html", "as_json", "force", "quiet"),
@@ -67,6 +68,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--nvme", is_flag=True, help="With --offload: move them to disks (ZeRO-Infinity).")
 @click.option("--serve", is_flag=True, help="Estimate serving: KV cache, users, context.")
 @click.option("--engine", type=click.Choice(("vllm", "transformers")), help="Default: vllm.")
+@click.option("--engine-version", metavar="VERSION", help="Of vLLM; default: the newest known.")
 @click.option("--context", type=_COUNT, metavar="N", help="Tokens of the longest request.")
 @click.option("--users", type=_COUNT, metavar="N", help="Concurrent requests of that length.")
 @click.option(
@@ -78,7 +80,12 @@ _COUNT = click.IntRange(min=1)
 @click.option(
     "--utilization", type=float, metavar="SHARE", help="Share of the GPU that the engine uses."
 )
+@flags.memory
 @click.option("--block-size", type=_COUNT, metavar="N", help="Tokens per cache block.")
+@click.option("--batched-tokens", type=_COUNT, metavar="N", help="Tokens per step of the engine.")
+@click.option("--max-seqs", type=_COUNT, metavar="N", help="Requests per step of the engine.")
+@click.option("--eager", is_flag=True, help="Neither compiled nor CUDA graphs (enforce_eager).")
+@click.option("--cached", is_flag=True, help="An earlier start has left vLLM's compile cache.")
 @click.option("--lora-slots", type=_COUNT, metavar="N", help="LoRA adapters on the GPU at once.")
 @click.option(
     "--lora-rank", type=_COUNT, metavar="N", help="Largest rank of an adapter; default: 16."

@@ -13,7 +13,11 @@ def show_serving(options: EstimateOptions, model: str) -> int:
     from ullage.report.text.serving import print_serving, serving_line
 
     answer = estimate_serving(
-        model, gpu=options.gpu, which_gpu=options.which_gpu, **options.serving_plan
+        model,
+        gpu=options.gpu,
+        which_gpu=options.which_gpu,
+        knobs=options.knobs,
+        **options.serving_plan,
     )
     html, target = options.html, options.target
     pages = [] if html is None else [write_text(answer.html, html, force=options.force)]
@@ -23,7 +27,9 @@ def show_serving(options: EstimateOptions, model: str) -> int:
         lambda: target.show(
             answer.estimate,
             serving_line,
-            lambda estimate, console: print_serving(estimate, answer.source, console, answer.gpus),
+            lambda estimate, console: print_serving(
+                estimate, answer.source, console, answer.gpus, answer.knobs
+            ),
         ),
         pages,
     )

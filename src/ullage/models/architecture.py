@@ -19,6 +19,7 @@ from ullage.models.hybrids import HYBRIDS
 from ullage.models.latents import LATENT_TYPES, read_latent
 from ullage.models.layers import Layer, Model
 from ullage.models.older_decoders import OLDER_DECODERS
+from ullage.models.vision import VISION_FIELD, read_vision
 
 __all__ = ["MODEL_TYPES", "read_layers", "read_model"]
 
@@ -40,7 +41,8 @@ MODEL_TYPES: Final = tuple(sorted({*STYLES, *OLDER_DECODERS, *ENCODERS, *HYBRIDS
 def read_model(config: Config) -> Model:
     """What a model keeps and weighs.
 
-    Of a model of several parts, only the text part is read; `uncounted` names the others.
+    Of a model of several parts, the text part is read, and CLIP's part for images; `uncounted`
+    names the others.
 
     Raises:
         SpecError: the model_type is not known, a field is missing, or fields contradict each other.
@@ -62,7 +64,10 @@ def read_model(config: Config) -> Model:
             if value is not None or name in text.fields
         }
         model = _read(replace(text, fields=fields), inner)
-        return replace(model, uncounted=tuple(others))
+        images = read_vision(config, model.hidden)
+        if images:
+            others.remove(VISION_FIELD)
+        return replace(model, uncounted=tuple(others), weights=(*model.weights, *images))
     return _read(config, model_type)
 
 

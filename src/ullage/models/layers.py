@@ -124,6 +124,7 @@ class Part(Enum):
     ROUTER = "router"
     RECURRENT = "recurrent"
     NORM = "norm"
+    VISION = "vision"
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ def test_with_the_bytes_that_a_start_has_printed_nothing_is_an_interval() -> Non
     assert sum(term.bytes for term in estimate.terms) == estimate.capacity_bytes
     assert estimate.kv_bytes == (40 * 2**30,) * 3
     assert estimate.tokens == (40 * 2**30 // 131_072,) * 3
-    tight = estimate_serving(LLAMA, replace(PLAN, kv_bytes=59 * 2**30))
+    tight = estimate_serving(LLAMA, replace(PLAN, kv_bytes=61 * 2**30))
     assert tight.verdict is Verdict.MAY_FIT, tight.terms[-1]
     too_much = estimate_serving(LLAMA, replace(PLAN, kv_bytes=79 * 2**30))
     assert too_much.verdict is Verdict.DOES_NOT_FIT

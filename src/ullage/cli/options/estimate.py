@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ullage.cli.output import Output
 from ullage.errors import SpecError
 from ullage.estimate.training.layout import Layout
+from ullage.units import parse_bytes
 
 if TYPE_CHECKING:
     from ullage.api.estimate import RecipeFields
@@ -17,11 +18,10 @@ if TYPE_CHECKING:
 # What is of use to one side alone; --tensor is of use to both.
 _TRAINING = (
     "batch", "length", "image", "precision", "optimizer", "attention", "accumulation", "largest",
-    "knobs",
 )  # fmt: skip
 _SERVING = (
-    "engine", "context", "users", "weights", "kv", "utilization", "block_size", "lora_slots",
-    "lora_rank",
+    "engine", "engine_version", "context", "users", "weights", "kv", "utilization", "memory",
+    "block_size", "batched_tokens", "max_seqs", "eager", "cached", "lora_slots", "lora_rank",
 )  # fmt: skip
 
 
@@ -51,12 +51,18 @@ class EstimateOptions:
     nvme: bool
     serve: bool
     engine: str | None
+    engine_version: str | None
     context: int | None
     users: int | None
     weights: str | None
     kv: str | None
     utilization: float | None
+    memory: str | None
     block_size: int | None
+    batched_tokens: int | None
+    max_seqs: int | None
+    eager: bool
+    cached: bool
     lora_slots: int | None
     lora_rank: int | None
     which_gpu: bool
@@ -106,12 +112,18 @@ class EstimateOptions:
         """The server, as `ullage.estimate_serving` names it."""
         return {
             "engine": self.engine,
+            "engine_version": self.engine_version,
             "context": self.context,
             "users": self.users,
             "weights": self.weights,
             "kv": self.kv,
             "utilization": self.utilization,
+            "capacity_bytes": None if self.memory is None else parse_bytes(self.memory),
             "block_size": self.block_size,
+            "max_batched_tokens": self.batched_tokens,
+            "max_seqs": self.max_seqs,
+            "has_graphs": False if self.eager else None,
+            "is_cached": True if self.cached else None,
             "lora_slots": self.lora_slots,
             "lora_rank": self.lora_rank,
             "tensor_parallel": self.tensor,

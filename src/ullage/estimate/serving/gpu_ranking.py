@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from ullage.errors import SpecError
 from ullage.estimate.serving.serving import estimate_serving
 from ullage.estimate.serving.serving_plan import ServingEstimate, ServingPlan, Verdict
-from ullage.models.config import Config
+from ullage.models.config import COUNTED, Config
 
 if TYPE_CHECKING:
     from ullage.gpus.gpu import Gpu
@@ -50,6 +50,11 @@ def rank_for_serving(
     Raises:
         SpecError: the model is not known, or the plan is not possible on one GPU.
     """
+    if config.model_type == COUNTED:
+        raise SpecError(
+            f"{config.name}: a number of parameters does not say on which GPU a server fits; "
+            f"take a config.json, or leave out --which-gpu"
+        )
     rows = [_row(config, plan, gpu) for gpu in gpus]
     return tuple(sorted(rows, key=lambda row: (row.count or _COUNTS[-1] + 1, row.capacity_bytes)))
 

@@ -13,7 +13,15 @@ from ullage.errors import SpecError
 from ullage.models.config import Config
 from ullage.models.layers import Model, Part, Weight
 
-__all__ = ["FORMATS", "Format", "find_format", "weight_bytes"]
+__all__ = [
+    "FORMATS",
+    "VOCAB_MULTIPLE",
+    "Format",
+    "find_format",
+    "padding_bytes",
+    "weight_bytes",
+    "zero_point_bytes",
+]
 
 _PLAIN_BYTES: Final = 2
 VOCAB_MULTIPLE: Final = 64
@@ -127,9 +135,10 @@ def weight_bytes(
     Counts: every parameter that transformers makes for the configuration; matrices of linear
     layers in the format, embeddings, the output head, routers, norms and convolutions in 16 bits;
     the vocabulary padded to 64.
-    Ignores: matrices that a checkpoint leaves unquantised by name; repacking (Marlin and MXFP4
-    kernels pad odd shapes); buffers such as rotary tables (below 1 MiB); adapters; nf4-double's
-    second scales (0.002 bits a weight); gptq's order of columns (desc_act alone has it).
+    Ignores: matrices that a checkpoint leaves unquantised by name; what vLLM's kernels hold beyond
+    the checkpoint (padding_bytes, zero_point_bytes); buffers such as rotary tables (below 1 MiB);
+    adapters; nf4-double's second scales (0.002 bits a weight); gptq's order of columns (desc_act
+    alone has it).
     Error: none for 16 and 32 bits, where a test compares with transformers; a quantised checkpoint
     may differ by what it leaves out.
     Source: transformers 5.23's models; of a format, its `source` in FORMATS.
@@ -146,6 +155,61 @@ def weight_bytes(
         size = _bytes_of(weight, form, tensor_parallel, model.vocab)
         sizes[weight.part] = sizes.get(weight.part, 0) + size
     return sizes
+
+
+def padding_bytes(
+    model: Model, quantisation: str, tensor_parallel: int, capability: tuple[int, int]
+) -> tuple[int, int]:
+    """What vLLM's MXFP4 kernels add to experts of odd sizes, on one rank: likely, and at most.
+
+    Counts: the hidden size rounded up to 256, the experts' to 128 a rank (Marlin), on Blackwell to
+    256 at most. Likely none on Hopper, whose Triton kernels take 2,880.
+    Ignores: kernels that are asked for by environment variables.
+    Error: none for gpt-oss-120b as one start prints it (65.97 GiB).
+    Source: vLLM 0.10 to 0.33, quantization/mxfp4.py, fused_moe/oracle/mxfp4.py.
+    """
+    if quantisation != "mxfp4":
+        return 0, 0
+    form, exact, marlin, most = FORMATS[quantisation], 0, 0, 0
+    for weight in model.weights:
+        if weight.part is not Part.EXPERTS or not weight.is_linear:
+            continue
+        is_down = weight.out == model.hidden
+        width = ceil((weight.into if is_down else weight.out) / tensor_parallel)
+        for hidden, inner, which in ((1, 1, 0), (256, 128, 1), (256, 256, 2)):
+            sides = (_round_up(model.hidden, hidden), _round_up(width, inner))
+            size = weight.count * form.matrix_size(*(sides if is_down else sides[::-1]))
+            exact, marlin, most = (
+                total + size * (which == index) for index, total in enumerate((exact, marlin, most))
+            )
+    likely = 0 if capability[0] == _HOPPER else marlin - exact
+    return likely, (most if capability[0] > _HOPPER else marlin) - exact
+
+
+_HOPPER: Final = 9
+_ZERO_POINT_BITS: Final = 12
+
+
+def zero_point_bytes(model: Model, quantisation: str, tensor_parallel: int) -> int:
+    """What vLLM holds of AWQ's zero points beyond the checkpoint's 4 bits, on one rank.
+
+    Counts: 12 bits for each group of 128 weights.
+    Ignores: other formats, which have none.
+    Error: vLLM 0.28 holds 9.44 GiB of Qwen3-14B-AWQ on a GPU and on the phantom; with this, 9.43.
+    Source: vLLM 0.28, quantization/auto_awq.py, and these starts (benchmarks/serving/starts.toml).
+    """
+    if quantisation != "awq":
+        return 0
+    bits = 0
+    for weight in model.weights:
+        if weight.is_linear:
+            ranks = min(tensor_parallel, weight.most_shards or tensor_parallel)
+            bits += weight.count * ceil(weight.out / ranks) * ceil(weight.into / 128)
+    return bits * _ZERO_POINT_BITS // 8
+
+
+def _round_up(size: int, multiple: int) -> int:
+    return ceil(size / multiple) * multiple
 
 
 def _bytes_of(weight: Weight, form: Format, ranks: int, vocab: int) -> int:

@@ -19,18 +19,24 @@ from typing import TYPE_CHECKING
 
 from ullage.errors import SpecError
 from ullage.estimate.serving.adapters import DEFAULT_RANK, slot_bytes
+from ullage.estimate.serving.counted import estimate_counted
+from ullage.estimate.serving.devices import remarks_of
+from ullage.estimate.serving.encoders import bound_context, is_encoder_only, judge_encoder
 from ullage.estimate.serving.engines import transformers, vllm
+from ullage.estimate.serving.engines.vllm_releases import find_release
 from ullage.estimate.serving.kv_cache import PRECISIONS, request_bytes, token_bytes
 from ullage.estimate.serving.model_weights import find_format, weight_bytes
 from ullage.estimate.serving.serving_plan import KvGroup, ServingEstimate, ServingPlan, Verdict
-from ullage.estimate.serving.vllm_memory import Spread, activations, batch_defaults, graphs, outside
+from ullage.estimate.serving.vllm_memory import Step, outside, prompt_bytes
+from ullage.estimate.serving.vllm_terms import Budget, divide, first_start, make_step, spread_term
 from ullage.estimate.term import Term
 from ullage.models.architecture import read_model
-from ullage.models.config import Config
+from ullage.models.config import COUNTED, Config
 from ullage.models.layers import Attention, Cross, Latent, Layer, Model, Recurrent
 from ullage.units import format_bytes
 
 if TYPE_CHECKING:
+    from ullage.estimate.serving.devices import OtherGpu
     from ullage.gpus.gpu import Gpu
 
 __all__ = [
@@ -60,8 +66,13 @@ def estimate_serving(config: Config, plan: ServingPlan) -> ServingEstimate:
     Raises:
         SpecError: the model is not known, a field is missing, or the plan is not possible.
     """
+    if plan.gpu is not None and plan.capacity_bytes is not None:
+        plan = replace(plan, gpu=replace(plan.gpu, total_bytes=plan.capacity_bytes))
+    if config.model_type == COUNTED:
+        return estimate_counted(config, plan)
     model = read_model(config)
     model.check_tensor_parallel(plan.tensor_parallel)
+    plan, bound = bound_context(model, plan)
     if plan.weights == "auto":
         plan = replace(plan, weights=find_format(config))
     if plan.lora_slots:
@@ -69,9 +80,11 @@ def estimate_serving(config: Config, plan: ServingPlan) -> ServingEstimate:
         slots = slot_bytes(model, rank, plan.lora_slots, plan.tensor_parallel)
         plan = replace(plan, lora_rank=rank, lora_bytes=slots)
     if plan.gpu is None:
-        return _without_gpu(config, model, plan)
-    engine = _vllm if plan.engine == "vllm" else _transformers
-    return engine(config, model, plan, plan.gpu)
+        estimate = _without_gpu(config, model, plan)
+    else:
+        engine = _vllm if plan.engine == "vllm" else _transformers
+        estimate = engine(config, model, plan, plan.gpu)
+    return replace(estimate, remarks=(bound, *estimate.remarks)) if bound else estimate
 
 
 def _groups(model: Model, plan: ServingPlan) -> tuple[KvGroup, ...]:
@@ -135,55 +148,66 @@ def _remarks(model: Model, plan: ServingPlan) -> tuple[str, ...]:
         remarks.append(
             f"the model was made for {model.context:,} tokens; the plan asks for {plan.context:,}"
         )
+    remarks += remarks_of(plan.gpu)
     if plan.engine == "vllm":
-        sentence = vllm.find_rules(plan.engine_version)[1]
-        remarks += [sentence] if sentence else []
+        sentences = (vllm.find_rules(plan.engine_version)[1], first_start(model, plan))
+        remarks += [sentence for sentence in sentences if sentence]
     return tuple(remarks)
 
 
-def _spread_term(name: str, spread: Spread) -> Term:
-    return Term(name, spread.bytes, spread.low_bytes, spread.high_bytes, spread.what, spread.source)
-
-
-def _vllm(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> ServingEstimate:
+def _vllm(config: Config, model: Model, plan: ServingPlan, gpu: Gpu | OtherGpu) -> ServingEstimate:
     if model.model_type in vllm.REFUSED:
         raise SpecError(
             f"vLLM {vllm.RULES[0].name} does not serve {model.model_type}; "
             f"plan it with engine transformers"
         )
-    settings = _settings(model, plan, gpu)
-    seqs = plan.max_seqs or batch_defaults(gpu)[1]
-    terms = _weight_terms(model, plan)
-    terms.append(_spread_term("activations", activations(
-        model, settings.max_batched_tokens, seqs, plan.tensor_parallel
-    )))  # fmt: skip
-    if plan.has_graphs:
-        terms.append(_spread_term("CUDA graphs", graphs(model, seqs)))
-    terms.append(_spread_term("context and libraries", outside(gpu, plan.tensor_parallel)))
-    terms.append(_cache_or_margin(plan, gpu, settings.rules.utilization))
-    likely, low, high = _rest(gpu, terms)
-    pools = partial(_blocks, model, settings)
-    if plan.kv_bytes is None:
-        terms.append(Term("KV cache", likely, low, high, "the rest", "what the others leave"))
-        kv_bytes = tuple(max(0, size) for size in (low, likely, high))
-    else:
-        terms.append(Term("left free", likely, low, high, "the rest", "what the others leave"))
-        kv_bytes = (plan.kv_bytes,) * 3
-    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=kv_bytes)
-
-
-def _cache_or_margin(plan: ServingPlan, gpu: Gpu, usual: float) -> Term:
-    """What the plan fixes: the cache's bytes, or how much of the GPU is left alone."""
+    step = make_step(plan, gpu, find_release(plan.engine_version))
+    pools = partial(_blocks, model, _settings(model, plan, step.tokens))
+    weights = _weight_terms(model, plan)
     if plan.kv_bytes is not None:
-        size = plan.kv_bytes
-        return Term("KV cache", size, size, size, "as the plan says", "--kv-cache-memory-bytes")
-    share = plan.utilization or usual
-    left = gpu.total_bytes - int(gpu.total_bytes * share)
-    source = f"gpu_memory_utilization={share:g}"
-    return Term("left free", left, left, left, f"{1 - share:.0%} of the GPU", source)
+        return _with_given_cache(config, model, plan, step=step, terms=weights, pools=pools)
+    budget = divide(model, plan, gpu, weights, step)
+    low, likely, high = budget.cache_bytes
+    terms = [*budget.inside, *budget.after, budget.left]
+    if is_encoder_only(model):
+        terms[-1] = _all_left(budget)
+        kv_bytes = (0, 0, 0)
+    else:
+        terms.append(Term("KV cache", likely, low, high, "the rest", "what the others leave"))
+        kv_bytes = (max(0, low), max(0, likely), max(0, high))
+    return _finish(
+        config, model, plan, terms=terms, pools=pools, kv_bytes=kv_bytes, refusal=budget.refusal
+    )
 
 
-def _rest(gpu: Gpu, terms: list[Term]) -> tuple[int, int, int]:
+def _all_left(budget: Budget) -> Term:
+    """What an encoder leaves: it has no cache to give the share to."""
+    low, likely, high = (
+        size + left
+        for size, left in zip(
+            budget.cache_bytes,
+            (budget.left.low_bytes, budget.left.bytes, budget.left.high_bytes),
+            strict=True,
+        )
+    )
+    return Term("left free", likely, low, high, "there is no cache", "what the others leave")
+
+
+def _with_given_cache(
+    config: Config, model: Model, plan: ServingPlan, *, step: Step, terms: list[Term], pools: _Pools
+) -> ServingEstimate:
+    """With the bytes that a start has printed, the cache is exact and the rest is what is left."""
+    assert plan.gpu is not None and plan.kv_bytes is not None, "asked for with both alone"
+    budget = divide(model, plan, plan.gpu, terms, step)
+    size = plan.kv_bytes
+    terms = [*budget.inside, *budget.after]
+    terms.append(Term("KV cache", size, size, size, "as the plan says", "--kv-cache-memory-bytes"))
+    likely, low, high = _rest(plan.gpu, terms)
+    terms.append(Term("left free", likely, low, high, "the rest", "what the others leave"))
+    return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=(size,) * 3)
+
+
+def _rest(gpu: Gpu | OtherGpu, terms: list[Term]) -> tuple[int, int, int]:
     """What the terms leave of the GPU: likely, at least, at most."""
     return (
         gpu.total_bytes - sum(term.bytes for term in terms),
@@ -192,10 +216,8 @@ def _rest(gpu: Gpu, terms: list[Term]) -> tuple[int, int, int]:
     )
 
 
-def _settings(model: Model, plan: ServingPlan, gpu: Gpu) -> vllm.Settings:
-    rules = vllm.find_rules(plan.engine_version)[0]
+def _settings(model: Model, plan: ServingPlan, batched: int) -> vllm.Settings:
     has_cross = any(isinstance(layer, Cross) for layer in model.layers)
-    batched = plan.max_batched_tokens or batch_defaults(gpu)[0]
     return vllm.Settings(
         max_model_len=plan.context,
         max_batched_tokens=batched,
@@ -205,7 +227,7 @@ def _settings(model: Model, plan: ServingPlan, gpu: Gpu) -> vllm.Settings:
         has_prefix_caching=plan.has_prefix_caching and not has_cross,
         batches_in_flight=2 if plan.is_async else 1,
         speculated=plan.speculated,
-        rules=rules,
+        rules=vllm.find_rules(plan.engine_version)[0],
     )
 
 
@@ -217,21 +239,23 @@ def _requests(model: Model, plan: ServingPlan, context: int) -> transformers.Req
     """A request's cache, and the activations of its prompt, which the batch is read with."""
     encoded = _encoded(model, plan, context)
     size = transformers.generated_bytes(model, 1, context, encoded=encoded)
-    return transformers.Requests(context, size + activations(model, context, 1, 1).bytes)
+    return transformers.Requests(context, size + prompt_bytes(model, context))
 
 
 def _sectors(sectors: transformers.Sectors, context: int) -> transformers.Sectors:
     return replace(sectors, context=context)
 
 
-def _generate(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> ServingEstimate:
+def _generate(
+    config: Config, model: Model, plan: ServingPlan, gpu: Gpu | OtherGpu
+) -> ServingEstimate:
     """transformers' generate, with as large a batch as fits: what it cannot batch continuously."""
     if plan.tensor_parallel > 1:
         raise SpecError(
             f"tensor_parallel={plan.tensor_parallel}: {model.model_type} is served by generate, "
             f"which is planned for one GPU alone"
         )
-    terms = [*_weight_terms(model, plan), _spread_term("context and libraries", outside(gpu, 1))]
+    terms = [*_weight_terms(model, plan), spread_term("context and libraries", outside(gpu, 1))]
     likely, low, high = _rest(gpu, terms)
     terms.append(Term("KV cache", likely, low, high, "caches, and the prompts that are read",
                       "what the others leave"))  # fmt: skip
@@ -240,13 +264,15 @@ def _generate(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> Serv
     return _finish(config, model, plan, terms=terms, pools=pools, kv_bytes=kv_bytes)
 
 
-def _transformers(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> ServingEstimate:
+def _transformers(
+    config: Config, model: Model, plan: ServingPlan, gpu: Gpu | OtherGpu
+) -> ServingEstimate:
     if PRECISIONS[plan.precision].bits != 16:
         raise SpecError(f"kv={plan.kv!r}: transformers' caches are planned in 16 bits; take auto")
     if not transformers.is_paged(model):
         return _generate(config, model, plan, gpu)
     terms = _weight_terms(model, plan)
-    terms.append(_spread_term("context and libraries", outside(gpu, plan.tensor_parallel)))
+    terms.append(spread_term("context and libraries", outside(gpu, plan.tensor_parallel)))
     share = plan.utilization or transformers.UTILIZATION
     batched = plan.max_batched_tokens or transformers.BATCHED_TOKENS
     sectors = transformers.lay_out(model, plan.context, plan.tensor_parallel, batched)
@@ -268,11 +294,17 @@ def _transformers(config: Config, model: Model, plan: ServingPlan, gpu: Gpu) -> 
 
 def _finish(
     config: Config, model: Model, plan: ServingPlan, *, terms: list[Term], pools: _Pools,
-    kv_bytes: tuple[int, ...],
+    kv_bytes: tuple[int, ...], refusal: str = "",
 ) -> ServingEstimate:  # fmt: skip
     pool = pools(plan.context)
     users = tuple(pool.users(size) for size in kv_bytes)
-    verdict, reason = _judge(plan, users, terms)
+    if is_encoder_only(model) and plan.engine == "vllm":
+        verdict, reason = judge_encoder(plan, users[0], terms)
+    else:
+        verdict, reason = _judge(plan, users, terms)
+    if refusal and verdict is not Verdict.DOES_NOT_FIT:
+        verdict = Verdict.DOES_NOT_FIT if " cannot " in refusal else Verdict.MAY_FIT
+        reason = refusal
     most = model.context or plan.context
     return ServingEstimate(
         model=config.name,

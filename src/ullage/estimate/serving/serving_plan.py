@@ -11,6 +11,7 @@ from ullage.estimate.serving.kv_cache import PRECISIONS
 from ullage.estimate.term import Term
 
 if TYPE_CHECKING:
+    from ullage.estimate.serving.devices import OtherGpu
     from ullage.gpus.gpu import Gpu
 
 __all__ = ["ENGINES", "KvGroup", "ServingEstimate", "ServingPlan", "Verdict"]
@@ -28,7 +29,7 @@ class ServingPlan:
         users: requests of that length at once; None: as many as fit.
         tensor_parallel: GPUs that share every layer.
         engine: "vllm" or "transformers" (continuous batching).
-        engine_version: such as "0.32.0"; None: that of the rules.
+        engine_version: of vLLM, such as "0.10.2"; None: the newest that is known.
         weights: a format of serving/model_weights.py, or "auto": the checkpoint's format.
         kv: a precision of estimate/serving/kv_cache.py, or "auto": 16 bits.
         block_size: tokens of a block; None: the engine's default.
@@ -38,7 +39,10 @@ class ServingPlan:
         has_prefix_caching: the engine reuses blocks of earlier requests (prefix cache).
         max_batched_tokens: tokens of one step; None: the engine's default for the GPU.
         max_seqs: requests of one step; None: the engine's default for the GPU.
-        has_graphs: CUDA graphs are captured (not enforce_eager).
+        has_graphs: the model is compiled and CUDA graphs are captured (not enforce_eager).
+        is_cached: an earlier start has left its compile cache; None: it is not known, so that the
+            interval holds both and the likely start is a first one.
+        capacity_bytes: memory of the GPU where it is not the catalogue's, as under WSL2.
         is_async: a step is scheduled while the previous one still runs.
         speculated: tokens that a draft proposes in each step (speculative decoding).
         draft_bytes: weights of the draft, and other memory that is in use all the time.
@@ -48,7 +52,7 @@ class ServingPlan:
         encoded: positions of an encoder-decoder's input; None: the most it accepts.
     """
 
-    gpu: Gpu | None = None
+    gpu: Gpu | OtherGpu | None = None
     context: int = 8192
     users: int | None = None
     tensor_parallel: int = 1
@@ -63,6 +67,8 @@ class ServingPlan:
     max_batched_tokens: int | None = None
     max_seqs: int | None = None
     has_graphs: bool = True
+    is_cached: bool | None = None
+    capacity_bytes: int | None = None
     is_async: bool = True
     speculated: int = 0
     draft_bytes: int = 0
@@ -75,7 +81,7 @@ class ServingPlan:
         """Refuses plans that are not possible."""
         least = {"context": 1, "users": 1, "tensor_parallel": 1, "block_size": 1}
         least |= {"max_batched_tokens": 1, "max_seqs": 1, "kv_bytes": 1, "speculated": 0}
-        least |= {"draft_bytes": 0, "lora_bytes": 0, "encoded": 0}
+        least |= {"capacity_bytes": 1, "draft_bytes": 0, "lora_bytes": 0, "encoded": 0}
         least |= {"lora_slots": 0, "lora_rank": 1}
         for name, lowest in least.items():
             value = getattr(self, name)

@@ -1,22 +1,46 @@
 """GPU memory of vLLM besides weights and cache: intervals, each with its cause.
 
-vLLM measures these when it starts, and they differ between starts of the same configuration by
-tenths of a GiB. Nothing here is fitted: each bound follows from vLLM's source, or from a published
-measurement.
+vLLM runs one step of max_num_batched_tokens and the sampler, and gives the cache what is left of
+gpu_memory_utilization. So these terms are that step: they follow from the release's source
+(engines/vllm_releases.py) and the model's sizes. Compared with starts of real servers and with
+vLLM on the phantom in docs/results/serving-starts.md.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Final
 
-from ullage.models.layers import Attention, Latent, Model, Part, Recurrent
-from ullage.units import GIB, KIB
+from ullage.estimate.serving.engines.vllm_releases import (
+    FILTERED,
+    PLAIN,
+    RELEASES,
+    SORTED,
+    Release,
+    Runner,
+)
+from ullage.estimate.serving.model_weights import VOCAB_MULTIPLE
+from ullage.models.layers import Attention, Encoder, Latent, Model, Part, Recurrent
+from ullage.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
+    from ullage.estimate.serving.devices import OtherGpu
     from ullage.gpus.gpu import Gpu
 
-__all__ = ["Spread", "activations", "batch_defaults", "graphs", "outside"]
+__all__ = [
+    "Spread",
+    "Step",
+    "activations",
+    "batch_defaults",
+    "graphs",
+    "libraries",
+    "outside",
+    "prompt_bytes",
+]
+
+_ELEMENT: Final = 2
+_COPY: Final = 4  # bytes of one more copy of a logit, which a sampler may make
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,95 +54,255 @@ class Spread:
     source: str
 
 
-def batch_defaults(gpu: Gpu) -> tuple[int, int]:
+@dataclass(frozen=True, slots=True)
+class Step:
+    """vLLM's trial step.
+
+    Attributes:
+        tokens: max_num_batched_tokens.
+        requests: max_num_seqs.
+        tensor_parallel: ranks.
+        release: what the version of vLLM counts.
+        is_compiled: the model is compiled (not enforce_eager).
+        is_cached: a compile cache of an earlier start is there; None: it is not known.
+    """
+
+    tokens: int
+    requests: int
+    tensor_parallel: int = 1
+    release: Release = RELEASES[-1]
+    is_compiled: bool = True
+    is_cached: bool | None = None
+
+    @property
+    def rows(self) -> int:
+        """Logits' rows in the sampler."""
+        return min(self.requests, self.tokens)
+
+
+_WHOLE_PROMPT: Final = 32768  # V0 reads longer prompts in pieces
+
+
+def batch_defaults(
+    gpu: Gpu | OtherGpu, release: Release = RELEASES[-1], context: int | None = None
+) -> tuple[int, int]:
     """max_num_batched_tokens and max_num_seqs of `vllm serve` where the user says nothing.
 
     Counts: tokens and requests of a step. Ignores: other usage contexts, such as its Python API.
-    Error: none for the version named.
-    Source: vLLM 0.32, engine/arg_utils.py, get_batch_defaults.
+    Error: none for the versions named.
+    Source: vLLM 0.6 to 0.33, engine/arg_utils.py, get_batch_defaults; V0: config.py, where a step
+    holds the longest prompt (context).
     """
-    if gpu.total_bytes >= 160 * GIB:
+    if release.is_old_engine:
+        length = context or 0
+        return (length if 2048 < length <= _WHOLE_PROMPT else 2048), 256
+    if release.has_large_batches and gpu.total_bytes >= 160 * GIB:
         return 16384, 1024
     if gpu.total_bytes >= 70 * GIB and "a100" not in gpu.name.lower():
         return 8192, 1024
     return 2048, 256
 
 
-# Bytes for each logit in profile_run's sampler: the 16-bit logits and their 32-bit copy; with the
-# probabilities, and the sorted values and indices of top-p; with a copy of each.
-_LOGIT_BYTES: Final = (6, 22, 36)
+def _layer_bytes(model: Model, step: Step) -> tuple[int, int]:
+    """The widest moment of a layer, at least and at most.
 
-
-def activations(model: Model, batched: int, seqs: int, tensor_parallel: int) -> Spread:
-    """The peak of profile_run: a step of max_num_batched_tokens, and then the sampler.
-
-    Counts: the widest moment of a layer (residual, input, the widest product and what is made of
-    it), experts' inputs and products, or logits of max_num_seqs rows with the sampler's copies,
-    whichever is more.
-    Ignores: attention's workspace; encoders of images and audio.
-    Error: not compared with a GPU here. vLLM's own figure moves by 12 % with the state of the
-    compile cache (docs/results/serving.md).
-    Source: vLLM 0.32, v1/worker/gpu_worker.py, gpu_model_runner.py,
-    v1/sample/ops/topk_topp_sampler.py.
+    At least: the widest product, what is made of it, the residual, the layer's input and the
+    step's: what vLLM 0.28 takes on the phantom for Llama 3.1 8B. At most one vector more of each
+    token: what a model of several parts reads in place of the tokens.
     """
-    widest = model.widest // tensor_parallel
+    ranks = step.tensor_parallel
+    widest = model.widest // ranks
     experts = [
         weight for weight in model.weights if weight.part is Part.EXPERTS and weight.is_linear
     ]
-    layer = batched * 2 * (2 * model.hidden + widest + widest // 2)
+    low = widest + widest // 2 + 3 * model.hidden
     if experts:
-        width = max(weight.out for weight in experts) + max(weight.into for weight in experts)
-        layer += batched * 2 * model.top_experts * width
-    rows = min(seqs, batched) * model.vocab
-    low, likely, high = (max(layer, rows * each) for each in _LOGIT_BYTES)
+        into = max(weight.out for weight in experts) // ranks
+        low += model.top_experts * (max(into, model.hidden) + into // 2)
+    if any(weight.part is Part.VISION for weight in model.weights):
+        low += model.hidden  # the encoded images, as many as a step has tokens
+    return step.tokens * _ELEMENT * low, step.tokens * _ELEMENT * (low + model.hidden)
+
+
+def prompt_bytes(model: Model, tokens: int) -> int:
+    """The widest moment of reading a prompt, and its last token's logits, in generate.
+
+    Counts: a layer's vectors of each token; one row of logits with its copies.
+    Ignores: attention's workspace. Error: not compared with a GPU here.
+    Source: that of activations.
+    """
+    return max(_layer_bytes(model, Step(tokens, 1))[0], model.vocab * SORTED)
+
+
+def _sampler_bytes(model: Model, step: Step, runner: Runner) -> int:
+    """The sampler's peak: bytes for each logit of max_num_seqs rows."""
+    release = step.release
+    if all(isinstance(layer, Encoder) for layer in model.layers):
+        return 0
+    each = PLAIN if runner is Runner.SECOND else release.logit_bytes
+    return step.rows * model.vocab * each
+
+
+def _fused_bytes(model: Model, step: Step) -> int:
+    """The table of embeddings that a first start fills with random numbers, and a step's vectors.
+
+    Inductor times fused kernels on inputs that it makes itself (benchmark_combo_kernel); the first
+    piece of the model reads the whole table. Nothing where the release or the plan compiles
+    nothing.
+    """
+    if not (step.is_compiled and step.release.benchmarks_fusions):
+        return 0
+    rows = ceil(model.vocab / VOCAB_MULTIPLE) * VOCAB_MULTIPLE // step.tensor_parallel
+    return _ELEMENT * model.hidden * (rows + 2 * step.tokens)
+
+
+def _buffer_bytes(model: Model, step: Step, runner: Runner, gpu: Gpu | OtherGpu) -> tuple[int, str]:
+    """Buffers that stay: counts of each request's tokens (V2), or the filter's workspace (V1)."""
+    release = step.release
+    if runner is Runner.SECOND and release.is_all_counted:
+        return step.requests * model.vocab * 4 + step.requests * model.vocab // 8, "token counts"
+    if runner is Runner.FIRST and release.logit_bytes == FILTERED:
+        return min(gpu.num_multiprocessors, step.rows) * model.vocab * 4, "the filter's workspace"
+    return 0, ""
+
+
+def activations(model: Model, step: Step, gpu: Gpu | OtherGpu) -> Spread:
+    """The peak of profile_run: a step of max_num_batched_tokens, and then the sampler.
+
+    Counts: the widest moment of a layer (residual, input, the widest product and what is made of
+    it) with the experts' inputs and products; the sampler's logits and copies; the table of
+    embeddings where a first start times kernels on it; the most of these, and the buffers that the
+    runner keeps.
+    Ignores: attention's workspace; encoders of images and audio.
+    Error: docs/results/serving-starts.md. Without is_cached the interval holds both kinds of start,
+    and the likely one is the first.
+    Source: vLLM's release (engines/vllm_releases.py), and torch 2.9, _inductor/scheduler.py.
+    """
+    runner = step.release.runner_of(model)
+    low, high = _layer_bytes(model, step)
+    layer = low
+    if step.release.is_reserved_counted:  # segments that fit no later request: up to a quarter
+        layer, high = low + low // 8, high + high // 4
+    sampler = _sampler_bytes(model, step, runner)
+    fused = _fused_bytes(model, step)
+    buffers, what_buffers = _buffer_bytes(model, step, runner, gpu)
+    first, later = max(layer, sampler, fused), max(layer, sampler)
+    filtered = sampler
+    if runner is Runner.FIRST and step.release.has_optional_filter:
+        filtered = sampler * FILTERED // step.release.logit_bytes
+    copied = sampler + step.rows * model.vocab * _COPY if sampler else 0
+    most = max(high, copied, 0 if step.is_cached else fused)
+    likely = later if step.is_cached else first
+    lowest = max(low, filtered, fused if step.is_cached is False else 0)
+    causes = {
+        layer: f"a step of {step.tokens:,} tokens",
+        sampler: f"logits of {step.rows:,} requests",
+        fused: "kernels timed on the embeddings at a first start",
+    }
+    what = causes[likely] + (f", {what_buffers}" if what_buffers else "")
     return Spread(
-        low,
-        likely,
-        high + layer,
-        f"a step of {batched:,} tokens, then logits of {min(seqs, batched):,} requests",
-        "read from vLLM 0.32's profile_run; not measured",
+        lowest + buffers,
+        likely + buffers,
+        max(most, likely) + buffers,
+        what,
+        f"vLLM {step.release.name}, profile_run",
     )
 
 
-_SIZES: Final = 51  # 1, 2, 4, 8 to 256 by 8, then to 512 by 16
-_NODE_LOW, _NODE_HIGH = 10_000, round(67.6 * KIB)
-_NODE_BYTES: Final = (_NODE_LOW, round((_NODE_LOW * _NODE_HIGH) ** 0.5), _NODE_HIGH)
-_NODES: Final = (8, 11, 12)  # kernels of a layer, fused at best
+# A piece between two attentions has about so many kernels: the output's product, two norms, the
+# MLP's two products and its activation, q, k and v, and the positions; an expert layer twice that.
+_PIECE_NODES: Final = 8
+_EXPERT_NODES: Final = 16
+# What a node of a piece's graph takes: four starts print 27 to 42 KiB; a step's whole graph takes
+# 10 kB a node.
+_PIECE_KIB: Final = (24, 36, 48)
+_WHOLE_BYTES: Final = (4_000, 10_000, 20_000)
 
 
-def graphs(model: Model, seqs: int) -> Spread:
+def _graph_sizes(step: Step) -> tuple[int, int]:
+    """Sizes of batches that graphs are captured for: of pieces, and of whole decoding steps."""
+    most = min(512, 2 * step.requests)
+    sizes = [size for size in (1, 2, 4) if size <= most]
+    sizes += range(8, min(most + 1, 256), 8)
+    sizes += range(256, most + 1, step.release.graph_step)
+    whole = sum(size <= step.requests for size in sizes)
+    return len(sizes), whole
+
+
+def graphs(model: Model, step: Step) -> Spread:
     """CUDA graphs: one for each batch size, decoding whole and prompts in pieces.
 
-    Counts: nodes, at 10 kB to 67.6 KiB each, the interval that the phantom uses; most likely its
-    geometric middle. The low end has graphs of one of the two kinds alone.
+    Counts: kernels of a piece and of a step, and what a kernel takes in a captured graph.
     Ignores: the private pool's tensors, which the largest size holds and the others share.
-    Error: not compared with a GPU here; vLLM's own estimate has been wrong by a factor of three.
-    Source: vLLM 0.32, config/compilation.py (51 sizes up to 512);
-    docs/design/how-it-works.md (a node).
+    Error: the bytes of a node are those of four published starts (docs/results/serving-starts.md),
+    so they are not compared with those.
+    Source: vLLM 0.6 to 0.33, config/vllm.py (_set_cudagraph_sizes).
     """
-    most = min(512, 2 * seqs)
-    sizes = _SIZES if most >= 512 else 3 + most // 8
+    pieces, whole = _graph_sizes(step)
+    is_old = step.release.is_old_engine
     layers = sum(isinstance(layer, Attention | Latent | Recurrent) for layer in model.layers)
+    nodes = _EXPERT_NODES if model.top_experts else _PIECE_NODES
+    in_pieces = 0 if is_old else pieces * (layers + 1) * nodes
+    in_steps = whole * layers * (nodes + 2) if is_old or step.release.has_full_graphs else 0
     low, likely, high = (
-        factor * sizes * layers * nodes * each
-        for factor, nodes, each in zip((1, 2, 2), _NODES, _NODE_BYTES, strict=True)
+        in_pieces * each * KIB + in_steps * every
+        for each, every in zip(_PIECE_KIB, _WHOLE_BYTES, strict=True)
     )
-    return Spread(low, likely, high, f"{sizes} batch sizes of {layers} layers", "nodes counted")
+    what = f"{whole if is_old else pieces} batch sizes of {layers} layers"
+    return Spread(low, likely, high, what, "kernels counted")
 
 
-_NCCL: Final = (GIB // 2, 2 * GIB, round(2.1 * GIB))
+# Growth of what lies outside PyTorch's allocator during the trial step: kernels that are loaded at
+# their first use. Starts of one GPU print 0.06 and 0.07 GiB, and vLLM 0.28 holds 0.1 GiB more on a
+# GPU than on the phantom, which has none; of eight GPUs with NCCL 0.21.
+_KERNELS: Final = (48 * MIB, 80 * MIB, 256 * MIB)
+_BETWEEN: Final = (0, 64 * MIB, 256 * MIB)
 
 
-def outside(gpu: Gpu, tensor_parallel: int) -> Spread:
+def libraries(gpu: Gpu | OtherGpu, step: Step) -> Spread:
+    """What grows outside PyTorch's allocator between vLLM's two readings.
+
+    Counts: kernels that are loaded; NCCL, and the driver's context, in the releases that count
+    them; between GPUs the buffers of its own reductions.
+    Ignores: other processes that start or end meanwhile.
+    Error: docs/results/serving-starts.md.
+    Source: engines/vllm_releases.py; benchmarks/serving/starts.toml.
+    """
+    low, likely, high = _KERNELS
+    what = ["kernels loaded in the step"]
+    if step.release.is_context_counted:
+        low, likely, high = (
+            kernels + context for kernels, context in zip(_KERNELS, _context(gpu), strict=True)
+        )
+        what.append("the driver's context")
+    if step.tensor_parallel > 1:
+        low, likely, high = (a + b for a, b in zip((low, likely, high), _BETWEEN, strict=True))
+        what.append("NCCL" if step.release.is_nccl_counted else "buffers between GPUs")
+    return Spread(low, likely, high, ", ".join(what), f"vLLM {step.release.name}")
+
+
+def _context(gpu: Gpu | OtherGpu) -> tuple[int, int, int]:
+    return gpu.context_low_bytes, gpu.context_bytes, gpu.context_high_bytes
+
+
+# Above the context, in logs of training: 564 MiB of one rank, 880 to 906 of eight.
+_NCCL_LOW, _NCCL_PAIR, _NCCL_RANK = GIB // 2, 564 * MIB, 56 * MIB
+_NCCL_HIGH, _NCCL_LINKED = GIB, round(2.1 * GIB)
+
+
+def outside(gpu: Gpu | OtherGpu, tensor_parallel: int) -> Spread:
     """What is held outside PyTorch's allocator: the driver's context, and between GPUs NCCL.
 
     Counts: both. Ignores: custom all-reduce's buffers; other processes.
     Error: between its two ends; not compared with a GPU here.
-    Source: the context from gpus/catalog.toml; NCCL from llm-d-planner 0.3.3's table (0.55 GiB with
-    vLLM 0.11, 2.10 GiB with 0.19, at two ranks and more).
+    Source: the context from gpus/catalog.toml; NCCL from public logs of training on one and eight
+    ranks, its ends from llm-d-planner 0.3.3's table (0.55 GiB with vLLM 0.11, 2.10 GiB with 0.19,
+    at two ranks and more; the latter where NVLink joins the GPUs).
     """
-    low, likely, high = gpu.context_low_bytes, gpu.context_bytes, gpu.context_high_bytes
+    low, likely, high = _context(gpu)
     if tensor_parallel > 1:
-        low, likely, high = (a + b for a, b in zip((low, likely, high), _NCCL, strict=True))
+        most = _NCCL_HIGH if gpu.nvlink_bytes_per_s is None else _NCCL_LINKED
+        nccl = min(_NCCL_PAIR + _NCCL_RANK * (tensor_parallel - 2), most)
+        low, likely, high = low + _NCCL_LOW, likely + nccl, high + most
     what = "the driver's context" + (", NCCL" if tensor_parallel > 1 else "")
     return Spread(low, likely, high, what, "catalogue of GPUs")

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ullage.estimate.serving.gpu_ranking import ServingRow
+from ullage.estimate.serving.knobs import ServingKnob
 from ullage.estimate.serving.serving_plan import ServingEstimate
 from ullage.report.document.estimate import ESTIMATE_SCHEMA
 
@@ -17,7 +18,10 @@ _LORA_FIELDS: Final = ("lora_slots", "lora_rank")  # only in documents with slot
 
 
 def serving_document(
-    serving_estimate: ServingEstimate, source: str, gpus: Sequence[ServingRow] = ()
+    serving_estimate: ServingEstimate,
+    source: str,
+    gpus: Sequence[ServingRow] = (),
+    knobs: Sequence[ServingKnob] = (),
 ) -> dict[str, Any]:
     """The document of an estimate; sizes are bytes, three numbers are low, likely and high."""
     serving_plan = serving_estimate.plan
@@ -52,4 +56,5 @@ def serving_document(
         "longest": list(serving_estimate.longest),
         "remarks": list(serving_estimate.remarks),
         "which_gpu": [asdict(row) for row in gpus],
+        "knobs": [asdict(knob) for knob in knobs],
     }

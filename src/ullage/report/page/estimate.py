@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any, Final, Protocol
 
 from ullage.estimate.serving.gpu_ranking import ServingRow
+from ullage.estimate.serving.knobs import ServingKnob
 from ullage.estimate.serving.serving_plan import ServingEstimate
 from ullage.estimate.training.answer import Answer, GpuRow, Knob, Largest
 from ullage.estimate.training.estimate import TrainingEstimate
@@ -83,12 +84,15 @@ def render_estimate_page(answer: Answer) -> str:
 
 
 def render_serving_page(
-    serving_estimate: ServingEstimate, source: str, gpus: Sequence[ServingRow] = ()
+    serving_estimate: ServingEstimate,
+    source: str,
+    gpus: Sequence[ServingRow] = (),
+    knobs: Sequence[ServingKnob] = (),
 ) -> str:
     """Renders the page of an estimate of serving."""
     terms = sorted(serving_estimate.terms, key=lambda term: look_of_part(term.name) is FREE_LOOK)
     parts = [Part(term.name, max(0, term.bytes), look_of_part(term.name).color) for term in terms]
-    document = serving_document(serving_estimate, source, gpus)
+    document = serving_document(serving_estimate, source, gpus, knobs)
     gpu, capacity = serving_estimate.plan.gpu, serving_estimate.capacity_bytes
     whole = sum(part.bytes for part in parts)
     total = "the GPU" if whole == capacity else "needed" if capacity else "weights"
@@ -104,7 +108,8 @@ def render_serving_page(
         _legend(has_interval=False, has_limit=capacity is not None),
         _terms(terms, parts, whole, total),
         _room_for_requests(serving_estimate),
-        f"<h2>What the layers keep</h2><dl>{''.join(groups)}</dl>",
+        f"<h2>What the layers keep</h2><dl>{''.join(groups)}</dl>" if groups else "",
+        _server_knobs(knobs),
         _server_gpus(gpus, serving_estimate.plan.gpu.slug if serving_estimate.plan.gpu else None),
         _list("To know", serving_estimate.remarks),
         _list(
@@ -265,6 +270,18 @@ def _server_gpus(rows: Sequence[ServingRow], here: str | None) -> str:
     return f"<h2>Which GPU</h2>{lead}{_table(heads, cells, kinds=kinds)}"
 
 
+def _server_knobs(knobs: Sequence[ServingKnob]) -> str:
+    if not knobs:
+        return ""
+    kinds = ("", "number", "number")
+    cells = [
+        _row(escape(knob.change), (format_bytes(knob.gain_bytes), f"{knob.users:,}"), kinds=kinds)
+        for knob in knobs
+    ]
+    heads = ("change", "worth of cache", "users, at least")
+    return f"<h2>What leaves more room</h2>{_table(heads, cells, kinds=kinds)}"
+
+
 def _largest(largest: Largest | None) -> str:
     if largest is None:
         return ""
@@ -297,7 +314,7 @@ def _signed(percent: float) -> str:
 
 
 def _room_for_requests(serving_estimate: ServingEstimate) -> str:
-    if not serving_estimate.users:
+    if not serving_estimate.users or not serving_estimate.block_bytes:
         return ""
     kinds = ("", "number", "number", "number")
     rows = [

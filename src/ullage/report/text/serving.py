@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from ullage.estimate.serving.gpu_ranking import ServingRow
+from ullage.estimate.serving.knobs import ServingKnob
 from ullage.estimate.serving.serving_plan import ServingEstimate, Verdict
 from ullage.estimate.term import Term
 from ullage.report.palette import CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
@@ -34,6 +35,9 @@ _LOOKS: Final = {
     "adapters and drafts": CATEGORY_LOOKS[Category.BUFFER],
     "activations": CATEGORY_LOOKS[Category.ACTIVATION],
     "working memory": CATEGORY_LOOKS[Category.TEMPORARY],
+    "padding of experts": CATEGORY_LOOKS[Category.BUFFER],
+    "zero points": CATEGORY_LOOKS[Category.BUFFER],
+    "kernels and buffers": CONTEXT_LOOK,
     "CUDA graphs": CATEGORY_LOOKS[Category.WORKSPACE],
     "context and libraries": CONTEXT_LOOK,
     "left free": FREE_LOOK,
@@ -52,10 +56,16 @@ def serving_line(serving_estimate: ServingEstimate) -> str:
 
 
 def render_serving(
-    serving_estimate: ServingEstimate, source: str, width: int = 80, gpus: Sequence[ServingRow] = ()
+    serving_estimate: ServingEstimate,
+    source: str,
+    width: int = 80,
+    gpus: Sequence[ServingRow] = (),
+    knobs: Sequence[ServingKnob] = (),
 ) -> str:
     """The answer as a text without colour, `width` columns wide."""
-    return render(lambda console: print_serving(serving_estimate, source, console, gpus), width)
+    return render(
+        lambda console: print_serving(serving_estimate, source, console, gpus, knobs), width
+    )
 
 
 def print_serving(
@@ -63,9 +73,12 @@ def print_serving(
     source: str,
     console: Console,
     gpus: Sequence[ServingRow] = (),
+    knobs: Sequence[ServingKnob] = (),
 ) -> None:
     """Prints the answer."""
     print_parts(_parts(serving_estimate, source, bar_mark(console)), console)
+    if knobs:
+        print_parts([Text("\nWhat leaves more room", style="bold"), _knobs_table(knobs)], console)
     if gpus:
         print_parts([Text("\nWhich GPU", style="bold"), _gpus_table(gpus)], console)
 
@@ -97,9 +110,10 @@ def _parts(serving_estimate: ServingEstimate, source: str, bar: str) -> Iterator
         "\nMemory of a GPU" if serving_estimate.capacity_bytes else "\nWeights", style="bold"
     )
     yield _terms_table(serving_estimate.terms, bar)
-    yield Text("\nWhat the layers keep", style="bold")
-    yield _groups_table(serving_estimate)
-    if serving_estimate.users:
+    if serving_estimate.kv_groups:
+        yield Text("\nWhat the layers keep", style="bold")
+        yield _groups_table(serving_estimate)
+    if serving_estimate.users and serving_estimate.block_bytes:
         yield Text("\nRoom for requests", style="bold")
         yield _room_table(serving_estimate)
     for remark in serving_estimate.remarks:
@@ -146,6 +160,14 @@ def room_rows(serving_estimate: ServingEstimate) -> list[tuple[str, Sequence[flo
         ("requests at once", serving_estimate.concurrency, ",.2f"),
         ("longest context of one user", serving_estimate.longest, ",d"),
     ]
+
+
+def _knobs_table(knobs: Sequence[ServingKnob]) -> RenderableType:
+    table = make_grid("left", "right", "right")
+    table.add_row("  change", "worth of cache", "users, at least", style="dim")
+    for knob in knobs:
+        table.add_row(f"  {knob.change}", format_bytes(knob.gain_bytes), f"{knob.users:,}")
+    return table
 
 
 def _gpus_table(rows: Sequence[ServingRow]) -> RenderableType:

@@ -7,6 +7,7 @@ const [MARK_WIDTH, NAME_WIDTH, TICK_WIDTH] = [14, 100, 84]; // pixels that a num
 // How the parts of a server look, which no category owns.
 const SERVED = {
   weights: "parameter", "adapters and drafts": "buffer", activations: "activation", "CUDA graphs": "workspace",
+  "padding of experts": "buffer", "zero points": "buffer", "kernels and buffers": "context",
   "working memory": "temporary", "context and libraries": "context", "KV cache": "kv_cache", "left free": "free",
 };
 const AROUND = { context: "context", "cached blocks": "cache" };

@@ -19,6 +19,7 @@ from math import ceil
 from typing import Final
 
 from ullage.errors import SpecError
+from ullage.estimate.serving.engines.vllm_releases import parse_version
 from ullage.estimate.serving.kv_cache import state_bytes, token_bytes
 from ullage.models.layers import Attention, Cross, Encoder, Latent, Layer, Recurrent
 
@@ -32,14 +33,12 @@ class Rules:
     Attributes:
         version: the release that the rules were checked against.
         block_size: tokens of a block where the user says nothing.
-        utilization: the default of gpu_memory_utilization.
         balance: groups take the length of the longest kind of layers while that is less than this
             many times the shortest's.
     """
 
     version: tuple[int, int] = (0, 32)
     block_size: int = 16
-    utilization: float = 0.92
     balance: float = 1.5
 
     @property
@@ -63,15 +62,13 @@ def find_rules(version: str | None) -> tuple[Rules, str]:
     newest = RULES[0]
     if version is None:
         return newest, ""
-    parts = version.removeprefix("v").split(".")
-    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
-        raise SpecError(f"engine_version={version!r} is not a version; write one such as 0.32.0")
-    release = (int(parts[0]), int(parts[1]))
+    release = parse_version(version)
     if release == newest.version:
         return newest, ""
     return newest, (
-        f"vLLM {version} has not been checked: these are the rules of {newest.name}, and blocks, "
-        f"tokens and concurrency may differ."
+        f"vLLM {version} is laid out by the rules of {newest.name}; that has not been checked "
+        f"for it: blocks, tokens and concurrency may differ. What it counts before the cache is "
+        f"its own."
     )
 
 

@@ -1,0 +1,164 @@
+"""The parts of a GPU that vLLM serves on, in the order in which vLLM takes them.
+
+    budget = Budget(gpu, share, before, after)
+    budget.cache_bytes(), budget.left, budget.refusal
+
+vLLM divides gpu_memory_utilization of the whole GPU: weights, the trial step, what grew outside of
+PyTorch, the graphs that it estimates, and the cache. The driver's context, NCCL and graphs without
+an estimate come out of what it leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ullage.estimate.serving.engines.vllm_releases import Release, find_release
+from ullage.estimate.serving.model_weights import padding_bytes, zero_point_bytes
+from ullage.estimate.serving.serving_plan import ServingPlan
+from ullage.estimate.serving.vllm_memory import (
+    Spread,
+    Step,
+    activations,
+    batch_defaults,
+    graphs,
+    libraries,
+    outside,
+)
+from ullage.estimate.term import Term
+from ullage.models.layers import Encoder, Model
+from ullage.units import format_bytes
+
+if TYPE_CHECKING:
+    from ullage.estimate.serving.devices import OtherGpu
+    from ullage.gpus.gpu import Gpu
+
+__all__ = ["Budget", "divide", "first_start", "make_step", "spread_term"]
+
+
+def spread_term(name: str, spread: Spread) -> Term:
+    """An interval as a part of the answer."""
+    return Term(name, spread.bytes, spread.low_bytes, spread.high_bytes, spread.what, spread.source)
+
+
+def make_step(plan: ServingPlan, gpu: Gpu | OtherGpu, release: Release) -> Step:
+    """vLLM's trial step for a plan."""
+    batched, seqs = batch_defaults(gpu, release, plan.context)
+    return Step(
+        tokens=plan.max_batched_tokens or batched,
+        requests=plan.max_seqs or seqs,
+        tensor_parallel=plan.tensor_parallel,
+        release=release,
+        is_compiled=plan.has_graphs,
+        is_cached=plan.is_cached,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A GPU divided by vLLM.
+
+    Attributes:
+        total_bytes: of the GPU.
+        asked_bytes: gpu_memory_utilization of it.
+        inside: what is taken of that before the cache.
+        after: what the rest has to hold.
+    """
+
+    total_bytes: int
+    asked_bytes: int
+    inside: tuple[Term, ...]
+    after: tuple[Term, ...]
+
+    @property
+    def cache_bytes(self) -> tuple[int, int, int]:
+        """What is left for the cache: low, likely, high."""
+        likely = self.asked_bytes - sum(term.bytes for term in self.inside)
+        # What overflows the rest is not there for the cache either.
+        return (
+            self.asked_bytes - sum(term.high_bytes for term in self.inside),
+            likely + min(0, self._rest[1]),
+            self.asked_bytes - sum(term.low_bytes for term in self.inside),
+        )
+
+    @property
+    def _rest(self) -> tuple[int, int, int]:
+        rest = self.total_bytes - self.asked_bytes
+        return (
+            rest - sum(term.high_bytes for term in self.after),
+            rest - sum(term.bytes for term in self.after),
+            rest - sum(term.low_bytes for term in self.after),
+        )
+
+    @property
+    def left(self) -> Term:
+        """What nothing uses."""
+        low, likely, high = self._rest
+        share = f"gpu_memory_utilization={self.asked_bytes / self.total_bytes:.3g}"
+        return Term("left free", max(0, likely), low, max(0, high), "beyond the share", share)
+
+    @property
+    def refusal(self) -> str:
+        """Why vLLM may not start, whatever the cache; "": nothing speaks against it."""
+        low, _, high = self._rest
+        if low >= 0:
+            return ""
+        names = " and ".join(term.name for term in self.after)
+        can = "cannot" if high < 0 else "may not"
+        return (
+            f"{names} {can} fit beside the share that vLLM asks for: "
+            f"{format_bytes(self.total_bytes - self.asked_bytes)} are beyond it; take a lower "
+            f"utilization"
+        )
+
+
+def divide(
+    model: Model, plan: ServingPlan, gpu: Gpu | OtherGpu, weights: list[Term], step: Step
+) -> Budget:
+    """What vLLM takes of a GPU before and after it makes the cache."""
+    release = step.release
+    runner = release.runner_of(model)
+    is_encoder = all(isinstance(layer, Encoder) for layer in model.layers)
+    inside = [*weights, *_held_terms(model, plan, gpu)]
+    inside.append(spread_term("activations", activations(model, step, gpu)))
+    inside.append(spread_term("kernels and buffers", libraries(gpu, step)))
+    after: list[Term] = []
+    if not release.is_context_counted:
+        ranks = 1 if release.is_nccl_counted else plan.tensor_parallel
+        after.append(spread_term("context and libraries", outside(gpu, ranks)))
+    if plan.has_graphs and not is_encoder:
+        term = spread_term("CUDA graphs", graphs(model, step))
+        (inside if release.counts_graphs(runner) else after).append(term)
+    asked = int(gpu.total_bytes * (plan.utilization or release.utilization))
+    return Budget(gpu.total_bytes, asked, tuple(inside), tuple(after))
+
+
+def _held_terms(model: Model, plan: ServingPlan, gpu: Gpu | OtherGpu) -> list[Term]:
+    """What weights take beyond the checkpoint once vLLM's kernels have them."""
+    terms = []
+    likely, most = padding_bytes(model, plan.weights, plan.tensor_parallel, gpu.compute_capability)
+    if most:
+        terms.append(Term("padding of experts", likely, 0, most, "sizes that MXFP4 kernels take",
+                          "vLLM 0.10 to 0.33, quantization/mxfp4.py"))  # fmt: skip
+    extra = zero_point_bytes(model, plan.weights, plan.tensor_parallel)
+    if extra:
+        terms.append(Term("zero points", extra, extra, extra, "as vLLM's kernels hold them",
+                          "vLLM 0.28, on a GPU and on the phantom"))  # fmt: skip
+    return terms
+
+
+def first_start(model: Model, plan: ServingPlan) -> str:
+    """A sentence about the start that is assumed to be the likely one; "": there is no choice."""
+    if plan.gpu is None or plan.is_cached is not None:
+        return ""
+    step = make_step(plan, plan.gpu, find_release(plan.engine_version))
+    first, later = (
+        activations(model, replace(step, is_cached=is_cached), plan.gpu).bytes
+        for is_cached in (False, True)
+    )
+    if first == later:
+        return ""
+    return (
+        f"assumed: a first start, which times kernels on a copy of the embeddings; a later one, "
+        f"with its compile cache, leaves {format_bytes(first - later)} more for the cache"
+    )

@@ -1,0 +1,50 @@
+"""The part of a model of text and images that reads images, as LLaVA has it: CLIP and a projector.
+
+read_vision(read_config("path/to/llava"), hidden=4096)      # () where it is another one
+
+Source: transformers 5.23, models/clip and models/llava; CLIPVisionConfig's defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ullage.models.config import Config
+from ullage.models.layers import Part, Weight
+
+__all__ = ["VISION_FIELD", "read_vision"]
+
+VISION_FIELD: Final = "vision_config"
+_CLIP: Final = "clip_vision_model"
+_WRAPPERS: Final = ("llava", "llava_next")
+
+
+def read_vision(config: Config, hidden: int) -> tuple[Weight, ...]:
+    """Weights of CLIP's encoder and of the two layers that lead to the text's vectors.
+
+    Counts: attention, MLP and norms of the layers, patches, positions, the projector.
+    Ignores: layers beyond vision_feature_layer, which vLLM does not load (one of 24).
+    Error: LLaVA 1.6 of 7 billion parameters: 0.60 GiB where a start of vLLM prints 0.59.
+    Source: transformers 5.23, models/clip/modeling_clip.py.
+
+    Args:
+        config: the whole configuration.
+        hidden: elements of the text part's vectors.
+    """
+    if config.model_type not in _WRAPPERS or not config.has(VISION_FIELD):
+        return ()
+    vision = config.part(VISION_FIELD)
+    if vision.text("model_type", default=_CLIP) != _CLIP:
+        return ()
+    wide = vision.number("hidden_size", default=768, least=1)
+    inner = vision.number("intermediate_size", default=3072)
+    layers = vision.number("num_hidden_layers", default=12)
+    patch = vision.number("patch_size", default=32, least=1)
+    positions = (vision.number("image_size", default=224) // patch) ** 2 + 1
+    layer = 4 * wide * (wide + 1) + 2 * wide * inner + inner + wide + 4 * wide
+    fixed = 3 * patch * patch * wide + (positions + 1) * wide + 4 * wide
+    projector = wide * hidden + hidden + hidden * hidden + hidden
+    return (
+        Weight(Part.VISION, layer, count=layers, most_shards=1),
+        Weight(Part.VISION, fixed + projector, most_shards=1),
+    )
