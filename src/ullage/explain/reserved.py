@@ -18,7 +18,6 @@ class Reserved:
     """
 
     peak_bytes: int
-    peak_allocated_bytes: int
     completion: Completion
     tuning: Tuning
     addresses: AddressEnds
@@ -48,16 +47,14 @@ class Reserved:
     @property
     def allocated_low_bytes(self) -> int:
         """The lower end of the peak of what was allocated; its upper end is that of the run."""
-        kept = self.completion.allocated_low_bytes
-        ends = [self.peak_allocated_bytes, self.tuning.allocated_low_bytes]
-        return min(ends if kept is None else [*ends, kept])
+        at_once, warm = self.completion.allocated_low_bytes, self.tuning.allocated_low_bytes
+        return warm if at_once is None else min(at_once, warm)
 
 
 def find_reserved(record: Record, totals: DeviceTotals) -> Reserved:
     """Both ends of one device of a process."""
     return Reserved(
         totals.peak_reserved_bytes,
-        totals.peak_allocated_bytes,
         find_completion(record, totals),
         find_tuning(record, totals),
         find_address_ends(record, totals),

@@ -102,10 +102,10 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the child ended: its exit code (128 + the signal that ended it), how long it ran,
-    whether the run was asked to stop (Ctrl-C, SIGTERM, SIGHUP), the processes that it left running,
-    which were ended, whether it was a server that was stopped when all was done, the time that it
-    was given where it took longer and was ended for that, and whether it was ullage that killed it.
+    """How the child ended: its exit code (128 + the signal that ended it), how long it ran, whether
+    the run was asked to stop (Ctrl-C, SIGTERM, SIGHUP), the processes that it left running, which
+    were ended, whether it was a server that was stopped when all was done, the time limit that it
+    exceeded, and whether ullage killed it.
     """
 
     exit_code: int
@@ -235,13 +235,9 @@ class Child:
         """Waits for the end; `on_poll` is called about ten times a second."""
         if self._process is None:
             raise RuntimeError("there is no process to wait for")
-        while True:
-            try:
-                code = self._process.wait(_POLL_S if on_poll else None)
-                break
-            except subprocess.TimeoutExpired:
-                if on_poll:
-                    on_poll()
+        while on_poll is not None and not self.is_ended_within(_POLL_S):
+            on_poll()
+        code = self._process.wait()
         return Ended(
             exit_code=128 - code if code < 0 else code,
             wall_s=time.monotonic() - self._started_s,

@@ -20,6 +20,7 @@ from ullage.runs.job import Job, job_peer_ranks
 
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
+    from ullage.phantom.artifacts import Artifacts
     from ullage.techniques.applying.outcome import Outcome
     from ullage.trace.model import Record
     from ullage.trace.snapshot import Snapshot
@@ -61,7 +62,6 @@ def explain_job(
     job: Job, run_dir: Path, pid: int, ended: Ended, snapshot: Path | None, *, force: bool = False
 ) -> RunReport:
     """Explains what the process `pid` of a job and its children left in `run_dir`."""
-    from ullage.explain.killed import record_of
     from ullage.explain.program import Program
     from ullage.explain.run import explain_run
     from ullage.gpus.catalog import load_catalog
@@ -70,12 +70,9 @@ def explain_job(
     from ullage.record.session.frameworks import other_frameworks
 
     artifacts = collect(run_dir, pid, snapshot, force=force)
-    records = [(_with_both_ends(record, place, job), place) for record, place in artifacts.records]
-    for number, levels in artifacts.levels.items():
-        # The program itself has to end well to be judged, unless it is a server that was stopped.
-        if levels.devices and (number != pid or ended.was_stopped or ended.was_killed):
-            records.append((record_of(number, levels, job.device.gpu, job.build.version), None))
+    records = _all_records(artifacts, pid, ended, job)
     known = {record.pid for record, _ in records}
+    unused = _unused_caches(job, (record for record, _ in records))
     report = explain_run(
         records,
         program=Program(
@@ -86,18 +83,12 @@ def explain_job(
             was_interrupted=ended.was_interrupted,
             timed_out_after_s=ended.timed_out_after_s,
             was_killed=ended.was_killed,
-            unrecorded=tuple(
-                process for process in artifacts.unrecorded if process[0] not in known
-            ),
+            unrecorded=tuple(row for row in artifacts.unrecorded if row[0] not in known),
             left_running=ended.left_running,
             not_kept=artifacts.warnings,
             failed_request=next((note for note in read_notes(run_dir) if note.failure), None),
             plan=_outcome(job, run_dir),
-            remarks=(
-                *job.program.remarks,
-                *other_frameworks(run_dir, known),
-                *_unused_caches(job, (record for record, _ in records)),
-            ),
+            remarks=(*job.program.remarks, *other_frameworks(run_dir, known), *unused),
         ),
         torch=job.build.version,
         gpu=job.device.usable,
@@ -105,6 +96,23 @@ def explain_job(
         catalogued=load_catalog(),
     )
     return _with_findings(report)
+
+
+def _all_records(
+    artifacts: Artifacts, pid: int, ended: Ended, job: Job
+) -> list[tuple[Record, str | None]]:
+    """Those that processes wrote, and what is known of processes that were killed. The program
+    itself has to end well to be judged, unless it was ended for it.
+    """
+    from ullage.explain.killed import record_of
+
+    is_judged = ended.was_stopped or ended.was_killed
+    written = [(_with_both_ends(record, place, job), place) for record, place in artifacts.records]
+    return written + [
+        (record_of(number, levels, job.device.gpu, job.build.version), None)
+        for number, levels in artifacts.levels.items()
+        if levels.devices and (number != pid or is_judged)
+    ]
 
 
 def _unused_caches(job: Job, records: Iterable[Record]) -> Iterator[str]:

@@ -14,8 +14,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ullage.trace.bounds import AtOnce as AtOnce
+from ullage.trace.bounds import WarmCache
 from ullage.trace.category import Category as Category
-from ullage.trace.warm_cache import WarmCache
 from ullage.trace.work import Work
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -200,22 +201,6 @@ class GraphHolder:
 
 
 @dataclass(frozen=True, slots=True)
-class AtOnce:
-    """What a device would have needed had it done all its work at once.
-
-    Attributes:
-        num_held: how many blocks were held back because another stream had used them.
-        held_bytes: of them, at the peak of what was reserved.
-        reserved_bytes: the peak of what would have been; None where it could not be measured.
-    """
-
-    device: int
-    num_held: int
-    held_bytes: int
-    reserved_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class OutsideBytes:
     """Device memory that the driver or a library held outside the allocator, at its highest: both
     ends of what it may have been. The device held the upper one.
@@ -350,9 +335,9 @@ class Record:
     how often the allocator asked whether another stream was done with a block, and it was not, and
     how many blocks were kept for a collective; only then can its bytes depend on when work is done;
     `operands` has what was kept so at the end: (position, device, address). `at_once` has the
-    result of doing all work at once. `other_order` has pairs: a device, and its reserved
-    peak with the other order of addresses.
-    `num_timed` is how often Inductor timed kernels; `warm` has the result of not doing so.
+    result of doing all work at once. `other_order` has pairs: a device, and its reserved peak with
+    the other order of addresses. `num_timed` is how often Inductor timed kernels; `warm`
+    has the result of not doing so.
     """
 
     ullage: str

@@ -101,7 +101,6 @@ def parse_record(value: object) -> Record:
     if schema != SCHEMA:
         raise SnapshotError(f"its schema is {schema!r}; this ullage reads {SCHEMA!r}")
     events = _parse_events(field_checks.typed(fields.get("events"), dict, "events"))
-    not_initialised = field_checks.typed(fields.get("not_initialised", {}), dict, "not_initialised")
     return Record(
         **_parse_program(fields),
         devices=field_checks.parse_rows(fields, "devices", _parse_device),
@@ -120,8 +119,7 @@ def parse_record(value: object) -> Record:
         shapes=field_checks.parse_rows(fields, "shapes", _parse_shape),
         assumed=field_checks.parse_rows(fields, "assumed", _parse_assumed),
         refused=_parse_refused(field_checks.typed(fields.get("refused", {}), dict, "refused")),
-        num_not_initialised=field_checks.size(not_initialised, "count", 0),
-        not_initialised_bytes=field_checks.size(not_initialised, "bytes", 0),
+        **_parse_not_initialised(fields),
         ooms=field_checks.parse_rows(fields, "ooms", _parse_oom),
         host_peak_bytes=field_checks.size(fields, "host_peak_bytes", 0),
         host_needed_bytes=field_checks.size(fields, "host_needed_bytes", 0),
@@ -135,6 +133,14 @@ def parse_record(value: object) -> Record:
         requests=field_checks.parse_rows(fields, "requests", _parse_request),
         work=parse_work(fields),
     )
+
+
+def _parse_not_initialised(fields: Mapping[str, Any]) -> dict[str, Any]:
+    counted = field_checks.typed(fields.get("not_initialised", {}), dict, "not_initialised")
+    return {
+        "num_not_initialised": field_checks.size(counted, "count", 0),
+        "not_initialised_bytes": field_checks.size(counted, "bytes", 0),
+    }
 
 
 def _parse_request(entry: object) -> Request:

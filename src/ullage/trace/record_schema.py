@@ -168,6 +168,8 @@ class BasisFields(TypedDict):
     assumed: list[AssumedFields]
     refused: dict[str, int]
     operands: Rows
+    num_not_yet: int
+    num_timed: int
     not_initialised: SkippedFields
 
 
@@ -206,5 +208,3 @@ class RecordFields(UsageFields, HolderFields, BasisFields, OptionalFields):
     warnings: list[str]
     changed_variables: list[str]
     groups: list[list[int]]
-    num_not_yet: int
-    num_timed: int

@@ -18,10 +18,10 @@ import numpy as np
 from ullage.phantom.launch import run_directory
 from ullage.programs.allocator_replay import RETRY
 from ullage.trace.addresses import platform_of
+from ullage.trace.bounds import WarmCache
 from ullage.trace.emptied import reserved_before
 from ullage.trace.replay import BoolArray, Replay, replay
 from ullage.trace.snapshot import Int64Array, Snapshot, Stacks
-from ullage.trace.warm_cache import WarmCache
 from ullage.whatif.child import Where, replaying
 from ullage.whatif.completion import let_go
 from ullage.whatif.requests import Requests, find_requests

@@ -15,8 +15,8 @@ from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.report.document.run import run_document
 from ullage.report.text.run import render_run
+from ullage.trace.bounds import WarmCache
 from ullage.trace.model import AtOnce, Record
-from ullage.trace.warm_cache import WarmCache
 
 Make = Callable[..., Record]
 # 70 bytes at once, 40 at the end: 70 are reserved.

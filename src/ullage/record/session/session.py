@@ -356,8 +356,6 @@ class Session:
             "warnings": self._warnings,
             "changed_variables": list(self._changed_variables),
             "groups": self._groups,
-            "num_not_yet": library.num_not_yet(),
-            "num_timed": self._timed.count,
             **work,
         }
 
@@ -381,6 +379,8 @@ class Session:
             "assumed": library.assumed(),
             "refused": library.refused(),
             "operands": library.operands(),
+            "num_not_yet": library.num_not_yet(),
+            "num_timed": self._timed.count,
             "not_initialised": {
                 "count": self._weights.held.count,
                 "bytes": self._weights.held.bytes,

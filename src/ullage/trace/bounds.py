@@ -1,8 +1,24 @@
-"""The other end of a run in which Inductor timed kernels."""
+"""The other ends of what a run assumes: what its device would have needed otherwise."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class AtOnce:
+    """What a device would have needed had it done all its work at once.
+
+    Attributes:
+        num_held: how many blocks were held back because another stream had used them.
+        held_bytes: of them, at the peak of what was reserved.
+        reserved_bytes: the peak of what would have been; None where it could not be measured.
+    """
+
+    device: int
+    num_held: int
+    held_bytes: int
+    reserved_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
