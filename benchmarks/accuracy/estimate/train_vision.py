@@ -111,6 +111,12 @@ def of_diffusers(fields: dict[str, Any], options: SimpleNamespace) -> Parts:
 
     model = getattr(diffusers, fields["_class_name"]).from_config(fields)
     config = model.config
+    if options.attention == "eager":
+        from diffusers.models.attention_processor import AttnProcessor
+
+        for module in model.modules():
+            if hasattr(module, "set_processor"):
+                module.set_processor(AttnProcessor())
     if fields["_class_name"] == "AutoencoderKL":
         return (
             model,

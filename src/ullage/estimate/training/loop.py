@@ -71,28 +71,38 @@ def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
     arena = Arena(
         machine,
         checkpoints_every=recipe.checkpoints_every,
-        is_selective=recipe.checkpointing == "selective",
+        is_selective=recipe.checkpointing in ("selective", "alternate"),
+        keeps_alternate=recipe.checkpointing == "alternate",
+        is_attention_eager=recipe.attention == "eager",
     )
     arena.begin("build")
-    spread = Spread(arena, recipe.layout, find_dtype(PRECISIONS[recipe.precision][0]))
+    stored = FLOAT32 if recipe.has_masters else find_dtype(PRECISIONS[recipe.precision][0])
+    spread = Spread(arena, recipe.layout, stored)
     model = build_model(arena, divide(config, recipe), recipe)
     spread.cut(model, recipe)
     if recipe.layout.context > 1 and recipe.length is not None:
         recipe = replace(recipe, length=recipe.length // recipe.layout.context)
     if recipe.lora is not None:
-        add_adapters(arena, model, recipe.lora)
+        add_adapters(arena, model, recipe)
     parameters = _unique(model)
     spread.begin(model, parameters)
     trained = [(tensor, count) for tensor, count in spread.own(parameters) if tensor.needs_grad]
+    if recipe.has_masters and spread.sharding is None:
+        trained = _make_masters(arena, trained)
     steps = list(_assign(recipe, model, trained))
     states = _prepare_all(arena, recipe, trained, steps)
+    states += _wide_gradients(spread, recipe, parameters)
     left = _play_passes(spread, model, recipe)
     arena.begin("optimizer")
+    copies: list[list[Storage]] = []
     if recipe.clips_gradients:
         clip_gradients(arena, [run for _, runs in steps for run in runs])
+    if recipe.gradients == "both":
+        copies = [[arena.take(4 * tensor.numel * count)] for tensor, count in trained]
     if not recipe.steps_in_backward:
         for optimizer, runs in steps:
             optimizer.step(arena, runs)
+    copies.clear()
     played = Played(
         Timeline(arena.log),
         *_count(_all_parameters(config, recipe, machine) or parameters),
@@ -101,6 +111,39 @@ def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
     )
     del states, left  # until here they are there
     return played
+
+
+def _make_masters(arena: Arena, trained: list[tuple[Tensor, int]]) -> list[tuple[Tensor, int]]:
+    """A copy in float32 of each parameter that is trained, which the optimizer steps instead."""
+    masters = []
+    for count, rows in groupby(trained, key=lambda row: row[1]):
+        with arena.section("masters", "build", count):
+            for tensor, _ in rows:
+                master = empty(arena, tensor.shape, FLOAT32, Category.OPTIMIZER_STATE)
+                master.needs_grad = True
+                masters.append((master, count))
+    return masters
+
+
+def _wide_gradients(
+    spread: Spread, recipe: Recipe, parameters: list[tuple[Tensor, int]]
+) -> list[Tensor]:
+    """Gradients in float32, which stay, and into which those of the parameters are summed as soon
+    as they are there.
+    """
+    if recipe.gradients != "fp32" or spread.sharding is not None:
+        return []
+    arena = spread.arena
+    gradients = []
+    for count, rows in groupby(parameters, key=lambda row: row[1]):
+        with arena.section("gradients", "build", count):
+            gradients += [
+                empty(arena, tensor.shape, FLOAT32, Category.GRADIENT)
+                for tensor, _ in rows
+                if tensor.needs_grad
+            ]
+    arena.steps_with = lambda _: None
+    return gradients
 
 
 def _all_parameters(
@@ -113,7 +156,7 @@ def _all_parameters(
     arena = Arena(machine)
     model = build_model(arena, config, replace(recipe, layout=ALONE))
     if recipe.lora is not None:
-        add_adapters(arena, model, recipe.lora)
+        add_adapters(arena, model, recipe)
     return _unique(model)
 
 

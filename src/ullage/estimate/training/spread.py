@@ -87,7 +87,7 @@ class Spread:
         if self.sharding is not None:
             inside = {id(tensor) for stack in model.stacks for tensor, _ in stack.parameters()}
             self.root = [tensor for tensor, _ in parameters if id(tensor) not in inside]
-        elif self.layout.num_replicas > 1:
+        elif self.layout.num_replicas > 1 and self.layout.buckets == "copies":
             size = sum(tensor.nbytes * count for tensor, count in parameters if tensor.needs_grad)
             self.buckets = self.arena.take(size, Category.COMMUNICATION)
 

@@ -61,6 +61,20 @@ MODELS: Final = {
 }
 
 
+# library -> the same of models that it has in code of its own
+_LLAMAS: Final = ("llama", "mistral", "phi3")
+LIBRARY_MODELS: Final = {
+    "litgpt": {
+        **dict.fromkeys(_LLAMAS, "decoders.libraries:LitGPT"),
+        "gpt_neox": "decoders.gpt:GPTNeoX",
+    },
+    "torchtitan": {"llama": "decoders.libraries:Torchtitan"},
+    "torchtune": dict.fromkeys(_LLAMAS, "decoders.libraries:Torchtune"),
+    "megatron": {"gpt2": "decoders.megatron:Megatron"},
+    "plain": {"llama": "decoders.libraries:Plain"},
+}
+
+
 def build_model(arena: Arena, config: Config, recipe: Recipe) -> Model:
     """The model of a configuration, its parameters in the arena.
 
@@ -75,6 +89,13 @@ def build_model(arena: Arena, config: Config, recipe: Recipe) -> Model:
             f"{config.name}: field 'model_type': found {kind!r}, which ullage has no formula for"
             f"{meant}. `ullage run` plays any model on the phantom"
         )
-    module, _, name = MODELS[kind].partition(":")
+    models = LIBRARY_MODELS.get(recipe.library, MODELS)
+    if kind not in models:
+        raise config.wrong(
+            "model_type",
+            f"found {kind!r}, of which ullage does not have {recipe.library}'s code; expected "
+            f"{', '.join(models)}, or library transformers",
+        )
+    module, _, name = models[kind].partition(":")
     model: Model = getattr(import_module(f"{__name__}.{module}"), name)(arena, config, recipe)
     return model

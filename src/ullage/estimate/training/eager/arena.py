@@ -144,18 +144,22 @@ class Arena:
         is_training: modules are in training mode.
         checkpoints_every: N where every Nth layer of a stack is checkpointed; 0: none is.
         is_selective: checkpoints keep the outputs of matrix products and of attention.
+        keeps_alternate: of the outputs of matrix products they keep every second one.
+        is_attention_eager: attention is written out, so that every score is kept.
         blas_workspace_bytes: what a product of matrices takes for as long as it runs.
         autocast: the dtype of torch.autocast; None outside of it.
         casts: parameters in that dtype, by index of their storage: (section, tensor). They stay
             until autocast ends.
         steps_with: the step of an optimizer that runs in the backward pass: called with a parameter
             once it has its gradient, which is then freed.
+        held: tensors that a variable of the training loop holds until it gets new ones.
         sharding: how ranks share out parameters (sharding.py); None: they do not.
     """
 
     __slots__ = (
-        "__dict__", "autocast", "blas_workspace_bytes", "casts", "checkpoints_every",
-        "is_recording", "is_selective", "is_training", "log", "machine", "sharding", "steps_with",
+        "__dict__", "autocast", "blas_workspace_bytes", "casts", "checkpoints_every", "held",
+        "is_attention_eager", "is_recording", "is_selective", "is_training", "keeps_alternate",
+        "log", "machine", "sharding", "steps_with",
     )  # fmt: skip
 
     def __init__(
@@ -164,17 +168,22 @@ class Arena:
         *,
         checkpoints_every: int = 0,
         is_selective: bool = False,
+        keeps_alternate: bool = False,
+        is_attention_eager: bool = False,
     ) -> None:
         self.log = Log()
         self.machine = machine
         self.checkpoints_every = checkpoints_every
         self.is_selective = is_selective
+        self.keeps_alternate = keeps_alternate
+        self.is_attention_eager = is_attention_eager
         self.blas_workspace_bytes = machine.blas_workspace_bytes
         self.is_recording = True
         self.is_training = True
         self.autocast: DType | None = None
         self.casts: dict[int, tuple[Section | None, Any]] = {}
         self.steps_with: Callable[[Any], None] | None = None
+        self.held: list[Any] = []
         self.sharding: Any = None
 
     def take(self, nbytes: int, category: Category | None = None) -> Storage:

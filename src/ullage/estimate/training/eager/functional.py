@@ -12,6 +12,7 @@ from math import prod
 from ullage.estimate.training.eager.autocast import lower, raise_, to
 from ullage.estimate.training.eager.autograd import (
     Gradients,
+    Product,
     connect,
     drop_remade,
     keep,
@@ -206,7 +207,12 @@ def dropout(x: Tensor, probability: float) -> Tensor:
 
 
 def multiply(
-    like: Tensor, shape: Sequence[int], dtype: DType | None = None, *, work: int = 0
+    like: Tensor,
+    shape: Sequence[int],
+    dtype: DType | None = None,
+    *,
+    work: int = 0,
+    product: Product = Product.BMM,
 ) -> Tensor:
     """A product of matrices: its result, beside which cuBLAS has its workspace while it runs.
 
@@ -221,7 +227,7 @@ def multiply(
             arena.take(arena.blas_workspace_bytes, Category.WORKSPACE)
         return out
 
-    return remember(make, arena)
+    return remember(make, arena, product)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -254,7 +260,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     node = record((x, weight, bias), rule, *saved)
     if not is_fused:
-        return connect(multiply(x, (*shape[:-1], width), work=work), node)
+        out = multiply(x, (*shape[:-1], width), work=work, product=Product.MM)
+        return connect(out, node)
 
     def make() -> Tensor:
         x.arena.log.work.append((x.arena.log.position, work))
@@ -262,7 +269,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         x.arena.take(_LT_WORKSPACE_BYTES, Category.WORKSPACE)
         return out
 
-    return connect(remember(make, x.arena), node)
+    return connect(remember(make, x.arena, Product.ADDMM), node)
 
 
 # cuBLASLt adds the bias as it multiplies, with a workspace of its own (CUDABlas.cpp).

@@ -6,7 +6,7 @@ Each follows the modeling file of transformers that has its name.
 from __future__ import annotations
 
 from ullage.estimate.training.architectures.activations import find_activation
-from ullage.estimate.training.architectures.losses import causal_loss
+from ullage.estimate.training.architectures.losses import language_loss
 from ullage.estimate.training.architectures.masks import causal_mask
 from ullage.estimate.training.architectures.model import LanguageModel, parameter_dtype
 from ullage.estimate.training.architectures.rotary import (
@@ -123,7 +123,7 @@ class GPT2(LanguageModel):
         mask = causal_mask(x, self.recipe)
         x = self.ln_f(self.h(F.dropout(x, self.dropout), mask))
         del words, positions
-        return causal_loss(self.lm_head(x), labels)
+        return language_loss(self.lm_head, self.lm_head.weight, x, labels, self.recipe.loss_kind)
 
 
 class OPTAttention(Module):
@@ -211,7 +211,7 @@ class OPT(LanguageModel):
         x = x if self.final_layer_norm is None else self.final_layer_norm(x)
         x = x if self.project_out is None else self.project_out(x)
         del words, positions
-        return causal_loss(self.lm_head(x), labels)
+        return language_loss(self.lm_head, self.lm_head.weight, x, labels, self.recipe.loss_kind)
 
 
 class NeoXAttention(Module):
@@ -285,7 +285,9 @@ class GPTNeoX(LanguageModel):
         x = self.layers(x, rotary_table(x, x.shape[1], self.rotated), mask, places)
         x = self.final_layer_norm(x)
         del words
-        return causal_loss(self.embed_out(x), labels)
+        return language_loss(
+            self.embed_out, self.embed_out.weight, x, labels, self.recipe.loss_kind
+        )
 
 
 def _head(arena: Arena, config: Config, words: Embedding, dtype: DType, *, is_tied: bool) -> Linear:

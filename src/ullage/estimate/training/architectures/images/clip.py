@@ -7,6 +7,7 @@ from typing import Final
 from ullage.errors import SpecError
 from ullage.estimate.training.architectures.encoder import Encoder, EncoderShape, gelu
 from ullage.estimate.training.architectures.losses import contrast, unit_length
+from ullage.estimate.training.architectures.masks import eager_mask
 from ullage.estimate.training.architectures.model import (
     Model,
     ids,
@@ -118,7 +119,7 @@ class Text(Module):
         embeds = self.tokens(tokens)
         x = F.add(embeds, self.positions(self.numbers.alias((1, tokens.shape[1]))))
         del embeds
-        x = self.after(self.encoder(x))
+        x = self.after(self.encoder(x, eager_mask(x)))
         batch, length, hidden = x.shape
         flat = F.view(x, (batch * length, hidden))
         return rows(flat, empty(x.arena, (batch,), INT64))

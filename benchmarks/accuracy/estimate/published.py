@@ -1,0 +1,175 @@
+"""Compares `ullage estimate` with figures that others published of real GPUs (published.csv), and
+writes docs/results/estimate-published.md.
+
+    python -m benchmarks.accuracy.estimate.published [--only WORD]
+
+Each row of the table is one command of `ullage estimate` and what was measured:
+
+- ALLOC: torch.cuda.max_memory_allocated(); RES: max_memory_reserved(); DEV: nvidia-smi;
+- STATES: the optimizer's states; ACTS: what the forward pass keeps; RISE: how much a step adds;
+- FIT: it ran ("FIT") or ran out of memory ("OOM").
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from benchmarks.provenance import made_by
+from ullage.api.estimate import estimate_training
+from ullage.cli.estimate import estimate_command
+from ullage.cli.options.estimate import EstimateOptions
+from ullage.errors import SpecError
+from ullage.estimate.term import OwnedTerm
+from ullage.estimate.training.estimate import OUTSIDE, TrainingEstimate
+
+FOLDER: Final = Path(__file__).parent
+ROOT: Final = FOLDER.parents[2]
+TABLE: Final = FOLDER / "published.csv"
+PAGE: Final = ROOT / "docs/results/estimate-published.md"
+GIB: Final = 2**30
+STATED: Final = "stated"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A published figure, and the estimate.
+
+    Attributes:
+        source, id: who published it, and its name there.
+        quantity: what was measured.
+        arguments: of the command.
+        measured: bytes; None of a fit.
+        did_fit: of a fit whether it ran; None of bytes.
+        low, likely, high: the estimate of the quantity; None where it cannot be expressed.
+        fits: the verdict on the row's GPU.
+        recipe: "stated", or why it is not.
+        remark: what is special about it.
+    """
+
+    source: str
+    id: str
+    quantity: str
+    arguments: str
+    measured: int | None
+    did_fit: bool | None
+    low: int
+    likely: int
+    high: int
+    fits: bool | None
+    recipe: str
+    remark: str
+
+    @property
+    def error(self) -> float | None:
+        """Of the likely value; None of a fit."""
+        return None if self.measured is None else self.likely / self.measured - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """The interval holds the figure, or the verdict does not contradict it."""
+        if self.measured is not None:
+            return self.low <= self.measured <= self.high
+        return self.fits in (None, self.did_fit)
+
+    @property
+    def is_scored(self) -> bool:
+        """Its recipe is stated."""
+        return self.recipe == STATED
+
+
+def read_rows(only: str = "") -> Iterator[Row]:
+    """The rows whose source or id has a word in it, estimated one after the other."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        for fields in csv.DictReader(file):
+            if only in f"{fields['source']} {fields['id']}":
+                yield _row(fields)
+
+
+def estimate_of(arguments: str) -> TrainingEstimate:
+    """The estimate that a command prints.
+
+    Raises:
+        SpecError: the command is wrong.
+    """
+    words = shlex.split(arguments)
+    model = ROOT / words[0]
+    if model.exists():
+        words[0] = str(model)
+    context = estimate_command.make_context("estimate", words)
+    options = EstimateOptions(**context.params)
+    if options.model is None:
+        raise SpecError("no model was named")
+    return estimate_training(options.model, gpu=options.gpu, **options.recipe).answer.estimate
+
+
+def _row(fields: dict[str, str]) -> Row:
+    estimate = estimate_of(fields["arguments"])
+    quantity, measured = fields["quantity"], fields["measured"]
+    terms = list(_terms(estimate, quantity))
+    is_fit = quantity == "FIT"
+    return Row(
+        source=fields["source"],
+        id=fields["id"].strip(),
+        quantity=quantity,
+        arguments=fields["arguments"],
+        measured=None if is_fit else int(measured),
+        did_fit=measured == "FIT" if is_fit else None,
+        low=sum(term.low_bytes for term in terms),
+        likely=sum(term.bytes for term in terms),
+        high=sum(term.high_bytes for term in terms),
+        fits=estimate.fits,
+        recipe=fields["recipe"],
+        remark=fields["remark"],
+    )
+
+
+def _terms(estimate: TrainingEstimate, quantity: str) -> Iterator[OwnedTerm]:
+    """The terms that a quantity is made of."""
+    without = {
+        "ALLOC": ("cached blocks", *OUTSIDE),
+        "RES": OUTSIDE,
+        "RISE": ("parameters", "buffers", "optimizer states", "cached blocks", *OUTSIDE),
+    }
+    only = {"STATES": ("optimizer states",), "ACTS": ("activations",)}
+    for term in estimate.terms:
+        is_in = term.name in only[quantity] if quantity in only else True
+        if is_in and term.name not in without.get(quantity, ()):
+            yield term
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Of rows together.
+
+    Attributes:
+        num_rows: rows whose recipe is stated.
+        median_error, worst_error: of the bytes, without sign.
+        inside_frac: rows whose figure is inside.
+        num_false_fits: rows that did not fit, where the verdict is "fits".
+    """
+
+    num_rows: int
+    median_error: float
+    worst_error: float
+    inside_frac: float
+    num_false_fits: int
+
+
+def score(rows: Iterable[Row]) -> Score:
+    """The score of rows; those whose recipe is not stated are left out."""
+    scored = [row for row in rows if row.is_scored]
+    errors = [abs(row.error) for row in scored if row.error is not None]
+    return Score(
+        len(scored),
+        median(errors),
+        max(errors),
+        sum(row.is_inside for row in scored) / len(scored),
+        sum(row.did_fit is False and row.fits is True for row in scored),
+    )
