@@ -12,16 +12,14 @@ Each row of the table is one command of `ullage estimate` and what was measured:
 
 from __future__ import annotations
 
-import argparse
 import csv
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from benchmarks.provenance import made_by
 from ullage.api.estimate import estimate_training
 from ullage.cli.estimate import estimate_command
 from ullage.cli.options.estimate import EstimateOptions

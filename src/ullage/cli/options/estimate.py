@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # What is of use to one side alone; --tensor is of use to both.
 _TRAINING = (
     "batch", "length", "image", "precision", "optimizer", "attention", "accumulation", "largest",
-    "knobs", "gradients", "loss", "compile", "library", "torch", "lora", "lora_targets",
+    "knobs", "gradients", "loss", "packed", "compile", "library", "torch", "lora", "lora_targets",
     "lora_dtype", "lora_dropout", "quantize", "buckets",
 )  # fmt: skip
 _SERVING = (
@@ -43,6 +43,7 @@ class EstimateOptions:
     accumulation: int | None
     gradients: str | None
     loss: str | None
+    packed: bool
     compile: bool
     library: str | None
     torch: str | None
@@ -136,6 +137,7 @@ class EstimateOptions:
             "library": self.library,
             "loss": self.loss,
             "gradients": self.gradients,
+            "packed": self.packed or None,
             "compiled": self.compile or None,
             "torch": self.torch,
         }

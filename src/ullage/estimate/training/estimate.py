@@ -31,7 +31,7 @@ from ullage.estimate.training.lora import describe_adapters
 from ullage.estimate.training.optimizers import find_optimizer
 from ullage.estimate.training.recipe import Recipe
 from ullage.estimate.training.timeline import Moment, Stretch, Timeline
-from ullage.estimate.training.torch_version import choose_torch
+from ullage.estimate.training.torch_version import NEWEST, choose_torch
 from ullage.models.config import COUNTED, Config
 from ullage.trace.category import Category
 
@@ -196,7 +196,7 @@ def _estimate(config: Config, recipe: Recipe, device: Device | None) -> Training
         gpu=device.name if device else None,
         capacity_bytes=device.capacity_bytes if device else None,
         terms=(
-            *_tensor_terms(timeline, peak),
+            *_tensor_terms(timeline, peak, _error_frac(recipe, torch)),
             *_buffers(played, recipe),
             *_surroundings(timeline, device, torch, recipe.layout),
         ),
@@ -209,7 +209,7 @@ def _estimate(config: Config, recipe: Recipe, device: Device | None) -> Training
         stretches=timeline.stretches,
         host=_host(played, recipe),
         is_floor=config.model_type == COUNTED,
-        work=timeline.work * recipe.accumulation // min(recipe.accumulation, 2),
+        work=timeline.work * recipe.accumulation // played.num_passes,
         assumptions=(*_assumptions(config, recipe, torch), *(device.assumptions if device else ())),
     )
 
@@ -225,7 +225,20 @@ def _worst_stage(config: Config, recipe: Recipe, machine: Machine) -> tuple[Play
     return played, its
 
 
-def _tensor_terms(timeline: Timeline, peak: Moment) -> list[OwnedTerm]:
+# What the play was held against the phantom for is exact; other code and other versions were read.
+_OTHER_LIBRARY_FRAC: Final = 0.1
+_OTHER_TORCH_FRAC: Final = 0.03
+_UNSURE: Final = (Category.ACTIVATION, Category.TEMPORARY)
+
+
+def _error_frac(recipe: Recipe, torch: tuple[int, int]) -> float:
+    """The share by which what a step keeps may be more or less: assumed."""
+    if recipe.library != "transformers" or recipe.compiled:
+        return _OTHER_LIBRARY_FRAC
+    return _OTHER_TORCH_FRAC if torch < NEWEST else 0.0
+
+
+def _tensor_terms(timeline: Timeline, peak: Moment, error_frac: float) -> list[OwnedTerm]:
     """What tensors take. Where a closed library decides of a size, workspaces have an interval."""
     terms = []
     for category, (name, what) in _TENSORS.items():
@@ -235,6 +248,8 @@ def _tensor_terms(timeline: Timeline, peak: Moment) -> list[OwnedTerm]:
             lowest, highest = timeline.ends()
             low = max(count + lowest - peak.allocated_bytes, 0)
             high = count + highest - peak.allocated_bytes
+        if category in _UNSURE:
+            low, high = int(count * (1 - error_frac)), int(count * (1 + error_frac))
         if high:
             terms.append(OwnedTerm(name, count, low, high, what, _PLAYED, category))
     return terms

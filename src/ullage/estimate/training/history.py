@@ -156,7 +156,7 @@ def _left(timeline: Timeline, passes: Sequence[Stretch]) -> tuple[list[int], lis
             if index >= 0 and log.categories[index] is Category.GRADIENT:
                 gradients += pass_.repeats * [index]
             elif index >= 0 and ~index not in events:
-                variables.append(index)
+                variables += pass_.repeats * [index]
     return gradients, variables
 
 

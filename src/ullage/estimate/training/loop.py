@@ -9,14 +9,14 @@ from typing import Final, NamedTuple
 from ullage.estimate.training.architectures import build_model
 from ullage.estimate.training.architectures.model import Model
 from ullage.estimate.training.division import divide
-from ullage.estimate.training.eager.arena import Arena, Storage
+from ullage.estimate.training.eager.arena import Arena, Section, Storage
 from ullage.estimate.training.eager.autograd import backward
 from ullage.estimate.training.eager.dtype import FLOAT32, DType, find_dtype
 from ullage.estimate.training.eager.functional import scale
 from ullage.estimate.training.eager.machine import Machine
 from ullage.estimate.training.eager.tensor import Tensor, empty
 from ullage.estimate.training.layout import ALONE
-from ullage.estimate.training.lora import add_adapters
+from ullage.estimate.training.lora import add_adapters, retains_inputs
 from ullage.estimate.training.optimizers import (
     OPTIMIZERS,
     Optimizer,
@@ -48,6 +48,7 @@ class Played(NamedTuple):
         num_trainable: parameters that the optimizer changes.
         num_rank_parameters: parameters that this rank keeps.
         host_bytes: bytes of host memory, where shards and states are kept there.
+        num_passes: passes of the step that were played.
     """
 
     timeline: Timeline
@@ -55,6 +56,7 @@ class Played(NamedTuple):
     num_trainable: int
     num_rank_parameters: int
     host_bytes: int
+    num_passes: int
 
 
 def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
@@ -92,6 +94,7 @@ def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
     steps = list(_assign(recipe, model, trained))
     states = _prepare_all(arena, recipe, trained, steps)
     states += _wide_gradients(spread, recipe, parameters)
+    num_passes = min(_count_passes(arena, recipe), 2)
     left = _play_passes(spread, model, recipe)
     arena.begin("optimizer")
     copies: list[list[Storage]] = []
@@ -108,6 +111,7 @@ def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
         *_count(_all_parameters(config, recipe, machine) or parameters),
         spread.count(parameters),
         spread.host_bytes(parameters, find_optimizer(recipe.optimizer)),
+        num_passes,
     )
     del states, left  # until here they are there
     return played
@@ -205,12 +209,15 @@ def _play_passes(spread: Spread, model: Model, recipe: Recipe) -> object:
     inputs: tuple[Tensor, ...] = ()
     loss = empty(arena, (), FLOAT32)
     in_flight = []  # what passes in flight hold
-    for is_held in spread.passes(recipe.accumulation):
+    before: list[tuple[Section | None, Tensor]] = []  # what the last loss's graph retains
+    for is_held in spread.passes(_count_passes(arena, recipe)):
         inputs = model.inputs(arena, recipe)
         arena.begin("forward")
         spread.before_forward()
         with arena.autocasting(dtype):
             loss = spread.run(model, inputs)
+        arena.drop(before)
+        before, arena.retained = arena.retained, []
         if is_held:
             in_flight.append((inputs, loss))
             continue
@@ -224,7 +231,14 @@ def _play_passes(spread: Spread, model: Model, recipe: Recipe) -> object:
         backward(waiting)
         spread.after_backward()
     spread.after_passes(model)
-    return inputs, loss
+    return inputs, loss, before
+
+
+def _count_passes(arena: Arena, recipe: Recipe) -> int:
+    """A second pass is played as well where the graph of the last step stays."""
+    lora = recipe.lora
+    is_retained = lora is not None and lora.is_quantized and retains_inputs(arena)
+    return max(recipe.accumulation, 2) if is_retained else recipe.accumulation
 
 
 def _autocast(recipe: Recipe) -> tuple[DType | None, bool]:

@@ -25,12 +25,16 @@ from ullage.trace.category import Category
 
 __all__ = [
     "AdaptedLinear", "MergedLinear", "QuantizedLinear", "add_adapters", "describe_adapters",
+    "retains_inputs",
 ]  # fmt: skip
 
 ALL_LINEAR: Final = ("all-linear",)
 _BLOCK: Final = 64  # elements that share a scale
 _OUTER_BLOCK: Final = 256  # scales that share a scale of theirs
 _TABLE_BYTES: Final = (64, 1024)  # of the 16 values of NF4, and the 256 of a scale
+# bitsandbytes of that time had `ctx.tensors = (A, B)`: the input stays as long as the graph's nodes
+# do, which the loop's loss holds until there is a new one. Later versions have (None, B).
+_KEEPS_INPUT_UNTIL: Final = (2, 6)
 _SHARED_TABLE_BYTES: Final = 1024  # from which those of scales are copied (name2qmap)
 
 
@@ -58,6 +62,8 @@ class QuantizedLinear(Module):
         x = F.to(x, BFLOAT16)
         shape = x.shape
         node = record((x,), lambda gradient, _: self._rule(gradient, shape))
+        if node is not None and retains_inputs(x.arena):
+            x.arena.retain(x.detach())
         times = 2 if self.has_double_scales else 0  # before and after the offset is added
         scales = [self._scales() for _ in range(times)]
         whole = self.weight.like()
@@ -162,6 +168,11 @@ class MergedLinear(Module):
         out = x.like(tuple(shape))
         del zeros
         return connect(out, node)
+
+
+def retains_inputs(arena: Arena) -> bool:
+    """Whether the graph of a product with NF4 keeps its input until it goes."""
+    return arena.machine.torch < _KEEPS_INPUT_UNTIL
 
 
 def describe_adapters(recipe: Recipe) -> list[str]:

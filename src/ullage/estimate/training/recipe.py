@@ -28,7 +28,15 @@ GRADIENTS: Final = ("same", "fp32", "both")
 CHECKPOINTING: Final = ("none", "full", "selective", "alternate")
 LOSSES: Final = ("full", "chunked", "fused")
 # Whose code the model, its adapters and its loss are written in.
-LIBRARIES: Final = ("transformers", "litgpt", "torchtitan", "torchtune", "megatron", "plain")
+LIBRARIES: Final = (
+    "transformers",
+    "litgpt",
+    "torchtitan",
+    "torchtune",
+    "megatron",
+    "torchvision",
+    "plain",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +106,11 @@ class Recipe:
         lora: adapters beside frozen weights; None: all parameters are trained.
         layout: how the job is spread over GPUs.
         library: one of LIBRARIES.
-        loss: None: as the library has it; "full": the logits of all tokens at once; "chunked": of an eighth of the tokens after
+        loss: "full": the logits of all tokens at once; "chunked": of an eighth of the tokens after
             the other, whose probabilities are kept; "fused": the loss and its gradients are
-            computed with the head, chunk by chunk, and no logits are kept (Liger Kernel).
+            computed with the head, chunk by chunk, and no logits are kept (Liger Kernel); None: as
+            the library has it.
+        packed: a sample holds several texts, so that attention gets a mask for each sample.
         gradients: with "mixed" precision: "same" dtype as the parameters; "fp32": they are summed
             in float32, and those of the parameters freed at once; "both": both are there when the
             optimizer steps.
@@ -124,6 +134,7 @@ class Recipe:
     library: str = "transformers"
     loss: str | None = None
     gradients: str = "same"
+    packed: bool = False
     compiled: bool = False
     torch: str | None = None
 

@@ -60,6 +60,8 @@ class Spread:
     def cut(self, model: Any, recipe: Recipe) -> None:  # noqa: ANN401
         """The model is built: what belongs to another stage goes, the ends are divided."""
         layout = self.layout
+        if recipe.library == "megatron":
+            return  # the model has been built as a stage
         check_model(model, recipe)
         if layout.sequence:
             for layer in model.layers.layers:

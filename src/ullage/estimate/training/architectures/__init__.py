@@ -71,6 +71,7 @@ LIBRARY_MODELS: Final = {
     "torchtitan": {"llama": "decoders.libraries:Torchtitan"},
     "torchtune": dict.fromkeys(_LLAMAS, "decoders.libraries:Torchtune"),
     "megatron": {"gpt2": "decoders.megatron:Megatron"},
+    "torchvision": {"vit": "images.torchvision:TorchvisionViT"},
     "plain": {"llama": "decoders.libraries:Plain"},
 }
 

@@ -64,11 +64,15 @@ class Layer(Module):
 
     def __init__(self, arena: Arena, shape: EncoderShape, dtype: DType) -> None:
         self.shape = shape
-        self.attention = Attention(arena, shape, dtype)
+        self.attention = self.make_attention(arena, shape, dtype)
         self.before = LayerNorm(arena, shape.hidden, dtype)
         self.fc1 = Linear(arena, shape.hidden, shape.inner, dtype, has_bias=True)
         self.fc2 = Linear(arena, shape.inner, shape.hidden, dtype, has_bias=True)
         self.after = LayerNorm(arena, shape.hidden, dtype)
+
+    def make_attention(self, arena: Arena, shape: EncoderShape, dtype: DType) -> Module:
+        """What all tokens meet in."""
+        return Attention(arena, shape, dtype)
 
     def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         residual = x
@@ -83,8 +87,15 @@ class Layer(Module):
 class Encoder(Module):
     """The layers."""
 
-    def __init__(self, arena: Arena, count: int, shape: EncoderShape, dtype: DType) -> None:
-        self.layers = Stack(arena, "encoder", count, lambda: Layer(arena, shape, dtype))
+    def __init__(
+        self,
+        arena: Arena,
+        count: int,
+        shape: EncoderShape,
+        dtype: DType,
+        layer: type[Layer] = Layer,
+    ) -> None:
+        self.layers = Stack(arena, "encoder", count, lambda: layer(arena, shape, dtype))
 
     def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.layers(x, mask)

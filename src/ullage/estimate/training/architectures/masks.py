@@ -22,6 +22,8 @@ def causal_mask(x: Tensor, recipe: Recipe, window: int | None = None) -> Tensor 
         mask = x.like(shape)
         del visible
         return mask
+    if recipe.packed:
+        return x.like((batch, *shape[1:]), BOOL)
     if window is None or length <= window:
         return None
     return x.like((1, *shape[1:]), BOOL).alias(shape, is_dense=False)

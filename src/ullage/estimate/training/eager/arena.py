@@ -152,6 +152,7 @@ class Arena:
             until autocast ends.
         steps_with: the step of an optimizer that runs in the backward pass: called with a parameter
             once it has its gradient, which is then freed.
+        retained: what autograd functions of their own keep until their graph goes, by section.
         held: tensors that a variable of the training loop holds until it gets new ones.
         sharding: how ranks share out parameters (sharding.py); None: they do not.
     """
@@ -159,7 +160,7 @@ class Arena:
     __slots__ = (
         "__dict__", "autocast", "blas_workspace_bytes", "casts", "checkpoints_every", "held",
         "is_attention_eager", "is_recording", "is_selective", "is_training", "keeps_alternate",
-        "log", "machine", "sharding", "steps_with",
+        "log", "machine", "retained", "sharding", "steps_with",
     )  # fmt: skip
 
     def __init__(
@@ -183,6 +184,7 @@ class Arena:
         self.autocast: DType | None = None
         self.casts: dict[int, tuple[Section | None, Any]] = {}
         self.steps_with: Callable[[Any], None] | None = None
+        self.retained: list[tuple[Section | None, Any]] = []
         self.held: list[Any] = []
         self.sharding: Any = None
 
@@ -242,14 +244,27 @@ class Arena:
             if outer is None:
                 self._drop_casts()
 
-    def _drop_casts(self) -> None:
-        """Lets go of the casts: of those of a section that is repeated, as often as it was."""
-        casts, self.casts = list(self.casts.values()), {}
-        while casts:
-            section = casts[0][0]
+    def retain(self, tensor: Any) -> None:  # noqa: ANN401
+        """A reference that a node of the graph has beside what it saved (ctx.name = tensor)."""
+        self.retained.append((self.open_section, tensor))
+
+    @property
+    def open_section(self) -> Section | None:
+        """The section that has not ended."""
+        sections = self.log.sections
+        return sections[-1] if sections and sections[-1].is_open else None
+
+    def drop(self, rows: list[tuple[Section | None, Any]]) -> None:
+        """Lets go of tensors: of those of a section that is repeated, as often as it was."""
+        while rows:
+            section = rows[0][0]
             if section is None or section.is_open:
-                casts.pop(0)
+                rows.pop(0)
                 continue
             with self.section(section.name, section.phase, section.repeats):
-                while casts and casts[0][0] is section:
-                    casts.pop(0)
+                while rows and rows[0][0] is section:
+                    rows.pop(0)
+
+    def _drop_casts(self) -> None:
+        casts, self.casts = list(self.casts.values()), {}
+        self.drop(casts)

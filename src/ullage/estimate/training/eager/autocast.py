@@ -34,9 +34,7 @@ def lower(x: Tensor) -> Tensor:
     if not is_cached or arena.log.categories[index] is not Category.PARAMETER:
         return to(x, dtype)
     if index not in arena.casts:
-        sections = arena.log.sections
-        section = sections[-1] if sections and sections[-1].is_open else None
-        arena.casts[index] = (section, to(x, dtype))
+        arena.casts[index] = (arena.open_section, to(x, dtype))
     cast: Tensor = arena.casts[index][1]
     return cast
 

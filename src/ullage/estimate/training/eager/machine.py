@@ -10,6 +10,9 @@ from ullage.estimate.training.eager.dtype import FLOAT32, DType
 __all__ = ["Kernel", "Machine"]
 
 
+_WORKSPACES_FROM = (1, 13)
+
+
 class Kernel(Enum):
     """The kernels of scaled_dot_product_attention."""
 
@@ -40,8 +43,11 @@ class Machine:
 
         Counts: one. Ignores: CUBLAS_WORKSPACE_CONFIG. Error: none.
         Source: aten/src/ATen/cuda/CublasHandlePool.cpp. From PyTorch 2.15 on it is there while a
-        product runs; before, one stays for each thread that has used it.
+        product runs; before, one stays for each thread that has used it; before 1.13 cuBLAS had its
+        own outside of PyTorch's memory.
         """
+        if self.torch < _WORKSPACES_FROM:
+            return 0
         return 33_554_432 if self.capability >= (9, 0) else 8_519_680
 
     def attention(

@@ -21,10 +21,13 @@ from ullage.estimate.training.architectures.losses import chunked_loss, language
 from ullage.estimate.training.architectures.norms import FusedNorm, Norm, WideNorm
 from ullage.estimate.training.architectures.rotary import join_heads, rotate
 from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend
 from ullage.estimate.training.eager.module import Module
 from ullage.estimate.training.eager.shapes import permuted
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, Tensor
+from ullage.estimate.training.recipe import Recipe
+from ullage.models.config import Config
 
 __all__ = ["LitGPT", "Plain", "Torchtitan", "Torchtune"]
 
@@ -217,15 +220,19 @@ class LitGPT(Decoder):
     layer: ClassVar[type[Layer]] = LitLayer
     norm_kind: ClassVar[type[Norm]] = LitNorm
 
+    def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
+        """Embedding and head are two, be they alike in the published file."""
+        fields = {**config.fields, "tie_word_embeddings": False}
+        super().__init__(arena, Config(config.name, fields, config.inside), recipe)
+
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:
         if self.parts.recipe.loss_kind != "full":
             return super().loss(x, labels)
         if self.parts.recipe.lora is not None:
             kept: list[Tensor] = []
-            loss = chunked_loss(self.logits, x, labels, _LIT_TOKENS, x.dtype, kept)
             x.arena.held = kept
-            return loss
-        logits = self.logits(x)
+            return chunked_loss(self._wide, x, labels, _LIT_TOKENS, FLOAT32, kept)
+        logits = self._wide(x)
         x.arena.held = [logits]
         batch, length, vocab = logits.shape
         shifted = F.narrow(logits, 1, length - 1)
@@ -242,6 +249,10 @@ class LitGPT(Decoder):
         for loss in losses[1:]:
             total = F.add(total, loss)
         return total
+
+    def _wide(self, x: Tensor) -> Tensor:
+        """The logits, which Fabric gives back in torch's default dtype."""
+        return F.to(self.logits(x), FLOAT32)
 
 
 class PlainAttention(TitanAttention):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from ullage.estimate.training.architectures.activations import find_activation
-from ullage.estimate.training.architectures.encoder import Encoder, EncoderShape
+from ullage.estimate.training.architectures.encoder import Encoder, EncoderShape, Layer
 from ullage.estimate.training.architectures.model import (
     Model,
     images,
@@ -49,7 +50,13 @@ class Patches(Module):
 
 
 class ViT(Model):
-    """ViTForImageClassification."""
+    """ViTForImageClassification.
+
+    Attributes:
+        layer: class of the layers.
+    """
+
+    layer: ClassVar[type[Layer]] = Layer
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         dtype = parameter_dtype(recipe)
@@ -66,7 +73,8 @@ class ViT(Model):
             qkv_bias=config.flag("qkv_bias", default=True),
             activation=find_activation(config, "hidden_act", default="gelu"),
         )
-        self.encoder = Encoder(arena, config.number("num_hidden_layers"), shape, dtype)
+        layers = config.number("num_hidden_layers")
+        self.encoder = Encoder(arena, layers, shape, dtype, self.layer)
         self.layernorm = LayerNorm(arena, hidden, dtype)
         classes = _num_labels(config)
         self.classifier = Linear(arena, hidden, classes, dtype, has_bias=True)
