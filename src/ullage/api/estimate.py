@@ -44,6 +44,7 @@ class RecipeFields(TypedDict, total=False):
     library: str | None
     loss: str | None
     gradients: str | None
+    zeroes_late: bool | None
     packed: bool | None
     compiled: bool | None
     torch: str | None

@@ -22,7 +22,7 @@ _COUNT = click.IntRange(min=1)
             "Questions": ("which_gpu", "largest", "knobs", "list_models"),
             "Training": (
                 "image", "precision", "gradients", "optimizer", "attention", "accumulation",
-                "loss", "packed", "compile", "library", "torch",
+                "zeroes_late", "loss", "packed", "compile", "library", "torch",
             ),
             "Adapters": (
                 "lora", "lora_targets", "lora_dtype", "lora_dropout", "quantize",
@@ -59,6 +59,7 @@ _COUNT = click.IntRange(min=1)
     "--gradients", type=click.Choice(GRADIENTS), help="With mixed precision; default: same."
 )
 @click.option("--loss", type=click.Choice(LOSSES), help="Default: as the library has it.")
+@click.option("--zeroes-late", is_flag=True, help="zero_grad() comes between forward and backward.")
 @click.option("--packed", is_flag=True, help="Samples hold several texts: attention has a mask.")
 @click.option("--compile", is_flag=True, help="The model is compiled by torch.compile.")
 @click.option("--library", type=click.Choice(LIBRARIES), help="Whose code; default: transformers.")

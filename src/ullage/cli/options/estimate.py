@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 # What is of use to one side alone; --tensor is of use to both.
 _TRAINING = (
     "batch", "length", "image", "precision", "optimizer", "attention", "accumulation", "largest",
-    "knobs", "gradients", "loss", "packed", "compile", "library", "torch", "lora", "lora_targets",
-    "lora_dtype", "lora_dropout", "quantize", "buckets",
+    "knobs", "gradients", "loss", "zeroes_late", "packed", "compile", "library", "torch", "lora",
+    "lora_targets", "lora_dtype", "lora_dropout", "quantize", "buckets",
 )  # fmt: skip
 _SERVING = (
     "engine", "context", "users", "weights", "kv", "utilization", "block_size", "lora_slots",
@@ -43,6 +43,7 @@ class EstimateOptions:
     accumulation: int | None
     gradients: str | None
     loss: str | None
+    zeroes_late: bool
     packed: bool
     compile: bool
     library: str | None
@@ -137,6 +138,7 @@ class EstimateOptions:
             "library": self.library,
             "loss": self.loss,
             "gradients": self.gradients,
+            "zeroes_late": self.zeroes_late or None,
             "packed": self.packed or None,
             "compiled": self.compile or None,
             "torch": self.torch,

@@ -184,6 +184,8 @@ def _prepare_all(
             with arena.section("gradients", "build", count):
                 tensor.grad = tensor.like()
                 tensor.grad.storage.own(Category.GRADIENT)
+    if recipe.zeroes_late and not recipe.keeps_gradients:
+        _leave_gradients(arena, trained)
     if not any(optimizer.is_prepared_at_once for optimizer, _ in steps):
         arena.begin("build")  # again: in a program the states come after the first backward pass
     states = [state for optimizer, runs in steps for state in _prepare(arena, optimizer, runs)]
@@ -193,6 +195,15 @@ def _prepare_all(
         states += [arena.take(size, Category.WORKSPACE) for _ in range(_THREADS)]
         arena.blas_workspace_bytes = 0
     return states
+
+
+def _leave_gradients(arena: Arena, trained: list[tuple[Tensor, int]]) -> None:
+    """Gradients that the step before has left, until zero_grad()."""
+    for tensor, count in trained:
+        with arena.section("gradients", "build", count):
+            storage = arena.take(tensor.nbytes, Category.GRADIENT)
+        arena.log.standing.add(storage.index)
+        arena.left.append((arena.log.sections[-1], storage))
 
 
 def _play_passes(spread: Spread, model: Model, recipe: Recipe) -> object:
@@ -222,6 +233,7 @@ def _play_passes(spread: Spread, model: Model, recipe: Recipe) -> object:
             in_flight.append((inputs, loss))
             continue
         arena.begin("backward")
+        arena.drop(arena.left)
         spread.before_backward()
         backward(scale(loss) if is_scaled else loss)
         spread.after_backward()

@@ -101,6 +101,8 @@ class Recipe:
         accumulation: passes before each step of the optimizer.
         clips_gradients: torch.nn.utils.clip_grad_norm_ comes before each step.
         keeps_gradients: zero_grad(set_to_none=False): gradients stay allocated.
+        zeroes_late: zero_grad() comes between forward and backward, so that the last step's
+            gradients are there during the forward pass.
         steps_in_backward: the optimizer steps each parameter as soon as it has its gradient, and
             frees the gradient.
         lora: adapters beside frozen weights; None: all parameters are trained.
@@ -128,6 +130,7 @@ class Recipe:
     accumulation: int = 1
     clips_gradients: bool = False
     keeps_gradients: bool = False
+    zeroes_late: bool = False
     steps_in_backward: bool = False
     lora: Lora | None = None
     layout: Layout = ALONE

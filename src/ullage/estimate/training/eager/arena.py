@@ -58,11 +58,13 @@ class Log:
         phases: (position, name) of each phase that begins; it ends where the next one begins.
         assumed: (lowest, highest) bytes of a storage whose size a closed library decides.
         streams: streams of the storages that are not allocated on the model's own stream.
+        standing: storages that stand for what the step before has left.
         work: (position, floating-point operations) of each product of matrices.
     """
 
     __slots__ = (
-        "assumed", "categories", "events", "phases", "requested", "sections", "streams", "work",
+        "assumed", "categories", "events", "phases", "requested", "sections", "standing", "streams",
+        "work",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -73,6 +75,7 @@ class Log:
         self.phases: list[tuple[int, str]] = []
         self.assumed: dict[int, tuple[int, int]] = {}
         self.streams: dict[int, int] = {}
+        self.standing: set[int] = set()
         self.work: list[tuple[int, int]] = []
 
     @property
@@ -153,6 +156,7 @@ class Arena:
         steps_with: the step of an optimizer that runs in the backward pass: called with a parameter
             once it has its gradient, which is then freed.
         retained: what autograd functions of their own keep until their graph goes, by section.
+        left: gradients of the step before, by section, until zero_grad().
         held: tensors that a variable of the training loop holds until it gets new ones.
         sharding: how ranks share out parameters (sharding.py); None: they do not.
     """
@@ -160,7 +164,7 @@ class Arena:
     __slots__ = (
         "__dict__", "autocast", "blas_workspace_bytes", "casts", "checkpoints_every", "held",
         "is_attention_eager", "is_recording", "is_selective", "is_training", "keeps_alternate",
-        "log", "machine", "retained", "sharding", "steps_with",
+        "left", "log", "machine", "retained", "sharding", "steps_with",
     )  # fmt: skip
 
     def __init__(
@@ -185,6 +189,7 @@ class Arena:
         self.casts: dict[int, tuple[Section | None, Any]] = {}
         self.steps_with: Callable[[Any], None] | None = None
         self.retained: list[tuple[Section | None, Any]] = []
+        self.left: list[tuple[Section | None, Any]] = []
         self.held: list[Any] = []
         self.sharding: Any = None
 
