@@ -108,7 +108,10 @@ FLAGS = {
     },
     "estimate": {
         "model", "--gpu", "--batch", "--length", "--image", "--precision", "--optimizer",
-        "--checkpointing", "--attention", "--accumulation", "--data", "--sharding", "--tensor",
+        "--checkpointing", "--attention", "--accumulation", "--gradients", "--zeroes-late",
+        "--loss", "--packed", "--compile", "--library", "--torch", "--lora", "--lora-targets",
+        "--lora-dtype", "--lora-dropout", "--quantize", "--buckets",
+        "--data", "--sharding", "--tensor",
         "--sequence-parallel", "--context-parallel", "--expert-parallel", "--pipeline",
         "--micro-batches", "--offload", "--nvme", "--serve", "--engine", "--context", "--users",
         "--weights", "--kv", "--utilization", "--block-size", "--lora-slots", "--lora-rank",

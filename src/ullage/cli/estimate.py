@@ -9,7 +9,7 @@ from ullage.cli.options.estimate import EstimateOptions, check_side
 from ullage.cli.output import UNWRITABLE, check_files, write_result
 from ullage.errors import SpecError
 from ullage.estimate.training.layout import BUCKETS, SHARDINGS
-from ullage.estimate.training.recipe import GRADIENTS, LIBRARIES, LOSSES, PRECISIONS
+from ullage.estimate.training.recipe import GRADIENTS, LOSSES, PRECISIONS
 
 _COUNT = click.IntRange(min=1)
 
@@ -62,7 +62,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--zeroes-late", is_flag=True, help="zero_grad() comes between forward and backward.")
 @click.option("--packed", is_flag=True, help="Samples hold several texts: attention has a mask.")
 @click.option("--compile", is_flag=True, help="The model is compiled by torch.compile.")
-@click.option("--library", type=click.Choice(LIBRARIES), help="Whose code; default: transformers.")
+@click.option("--library", metavar="NAME", help="Whose code: transformers, litgpt, megatron, ...")
 @click.option("--torch", metavar="VERSION", help="Of PyTorch; default: the newest for the GPU.")
 @click.option("--lora", type=_COUNT, metavar="RANK", help="Train adapters of this rank alone.")
 @click.option("--lora-targets", metavar="NAMES", help="Layers, or all-linear; default: q and v.")

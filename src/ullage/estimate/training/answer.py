@@ -15,7 +15,7 @@ from ullage.errors import SpecError
 from ullage.estimate.training.devices import describe
 from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
 from ullage.estimate.training.layout import ALONE
-from ullage.estimate.training.recipe import Recipe
+from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.estimate.training.torch_version import choose_torch, has_code, parse_torch
 from ullage.models.config import Config
 
@@ -264,6 +264,17 @@ def _changes(recipe: Recipe) -> list[tuple[str, Recipe, bool, str]]:
         changes.append(("amp-bf16", replace(recipe, precision="amp-bf16"), False, "other rounding"))
     if recipe.precision not in ("bf16", "fp16"):
         changes.append(("bf16", replace(recipe, precision="bf16"), False, "other rounding"))
+    if recipe.loss_kind != "fused":
+        changes.append(("fused loss", replace(recipe, loss="fused"), True, "Liger Kernel"))
+    if recipe.lora is None:
+        adapters = replace(recipe, lora=Lora(targets=("all-linear",)))
+        changes.append(("LoRA 16", adapters, False, "other training"))
+    elif not recipe.lora.is_quantized:
+        quantized = replace(recipe, lora=replace(recipe.lora, is_quantized=True))
+        changes.append(("QLoRA", quantized, False, "frozen weights in 4 bits"))
+    if recipe.layout.num_replicas > 1 and recipe.layout.num_shards == 1:
+        views = replace(recipe, layout=replace(recipe.layout, buckets="views"))
+        changes.append(("gradients in DDP's buckets", views, True, "same result"))
     if recipe.optimizer in ("adam", "adamw"):
         changes.append(
             ("8-bit AdamW", replace(recipe, optimizer="adamw-8bit"), False, "other rounding")

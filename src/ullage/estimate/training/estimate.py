@@ -345,10 +345,10 @@ def _of_precision(recipe: Recipe) -> list[str]:
             "FSDP2's MixedPrecisionPolicy(reduce_dtype=torch.float32)"
         )
     elif recipe.has_masters:
-        kept = {"same": "in 16 bits", "fp32": "in float32", "both": "in both at the step"}
+        ways = {"same": "in 16 bits", "fp32": "in float32", "both": "in both at the step"}
         lines.append(
             f"the optimizer steps a copy of the parameters in float32; gradients are "
-            f"{kept[recipe.gradients]}"
+            f"{ways[recipe.gradients]}"
         )
     if recipe.loss_kind == "chunked":
         lines.append("the loss is computed in eight chunks of tokens, whose logits all stay")

@@ -17,6 +17,7 @@ from ullage.estimate.training.eager.machine import Machine
 from ullage.estimate.training.eager.tensor import Tensor, empty
 from ullage.estimate.training.layout import ALONE
 from ullage.estimate.training.lora import add_adapters, retains_inputs
+from ullage.estimate.training.masters import make_masters, sum_in_float32
 from ullage.estimate.training.optimizers import (
     OPTIMIZERS,
     Optimizer,
@@ -70,13 +71,7 @@ def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
     Raises:
         SpecError: the model or the recipe cannot be.
     """
-    arena = Arena(
-        machine,
-        checkpoints_every=recipe.checkpoints_every,
-        is_selective=recipe.checkpointing in ("selective", "alternate"),
-        keeps_alternate=recipe.checkpointing == "alternate",
-        is_attention_eager=recipe.attention == "eager",
-    )
+    arena = _make_arena(recipe, machine)
     arena.begin("build")
     stored = FLOAT32 if recipe.has_masters else find_dtype(PRECISIONS[recipe.precision][0])
     spread = Spread(arena, recipe.layout, stored)
@@ -90,22 +85,14 @@ def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
     spread.begin(model, parameters)
     trained = [(tensor, count) for tensor, count in spread.own(parameters) if tensor.needs_grad]
     if recipe.has_masters and spread.sharding is None:
-        trained = _make_masters(arena, trained)
+        trained = make_masters(arena, trained)
     steps = list(_assign(recipe, model, trained))
     states = _prepare_all(arena, recipe, trained, steps)
-    states += _wide_gradients(spread, recipe, parameters)
+    if recipe.gradients == "fp32" and spread.sharding is None:
+        states += sum_in_float32(arena, parameters)
     num_passes = min(_count_passes(arena, recipe), 2)
     left = _play_passes(spread, model, recipe)
-    arena.begin("optimizer")
-    copies: list[list[Storage]] = []
-    if recipe.clips_gradients:
-        clip_gradients(arena, [run for _, runs in steps for run in runs])
-    if recipe.gradients == "both":
-        copies = [[arena.take(4 * tensor.numel * count)] for tensor, count in trained]
-    if not recipe.steps_in_backward:
-        for optimizer, runs in steps:
-            optimizer.step(arena, runs)
-    copies.clear()
+    _step(arena, recipe, trained, steps)
     played = Played(
         Timeline(arena.log),
         *_count(_all_parameters(config, recipe, machine) or parameters),
@@ -117,37 +104,33 @@ def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
     return played
 
 
-def _make_masters(arena: Arena, trained: list[tuple[Tensor, int]]) -> list[tuple[Tensor, int]]:
-    """A copy in float32 of each parameter that is trained, which the optimizer steps instead."""
-    masters = []
-    for count, rows in groupby(trained, key=lambda row: row[1]):
-        with arena.section("masters", "build", count):
-            for tensor, _ in rows:
-                master = empty(arena, tensor.shape, FLOAT32, Category.OPTIMIZER_STATE)
-                master.needs_grad = True
-                masters.append((master, count))
-    return masters
+def _make_arena(recipe: Recipe, machine: Machine) -> Arena:
+    return Arena(
+        machine,
+        checkpoints_every=recipe.checkpoints_every,
+        is_selective=recipe.checkpointing in ("selective", "alternate"),
+        keeps_alternate=recipe.checkpointing == "alternate",
+        is_attention_eager=recipe.attention == "eager",
+    )
 
 
-def _wide_gradients(
-    spread: Spread, recipe: Recipe, parameters: list[tuple[Tensor, int]]
-) -> list[Tensor]:
-    """Gradients in float32, which stay, and into which those of the parameters are summed as soon
-    as they are there.
-    """
-    if recipe.gradients != "fp32" or spread.sharding is not None:
-        return []
-    arena = spread.arena
-    gradients = []
-    for count, rows in groupby(parameters, key=lambda row: row[1]):
-        with arena.section("gradients", "build", count):
-            gradients += [
-                empty(arena, tensor.shape, FLOAT32, Category.GRADIENT)
-                for tensor, _ in rows
-                if tensor.needs_grad
-            ]
-    arena.steps_with = lambda _: None
-    return gradients
+def _step(
+    arena: Arena,
+    recipe: Recipe,
+    trained: list[tuple[Tensor, int]],
+    steps: list[tuple[Optimizer, list[Run]]],
+) -> None:
+    """Clips the gradients, and steps the optimizers."""
+    arena.begin("optimizer")
+    copies: list[Storage] = []
+    if recipe.clips_gradients:
+        clip_gradients(arena, [run for _, runs in steps for run in runs])
+    if recipe.gradients == "both":
+        sizes = [FLOAT32.itemsize * tensor.numel * count for tensor, count in trained]
+        copies += [arena.take(size, Category.GRADIENT) for size in sizes]
+    if not recipe.steps_in_backward:
+        for optimizer, runs in steps:
+            optimizer.step(arena, runs)
 
 
 def _all_parameters(

@@ -285,12 +285,12 @@ def _adapt(arena: Arena, model: Model, recipe: Recipe, names: set[str]) -> int:
         parts = getattr(module, "adapted", {}).get(name, (name,))
         names.update(parts)
         is_all = lora.targets == ALL_LINEAR and not _is_head(module)
-        wanted = [part for part in parts if part in lora.targets or is_all]
-        if not wanted:
+        adapted = [part for part in parts if part in lora.targets or is_all]
+        if not adapted:
             continue
         dtype = _adapter_dtype(recipe)
         if len(parts) > 1:
-            rows = [module.adapted_rows(part) for part in wanted]  # type: ignore[attr-defined]
+            rows = [module.adapted_rows(part) for part in adapted]  # type: ignore[attr-defined]
             setattr(module, name, MergedLinear(arena, value, lora, dtype, rows))
         else:
             setattr(module, name, AdaptedLinear(arena, value, lora, dtype, is_peft=is_peft))

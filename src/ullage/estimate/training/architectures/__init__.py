@@ -98,5 +98,12 @@ def build_model(arena: Arena, config: Config, recipe: Recipe) -> Model:
             f"{', '.join(models)}, or library transformers",
         )
     module, _, name = models[kind].partition(":")
-    model: Model = getattr(import_module(f"{__name__}.{module}"), name)(arena, config, recipe)
-    return model
+    kind_of_model: type[Model] = getattr(import_module(f"{__name__}.{module}"), name)
+    choices = [f"loss {recipe.loss}"] if recipe.loss not in (None, "full") else []
+    choices += ["packed"] if recipe.packed else []
+    if choices and not kind_of_model.is_decoder:
+        raise SpecError(
+            f"{choices[0]}: found with {kind}, expected a decoder language model, whose loss and "
+            f"masks ullage can change"
+        )
+    return kind_of_model(arena, config, recipe)  # type: ignore[call-arg]

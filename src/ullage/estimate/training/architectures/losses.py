@@ -25,7 +25,7 @@ def language_loss(
         return fused_loss(weight, x)
     if kind == "chunked":
         size = -(-x.shape[1] // _CHUNKS)
-        return chunked_loss(head, x, labels, size, FLOAT32)
+        return chunked_loss(head, x, labels, size=size, dtype=FLOAT32)
     return causal_loss(head(x), labels)
 
 
@@ -33,14 +33,15 @@ def chunked_loss(
     head: Callable[[Tensor], Tensor],
     x: Tensor,
     labels: Tensor,
+    *,
     size: int,
     dtype: DType,
-    kept: list[Tensor] | None = None,
+    holder: list[Tensor] | None = None,
 ) -> Tensor:
     """The head, then the loss, of a number of tokens of each sample after the other: all chunks of
     logits are there before the first loss, whose probabilities are in a dtype.
 
-    kept: gets the logits, which a loop's variable holds.
+    holder: gets the logits, which a loop's variable holds.
 
     Source: torchtune/modules/loss/cross_entropy_loss.py and modules/transformer.py
     (chunked_output); litgpt/utils.py (chunked_cross_entropy).
@@ -48,8 +49,8 @@ def chunked_loss(
     length = x.shape[1]
     sizes = [size] * (length // size) + ([length % size] if length % size else [])
     logits = [head(part) for part in F.split(x, sizes, 1)]
-    if kept is not None:
-        kept += logits
+    if holder is not None:
+        holder += logits
     losses = []
     for part in logits:
         batch, count, vocab = part.shape
@@ -75,8 +76,8 @@ def fused_loss(weight: Tensor, x: Tensor) -> Tensor:
     size = 1 << max(-(-tokens // -(-vocab // width)) - 1, 0).bit_length()
 
     def rule(_: Tensor, saved: Sequence[Tensor]) -> Gradients:
-        kept = iter([tensor.detach() for tensor in saved])
-        return [next(kept) if is_wanted else None for is_wanted in needs_grad]
+        gradients = iter([tensor.detach() for tensor in saved])
+        return [next(gradients) if is_wanted else None for is_wanted in needs_grad]
 
     node = record((x, weight), rule)
     of_input = x.like(x.shape)

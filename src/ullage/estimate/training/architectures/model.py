@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 from ullage.errors import SpecError
 from ullage.estimate.training.eager.arena import Arena
@@ -21,9 +22,11 @@ class Model(Module):
 
     Attributes:
         stacks: the layers that activation checkpointing can be turned on for.
+        is_decoder: a language model whose loss and masks a recipe can choose.
     """
 
     stacks: tuple[Stack, ...] = ()
+    is_decoder: ClassVar[bool] = False
 
     def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
         """What a training step moves to the device."""

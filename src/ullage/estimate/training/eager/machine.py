@@ -11,6 +11,7 @@ __all__ = ["Kernel", "Machine"]
 
 
 _WORKSPACES_FROM = (1, 13)
+_FLASH_FROM = (8, 0)
 
 
 class Kernel(Enum):
@@ -67,7 +68,7 @@ class Machine:
         attention takes 16-bit types up to a width of 256, without a mask. Ignores: heads so odd
         that PyTorch multiplies by hand.
         """
-        if dtype is FLOAT32 or width % 8 or learns_mask:
+        if dtype is FLOAT32 or width % 8 or learns_mask or self.capability < _FLASH_FROM:
             return Kernel.EFFICIENT
         widest = 256 if self.capability == (9, 0) else 128
         is_narrow = max(width, value_width) <= widest

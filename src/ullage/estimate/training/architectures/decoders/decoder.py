@@ -204,6 +204,7 @@ class Decoder(LanguageModel):
     norm_kind: ClassVar[type[Norm]] = RMSNorm
     has_sdpa: ClassVar[bool] = True
     has_window: ClassVar[bool] = False
+    is_decoder: ClassVar[bool] = True
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         if not self.has_sdpa:

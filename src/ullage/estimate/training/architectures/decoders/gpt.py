@@ -5,6 +5,8 @@ Each follows the modeling file of transformers that has its name.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.losses import language_loss
 from ullage.estimate.training.architectures.masks import causal_mask
@@ -99,6 +101,8 @@ class GPT2Layer(Module):
 class GPT2(LanguageModel):
     """GPT2LMHeadModel."""
 
+    is_decoder: ClassVar[bool] = True
+
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         dtype = parameter_dtype(recipe)
         hidden, vocab = config.number("n_embd", "hidden_size"), config.number("vocab_size")
@@ -178,6 +182,8 @@ class OPTLayer(Module):
 
 class OPT(LanguageModel):
     """OPTForCausalLM."""
+
+    is_decoder: ClassVar[bool] = True
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         dtype = parameter_dtype(recipe)
@@ -260,6 +266,8 @@ class NeoXLayer(Module):
 
 class GPTNeoX(LanguageModel):
     """GPTNeoXForCausalLM."""
+
+    is_decoder: ClassVar[bool] = True
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         dtype = parameter_dtype(recipe)

@@ -29,7 +29,11 @@ from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, Tensor
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 
-__all__ = ["LitGPT", "Plain", "Torchtitan", "Torchtune"]
+__all__ = [
+    "LitAttention", "LitGPT", "LitLayer", "LitMLP", "LitNorm", "Plain", "PlainAttention",
+    "PlainLayer", "PlainMLP", "TitanAttention", "TitanLayer", "Torchtitan", "Torchtune",
+    "TuneAttention", "TuneLayer",
+]  # fmt: skip
 
 _FUSED_NORM_FROM = (2, 9)  # before it F.rms_norm was written in other operators
 
@@ -229,9 +233,11 @@ class LitGPT(Decoder):
         if self.parts.recipe.loss_kind != "full":
             return super().loss(x, labels)
         if self.parts.recipe.lora is not None:
-            kept: list[Tensor] = []
-            x.arena.held = kept
-            return chunked_loss(self._wide, x, labels, _LIT_TOKENS, FLOAT32, kept)
+            holder: list[Tensor] = []
+            x.arena.held = holder
+            return chunked_loss(
+                self._wide, x, labels, size=_LIT_TOKENS, dtype=FLOAT32, holder=holder
+            )
         logits = self._wide(x)
         x.arena.held = [logits]
         batch, length, vocab = logits.shape

@@ -24,7 +24,7 @@ from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT64, DType, T
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
 
-__all__ = ["Megatron"]
+__all__ = ["Attention", "Layer", "Megatron"]
 
 _PADDED_TO = 128  # --make-vocab-size-divisible-by
 

@@ -14,7 +14,7 @@ from ullage.estimate.training.eager.module import Linear, Module, parameter
 from ullage.estimate.training.eager.shapes import view_any
 from ullage.estimate.training.eager.tensor import DType, Tensor
 
-__all__ = ["MultiheadAttention", "TorchvisionViT"]
+__all__ = ["MultiheadAttention", "TorchvisionLayer", "TorchvisionViT"]
 
 
 class MultiheadAttention(Module):
