@@ -323,6 +323,11 @@ def _assumptions(config: Config, recipe: Recipe, torch: tuple[int, int]) -> tupl
         lines += describe_adapters(recipe)
     if recipe.library != "transformers":
         lines.append(f"model, adapters and loss are {recipe.library}'s code")
+    if recipe.compiled:
+        lines.append(
+            "a compiled block keeps the outputs of matrix products and attention, the rest is "
+            "recomputed; what is not in blocks is as in eager mode"
+        )
     lines += _of_precision(recipe)
     if config.model_type == COUNTED:
         lines.append(

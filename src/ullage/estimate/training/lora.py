@@ -207,7 +207,7 @@ def add_adapters(arena: Arena, model: Model, recipe: Recipe) -> None:
     for tensor, _ in model.parameters():
         tensor.needs_grad = False
     names: set[str] = set()
-    if arena.checkpoints_every:
+    if recipe.checkpointing != "none":
         _reach_first_layer(model)
     if lora.is_quantized:
         _quantize(arena, model, recipe)

@@ -182,6 +182,10 @@ class Recipe:
 
     @property
     def checkpoints_every(self) -> int:
-        """N where every Nth block is checkpointed; 0: none is."""
+        """N where what every Nth block keeps is recomputed; 0: none is. A compiled block keeps what
+        a selective checkpoint does.
+        """
         way = self.checkpointing
+        if self.compiled and way == "none":
+            return 1
         return way if isinstance(way, int) else int(way != "none")

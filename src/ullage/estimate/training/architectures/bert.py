@@ -7,7 +7,7 @@ from __future__ import annotations
 from ullage.errors import SpecError
 from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.losses import contrast, unit_length
-from ullage.estimate.training.architectures.model import Model, ids, parameter_dtype
+from ullage.estimate.training.architectures.model import Model, head_width, ids, parameter_dtype
 from ullage.estimate.training.architectures.rotary import join_heads, split_heads
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
@@ -60,7 +60,7 @@ class Attention(Module):
 
     def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
         hidden = config.number("hidden_size")
-        self.head_dim = hidden // config.number("num_attention_heads")
+        self.head_dim = head_width(config, "hidden_size", "num_attention_heads")
         self.attention_dropout = config.real("attention_probs_dropout_prob", default=0.1)
         self.dropout = config.real("hidden_dropout_prob", default=0.1)
         self.query = Linear(arena, hidden, hidden, dtype, has_bias=True)

@@ -8,7 +8,7 @@ from ullage.errors import SpecError
 from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.encoder import gelu
 from ullage.estimate.training.architectures.masks import eager_mask
-from ullage.estimate.training.architectures.model import Model, ids, parameter_dtype
+from ullage.estimate.training.architectures.model import Model, head_width, ids, parameter_dtype
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend_fully
@@ -68,6 +68,7 @@ class Layer(Module):
     def __init__(self, arena: Arena, config: Config, dtype: DType, *, is_decoder: bool) -> None:
         side = "decoder" if is_decoder else "encoder"
         hidden, inner = config.number("d_model"), config.number(f"{side}_ffn_dim")
+        head_width(config, "d_model", f"{side}_attention_heads")
         heads = config.number(f"{side}_attention_heads")
         weights = config.real("attention_dropout", default=0.0)
         self.dropout = config.real("dropout", default=0.0)

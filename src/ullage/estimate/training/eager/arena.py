@@ -147,6 +147,8 @@ class Arena:
         is_training: modules are in training mode.
         checkpoints_every: N where every Nth layer of a stack is checkpointed; 0: none is.
         is_selective: checkpoints keep the outputs of matrix products and of attention.
+        is_compiled: element-wise operators are fused, and recomputed rather than kept, as the
+            partitioner of torch.compile has it.
         keeps_alternate: of the outputs of matrix products they keep every second one.
         is_attention_eager: attention is written out, so that every score is kept.
         blas_workspace_bytes: what a product of matrices takes for as long as it runs.
@@ -163,8 +165,8 @@ class Arena:
 
     __slots__ = (
         "__dict__", "autocast", "blas_workspace_bytes", "casts", "checkpoints_every", "held",
-        "is_attention_eager", "is_recording", "is_selective", "is_training", "keeps_alternate",
-        "left", "log", "machine", "retained", "sharding", "steps_with",
+        "is_attention_eager", "is_compiled", "is_recording", "is_selective", "is_training",
+        "keeps_alternate", "left", "log", "machine", "retained", "sharding", "steps_with",
     )  # fmt: skip
 
     def __init__(
@@ -173,6 +175,7 @@ class Arena:
         *,
         checkpoints_every: int = 0,
         is_selective: bool = False,
+        is_compiled: bool = False,
         keeps_alternate: bool = False,
         is_attention_eager: bool = False,
     ) -> None:
@@ -180,6 +183,7 @@ class Arena:
         self.machine = machine
         self.checkpoints_every = checkpoints_every
         self.is_selective = is_selective
+        self.is_compiled = is_compiled
         self.keeps_alternate = keeps_alternate
         self.is_attention_eager = is_attention_eager
         self.blas_workspace_bytes = machine.blas_workspace_bytes

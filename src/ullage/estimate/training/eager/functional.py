@@ -367,7 +367,11 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """log_softmax and nll_loss, both of which keep the probabilities of all classes."""
+    """log_softmax and nll_loss, both of which keep the probabilities of all classes; compiled, the
+    logits as they come and a maximum and a sum of each row.
+    """
+    if logits.arena.is_compiled:
+        return _fused_cross_entropy(logits, labels)
     logs = log_softmax(logits)
     shape = logs.shape
     node = record((logs,), lambda gradient, _: [gradient.like(shape)], logs, labels)
@@ -375,4 +379,16 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     weight = logs.like(())
     if node is not None:
         keep(node, weight)
+    return connect(loss, node)
+
+
+def _fused_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """As Inductor has it: what is computed of the logits in between is never in memory."""
+    shape = logits.shape
+    dtype = logits.dtype
+    node = record((logits,), lambda gradient, _: [gradient.like(shape, dtype)], logits, labels)
+    rows = [logits.like((*shape[:-1], 1), FLOAT32) for _ in range(2)]
+    loss = logits.like((), FLOAT32)
+    if node is not None:
+        keep(node, *rows)
     return connect(loss, node)

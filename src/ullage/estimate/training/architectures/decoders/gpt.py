@@ -10,7 +10,7 @@ from typing import ClassVar
 from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.losses import language_loss
 from ullage.estimate.training.architectures.masks import causal_mask
-from ullage.estimate.training.architectures.model import LanguageModel, parameter_dtype
+from ullage.estimate.training.architectures.model import LanguageModel, head_width, parameter_dtype
 from ullage.estimate.training.architectures.rotary import (
     Table,
     frequencies,
@@ -134,9 +134,9 @@ class OPTAttention(Module):
     """OPTAttention: queries are scaled before the product with the keys."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
-        hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
+        hidden = config.number("hidden_size")
         has_bias = config.flag("enable_bias", default=True)
-        self.head_dim = hidden // heads
+        self.head_dim = head_width(config, "hidden_size", "num_attention_heads")
         self.is_eager = recipe.attention == "eager"
         self.dropout = config.real("attention_dropout", default=0.0)
         self.k_proj = Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
@@ -224,9 +224,9 @@ class NeoXAttention(Module):
     """GPTNeoXAttention: each head's query, key and value lie side by side."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
-        hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
+        hidden = config.number("hidden_size")
         has_bias = config.flag("attention_bias", default=True)
-        self.head_dim = hidden // heads
+        self.head_dim = head_width(config, "hidden_size", "num_attention_heads")
         self.is_eager = recipe.attention == "eager"
         self.dropout = config.real("attention_dropout", default=0.0)
         self.query_key_value = Linear(arena, hidden, 3 * hidden, dtype, has_bias=has_bias)
@@ -274,7 +274,7 @@ class GPTNeoX(LanguageModel):
         hidden, vocab = config.number("hidden_size"), config.number("vocab_size")
         self.recipe = recipe
         self.dropout = config.real("hidden_dropout", default=0.0)
-        head_dim = hidden // config.number("num_attention_heads")
+        head_dim = head_width(config, "hidden_size", "num_attention_heads")
         self.rotated = int(head_dim * rotated_share(config, 0.25))
         self.frequencies = frequencies(arena, self.rotated)
         self.embed_in = Embedding(arena, vocab, hidden, dtype)

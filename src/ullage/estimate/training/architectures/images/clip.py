@@ -10,6 +10,7 @@ from ullage.estimate.training.architectures.losses import contrast, unit_length
 from ullage.estimate.training.architectures.masks import eager_mask
 from ullage.estimate.training.architectures.model import (
     Model,
+    head_width,
     ids,
     images,
     parameter_dtype,
@@ -64,6 +65,7 @@ def _shape_of(config: Config) -> EncoderShape:
     kind = config.text("hidden_act", default="quick_gelu")
     if kind not in ("quick_gelu", "gelu"):
         raise config.wrong("hidden_act", f"found {kind!r}, expected 'quick_gelu' or 'gelu'")
+    head_width(config, "hidden_size", "num_attention_heads")
     return EncoderShape(
         config.number("hidden_size"),
         config.number("num_attention_heads"),

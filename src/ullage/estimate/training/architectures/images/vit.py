@@ -9,6 +9,7 @@ from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.encoder import Encoder, EncoderShape, Layer
 from ullage.estimate.training.architectures.model import (
     Model,
+    head_width,
     images,
     labels,
     parameter_dtype,
@@ -64,6 +65,7 @@ class ViT(Model):
         self.side = config.number("image_size", default=224)
         self.dropout = config.real("hidden_dropout_prob", default=0.0)
         self.embeddings = Patches(arena, config, dtype)
+        head_width(config, "hidden_size", "num_attention_heads")
         shape = EncoderShape(
             hidden,
             config.number("num_attention_heads"),
