@@ -115,12 +115,21 @@ def test_what_a_model_cannot_change_is_refused() -> None:
             estimate("bert-base", **fields)
 
 
-@pytest.mark.parametrize(("buckets", "copies"), [("copies", 1), ("views", 0), ("none", 0)])
-def test_buckets_of_ddp(buckets: str, copies: int) -> None:
-    found = estimate(layout=Layout(data=4, buckets=buckets))
-    bytes_of = {term.name: term.bytes for term in found.terms}
-    wanted = copies * 2 * found.num_parameters
-    assert bytes_of.get("communication", 0) == pytest.approx(wanted, rel=0.01)
+def test_buckets_that_hold_the_gradients_are_there_in_the_forward_pass() -> None:
+    """Copies are there beside the gradients at the optimizer's step, too."""
+    peaks = {
+        buckets: estimate(layout=Layout(data=4, buckets=buckets)).peaks
+        for buckets in ("copies", "views", "none")
+    }
+    size = 2 * estimate().num_parameters
+
+    def more(phase: str, buckets: str) -> int:
+        return peaks[buckets][phase].allocated_bytes - peaks["none"][phase].allocated_bytes
+
+    assert more("forward", "views") == more("forward", "copies")
+    assert more("forward", "views") == pytest.approx(size, rel=0.01)
+    assert more("optimizer", "views") == pytest.approx(0, abs=0.01 * size)
+    assert more("optimizer", "copies") == pytest.approx(size, rel=0.01)
 
 
 def test_the_rank_alone_makes_adapters() -> None:
