@@ -72,6 +72,7 @@ def test_a_server_is_ranked_and_drawn(capsys: pytest.CaptureFixture[str], tmp_pa
     [
         (("--serve", "--length", "512"), "--length belongs to training"),
         (("--serve", "--knobs"), "--knobs belongs to training"),
+        (("--serve", "--lora", "8"), "--lora belongs to training"),
         (("--length", "512", "--users", "4"), "--users belongs to serving; add --serve"),
     ],
 )
@@ -93,6 +94,33 @@ def test_a_page_that_needs_nothing_else(capsys: pytest.CaptureFixture[str], tmp_
     assert json.loads(text.partition('id="document">')[2].partition("</script>")[0])["terms"]
 
 
+QLORA = ("--length", "1024", "--checkpointing", "full", "--lora", "16", "--quantize", "nf4-dq")
+
+
+def test_adapters_make_a_model_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "llama-3.1-8b", "--gpu", "l4", *QLORA[:4])[0] == 1
+    code, out, _ = call(capsys, "llama-3.1-8b", "--gpu", "l4", *QLORA)
+    assert code == 0 and out.startswith("fits on l4")
+    assert "QLoRA 16 of q_proj and v_proj" in " ".join(out.split())
+
+
+def test_a_whole_recipe_is_one_command(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (
+        "llama-3.1-8b", "--gpu", "h100-80gb", "--length", "4096", "--precision", "mixed-bf16",
+        "--library", "torchtitan", "--checkpointing", "alternate", "--torch", "2.5",
+        "--data", "8", "--sharding", "fsdp", "--json",
+    )  # fmt: skip
+    recipe = json.loads(call(capsys, *arguments)[1])["recipe"]
+    assert (recipe["library"], recipe["checkpointing"]) == ("torchtitan", "alternate")
+    assert (recipe["precision"], recipe["torch"]) == ("mixed-bf16", "2.5")
+
+
+def test_the_gpu_that_was_named_is_in_the_ranking(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("gpt2", "--length", "64", "--gpu", "b300", "--which-gpu")
+    _, out, _ = call(capsys, *arguments)
+    assert [line for line in out.splitlines() if line.startswith("> b300")]
+
+
 def test_a_mere_number_of_parameters_is_a_floor(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call(capsys, "7B", "--gpu", "h100-80gb")
     assert code == 0
@@ -109,6 +137,9 @@ def test_a_mere_number_of_parameters_is_a_floor(capsys: pytest.CaptureFixture[st
         (["gpt2", "--length", "8", "--checkpointing", "some"], "checkpointing: found 'some'"),
         (["gpt2", "--length", "8", "--largest", "batch"], "on which GPU"),
         (["gpt2", "--length", "8", "--offload"], "expected fsdp"),
+        (["gpt2", "--length", "8", "--quantize", "nf4"], "add --lora RANK"),
+        (["gpt2", "--length", "8", "--library", "keras"], "library: found 'keras'"),
+        (["gpt2", "--length", "8", "--torch", "2.15", "--gpu", "v100-16gb"], "take 2.10"),
     ],
 )
 def test_wrong_use_is_told(
