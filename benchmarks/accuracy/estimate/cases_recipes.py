@@ -27,8 +27,6 @@ _ROWS: Final[tuple[tuple[str, int, int, dict[str, Any]], ...]] = (
     (_QWEN, 1, 1500, {"optimizer": "adafactor-transformers"}),
     (_QWEN, 4, 512, {"precision": "amp-bf16", "accumulation": 4}),
     (_QWEN, 2, 2048, {"checkpointing": "selective"}),
-    (_SMOL, 4, 1024, {"compiled": True}),
-    (_LLAMA, 2, 1024, {"compiled": True}),
     (_QWEN, 2, 2048, {"checkpointing": "alternate"}),
     (_QWEN, 2, 1024, {"zeroes_late": True}),
     (_TINY, 2, 2048, {"checkpointing": 2, "optimizer": "rmsprop"}),

@@ -17,6 +17,7 @@ from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.estimate.training.torch_version import choose_torch, has_code, parse_torch
 from ullage.gpus.catalog import find_entry, find_gpu, load_catalog
 from ullage.models.builtin import find_model
+from ullage.models.config import Config
 from ullage.trace.category import Category
 
 H100 = find_gpu("h100-80gb")
@@ -103,6 +104,33 @@ def test_late_zeroing_adds_the_gradients_to_the_forward_pass() -> None:
 
 def test_a_compiled_block_keeps_less() -> None:
     assert tensors(estimate(compiled=True, length=2048)) < tensors(estimate(length=2048))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "inner", "kv_heads", "bytes_each"),
+    [
+        (1024, 4096, 4, 41032),
+        (1024, 8192, 4, 65608),
+        (2048, 4096, 4, 57416),
+        (1024, 4096, 16, 41032),
+    ],
+)
+def test_a_compiled_layer_keeps_what_the_partitioner_does(
+    hidden: int, inner: int, kv_heads: int, bytes_each: int
+) -> None:
+    """Bytes a token, of Llama's layers on the phantom: torch 2.15, the backend
+    aot_eager_decomp_partition, which has Inductor's partitioner.
+    """
+    fields = {
+        "model_type": "llama", "hidden_size": hidden, "intermediate_size": inner,
+        "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": kv_heads,
+        "vocab_size": 1024,
+    }  # fmt: skip
+    recipe = Recipe(batch=4, length=1024, compiled=True)
+    found = estimate_training(Config("llama", fields), recipe, H100)
+    layers = [part for part in found.stretches if part.name == "layers"]
+    kept = [part.delta_bytes for part in layers if part.phase == "forward"]
+    assert kept[1] / (4 * 1024) == pytest.approx(bytes_each, rel=0.001)
 
 
 def test_packed_samples_keep_a_mask_for_each() -> None:

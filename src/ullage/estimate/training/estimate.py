@@ -325,8 +325,9 @@ def _assumptions(config: Config, recipe: Recipe, torch: tuple[int, int]) -> tupl
         lines.append(f"model, adapters and loss are {recipe.library}'s code")
     if recipe.compiled:
         lines.append(
-            "a compiled block keeps the outputs of matrix products and attention, the rest is "
-            "recomputed; what is not in blocks is as in eager mode"
+            "compiled, element-wise results are recomputed but for inputs of matrix products, as "
+            "torch.compile's partitioner has it; convolutions and norms of images are as in eager "
+            "mode"
         )
     lines += _of_precision(recipe)
     if config.model_type == COUNTED:

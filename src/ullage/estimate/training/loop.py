@@ -108,8 +108,7 @@ def _make_arena(recipe: Recipe, machine: Machine) -> Arena:
     return Arena(
         machine,
         checkpoints_every=recipe.checkpoints_every,
-        is_selective=recipe.checkpointing in ("selective", "alternate")
-        or (recipe.compiled and recipe.checkpointing == "none"),
+        is_selective=recipe.checkpointing in ("selective", "alternate"),
         is_compiled=recipe.compiled,
         keeps_alternate=recipe.checkpointing == "alternate",
         is_attention_eager=recipe.attention == "eager",

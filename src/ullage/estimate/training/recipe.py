@@ -182,10 +182,6 @@ class Recipe:
 
     @property
     def checkpoints_every(self) -> int:
-        """N where what every Nth block keeps is recomputed; 0: none is. A compiled block keeps what
-        a selective checkpoint does.
-        """
+        """N where every Nth block is checkpointed; 0: none is."""
         way = self.checkpointing
-        if self.compiled and way == "none":
-            return 1
         return way if isinstance(way, int) else int(way != "none")

@@ -83,7 +83,8 @@ def attend(
     mask: bool or of the queries' dtype; (batch, 1, length, kv_length). None: causal, or no mask.
     dropout: the probability that a weight is left out.
     """
-    if mask is not None:  # transformers spreads grouped heads itself, where there is a mask
+    # transformers spreads grouped heads itself, where there is a mask or a model is traced
+    if mask is not None or query.arena.is_compiled:
         key, value = _spread(key, query.shape[1]), _spread(value, query.shape[1])
     value, key, query = lower(value), lower(key), lower(query)
     heads, kernel = find_kernel(query, key, value, mask, dropout=dropout)

@@ -18,7 +18,10 @@ def to(x: Tensor, dtype: DType) -> Tensor:
         return x
     before = x.dtype
     node = record((x,), lambda gradient, _: [gradient.like(dtype=before)])
-    return connect(x.like(dtype=dtype), node)
+    out = connect(x.like(dtype=dtype), node)
+    if x.arena.is_compiled:
+        out.source, out.is_recomputed = x.detach(), x.is_recomputed
+    return out
 
 
 def lower(x: Tensor) -> Tensor:

@@ -65,21 +65,13 @@ class _Frame:
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self.function = function
         self.arguments: tuple[Any, ...] | None = arguments
-        # By selective checkpointing, in the order of their making; and what was saved by then.
-        self.kept: list[Tensor] = []
-        self.saved_by: list[int] = []
+        self.kept: list[Tensor] = []  # by selective checkpointing, in the order of their making
         self.autocast: DType | None = None
         self.num_saved = 0
         self.num_nodes = 0
         self.saved: list[list[Tensor]] | None = None
         self.num_made = 0
         self.num_products = 0
-
-    def trim(self) -> None:
-        """Lets go of what nothing that is recomputed comes from."""
-        while self.kept and self.saved_by[-1] == self.num_saved:
-            self.kept.pop()
-            self.saved_by.pop()
 
     def keep(self, node: Node, tensors: Sequence[Tensor]) -> None:
         """Notes what a node would save; while it is made again, keeps it."""
@@ -174,8 +166,6 @@ def checkpoint(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: A
         return function(*arguments)
     finally:
         frames.pop()
-        if first.arena.is_compiled:
-            frame.trim()
 
 
 class Product(Enum):
@@ -210,7 +200,6 @@ def remember(make: Callable[[], Tensor], arena: Arena, product: Product | None =
         return frame.kept.pop(0)
     out = make()
     frame.kept.append(out.detach())
-    frame.saved_by.append(frame.num_saved)
     return out
 
 
