@@ -28,7 +28,6 @@ _ROWS: Final[tuple[tuple[str, int, int, dict[str, Any]], ...]] = (
     (_QWEN, 4, 512, {"precision": "amp-bf16", "accumulation": 4}),
     (_QWEN, 2, 2048, {"checkpointing": "selective"}),
     (_QWEN, 2, 2048, {"checkpointing": "alternate"}),
-    (_QWEN, 2, 1024, {"zeroes_late": True}),
     (_TINY, 2, 2048, {"checkpointing": 2, "optimizer": "rmsprop"}),
     (_TINY, 1, 1024, {"optimizer": "adamw-loop", "keeps_gradients": True}),
     (_TINY, 2, 1024, {"optimizer": "adamw-8bit"}),
