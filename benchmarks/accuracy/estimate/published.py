@@ -192,8 +192,19 @@ figure, or the verdict does not contradict it. A row whose recipe is not stated 
 counted in the score. Context and NCCL come from other sources than these (`devices.py`).
 """
 
-# What is known of rows that are far off, or whose recipe leaves a choice.
 _OFF: Final = 0.10
+# Where a source is, as far as its name does not say it.
+_SOURCES: Final = {
+    "HF perf docs": "transformers, the documentation's page on training on one GPU, BERT-large",
+    "rasbt ViT": "rasbt/pytorch-memory-optim",
+    "litgpt L1": "Lightning-AI/litgpt, config_hub/finetune/README.md",
+    "litgpt L2": "Lightning-AI/litgpt, tutorials",
+    "PEFT": "huggingface/peft, method_comparison/MetaMathQA",
+    "Megatron": "Megatron-LM, figures of its functional tests",
+    "Korthikanti": "Korthikanti et al. 2022, arXiv:2205.05198",
+    "CS336": "reports of the course CS336, assignment 2",
+    "GMN, TMA": "tables of nvidia-smi readings of two studies of memory on A100s",
+}
 
 
 def write_page(rows: list[Row]) -> str:
@@ -215,6 +226,10 @@ def write_page(rows: list[Row]) -> str:
         "## What is left",
         "",
         *(f"- {row.source}, {row.id}: {row.remark}." for row in rows if row.remark),
+        "",
+        "## Sources",
+        "",
+        *(f"- {name}: {where}." for name, where in _SOURCES.items()),
         "",
         "## The commands",
         "",
