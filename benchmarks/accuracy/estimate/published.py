@@ -189,7 +189,9 @@ ALLOC and RES: `torch.cuda.max_memory_allocated()` and `max_memory_reserved()`; 
 STATES: the optimizer's states; ACTS: what the forward pass keeps; RISE: what a step adds to
 weights and states; FIT: it ran. Sizes in GiB. Inside: the interval of the estimate holds the
 figure, or the verdict does not contradict it. A row whose recipe is not stated in full is not
-counted in the score. Context and NCCL come from other sources than these (`devices.py`).
+counted in the score. Contexts come from other sources than these (`devices.py`), but for that of
+the V100, which the first source states itself. Where a version of PyTorch is not stated, it is the
+one of the figure's time, and the remark says so.
 """
 
 _OFF: Final = 0.10
