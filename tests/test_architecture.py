@@ -109,7 +109,10 @@ FLAGS = {
     },
     "estimate": {
         "model", "--gpu", "--batch", "--length", "--image", "--precision", "--optimizer",
-        "--checkpointing", "--attention", "--accumulation", "--data", "--sharding", "--tensor",
+        "--checkpointing", "--attention", "--accumulation", "--gradients", "--zeroes-late",
+        "--loss", "--packed", "--compile", "--library", "--torch", "--lora", "--lora-targets",
+        "--lora-dtype", "--lora-dropout", "--quantize", "--buckets",
+        "--data", "--sharding", "--tensor",
         "--sequence-parallel", "--context-parallel", "--expert-parallel", "--pipeline",
         "--micro-batches", "--offload", "--nvme", "--serve", "--engine", "--engine-version",
         "--context", "--users", "--weights", "--kv", "--utilization", "--memory", "--block-size",

@@ -72,6 +72,7 @@ def test_a_server_is_ranked_and_drawn(capsys: pytest.CaptureFixture[str], tmp_pa
     [
         (("--serve", "--length", "512"), "--length belongs to training"),
         (("--serve", "--optimizer", "sgd"), "--optimizer belongs to training"),
+        (("--serve", "--lora", "8"), "--lora belongs to training"),
         (("--length", "512", "--users", "4"), "--users belongs to serving; add --serve"),
     ],
 )
@@ -91,6 +92,33 @@ def test_a_page_that_needs_nothing_else(capsys: pytest.CaptureFixture[str], tmp_
     assert "http://" not in text
     assert "https://" not in text
     assert json.loads(text.partition('id="document">')[2].partition("</script>")[0])["terms"]
+
+
+QLORA = ("--length", "1024", "--checkpointing", "full", "--lora", "16", "--quantize", "nf4-dq")
+
+
+def test_adapters_make_a_model_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "llama-3.1-8b", "--gpu", "l4", *QLORA[:4])[0] == 1
+    code, out, _ = call(capsys, "llama-3.1-8b", "--gpu", "l4", *QLORA)
+    assert code == 0 and out.startswith("fits on l4")
+    assert "QLoRA 16 of q_proj and v_proj" in " ".join(out.split())
+
+
+def test_a_whole_recipe_is_one_command(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (
+        "llama-3.1-8b", "--gpu", "h100-80gb", "--length", "4096", "--precision", "mixed-bf16",
+        "--library", "torchtitan", "--checkpointing", "alternate", "--torch", "2.5",
+        "--data", "8", "--sharding", "fsdp", "--json",
+    )  # fmt: skip
+    recipe = json.loads(call(capsys, *arguments)[1])["recipe"]
+    assert (recipe["library"], recipe["checkpointing"]) == ("torchtitan", "alternate")
+    assert (recipe["precision"], recipe["torch"]) == ("mixed-bf16", "2.5")
+
+
+def test_the_gpu_that_was_named_is_in_the_ranking(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("gpt2", "--length", "64", "--gpu", "b300", "--which-gpu")
+    _, out, _ = call(capsys, *arguments)
+    assert [line for line in out.splitlines() if line.startswith("> b300")]
 
 
 def test_a_mere_number_of_parameters_is_a_floor(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,6 +156,9 @@ def test_a_servers_settings_are_those_of_the_plan(capsys: pytest.CaptureFixture[
         (["gpt2", "--length", "8", "--offload"], "expected fsdp"),
         (["13B", "--serve", "--which-gpu"], "does not say on which GPU a server fits"),
         (["gpt2", "--serve", "--gpu", "l4", "--engine-version", "0.5"], "known from 0.6 on"),
+        (["gpt2", "--length", "8", "--quantize", "nf4"], "add --lora RANK"),
+        (["gpt2", "--length", "8", "--library", "keras"], "library: found 'keras'"),
+        (["gpt2", "--length", "8", "--torch", "2.15", "--gpu", "v100-16gb"], "take 2.10"),
     ],
 )
 def test_wrong_use_is_told(

@@ -27,6 +27,7 @@ _ROWS: Final[tuple[tuple[str, int, int, dict[str, Any]], ...]] = (
     (_QWEN, 1, 1500, {"optimizer": "adafactor-transformers"}),
     (_QWEN, 4, 512, {"precision": "amp-bf16", "accumulation": 4}),
     (_QWEN, 2, 2048, {"checkpointing": "selective"}),
+    (_QWEN, 2, 2048, {"checkpointing": "alternate"}),
     (_TINY, 2, 2048, {"checkpointing": 2, "optimizer": "rmsprop"}),
     (_TINY, 1, 1024, {"optimizer": "adamw-loop", "keeps_gradients": True}),
     (_TINY, 2, 1024, {"optimizer": "adamw-8bit"}),
@@ -45,7 +46,7 @@ def _name(model: str, rest: dict[str, Any]) -> str:
             said.append("QLoRA" if value.is_quantized else f"LoRA {value.rank}")
         elif value is True:
             said.append(name.replace("_", " "))
-        elif name in ("checkpointing", "accumulation"):
+        elif name in ("checkpointing", "accumulation", "loss"):
             said.append(f"{name} {value}")
         else:
             said.append(str(value))

@@ -51,6 +51,19 @@ CASES: Final = (
     _case("dit-xl-2", batch=16, image=256),
     _case("dit-xl-2", gpu="a100-80gb", batch=16, image=256, precision="fp32"),
     _case("clip-vit-l14", batch=16, image=224, length=77),
+    _case("bert-base", gpu="a100-80gb", batch=8, length=512, precision="fp32", attention="eager"),
+    _case("roberta-base", batch=8, length=256, attention="eager"),
+    _case("t5-small", batch=8, length=512, attention="eager"),
+    _case("whisper-small", batch=4, length=128, attention="eager"),
+    _case("vit-base", batch=32, image=224, attention="eager"),
+    _case(
+        "vit-large", gpu="a100-40gb", batch=64, image=224, precision="fp32", library="torchvision"
+    ),
+    _case("vit-large", gpu="a100-40gb", batch=64, image=224, library="torchvision"),
+    _case("vit-large", gpu="a100-40gb", batch=4, image=224, accumulation=4, library="torchvision"),
+    _case("clip-vit-l14", batch=16, image=224, length=77, attention="eager"),
+    _case("sd15-unet", batch=4, image=512, attention="eager"),
+    _case("dit-xl-2", batch=8, image=256, attention="eager"),
     _case("mamba2-130m", batch=4, length=1024),
     _case("mamba2-130m", gpu="a100-80gb", batch=2, length=1024, precision="fp32"),
 )

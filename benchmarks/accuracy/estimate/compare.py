@@ -13,7 +13,11 @@ from ullage.gpus.catalog import find_gpu
 from ullage.models.config import Config
 from ullage.trace.category import Category
 
-OUTSIDE: Final = ("cached blocks", "context")  # of the process, but not allocated by tensors
+OUTSIDE: Final = (
+    "cached blocks",
+    "context",
+    "NCCL",
+)  # of the process, but not allocated by tensors
 
 
 @dataclass(frozen=True, slots=True)

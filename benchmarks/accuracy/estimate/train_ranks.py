@@ -15,7 +15,7 @@ import torch.distributed as dist
 import transformers
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Replicate
@@ -27,7 +27,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 from transformers.loss.loss_utils import ForCausalLMLoss
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"mixed-bf16": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}
 STEPS = 3
 PLAN = {
     "self_attn.q_proj": ColwiseParallel(),
@@ -57,11 +57,14 @@ def fill(model: Any) -> Any:
     return model
 
 
-def shard(model: Any, layout: dict[str, Any], mesh: DeviceMesh) -> Any:
+def shard(model: Any, recipe: dict[str, Any], mesh: DeviceMesh) -> Any:
     """FSDP2: each layer a group, the rest another."""
+    layout = recipe["layout"]
     how: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": layout["sharding"] == "fsdp"}
     if layout.get("offload"):
         how["offload_policy"] = CPUOffloadPolicy()
+    if recipe.get("precision") == "mixed-bf16":
+        how["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     for layer in model.model.layers:
         fully_shard(layer, **how)
     fully_shard(model, **(how | {"reshard_after_forward": None}))
@@ -84,9 +87,12 @@ def spread(path: str, recipe: dict[str, Any]) -> tuple[nn.Module, torch.optim.Op
         return fill(model), torch.optim.AdamW(model.parameters(), foreach=False)
     sharding = layout.get("sharding", "ddp")
     if sharding in ("fsdp", "zero2"):
-        model = shard(build(path, recipe, device="meta"), layout, mesh)
+        model = shard(build(path, recipe, device="meta"), recipe, mesh)
         return model, torch.optim.AdamW(model.parameters())
-    model = DistributedDataParallel(build(path, recipe, device="cuda"))
+    model = DistributedDataParallel(
+        build(path, recipe, device="cuda"),
+        gradient_as_bucket_view=layout.get("buckets") == "views",
+    )
     if sharding == "zero1":
         return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)
     return model, torch.optim.AdamW(model.parameters())

@@ -15,17 +15,24 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 STEPS = 3
+ATTENTIONS = [
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+]
 KEPT = [
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
     torch.ops.aten.bmm.default,
-    torch.ops.aten._scaled_dot_product_flash_attention.default,
-    torch.ops.aten._scaled_dot_product_efficient_attention.default,
-    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    *ATTENTIONS,
 ]
 
 
@@ -91,9 +98,26 @@ def make_model(path: str, recipe: dict[str, Any]) -> nn.Module:
         model.gradient_checkpointing_enable()
     elif way == "selective":
         wrap(layers, 1, context_fn=partial(create_selective_checkpoint_contexts, KEPT))
+    elif way == "alternate":
+        wrap(layers, 1, context_fn=keep_alternate)
     elif way != "none":
         wrap(layers, way)
+    if recipe.get("compiled"):
+        model.compile()
     return model.train()
+
+
+def keep_alternate() -> tuple[Any, Any]:
+    """Every second product and attention, as torchtitan's selective checkpointing by operator."""
+    counts = {True: 0, False: 0}
+
+    def choose(context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+        is_product = operator == torch.ops.aten.mm.default
+        counts[context.is_recompute] += is_product
+        is_kept = operator in ATTENTIONS or (is_product and counts[context.is_recompute] % 2)
+        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(choose)
 
 
 def wrap(layers: nn.ModuleList, every: int, **options: Any) -> None:
@@ -206,6 +230,8 @@ def main(path: str, recipe: dict[str, Any]) -> None:
             batch = next(batches)
             with autocast:
                 loss = model(**batch).loss
+            if recipe.get("zeroes_late"):
+                model.zero_grad()
             scaler.scale(loss).backward()
         if recipe.get("clips_gradients"):
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -215,7 +241,7 @@ def main(path: str, recipe: dict[str, Any]) -> None:
         if step == STEPS - 1:
             states = [state for one in optimizers + inner for state in one.state.values()]
             print(json.dumps(count(model, states)))
-        for one in optimizers:
+        for one in [] if recipe.get("zeroes_late") else optimizers:
             one.zero_grad(set_to_none=not recipe.get("keeps_gradients"))
 
 

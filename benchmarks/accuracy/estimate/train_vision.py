@@ -25,10 +25,12 @@ Parts = tuple[nn.Module, Callable[[], Batch], Callable[[Batch], Tensor]]
 GPU = torch.device("cuda")
 DEFAULTS = {
     "batch": 1,
+    "accumulation": 1,
     "precision": "bf16",
     "optimizer": "adamw",
     "checkpointing": "none",
     "attention": "sdpa",
+    "library": "transformers",
 }
 SENTENCES = ("BertModel", "RobertaModel", "XLMRobertaModel")
 TEXT_TOKENS, POOLED, TIME_IDS = 77, 1280, 6  # that a diffusion model reads
@@ -56,6 +58,22 @@ def of_timm(fields: dict[str, Any], options: SimpleNamespace) -> Parts:
     import timm
 
     model = timm.create_model(fields["architecture"], num_classes=fields["num_classes"])
+    return (
+        model,
+        lambda: {"x": pictures(options), "labels": labels(options)},
+        lambda batch: F.cross_entropy(model(batch["x"]), batch["labels"]),
+    )
+
+
+def of_torchvision(fields: dict[str, Any], options: SimpleNamespace) -> Parts:
+    """A vision transformer of torchvision; the loss is outside of it."""
+    from torchvision.models import VisionTransformer
+
+    model = VisionTransformer(
+        image_size=fields["image_size"], patch_size=fields["patch_size"],
+        num_layers=fields["num_hidden_layers"], num_heads=fields["num_attention_heads"],
+        hidden_dim=fields["hidden_size"], mlp_dim=fields["intermediate_size"],
+    )  # fmt: skip
     return (
         model,
         lambda: {"x": pictures(options), "labels": labels(options)},
@@ -111,6 +129,12 @@ def of_diffusers(fields: dict[str, Any], options: SimpleNamespace) -> Parts:
 
     model = getattr(diffusers, fields["_class_name"]).from_config(fields)
     config = model.config
+    if options.attention == "eager":
+        from diffusers.models.attention_processor import AttnProcessor
+
+        for module in model.modules():
+            if hasattr(module, "set_processor"):
+                module.set_processor(AttnProcessor())
     if fields["_class_name"] == "AutoencoderKL":
         return (
             model,
@@ -152,6 +176,7 @@ def main(path: str, recipe: dict[str, Any]) -> None:
     is_bf16, is_mixed = options.precision == "bf16", options.precision == "amp-bf16"
     torch.set_default_dtype(torch.bfloat16 if is_bf16 else torch.float32)
     library = of_transformers if "model_type" in fields else of_timm
+    library = of_torchvision if options.library == "torchvision" else library
     with GPU:
         make = of_diffusers if "_class_name" in fields else library
         model, make_batch, find_loss = make(fields, options)
@@ -161,10 +186,11 @@ def main(path: str, recipe: dict[str, Any]) -> None:
         (turn_on or model.enable_gradient_checkpointing)()
     optimizer = OPTIMIZERS[options.optimizer](model.parameters(), lr=1e-4)
     for _ in range(STEPS):
-        batch = make_batch()
-        with torch.autocast("cuda", torch.bfloat16, enabled=is_mixed):
-            loss = find_loss(batch)
-        loss.backward()
+        for _ in range(options.accumulation):
+            batch = make_batch()
+            with torch.autocast("cuda", torch.bfloat16, enabled=is_mixed):
+                loss = find_loss(batch)
+            loss.backward()
         optimizer.step()
         counts = count(model, optimizer)
         optimizer.zero_grad()

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ullage.estimate.training.answer import Answer, find_knobs, find_largest, rank_gpus
 from ullage.estimate.training.estimate import estimate_training as _estimate
-from ullage.estimate.training.recipe import Recipe
+from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.models.config import Config
 from ullage.models.find import Found, find_config
 
 if TYPE_CHECKING:
     from ullage.estimate.training.layout import Layout
-    from ullage.estimate.training.recipe import Lora
-    from ullage.gpus.gpu import Gpu
+    from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
 
 
 # A model that reads tokens or sees images is asked for both in its own file; what it lacks is here.
@@ -40,8 +39,15 @@ class RecipeFields(TypedDict, total=False):
     clips_gradients: bool | None
     keeps_gradients: bool | None
     steps_in_backward: bool | None
-    lora: Lora | None
+    lora: Lora | int | None
     layout: Layout | None
+    library: str | None
+    loss: str | None
+    gradients: str | None
+    zeroes_late: bool | None
+    packed: bool | None
+    compiled: bool | None
+    torch: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,7 @@ class Estimate:
 def estimate_training(
     model: str | Config,
     *,
-    gpu: str | Gpu | None = None,
+    gpu: str | Gpu | EstimateOnlyGpu | None = None,
     which_gpu: bool = False,
     largest: str | None = None,
     knobs: bool = False,
@@ -98,16 +104,17 @@ def estimate_training(
         which_gpu: rank the whole catalogue as well.
         largest: find the largest "batch", "length" or "image" that fits the GPU as well.
         knobs: look for what would save most as well.
-        recipe: the fields of `ullage.estimate.training.recipe.Recipe`.
+        recipe: the fields of `ullage.estimate.training.recipe.Recipe`; lora also as the rank of
+            adapters that are else as the defaults.
 
     Raises:
         SpecError: the model or GPU is not known, or a field is missing or contradicts another.
     """
     from ullage.errors import SpecError
-    from ullage.gpus.catalog import find_gpu, load_catalog
+    from ullage.gpus.catalog import find_entry, load_catalog
 
     source = Found(model, "") if isinstance(model, Config) else find_config(model)
-    device = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    device = find_entry(gpu) if isinstance(gpu, str) else gpu
     if largest is not None and device is None:
         raise SpecError("largest: on which GPU? name one with gpu")
     how = make_recipe(source.config, **recipe)
@@ -132,4 +139,6 @@ def make_recipe(config: Config, **fields: Unpack[RecipeFields]) -> Recipe:
         image = config.number(_IMAGE_FIELD, default=None)
         if image is not None:
             values["image"] = image
+    if isinstance(values.get("lora"), int):
+        values["lora"] = Lora(rank=values["lora"])
     return Recipe(**values)

@@ -8,8 +8,8 @@ from ullage.cli.options import flags
 from ullage.cli.options.estimate import EstimateOptions, check_side
 from ullage.cli.output import UNWRITABLE, check_files, write_result
 from ullage.errors import SpecError
-from ullage.estimate.training.layout import SHARDINGS
-from ullage.estimate.training.recipe import PRECISIONS
+from ullage.estimate.training.layout import BUCKETS, SHARDINGS
+from ullage.estimate.training.recipe import GRADIENTS, LOSSES, PRECISIONS
 
 _COUNT = click.IntRange(min=1)
 
@@ -21,10 +21,14 @@ _COUNT = click.IntRange(min=1)
             "Most used": ("gpu", "batch", "length", "checkpointing", "serve"),
             "Questions": ("which_gpu", "largest", "knobs", "list_models"),
             "Training": (
-                "image", "precision", "optimizer", "attention", "accumulation",
+                "image", "precision", "gradients", "optimizer", "attention", "accumulation",
+                "zeroes_late", "loss", "packed", "compile", "library", "torch",
+            ),
+            "Adapters": (
+                "lora", "lora_targets", "lora_dtype", "lora_dropout", "quantize",
             ),
             "Training on several GPUs": (
-                "data", "sharding", "tensor", "sequence_parallel", "context_parallel",
+                "data", "sharding", "buckets", "tensor", "sequence_parallel", "context_parallel",
                 "expert_parallel", "pipeline", "micro_batches", "offload", "nvme",
             ),
             "Serving": (
@@ -46,10 +50,29 @@ _COUNT = click.IntRange(min=1)
     "--optimizer", metavar="NAME", help="For example sgd, adamw, adamw-8bit; default: adamw."
 )
 @click.option(
-    "--checkpointing", metavar="KIND", help="none, selective, full, or N: every Nth block."
+    "--checkpointing",
+    metavar="KIND",
+    help="none, selective, alternate, full, or N: every Nth block.",
 )
 @click.option("--attention", type=click.Choice(("sdpa", "eager")), help="Default: sdpa.")
 @click.option("--accumulation", type=_COUNT, metavar="N", help="Passes per optimizer step.")
+@click.option(
+    "--gradients", type=click.Choice(GRADIENTS), help="With mixed precision; default: same."
+)
+@click.option("--loss", type=click.Choice(LOSSES), help="Default: as the library has it.")
+@click.option("--zeroes-late", is_flag=True, help="zero_grad() comes between forward and backward.")
+@click.option("--packed", is_flag=True, help="Samples hold several texts: attention has a mask.")
+@click.option("--compile", is_flag=True, help="The model is compiled by torch.compile.")
+@click.option("--library", metavar="NAME", help="Whose code: transformers, litgpt, megatron, ...")
+@click.option("--torch", metavar="VERSION", help="Of PyTorch; default: the newest for the GPU.")
+@click.option("--lora", type=_COUNT, metavar="RANK", help="Train adapters of this rank alone.")
+@click.option("--lora-targets", metavar="NAMES", help="Layers, or all-linear; default: q and v.")
+@click.option("--lora-dtype", type=click.Choice(("fp32", "bf16", "fp16")), help="Of the adapters.")
+@click.option("--lora-dropout", type=float, metavar="SHARE", help="Default: 0.")
+@click.option(
+    "--quantize", type=click.Choice(("nf4", "nf4-dq")), help="Frozen weights in 4 bits (QLoRA)."
+)
+@click.option("--buckets", type=click.Choice(BUCKETS), help="Of DDP; default: copies.")
 @click.option("--data", type=_COUNT, metavar="N", help="Size of data parallelism.")
 @click.option(
     "--sharding", type=click.Choice(SHARDINGS), help="What data parallelism shards; default: ddp."

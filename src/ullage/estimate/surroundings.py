@@ -1,16 +1,13 @@
-"""GPU memory of a process besides its tensors: the allocator's slack and the driver's context."""
+"""GPU memory of a process besides its tensors: the allocator's slack."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ullage.estimate.training.history import replay
 from ullage.estimate.training.timeline import Timeline
 
-if TYPE_CHECKING:
-    from ullage.gpus.gpu import Gpu
-
-__all__ = ["Interval", "find_context", "find_slack"]
+__all__ = ["Interval", "find_slack"]
 
 # A program that builds its model in another order has its blocks elsewhere, so these are bounds.
 # In the cases of benchmarks/accuracy/estimate the replay's reserved bytes were wrong by less than
@@ -49,12 +46,3 @@ def find_slack(timeline: Timeline) -> tuple[Interval, Interval]:
     error = _SEGMENTS * _SEGMENT_BYTES + int(_RESERVED_FRAC * peaks.reserved_bytes)
     most = rounding + int(_BLOCKS_FRAC * peak_bytes)
     return Interval(0, rounding, most), Interval(0, cached, cached + error)
-
-
-def find_context(gpu: Gpu) -> Interval:
-    """Memory of the driver's context with PyTorch's kernels loaded: assumed.
-
-    Counts: the catalogue's figure. Ignores: other processes; NCCL. Error: between its two ends; not
-    compared with a GPU here. Source: gpus/catalog.toml.
-    """
-    return Interval(gpu.context_low_bytes, gpu.context_bytes, gpu.context_high_bytes)

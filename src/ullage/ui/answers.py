@@ -53,6 +53,10 @@ _NAMES: Final[Mapping[type, str]] = {
 }  # fmt: skip
 
 
+# What the program that is run for a check does not have.
+_UNCHECKED: Final = ("library", "loss", "packed", "compiled", "zeroes_late", "torch")
+
+
 class BadQuery(SpecError):
     """A query that the page cannot make: with an unknown field, or one of a wrong type."""
 
@@ -113,6 +117,15 @@ def read_loop(query: Mapping[str, Any]) -> dict[str, Any]:
     if recipe.lora is not None and recipe.lora.is_quantized:
         raise SpecError("QLoRA is not checked here; run your own program with `ullage run`")
     fields = dict(read_model(query).config.fields)
+    plain = Recipe()
+    for name in _UNCHECKED:
+        if getattr(recipe, name) != getattr(plain, name):
+            raise SpecError(
+                f"{name} {getattr(recipe, name)} is not checked here; run your own program with "
+                "`ullage run`"
+            )
+    if recipe.has_masters or recipe.checkpointing == "alternate":
+        raise SpecError("such a loop is not checked here; run your own program with `ullage run`")
     return {"config": fields, "recipe": asdict(recipe), "gpu": read_gpu(query).slug}
 
 

@@ -8,9 +8,10 @@ from typing import Any
 from ullage.estimate.serving.kv_cache import PRECISIONS as KV_PRECISIONS
 from ullage.estimate.serving.model_weights import FORMATS
 from ullage.estimate.training.architectures import MODELS as TRAINED
-from ullage.estimate.training.layout import SHARDINGS
+from ullage.estimate.training.layout import BUCKETS, SHARDINGS
 from ullage.estimate.training.optimizers import OPTIMIZERS
-from ullage.estimate.training.recipe import PRECISIONS
+from ullage.estimate.training.recipe import GRADIENTS, LIBRARIES, LOSSES, PRECISIONS
+from ullage.estimate.training.torch_version import NEWEST
 from ullage.gpus import Gpu, load_catalog
 from ullage.gpus.levels import memory_levels
 from ullage.models.architecture import MODEL_TYPES
@@ -52,6 +53,11 @@ def describe(python: str | None, vllm_python: str | None) -> dict[str, Any]:
         "precisions": list(PRECISIONS),
         "optimizers": {name: optimizer.what for name, optimizer in OPTIMIZERS.items()},
         "shardings": list(SHARDINGS),
+        "buckets": list(BUCKETS),
+        "gradients": list(GRADIENTS),
+        "losses": list(LOSSES),
+        "libraries": list(LIBRARIES),
+        "torches": [f"2.{minor}" for minor in range(NEWEST[1], -1, -1)] + ["1.13", "1.12", "1.10"],
         "weights": {name: weight_format.what for name, weight_format in FORMATS.items()},
         "kv": ["auto", *KV_PRECISIONS],
         "looks": {name: {"label": look.label, "color": look.color} for name, look in looks.items()},

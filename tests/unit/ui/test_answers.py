@@ -142,3 +142,27 @@ def test_a_check_of_qlora_is_refused_before_it_starts() -> None:
         read_loop(query)
     lora["is_quantized"] = False
     assert read_loop(query)["recipe"]["lora"]["rank"] == 8
+
+
+def test_the_recipes_of_the_page_are_estimated() -> None:
+    recipe = {
+        "length": 512, "precision": "mixed-bf16", "gradients": "fp32", "loss": "fused",
+        "torch": "2.6", "compiled": True,
+        "lora": {"rank": 8, "targets": ["all-linear"], "is_quantized": True, "dtype": None},
+        "layout": {"sharding": "ddp", "data": 4, "buckets": "views"},
+    }  # fmt: skip
+    query = {"model": "llama-3.2-1b", "gpu": "h100-80gb", "recipe": recipe}
+    document = answer(query)["document"]
+    assert document["recipe"]["lora"]["rank"] == 8
+    assert any("PyTorch 2.6, torch.compile" in line for line in document["assumptions"])
+
+
+@pytest.mark.parametrize(
+    "field", [{"library": "plain"}, {"loss": "fused"}, {"precision": "mixed-bf16"}]
+)
+def test_a_check_of_a_loop_that_its_program_does_not_have_is_refused(
+    field: dict[str, str],
+) -> None:
+    query = {**TRAIN, "recipe": {**TRAIN["recipe"], **field}}
+    with pytest.raises(SpecError, match="not checked here"):
+        read_loop(query)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ullage.cli.output import Output
 from ullage.errors import SpecError
 from ullage.estimate.training.layout import Layout
+from ullage.estimate.training.recipe import Lora
 from ullage.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 # What is of use to one side alone; --tensor is of use to both.
 _TRAINING = (
     "batch", "length", "image", "precision", "optimizer", "attention", "accumulation", "largest",
+    "gradients", "loss", "zeroes_late", "packed", "compile", "library", "torch", "lora",
+    "lora_targets", "lora_dtype", "lora_dropout", "quantize", "buckets",
 )  # fmt: skip
 _SERVING = (
     "engine", "engine_version", "context", "users", "weights", "kv", "utilization", "memory",
@@ -39,6 +42,19 @@ class EstimateOptions:
     checkpointing: str | None
     attention: str | None
     accumulation: int | None
+    gradients: str | None
+    loss: str | None
+    zeroes_late: bool
+    packed: bool
+    compile: bool
+    library: str | None
+    torch: str | None
+    lora: int | None
+    lora_targets: str | None
+    lora_dtype: str | None
+    lora_dropout: float | None
+    quantize: str | None
+    buckets: str | None
     data: int | None
     sharding: str | None
     tensor: int | None
@@ -88,9 +104,29 @@ class EstimateOptions:
             "pipeline": self.pipeline, "sequence": self.sequence_parallel or None,
             "context": self.context_parallel, "expert": self.expert_parallel,
             "micro_batches": self.micro_batches, "offload": self.offload or None,
-            "nvme": self.nvme or None,
+            "nvme": self.nvme or None, "buckets": self.buckets,
         }  # fmt: skip
         return Layout(**{name: value for name, value in fields.items() if value is not None})
+
+    @property
+    def adapters(self) -> Lora | None:
+        """What is trained beside frozen weights; None: all parameters are trained."""
+        fields: dict[str, Any] = {
+            "targets": tuple(name.strip() for name in self.lora_targets.split(","))
+            if self.lora_targets else None,
+            "dtype": self.lora_dtype, "dropout": self.lora_dropout,
+            "is_quantized": True if self.quantize else None,
+            "has_double_scales": False if self.quantize == "nf4" else None,
+        }  # fmt: skip
+        given = {name: value for name, value in fields.items() if value is not None}
+        if self.lora is None:
+            if given:
+                raise SpecError(
+                    "--lora-targets, --lora-dtype, --lora-dropout and --quantize say how adapters "
+                    "are trained; add --lora RANK"
+                )
+            return None
+        return Lora(rank=self.lora, **given)
 
     @property
     def recipe(self) -> RecipeFields:
@@ -105,6 +141,14 @@ class EstimateOptions:
             "attention": self.attention,
             "accumulation": self.accumulation,
             "layout": self.layout,
+            "lora": self.adapters,
+            "library": self.library,
+            "loss": self.loss,
+            "gradients": self.gradients,
+            "zeroes_late": self.zeroes_late or None,
+            "packed": self.packed or None,
+            "compiled": self.compile or None,
+            "torch": self.torch,
         }
 
     @property

@@ -12,13 +12,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ullage.errors import SpecError
+from ullage.estimate.training.devices import describe
 from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
 from ullage.estimate.training.layout import ALONE
-from ullage.estimate.training.recipe import Recipe
+from ullage.estimate.training.recipe import Lora, Recipe
+from ullage.estimate.training.torch_version import choose_torch, has_code, parse_torch
 from ullage.models.config import Config
 
 if TYPE_CHECKING:
-    from ullage.gpus.gpu import Gpu
+    from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
+
+    Entry = Gpu | EstimateOnlyGpu
 
 __all__ = [
     "Answer",
@@ -114,10 +118,16 @@ class Answer:
 
 def rank_gpus(config: Config, recipe: Recipe, gpus: Iterable[Gpu]) -> tuple[GpuRow, ...]:
     """All GPUs: those that fit the job alone, smallest first; those that need FSDP2 on several,
-    fewest first; then those of which 64 are not enough.
+    fewest first; then those of which 64 are not enough. GPUs that the recipe's PyTorch has no code
+    for are left out.
     """
     played = _Played(config, recipe)
-    rows = [_row(gpu, played, recipe) for gpu in gpus]
+    torch = None if recipe.torch is None else parse_torch(recipe.torch)
+    rows = [
+        _row(gpu, played, recipe)
+        for gpu in gpus
+        if torch is None or has_code(torch, gpu.compute_capability)
+    ]
     return tuple(sorted(rows, key=lambda row: (row.count or _MOST, row.capacity_bytes)))
 
 
@@ -139,12 +149,14 @@ class _Played:
             if count > 1:
                 layout = replace(layout, data=count, sharding="fsdp")
             estimate = estimate_training(self.config, replace(self.recipe, layout=layout), gpu)
+            inside = [term for term in estimate.terms if term.name != "context"]
             self.known[key] = (
-                estimate.bytes - gpu.context_bytes,
-                estimate.high_bytes - gpu.context_high_bytes,
+                sum(term.bytes for term in inside),
+                sum(term.high_bytes for term in inside),
             )
         likely, most = self.known[key]
-        return likely + gpu.context_bytes, most + gpu.context_high_bytes
+        context = describe(gpu).context(choose_torch(self.recipe.torch, gpu.compute_capability))
+        return likely + context.likely, most + context.high
 
 
 def _row(gpu: Gpu, played: _Played, recipe: Recipe) -> GpuRow:
@@ -158,7 +170,7 @@ def _row(gpu: Gpu, played: _Played, recipe: Recipe) -> GpuRow:
     return GpuRow(gpu.slug, None, gpu.total_bytes, likely, most, gpu.total_bytes - most)
 
 
-def find_largest(config: Config, recipe: Recipe, gpu: Gpu, knob: str) -> Largest:
+def find_largest(config: Config, recipe: Recipe, gpu: Entry, knob: str) -> Largest:
     """The largest value of a knob that the model accepts and whose upper bound fits.
 
     Memory grows with the knob, so the interval between a value that fits and one that does not is
@@ -176,9 +188,11 @@ def find_largest(config: Config, recipe: Recipe, gpu: Gpu, knob: str) -> Largest
         changed: Any = {knob: value}
         return estimate_training(config, replace(recipe, **changed), gpu).high_bytes
 
+    capacity_bytes = describe(gpu).capacity_bytes
+
     def fits(value: int) -> bool:
         try:
-            return needs(value) <= gpu.total_bytes
+            return needs(value) <= capacity_bytes
         except SpecError:
             if value <= getattr(recipe, knob):
                 raise
@@ -211,7 +225,7 @@ def bisect(fits: Callable[[int], bool], most: int = _MOST) -> int | None:
     return low
 
 
-def find_knobs(config: Config, recipe: Recipe, gpu: Gpu | None) -> tuple[Knob, ...]:
+def find_knobs(config: Config, recipe: Recipe, gpu: Entry | None) -> tuple[Knob, ...]:
     """Changes that save memory: first those that keep the training the same, in order of bytes
     saved for each per cent of additional compute.
     """
@@ -250,6 +264,17 @@ def _changes(recipe: Recipe) -> list[tuple[str, Recipe, bool, str]]:
         changes.append(("amp-bf16", replace(recipe, precision="amp-bf16"), False, "other rounding"))
     if recipe.precision not in ("bf16", "fp16"):
         changes.append(("bf16", replace(recipe, precision="bf16"), False, "other rounding"))
+    if recipe.loss_kind != "fused":
+        changes.append(("fused loss", replace(recipe, loss="fused"), True, "Liger Kernel"))
+    if recipe.lora is None:
+        adapters = replace(recipe, lora=Lora(targets=("all-linear",)))
+        changes.append(("LoRA 16", adapters, False, "other training"))
+    elif not recipe.lora.is_quantized:
+        quantized = replace(recipe, lora=replace(recipe.lora, is_quantized=True))
+        changes.append(("QLoRA", quantized, False, "frozen weights in 4 bits"))
+    if recipe.layout.num_replicas > 1 and recipe.layout.num_shards == 1:
+        views = replace(recipe, layout=replace(recipe.layout, buckets="views"))
+        changes.append(("gradients in DDP's buckets", views, True, "same result"))
     if recipe.optimizer in ("adam", "adamw"):
         changes.append(
             ("8-bit AdamW", replace(recipe, optimizer="adamw-8bit"), False, "other rounding")

@@ -45,6 +45,8 @@ def divide(config: Config, recipe: Recipe) -> Config:
     layout = recipe.layout
     if layout.tensor == layout.pipeline == layout.context == layout.expert == 1:
         return config
+    if recipe.library == "megatron":
+        return _divide_megatron(config, recipe)
     if config.model_type not in _DIVISIBLE:
         raise config.wrong(
             "model_type",
@@ -67,6 +69,27 @@ def divide(config: Config, recipe: Recipe) -> Config:
     )
     if layout.tensor > 1:
         _divide_layers(config, fields, layout.tensor)
+    return Config(config.name, fields, config.inside)
+
+
+def _divide_megatron(config: Config, recipe: Recipe) -> Config:
+    """A stage's layers; each layer divides itself (architectures/decoders/megatron.py)."""
+    layout = recipe.layout
+    if layout.context > 1 or layout.expert > 1 or layout.sequence:
+        raise SpecError(
+            "library: found megatron, of which ullage has tensor and pipeline parallelism; take "
+            "context and expert 1, and no sequence parallelism"
+        )
+    heads, layers = config.number("n_head"), config.number("n_layer")
+    if heads % layout.tensor:
+        raise config.wrong(
+            "n_head", f"found {heads}, which tensor {layout.tensor} does not divide; take a divisor"
+        )
+    if layers % layout.pipeline:
+        raise config.wrong(
+            "n_layer", f"found {layers}, which pipeline {layout.pipeline} does not divide"
+        )
+    fields = {**config.fields, "n_layer": layers // layout.pipeline}
     return Config(config.name, fields, config.inside)
 
 

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ullage.estimate.surroundings import find_context, find_slack
+from ullage.estimate.surroundings import find_slack
 from ullage.estimate.term import OwnedTerm
+from ullage.estimate.training.devices import Device, describe, find_nccl
 from ullage.estimate.training.eager.machine import Machine
 from ullage.estimate.training.infinity import (
     NOTHING,
@@ -26,16 +27,18 @@ from ullage.estimate.training.infinity import (
 )
 from ullage.estimate.training.layout import Layout
 from ullage.estimate.training.loop import Played, play_training
+from ullage.estimate.training.lora import describe_adapters
 from ullage.estimate.training.optimizers import find_optimizer
 from ullage.estimate.training.recipe import Recipe
 from ullage.estimate.training.timeline import Moment, Stretch, Timeline
+from ullage.estimate.training.torch_version import NEWEST, choose_torch
 from ullage.models.config import COUNTED, Config
 from ullage.trace.category import Category
 
 if TYPE_CHECKING:
-    from ullage.gpus.gpu import Gpu
+    from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
 
-__all__ = ["TrainingEstimate", "estimate_training"]
+__all__ = ["OUTSIDE", "TrainingEstimate", "estimate_training"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,8 @@ class TrainingEstimate:
 
     @property
     def reserved_bytes(self) -> int:
-        """What torch.cuda.max_memory_reserved() would say: all but the context."""
-        return sum(term.bytes for term in self.terms if term.name != "context")
+        """What torch.cuda.max_memory_reserved() would say: all but the context and NCCL's."""
+        return sum(term.bytes for term in self.terms if term.name not in OUTSIDE)
 
     @property
     def headroom_bytes(self) -> int | None:
@@ -115,9 +118,11 @@ class TrainingEstimate:
         return True
 
 
+OUTSIDE: Final = ("context", "NCCL")  # terms outside of PyTorch's allocator
 _PLAYED: Final = "played: PyTorch's eager mode without values"
 _REPLAYED: Final = "replayed: the rules of PyTorch's caching allocator, over two steps"
 _ASSUMED: Final = "assumed: the catalogue's figures for this GPU"
+_NCCL: Final = "assumed: what training logs of H100s and H200s show (devices.py)"
 _RULES: Final = "assumed: DeepSpeed 0.19.8's defaults (infinity.py)"
 # category -> (name, what it is)
 _TENSORS: Final = {
@@ -139,9 +144,7 @@ _TENSORS: Final = {
 def estimate_training(
     config: Config,
     recipe: Recipe,
-    gpu: Gpu | None = None,
-    *,
-    torch: tuple[int, int] = (2, 15),
+    gpu: Gpu | EstimateOnlyGpu | None = None,
 ) -> TrainingEstimate:
     """What a training loop needs on a GPU; no torch, a few milliseconds.
 
@@ -155,14 +158,13 @@ def estimate_training(
         config: the model's published configuration.
         recipe: how the model is trained.
         gpu: a row of the catalogue; without one an H100's rules and no context.
-        torch: (major, minor) of PyTorch.
 
     Raises:
         SpecError: the architecture is not known, a field is missing, or what is asked for cannot
             be.
     """
     with _uncollected():
-        return _estimate(config, recipe, gpu, torch)
+        return _estimate(config, recipe, None if gpu is None else describe(gpu))
 
 
 @contextmanager
@@ -179,14 +181,9 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _estimate(
-    config: Config, recipe: Recipe, gpu: Gpu | None, torch: tuple[int, int]
-) -> TrainingEstimate:
-    machine = Machine(torch=torch)
-    if gpu is not None:
-        machine = Machine(
-            gpu.compute_capability, torch, gpu.num_multiprocessors, gpu.threads_per_multiprocessor
-        )
+def _estimate(config: Config, recipe: Recipe, device: Device | None) -> TrainingEstimate:
+    torch = choose_torch(recipe.torch, None if device is None else device.capability)
+    machine = Machine(torch=torch) if device is None else device.machine(torch)
     played, recipe = _worst_stage(config, recipe, machine)
     timeline = played.timeline
     peak = timeline.peak()
@@ -196,12 +193,12 @@ def _estimate(
         num_trainable=played.num_trainable,
         num_rank_parameters=played.num_rank_parameters,
         recipe=recipe,
-        gpu=gpu.slug if gpu else None,
-        capacity_bytes=gpu.total_bytes if gpu else None,
+        gpu=device.name if device else None,
+        capacity_bytes=device.capacity_bytes if device else None,
         terms=(
-            *_tensor_terms(timeline, peak),
+            *_tensor_terms(timeline, peak, _error_frac(recipe, torch)),
             *_buffers(played, recipe),
-            *_surroundings(timeline, gpu),
+            *_surroundings(timeline, device, torch, recipe.layout),
         ),
         peak=peak,
         peaks={
@@ -212,8 +209,8 @@ def _estimate(
         stretches=timeline.stretches,
         host=_host(played, recipe),
         is_floor=config.model_type == COUNTED,
-        work=timeline.work * recipe.accumulation // min(recipe.accumulation, 2),
-        assumptions=_assumptions(recipe, torch),
+        work=timeline.work * recipe.accumulation // played.num_passes,
+        assumptions=(*_assumptions(config, recipe, torch), *(device.assumptions if device else ())),
     )
 
 
@@ -228,7 +225,20 @@ def _worst_stage(config: Config, recipe: Recipe, machine: Machine) -> tuple[Play
     return played, its
 
 
-def _tensor_terms(timeline: Timeline, peak: Moment) -> list[OwnedTerm]:
+# What the play was held against the phantom for is exact; other code and other versions were read.
+_OTHER_LIBRARY_FRAC: Final = 0.1
+_OTHER_TORCH_FRAC: Final = 0.03
+_UNSURE: Final = (Category.ACTIVATION, Category.TEMPORARY)
+
+
+def _error_frac(recipe: Recipe, torch: tuple[int, int]) -> float:
+    """The share by which what a step keeps may be more or less: assumed."""
+    if recipe.library != "transformers" or recipe.compiled:
+        return _OTHER_LIBRARY_FRAC
+    return _OTHER_TORCH_FRAC if torch < NEWEST else 0.0
+
+
+def _tensor_terms(timeline: Timeline, peak: Moment, error_frac: float) -> list[OwnedTerm]:
     """What tensors take. Where a closed library decides of a size, workspaces have an interval."""
     terms = []
     for category, (name, what) in _TENSORS.items():
@@ -238,6 +248,8 @@ def _tensor_terms(timeline: Timeline, peak: Moment) -> list[OwnedTerm]:
             lowest, highest = timeline.ends()
             low = max(count + lowest - peak.allocated_bytes, 0)
             high = count + highest - peak.allocated_bytes
+        if category in _UNSURE:
+            low, high = int(count * (1 - error_frac)), int(count * (1 + error_frac))
         if high:
             terms.append(OwnedTerm(name, count, low, high, what, _PLAYED, category))
     return terms
@@ -259,7 +271,9 @@ def _host(played: Played, recipe: Recipe) -> HostMemory:
     return HostMemory(Between(played.host_bytes, played.host_bytes, played.host_bytes))
 
 
-def _surroundings(timeline: Timeline, gpu: Gpu | None) -> list[OwnedTerm]:
+def _surroundings(
+    timeline: Timeline, device: Device | None, torch: tuple[int, int], layout: Layout
+) -> list[OwnedTerm]:
     """What the process holds beside tensors."""
     rounding, cached = find_slack(timeline)
     rows = [
@@ -274,43 +288,87 @@ def _surroundings(timeline: Timeline, gpu: Gpu | None) -> list[OwnedTerm]:
         OwnedTerm(name, interval.likely, interval.low, interval.high, what, _REPLAYED)
         for name, interval, what in rows
     ]
-    if gpu is not None:
+    if device is not None:
         what = "what the driver holds for a process with PyTorch's kernels loaded"
-        context = find_context(gpu)
+        context = device.context(torch)
         terms.append(
             OwnedTerm("context", context.likely, context.low, context.high, what, _ASSUMED)
         )
+        if layout.num_gpus > 1:
+            what = "what NCCL holds for its kernels and channels, outside of PyTorch's memory"
+            nccl = find_nccl(device, torch, layout.num_gpus)
+            terms.append(OwnedTerm("NCCL", nccl.likely, nccl.low, nccl.high, what, _NCCL))
     return terms
 
 
-def _assumptions(recipe: Recipe, torch: tuple[int, int]) -> tuple[str, ...]:
+def _assumptions(config: Config, recipe: Recipe, torch: tuple[int, int]) -> tuple[str, ...]:
     """Which program was played, where there is a choice."""
     major, minor = torch
+    mode = "torch.compile" if recipe.compiled else "eager mode"
     lines = [
-        f"PyTorch {major}.{minor}, eager mode, its default allocator settings",
+        f"PyTorch {major}.{minor}, {mode}, its default allocator settings",
         "every sample of a batch has the same length",
         f"the optimizer is {find_optimizer(recipe.optimizer).what}",
     ]
     way = recipe.checkpointing
     if way == "full":
         lines.append("each block is checkpointed, as gradient_checkpointing_enable() does it")
+    elif way == "alternate":
+        lines.append("checkpoints keep every second output of aten.mm, and those of attention")
     elif way == "selective":
         lines.append("checkpoints keep the outputs of aten.mm, addmm, bmm and attention")
     elif way != "none":
         lines.append(f"blocks {way}, {2 * int(way)}, ... are checkpointed")
     if recipe.lora is not None:
-        lines.append("adapters are peft's, in float32")
-        if recipe.lora.is_quantized:
-            lines.append("what is not quantized is float32: prepare_model_for_kbit_training")
+        lines += describe_adapters(recipe)
+    if recipe.library != "transformers":
+        lines.append(f"model, adapters and loss are {recipe.library}'s code")
+    if recipe.compiled:
+        lines.append(
+            "compiled, element-wise results are recomputed but for inputs of matrix products, as "
+            "torch.compile's partitioner has it; convolutions and norms of images are as in eager "
+            "mode"
+        )
+    lines += _of_precision(recipe)
+    if config.model_type == COUNTED:
+        lines.append(
+            "of a number of parameters only these, gradients and states are counted: activations, "
+            "inputs, buffers and workspaces take a config.json to be known"
+        )
     lines += _of_layout(recipe.layout)
     if recipe.keeps_gradients:
         lines.append("gradients stay from step to step: zero_grad(set_to_none=False)")
     return tuple(lines)
 
 
+def _of_precision(recipe: Recipe) -> list[str]:
+    """What mixed precision keeps, and what the loss does."""
+    lines = []
+    layout = recipe.layout
+    if recipe.has_masters and layout.num_shards > 1:
+        lines.append(
+            "shards, their gradients and states are float32, what is gathered is in 16 bits: "
+            "FSDP2's MixedPrecisionPolicy(reduce_dtype=torch.float32)"
+        )
+    elif recipe.has_masters:
+        ways = {"same": "in 16 bits", "fp32": "in float32", "both": "in both at the step"}
+        lines.append(
+            f"the optimizer steps a copy of the parameters in float32; gradients are "
+            f"{ways[recipe.gradients]}"
+        )
+    if recipe.loss_kind == "chunked":
+        lines.append("the loss is computed in eight chunks of tokens, whose logits all stay")
+    elif recipe.loss_kind == "fused":
+        lines.append("head and loss are Liger Kernel's fused_linear_cross_entropy")
+    return lines
+
+
 def _of_layout(layout: Layout) -> list[str]:
     """Whose way of dividing it was played."""
     lines = []
+    if layout.num_shards == 1 and layout.num_replicas > 1 and layout.buckets != "copies":
+        way = {"views": "gradients lie in DDP's buckets", "none": "gradients have no buckets"}
+        lines.append(way[layout.buckets])
     if layout.sequence:
         lines.append("norms and residuals are divided by SequenceParallel, the logits gathered")
     if layout.ring is not None:

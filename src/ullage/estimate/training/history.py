@@ -67,6 +67,8 @@ def replay(timeline: Timeline) -> Reserved:
     for event in log.events[:first]:
         if event < 0:  # weights that were quantized: a program loads them quantized
             sizes[~event] = 0
+    for index in log.standing:  # two steps are replayed: the first one leaves them itself
+        sizes[index] = 0
     for index, stream in log.streams.items():
         streams[index] = stream
     runs, dropped = _program(timeline)
@@ -107,8 +109,9 @@ def _program(timeline: Timeline) -> tuple[list[_Run], list[int]]:
     )
     runs = [_run(section) for part in (model, passes, states, optimizer) for section in part]
     # zero_grad(); what the loop's variables hold stays until there is a new loss
-    runs.append(_Run(0, len(gradients), 1, _DROP))
-    runs += map(_run, passes[:num_forward])
+    zero_grad = _Run(0, len(gradients), 1, _DROP)
+    forward = [_run(section) for section in passes[:num_forward]]
+    runs += [*forward, zero_grad] if timeline.log.standing else [zero_grad, *forward]
     runs.append(_Run(len(gradients), len(gradients) + len(variables), 1, _DROP))
     runs += [_run(section) for part in (passes[num_forward:], optimizer) for section in part]
     return runs, gradients + variables
@@ -144,7 +147,7 @@ def _left(timeline: Timeline, passes: Sequence[Stretch]) -> tuple[list[int], lis
             if index >= 0 and log.categories[index] is Category.GRADIENT:
                 gradients += pass_.repeats * [index]
             elif index >= 0 and ~index not in events:
-                variables.append(index)
+                variables += pass_.repeats * [index]
     return gradients, variables
 
 

@@ -7,7 +7,9 @@ from typing import Final, NamedTuple
 
 from ullage.errors import SpecError
 
-__all__ = ["ALONE", "SHARDINGS", "Layout", "Ring"]
+__all__ = ["ALONE", "BUCKETS", "SHARDINGS", "Layout", "Ring"]
+
+BUCKETS: Final = ("copies", "views", "none")
 
 # "ddp": every rank has all. "zero1": optimizer states are shared out (torch's
 # ZeroRedundancyOptimizer). "zero2": parameters stay gathered from the forward to the backward pass,
@@ -45,6 +47,8 @@ class Layout:
         offload: parameters, gradients and states of "fsdp" stay in host memory.
         nvme: the shards go on to disks, as with DeepSpeed's ZeRO-Infinity.
         stage: the stage of the pipeline to estimate; None: the one that needs most.
+        buckets: where DDP sums gradients: "copies" beside them; "views": they lie in the buckets
+            (gradient_as_bucket_view); "none": they are summed where they are.
     """
 
     data: int = 1
@@ -59,6 +63,7 @@ class Layout:
     offload: bool = False
     nvme: bool = False
     stage: int | None = None
+    buckets: str = "copies"
 
     def __post_init__(self) -> None:
         """Refuses layouts that are not possible."""
@@ -67,6 +72,8 @@ class Layout:
                 raise SpecError(f"{name}: found {getattr(self, name)}, expected at least 1")
         if self.sharding not in SHARDINGS:
             raise SpecError(f"sharding: found {self.sharding!r}, expected {', '.join(SHARDINGS)}")
+        if self.buckets not in BUCKETS:
+            raise SpecError(f"buckets: found {self.buckets!r}, expected {', '.join(BUCKETS)}")
         if self.schedule not in ("1f1b", "gpipe"):
             raise SpecError(f"schedule: found {self.schedule!r}, expected 1f1b or gpipe")
         if self.stage is not None and not 0 <= self.stage < self.pipeline:

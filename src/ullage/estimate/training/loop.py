@@ -9,14 +9,15 @@ from typing import Final, NamedTuple
 from ullage.estimate.training.architectures import build_model
 from ullage.estimate.training.architectures.model import Model
 from ullage.estimate.training.division import divide
-from ullage.estimate.training.eager.arena import Arena, Storage
+from ullage.estimate.training.eager.arena import Arena, Section, Storage
 from ullage.estimate.training.eager.autograd import backward
 from ullage.estimate.training.eager.dtype import FLOAT32, DType, find_dtype
 from ullage.estimate.training.eager.functional import scale
 from ullage.estimate.training.eager.machine import Machine
 from ullage.estimate.training.eager.tensor import Tensor, empty
 from ullage.estimate.training.layout import ALONE
-from ullage.estimate.training.lora import add_adapters
+from ullage.estimate.training.lora import add_adapters, retains_inputs
+from ullage.estimate.training.masters import make_masters, sum_in_float32
 from ullage.estimate.training.optimizers import (
     OPTIMIZERS,
     Optimizer,
@@ -48,6 +49,7 @@ class Played(NamedTuple):
         num_trainable: parameters that the optimizer changes.
         num_rank_parameters: parameters that this rank keeps.
         host_bytes: bytes of host memory, where shards and states are kept there.
+        num_passes: passes of the step that were played.
     """
 
     timeline: Timeline
@@ -55,6 +57,7 @@ class Played(NamedTuple):
     num_trainable: int
     num_rank_parameters: int
     host_bytes: int
+    num_passes: int
 
 
 def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
@@ -68,39 +71,67 @@ def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
     Raises:
         SpecError: the model or the recipe cannot be.
     """
-    arena = Arena(
-        machine,
-        checkpoints_every=recipe.checkpoints_every,
-        is_selective=recipe.checkpointing == "selective",
-    )
+    arena = _make_arena(recipe, machine)
     arena.begin("build")
-    spread = Spread(arena, recipe.layout, find_dtype(PRECISIONS[recipe.precision][0]))
+    stored = FLOAT32 if recipe.has_masters else find_dtype(PRECISIONS[recipe.precision][0])
+    spread = Spread(arena, recipe.layout, stored)
     model = build_model(arena, divide(config, recipe), recipe)
     spread.cut(model, recipe)
     if recipe.layout.context > 1 and recipe.length is not None:
         recipe = replace(recipe, length=recipe.length // recipe.layout.context)
     if recipe.lora is not None:
-        add_adapters(arena, model, recipe.lora)
+        add_adapters(arena, model, recipe)
     parameters = _unique(model)
     spread.begin(model, parameters)
     trained = [(tensor, count) for tensor, count in spread.own(parameters) if tensor.needs_grad]
+    if recipe.has_masters and spread.sharding is None:
+        trained = make_masters(arena, trained)
     steps = list(_assign(recipe, model, trained))
     states = _prepare_all(arena, recipe, trained, steps)
+    if recipe.gradients == "fp32" and spread.sharding is None:
+        states += sum_in_float32(arena, parameters)
+    num_passes = min(_count_passes(arena, recipe), 2)
     left = _play_passes(spread, model, recipe)
-    arena.begin("optimizer")
-    if recipe.clips_gradients:
-        clip_gradients(arena, [run for _, runs in steps for run in runs])
-    if not recipe.steps_in_backward:
-        for optimizer, runs in steps:
-            optimizer.step(arena, runs)
+    _step(arena, recipe, trained, steps)
     played = Played(
         Timeline(arena.log),
         *_count(_all_parameters(config, recipe, machine) or parameters),
         spread.count(parameters),
         spread.host_bytes(parameters, find_optimizer(recipe.optimizer)),
+        num_passes,
     )
     del states, left  # until here they are there
     return played
+
+
+def _make_arena(recipe: Recipe, machine: Machine) -> Arena:
+    return Arena(
+        machine,
+        checkpoints_every=recipe.checkpoints_every,
+        is_selective=recipe.checkpointing in ("selective", "alternate"),
+        is_compiled=recipe.compiled,
+        keeps_alternate=recipe.checkpointing == "alternate",
+        is_attention_eager=recipe.attention == "eager",
+    )
+
+
+def _step(
+    arena: Arena,
+    recipe: Recipe,
+    trained: list[tuple[Tensor, int]],
+    steps: list[tuple[Optimizer, list[Run]]],
+) -> None:
+    """Clips the gradients, and steps the optimizers."""
+    arena.begin("optimizer")
+    copies: list[Storage] = []
+    if recipe.clips_gradients:
+        clip_gradients(arena, [run for _, runs in steps for run in runs])
+    if recipe.gradients == "both":
+        sizes = [FLOAT32.itemsize * tensor.numel * count for tensor, count in trained]
+        copies += [arena.take(size, Category.GRADIENT) for size in sizes]
+    if not recipe.steps_in_backward:
+        for optimizer, runs in steps:
+            optimizer.step(arena, runs)
 
 
 def _all_parameters(
@@ -113,7 +144,7 @@ def _all_parameters(
     arena = Arena(machine)
     model = build_model(arena, config, replace(recipe, layout=ALONE))
     if recipe.lora is not None:
-        add_adapters(arena, model, recipe.lora)
+        add_adapters(arena, model, recipe)
     return _unique(model)
 
 
@@ -137,6 +168,8 @@ def _prepare_all(
             with arena.section("gradients", "build", count):
                 tensor.grad = tensor.like()
                 tensor.grad.storage.own(Category.GRADIENT)
+    if recipe.zeroes_late and not recipe.keeps_gradients:
+        _leave_gradients(arena, trained)
     if not any(optimizer.is_prepared_at_once for optimizer, _ in steps):
         arena.begin("build")  # again: in a program the states come after the first backward pass
     states = [state for optimizer, runs in steps for state in _prepare(arena, optimizer, runs)]
@@ -146,6 +179,15 @@ def _prepare_all(
         states += [arena.take(size, Category.WORKSPACE) for _ in range(_THREADS)]
         arena.blas_workspace_bytes = 0
     return states
+
+
+def _leave_gradients(arena: Arena, trained: list[tuple[Tensor, int]]) -> None:
+    """Gradients that the step before has left, until zero_grad()."""
+    for tensor, count in trained:
+        with arena.section("gradients", "build", count):
+            storage = arena.take(tensor.nbytes, Category.GRADIENT)
+        arena.log.standing.add(storage.index)
+        arena.left.append((arena.log.sections[-1], storage))
 
 
 def _play_passes(spread: Spread, model: Model, recipe: Recipe) -> object:
@@ -162,16 +204,20 @@ def _play_passes(spread: Spread, model: Model, recipe: Recipe) -> object:
     inputs: tuple[Tensor, ...] = ()
     loss = empty(arena, (), FLOAT32)
     in_flight = []  # what passes in flight hold
-    for is_held in spread.passes(recipe.accumulation):
+    before: list[tuple[Section | None, Tensor]] = []  # what the last loss's graph retains
+    for is_held in spread.passes(_count_passes(arena, recipe)):
         inputs = model.inputs(arena, recipe)
         arena.begin("forward")
         spread.before_forward()
         with arena.autocasting(dtype):
             loss = spread.run(model, inputs)
+        arena.drop(before)
+        before, arena.retained = arena.retained, []
         if is_held:
             in_flight.append((inputs, loss))
             continue
         arena.begin("backward")
+        arena.drop(arena.left)
         spread.before_backward()
         backward(scale(loss) if is_scaled else loss)
         spread.after_backward()
@@ -181,7 +227,14 @@ def _play_passes(spread: Spread, model: Model, recipe: Recipe) -> object:
         backward(waiting)
         spread.after_backward()
     spread.after_passes(model)
-    return inputs, loss
+    return inputs, loss, before
+
+
+def _count_passes(arena: Arena, recipe: Recipe) -> int:
+    """A second pass is played as well where the graph of the last step stays."""
+    lora = recipe.lora
+    is_retained = lora is not None and lora.is_quantized and retains_inputs(arena)
+    return max(recipe.accumulation, 2) if is_retained else recipe.accumulation
 
 
 def _autocast(recipe: Recipe) -> tuple[DType | None, bool]:

@@ -1,7 +1,9 @@
-"""Low-rank adapters beside frozen linear layers, as peft has them; and their frozen weights in NF4.
+"""Low-rank adapters beside frozen linear layers, as peft and others have them; and their frozen
+weights in NF4.
 
 Source: peft/tuners/lora/layer.py (Linear.forward) and bnb.py (Linear4bit.forward); bitsandbytes'
-functional.py (quantize_4bit, dequantize_4bit) and autograd/_functions.py (MatMul4Bit).
+functional.py (quantize_4bit, dequantize_4bit) and autograd/_functions.py (MatMul4Bit);
+litgpt/lora.py and lightning's plugins/precision/bitsandbytes.py; torchtune/modules/peft/lora.py.
 """
 
 from __future__ import annotations
@@ -15,18 +17,24 @@ from ullage.estimate.training.architectures.model import Model
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena, Storage
 from ullage.estimate.training.eager.autograd import Gradients, connect, record
-from ullage.estimate.training.eager.dtype import BFLOAT16, FLOAT32
-from ullage.estimate.training.eager.module import Embedding, Linear, Module, Stack
+from ullage.estimate.training.eager.dtype import BFLOAT16, FLOAT32, DType, find_dtype
+from ullage.estimate.training.eager.module import Embedding, Linear, Module, Stack, parameter
 from ullage.estimate.training.eager.tensor import Tensor, empty
-from ullage.estimate.training.recipe import Lora
+from ullage.estimate.training.recipe import PRECISIONS, Lora, Recipe
 from ullage.trace.category import Category
 
-__all__ = ["AdaptedLinear", "QuantizedLinear", "add_adapters"]
+__all__ = [
+    "AdaptedLinear", "MergedLinear", "QuantizedLinear", "add_adapters", "describe_adapters",
+    "retains_inputs",
+]  # fmt: skip
 
 ALL_LINEAR: Final = ("all-linear",)
 _BLOCK: Final = 64  # elements that share a scale
 _OUTER_BLOCK: Final = 256  # scales that share a scale of theirs
 _TABLE_BYTES: Final = (64, 1024)  # of the 16 values of NF4, and the 256 of a scale
+# bitsandbytes of that time had `ctx.tensors = (A, B)`: the input stays as long as the graph's nodes
+# do, which the loop's loss holds until there is a new one. Later versions have (None, B).
+_KEEPS_INPUT_UNTIL: Final = (2, 6)
 _SHARED_TABLE_BYTES: Final = 1024  # from which those of scales are copied (name2qmap)
 
 
@@ -37,15 +45,16 @@ class QuantizedLinear(Module):
     may use.
     """
 
-    def __init__(self, arena: Arena, base: Linear) -> None:
+    def __init__(self, arena: Arena, base: Linear, *, has_double_scales: bool = True) -> None:
+        self.has_double_scales = has_double_scales
         count = base.weight.numel
         scales = ceil(count / _BLOCK)
         packed = arena.take(ceil(count / 2), Category.PARAMETER)
         self.weight = Tensor(base.weight.shape, BFLOAT16, packed)
-        self.scales: list[Storage] = [
-            arena.take(nbytes, Category.PARAMETER)
-            for nbytes in (scales, 4 * ceil(scales / _OUTER_BLOCK), 4, *_TABLE_BYTES)
-        ]
+        sizes: tuple[int, ...] = (4 * scales, _TABLE_BYTES[0])
+        if has_double_scales:
+            sizes = (scales, 4 * ceil(scales / _OUTER_BLOCK), 4, *_TABLE_BYTES)
+        self.scales: list[Storage] = [arena.take(nbytes, Category.PARAMETER) for nbytes in sizes]
         self.bias = base.bias
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -53,14 +62,17 @@ class QuantizedLinear(Module):
         x = F.to(x, BFLOAT16)
         shape = x.shape
         node = record((x,), lambda gradient, _: self._rule(gradient, shape))
-        scales = [self._scales() for _ in range(2)]  # before and after the offset is added
+        if node is not None and retains_inputs(x.arena):
+            x.arena.retain(x.detach())
+        times = 2 if self.has_double_scales else 0  # before and after the offset is added
+        scales = [self._scales() for _ in range(times)]
         whole = self.weight.like()
         out = F.multiply(x, (*shape[:-1], whole.shape[0]))
         del scales, whole
         return F.to(connect(out, node), before)
 
     def _rule(self, gradient: Tensor, shape: Sequence[int]) -> Gradients:
-        scales = self._scales()
+        scales = self._scales() if self.has_double_scales else None
         whole = self.weight.like()
         del scales
         out = F.multiply(gradient, shape)
@@ -74,20 +86,28 @@ class QuantizedLinear(Module):
 class AdaptedLinear(Module):
     """A frozen layer and its adapter: base(x) + B(A(dropout(x))) * scaling."""
 
-    def __init__(self, arena: Arena, base: Linear | QuantizedLinear, lora: Lora) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        base: Linear | QuantizedLinear,
+        lora: Lora,
+        dtype: DType,
+        *,
+        is_peft: bool = True,
+    ) -> None:
         outputs, inputs = base.weight.shape
         self.base = base
         self.dropout = lora.dropout
-        # peft keeps adapters of 16-bit models in float32 (autocast_adapter_dtype).
-        self.first = Linear(arena, inputs, lora.rank, FLOAT32)
-        self.second = Linear(arena, lora.rank, outputs, FLOAT32)
+        self.is_peft = is_peft
+        self.first = Linear(arena, inputs, lora.rank, dtype)
+        self.second = Linear(arena, lora.rank, outputs, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         out = self.base(x)
         before = out.dtype
-        if isinstance(self.base, QuantizedLinear):
+        if isinstance(self.base, QuantizedLinear) and self.is_peft:
             return self._beside_quantized(x, out)
-        x = F.to(x, FLOAT32)
+        x = F.to(x, self.first.weight.dtype)
         out = F.add(out, F.scale(self.second(self.first(F.dropout(x, self.dropout)))))
         return F.to(out, before)
 
@@ -97,29 +117,101 @@ class AdaptedLinear(Module):
         if x.arena.autocast is not None:
             more = F.scale(self.second(self.first(F.dropout(x, self.dropout))))
         else:
-            x = F.to(x, FLOAT32)
+            x = F.to(x, self.first.weight.dtype)
             more = F.scale(self.second(self.first(F.dropout(x, self.dropout))))
             more = F.to(more, out.dtype)
         return F.add(out, more)
 
 
-def add_adapters(arena: Arena, model: Model, lora: Lora) -> None:
+class MergedLinear(Module):
+    """LoRAQKVLinear of litgpt: one adapter for the parts of a merged matrix that are targets; the
+    other parts of its result are zeros.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        base: Linear | QuantizedLinear,
+        lora: Lora,
+        dtype: DType,
+        rows: Sequence[int],
+    ) -> None:
+        self.base = base
+        self.dropout = lora.dropout
+        self.rows = sum(rows)
+        self.first = Linear(arena, base.weight.shape[1], lora.rank * len(rows), dtype)
+        self.second = parameter(arena, self.rows, lora.rank, dtype=dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = self.base(x)
+        narrow = self.first(F.dropout(x, self.dropout))
+        wide = self._convolve(narrow)
+        if self.rows < out.shape[-1]:
+            wide = self._pad(wide, out.shape)
+        return F.add(out, F.scale(wide))
+
+    def _convolve(self, x: Tensor) -> Tensor:
+        """F.conv1d over tokens, its channels last again."""
+        shapes = x.shape, self.second.shape
+
+        def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+            return [gradient.like(shape) for shape in shapes]
+
+        node = record((x, self.second), rule, x, self.second)
+        return connect(x.like((*x.shape[:-1], self.rows)), node)
+
+    def _pad(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """zero_pad: rows are copied into zeros."""
+        before = x.shape
+        node = record((x,), lambda gradient, _: [gradient.like(before)])
+        zeros = x.like(tuple(shape))
+        out = x.like(tuple(shape))
+        del zeros
+        return connect(out, node)
+
+
+def retains_inputs(arena: Arena) -> bool:
+    """Whether the graph of a product with NF4 keeps its input until it goes."""
+    return arena.machine.torch < _KEEPS_INPUT_UNTIL
+
+
+def describe_adapters(recipe: Recipe) -> list[str]:
+    """Sentences about what is kept in which dtype."""
+    lora = recipe.lora
+    if lora is None:
+        return []
+    is_peft = recipe.library == "transformers"
+    name = lora.dtype or ("fp32" if is_peft else "the model's dtype")
+    name = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(name, name)
+    lines = [f"adapters are {'peft' if is_peft else recipe.library}'s, in {name}"]
+    if lora.is_quantized and is_peft:
+        lines.append("what is not quantized is float32: prepare_model_for_kbit_training")
+    elif lora.is_quantized:
+        head = "the head is, too" if recipe.library == "litgpt" else "head and embedding are not"
+        lines.append(f"linear layers are quantized, {head}")
+    return lines
+
+
+def add_adapters(arena: Arena, model: Model, recipe: Recipe) -> None:
     """Freezes a model and puts adapters beside the layers that are targets.
 
-    Where linear layers are quantized, all other weights become float32, as
+    Where linear layers are quantized for peft, all other weights become float32, as
     peft.prepare_model_for_kbit_training does.
 
     Raises:
         SpecError: no layer has such a name.
     """
+    lora = recipe.lora
+    if lora is None:
+        return
     for tensor, _ in model.parameters():
         tensor.needs_grad = False
     names: set[str] = set()
-    if arena.checkpoints_every:
+    if recipe.checkpointing != "none":
         _reach_first_layer(model)
     if lora.is_quantized:
-        _quantize(arena, model, {})
-    if not _adapt(arena, model, lora, names):
+        _quantize(arena, model, recipe)
+    if not _adapt(arena, model, recipe, names):
         raise SpecError(
             f"lora targets: found {', '.join(lora.targets)}, and the model's linear layers are "
             f"{', '.join(sorted(names))}"
@@ -155,16 +247,25 @@ def _is_head(module: Module) -> bool:
     return isinstance(module, Model)
 
 
-def _quantize(arena: Arena, model: Model, wide: dict[int, Tensor]) -> None:
-    """Quantizes linear layers; wide: the float32 tensor of each weight, so that ties stay."""
+def _quantize(arena: Arena, model: Model, recipe: Recipe) -> None:
+    """Quantizes linear layers."""
     has_table = False
+    has_double_scales = recipe.lora is not None and recipe.lora.has_double_scales
     for module, name, value in _places(arena, model):
-        if isinstance(value, Linear) and not _is_head(module):
-            quantized_linear = QuantizedLinear(arena, value)
-            if not has_table:
+        is_wanted = not _is_head(module) or recipe.library == "litgpt"
+        if isinstance(value, Linear) and is_wanted:
+            quantized_linear = QuantizedLinear(arena, value, has_double_scales=has_double_scales)
+            if not has_table and has_double_scales:
                 quantized_linear.scales.append(arena.take(_SHARED_TABLE_BYTES, Category.PARAMETER))
                 has_table = True
             setattr(module, name, quantized_linear)
+    if recipe.library == "transformers":
+        _widen(arena, model)
+
+
+def _widen(arena: Arena, model: Model) -> None:
+    """Makes float32 of what is not quantized; ties stay."""
+    wide: dict[int, Tensor] = {}
     for module, name, value in _places(arena, model):
         is_weight = isinstance(value, Tensor) and value.storage.category is Category.PARAMETER
         if is_weight and not isinstance(module, QuantizedLinear):
@@ -173,14 +274,33 @@ def _quantize(arena: Arena, model: Model, wide: dict[int, Tensor]) -> None:
             setattr(module, name, wide[id(value)])
 
 
-def _adapt(arena: Arena, model: Model, lora: Lora, names: set[str]) -> int:
+def _adapt(arena: Arena, model: Model, recipe: Recipe, names: set[str]) -> int:
     """Adds the adapters and returns their number; collects the linear layers' names."""
     count = 0
+    lora = recipe.lora or Lora()
+    is_peft = recipe.library == "transformers"
     for module, name, value in _places(arena, model):
-        if isinstance(value, Tensor) or isinstance(module, AdaptedLinear):
+        if isinstance(value, Tensor) or isinstance(module, AdaptedLinear | MergedLinear):
             continue
-        names.add(name)
-        if name in lora.targets or (lora.targets == ALL_LINEAR and not _is_head(module)):
-            setattr(module, name, AdaptedLinear(arena, value, lora))
-            count += 1
+        parts = getattr(module, "adapted", {}).get(name, (name,))
+        names.update(parts)
+        is_all = lora.targets == ALL_LINEAR and not _is_head(module)
+        adapted = [part for part in parts if part in lora.targets or is_all]
+        if not adapted:
+            continue
+        dtype = _adapter_dtype(recipe)
+        if len(parts) > 1:
+            rows = [module.adapted_rows(part) for part in adapted]  # type: ignore[attr-defined]
+            setattr(module, name, MergedLinear(arena, value, lora, dtype, rows))
+        else:
+            setattr(module, name, AdaptedLinear(arena, value, lora, dtype, is_peft=is_peft))
+        count += 1
     return count
+
+
+def _adapter_dtype(recipe: Recipe) -> DType:
+    """peft keeps adapters of 16-bit models in float32 (autocast_adapter_dtype)."""
+    name = None if recipe.lora is None else recipe.lora.dtype
+    if name is None and recipe.library == "transformers":
+        return FLOAT32
+    return find_dtype(PRECISIONS[name or recipe.precision][0])

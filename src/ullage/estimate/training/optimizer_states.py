@@ -15,7 +15,7 @@ from ullage.trace.category import Category
 
 __all__ = [
     "TABLE_BYTES", "bytewise_states", "factored_float32_states", "factored_states", "fused_states",
-    "paged_states", "states_like", "torchao_states",
+    "paged_states", "paged_wide_states", "states_like", "torchao_states",
 ]  # fmt: skip
 
 
@@ -77,6 +77,13 @@ def paged_states(parameter: Tensor) -> list[Tensor]:
     """The same; large ones lie in managed memory, which the driver pages in and out."""
     states = bytewise_states(parameter)
     return states[2:] if parameter.numel >= _SMALLEST_PAGED else states
+
+
+def paged_wide_states(parameter: Tensor) -> list[Tensor]:
+    """bitsandbytes in 32 bits: two in float32; large ones lie in managed memory."""
+    if parameter.numel >= _SMALLEST_PAGED:
+        return []
+    return [_state(parameter, dtype=FLOAT32) for _ in range(2)]
 
 
 def torchao_states(parameter: Tensor) -> list[Tensor]:

@@ -24,6 +24,7 @@ from ullage.estimate.training.optimizer_states import (
     factored_states,
     fused_states,
     paged_states,
+    paged_wide_states,
     states_like,
     torchao_states,
 )
@@ -298,6 +299,12 @@ OPTIMIZERS: Final = {
         "bitsandbytes.optim.PagedAdamW8bit",
         "bitsandbytes/optim/optimizer.py",
         (TABLE_BYTES, TABLE_BYTES),
+    ),
+    "adamw-paged": Optimizer(
+        paged_wide_states,
+        _in_place,
+        "bitsandbytes.optim.PagedAdamW",
+        "bitsandbytes/optim/optimizer.py",
     ),
     "adamw-8bit-torchao": Optimizer(
         torchao_states,

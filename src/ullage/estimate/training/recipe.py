@@ -7,37 +7,60 @@ from typing import Final
 
 from ullage.errors import SpecError
 from ullage.estimate.training.layout import ALONE, Layout
+from ullage.estimate.training.torch_version import parse_torch
 
-__all__ = ["CHECKPOINTING", "PRECISIONS", "Lora", "Recipe"]
+__all__ = [
+    "CHECKPOINTING", "GRADIENTS", "LIBRARIES", "LOSSES", "MASTERS", "PRECISIONS", "Lora", "Recipe",
+]  # fmt: skip
 
-# name -> (dtype of the parameters, dtype of autocast or None)
+# name -> (dtype of the parameters that the model computes with, dtype of autocast or None)
 PRECISIONS: Final = {
     "fp32": ("float32", None),
     "bf16": ("bfloat16", None),
     "fp16": ("float16", None),
     "amp-bf16": ("float32", "bfloat16"),
     "amp-fp16": ("float32", "float16"),
+    "mixed-bf16": ("bfloat16", None),
+    "mixed-fp16": ("float16", None),
 }
-CHECKPOINTING: Final = ("none", "full", "selective")
+MASTERS: Final = ("mixed-bf16", "mixed-fp16")  # the optimizer steps a copy in float32
+GRADIENTS: Final = ("same", "fp32", "both")
+CHECKPOINTING: Final = ("none", "full", "selective", "alternate")
+LOSSES: Final = ("full", "chunked", "fused")
+# Whose code the model, its adapters and its loss are written in.
+LIBRARIES: Final = (
+    "transformers",
+    "litgpt",
+    "torchtitan",
+    "torchtune",
+    "megatron",
+    "torchvision",
+    "plain",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """Adapters of peft beside frozen weights.
+    """Adapters beside frozen weights.
 
     Attributes:
         rank: rank of the two small matrices.
         targets: names of the layers that get one, such as "q_proj"; ("all-linear",): all but the
             head.
-        is_quantized: the frozen weights of all linear layers but the head are NF4 with double
-            quantisation, as in QLoRA (bitsandbytes.nn.Linear4bit).
+        is_quantized: the frozen weights of all linear layers but the head are NF4, as in QLoRA
+            (bitsandbytes.nn.Linear4bit); litgpt's are the head's, too.
+        has_double_scales: the scales of NF4 are quantised as well.
         dropout: dropout of an adapter's input.
+        dtype: "fp32", "bf16" or "fp16" of the adapters; None: as the library has it, which is fp32
+            of peft and the model's own of the others.
     """
 
     rank: int = 16
     targets: tuple[str, ...] = ("q_proj", "v_proj")
     is_quantized: bool = False
     dropout: float = 0.0
+    has_double_scales: bool = True
+    dtype: str | None = None
 
     def __post_init__(self) -> None:
         """Refuses adapters that are not possible."""
@@ -45,8 +68,19 @@ class Lora:
             raise SpecError(f"lora rank: found {self.rank}, expected at least 1")
         if not self.targets:
             raise SpecError('lora targets: found none, expected names such as "q_proj"')
+        if self.dtype not in (None, "fp32", "bf16", "fp16"):
+            raise SpecError(f"lora dtype: found {self.dtype!r}, expected fp32, bf16 or fp16")
         if not 0 <= self.dropout < 1:
             raise SpecError(f"lora dropout: found {self.dropout}, expected from 0 to below 1")
+
+
+_CHOICES: Final = {
+    "precision": tuple(PRECISIONS),
+    "attention": ("sdpa", "eager"),
+    "library": LIBRARIES,
+    "loss": LOSSES,
+    "gradients": GRADIENTS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +95,29 @@ class Recipe:
         optimizer: a name of optimizers.py.
         checkpointing: "none"; "full": each block is recomputed in the backward pass; a number N:
             every Nth block is; "selective": each block is, but the outputs of its matrix products
-            and of its attention are kept.
+            and of its attention are kept; "alternate": of the products every second one's is, as
+            torchtitan's selective checkpointing by operator has it.
         attention: "sdpa" or "eager".
         accumulation: passes before each step of the optimizer.
         clips_gradients: torch.nn.utils.clip_grad_norm_ comes before each step.
         keeps_gradients: zero_grad(set_to_none=False): gradients stay allocated.
+        zeroes_late: zero_grad() comes between forward and backward, so that the last step's
+            gradients are there during the forward pass.
         steps_in_backward: the optimizer steps each parameter as soon as it has its gradient, and
             frees the gradient.
         lora: adapters beside frozen weights; None: all parameters are trained.
         layout: how the job is spread over GPUs.
+        library: one of LIBRARIES.
+        loss: "full": the logits of all tokens at once; "chunked": of an eighth of the tokens after
+            the other, whose probabilities are kept; "fused": the loss and its gradients are
+            computed with the head, chunk by chunk, and no logits are kept (Liger Kernel); None: as
+            the library has it.
+        packed: a sample holds several texts, so that attention gets a mask for each sample.
+        gradients: with "mixed" precision: "same" dtype as the parameters; "fp32": they are summed
+            in float32, and those of the parameters freed at once; "both": both are there when the
+            optimizer steps.
+        compiled: torch.compile, with its default partitioner.
+        torch: version of PyTorch, such as "2.4"; None: the newest that has code for the GPU.
     """
 
     batch: int = 1
@@ -82,18 +130,30 @@ class Recipe:
     accumulation: int = 1
     clips_gradients: bool = False
     keeps_gradients: bool = False
+    zeroes_late: bool = False
     steps_in_backward: bool = False
     lora: Lora | None = None
     layout: Layout = ALONE
+    library: str = "transformers"
+    loss: str | None = None
+    gradients: str = "same"
+    packed: bool = False
+    compiled: bool = False
+    torch: str | None = None
 
     def __post_init__(self) -> None:
         """Refuses loops that are not possible."""
-        if self.precision not in PRECISIONS:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in (None, *choices):
+                expected = ", ".join(choices)
+                raise SpecError(f"{name}: found {getattr(self, name)!r}, expected {expected}")
+        if self.gradients != "same" and not self.has_masters:
             raise SpecError(
-                f"precision: found {self.precision!r}, expected {', '.join(PRECISIONS)}"
+                f"gradients: found {self.gradients} with precision {self.precision}, expected one "
+                f"of {', '.join(MASTERS)}, whose optimizer has parameters of its own"
             )
-        if self.attention not in ("sdpa", "eager"):
-            raise SpecError(f"attention: found {self.attention!r}, expected sdpa or eager")
+        if self.torch is not None:
+            parse_torch(self.torch)
         for name in ("batch", "length", "image", "accumulation"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -109,6 +169,16 @@ class Recipe:
                 "steps_in_backward: gradients that are freed at once can be neither accumulated "
                 "nor clipped; turn off one of them"
             )
+
+    @property
+    def loss_kind(self) -> str:
+        """One of LOSSES."""
+        return self.loss or ("chunked" if self.library == "torchtune" else "full")
+
+    @property
+    def has_masters(self) -> bool:
+        """The optimizer steps a copy of the parameters in float32."""
+        return self.precision in MASTERS
 
     @property
     def checkpoints_every(self) -> int:

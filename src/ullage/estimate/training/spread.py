@@ -60,6 +60,8 @@ class Spread:
     def cut(self, model: Any, recipe: Recipe) -> None:  # noqa: ANN401
         """The model is built: what belongs to another stage goes, the ends are divided."""
         layout = self.layout
+        if recipe.library == "megatron":
+            return  # the model has been built as a stage
         check_model(model, recipe)
         if layout.sequence:
             for layer in model.layers.layers:
@@ -87,9 +89,13 @@ class Spread:
         if self.sharding is not None:
             inside = {id(tensor) for stack in model.stacks for tensor, _ in stack.parameters()}
             self.root = [tensor for tensor, _ in parameters if id(tensor) not in inside]
-        elif self.layout.num_replicas > 1:
+        elif self.layout.num_replicas > 1 and self.layout.buckets != "none":
             size = sum(tensor.nbytes * count for tensor, count in parameters if tensor.needs_grad)
-            self.buckets = self.arena.take(size, Category.COMMUNICATION)
+            holds_gradients = self.layout.buckets == "views"
+            owner = Category.GRADIENT if holds_gradients else Category.COMMUNICATION
+            self.buckets = self.arena.take(size, owner)
+            if holds_gradients:  # each gradient is copied into its bucket, and freed
+                self.arena.steps_with = lambda _: None
 
     def passes(self, accumulation: int) -> list[bool]:
         """The passes of a step that have to be played, and whether each only goes forward.

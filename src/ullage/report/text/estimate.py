@@ -17,6 +17,7 @@ from ullage.estimate.training.answer import Answer, GpuRow, Knob, Largest
 from ullage.estimate.training.estimate import TrainingEstimate
 from ullage.estimate.training.infinity import HostMemory
 from ullage.estimate.training.layout import Layout
+from ullage.estimate.training.recipe import Recipe
 from ullage.report.document.estimate import name_verdict
 from ullage.report.palette import CACHE_LOOK, CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
@@ -101,7 +102,7 @@ def _parts(answer: Answer, bar: str) -> Iterator[RenderableType]:
         yield Text(f"\n{host_line(estimate.host)}")
     if answer.gpus:
         yield Text("\nWhich GPU", style="bold")
-        yield _gpus_table(answer.gpus)
+        yield _gpus_table(answer.gpus, estimate.gpu)
     if answer.largest is not None:
         yield Text(f"\n{_largest_line(answer.largest)}")
     if answer.knobs:
@@ -139,8 +140,31 @@ def recipe_line(estimate: TrainingEstimate) -> str:
     words += [recipe.precision, recipe.optimizer, f"attention {recipe.attention}"]
     words += [f"checkpointing {recipe.checkpointing}"]
     words += [f"accumulation {recipe.accumulation}"] if recipe.accumulation > 1 else []
+    words += list(_special_words(recipe))
     words += _layout_words(recipe.layout)
     return ", ".join(words)
+
+
+def _special_words(recipe: Recipe) -> Iterator[str]:
+    """What is not as in the plainest loop."""
+    lora = recipe.lora
+    if lora is not None:
+        kind = "QLoRA" if lora.is_quantized else "LoRA"
+        yield f"{kind} {lora.rank} of {' and '.join(lora.targets)}"
+    if recipe.gradients != "same":
+        yield f"gradients {recipe.gradients}"
+    if recipe.loss is not None:
+        yield f"loss {recipe.loss}"
+    if recipe.packed:
+        yield "packed"
+    if recipe.zeroes_late:
+        yield "zero_grad() late"
+    if recipe.compiled:
+        yield "compiled"
+    if recipe.library != "transformers":
+        yield f"code of {recipe.library}"
+    if recipe.torch is not None:
+        yield f"torch {recipe.torch}"
 
 
 def _layout_words(layout: Layout) -> list[str]:
@@ -200,14 +224,17 @@ def _phases_table(estimate: TrainingEstimate) -> RenderableType:
     return table
 
 
-def _gpus_table(rows: tuple[GpuRow, ...]) -> RenderableType:
+def _gpus_table(rows: tuple[GpuRow, ...], asked: str | None) -> RenderableType:
+    """asked: the GPU that the user named, which is among those shown."""
     table = make_grid("left", "right", "right", "right", "right", "right")
     table.add_row("  GPU", "how many", "memory", "needs", "left", "of it", style="dim")
-    for row in _some(rows):
+    shown = _some(rows, asked)
+    for row in shown:
         left = format_bytes(row.headroom_bytes) if row.count else "does not fit"
         share = f"{100 * row.high_bytes / row.capacity_bytes:.0f} %"
+        is_asked = row.gpu == asked
         table.add_row(
-            f"  {row.gpu}",
+            Text(f"{'>' if is_asked else ' '} {row.gpu}", style="bold" if is_asked else ""),
             str(row.count or "over 64"),
             format_bytes(row.capacity_bytes),
             format_bytes(row.high_bytes),
@@ -215,18 +242,21 @@ def _gpus_table(rows: tuple[GpuRow, ...]) -> RenderableType:
             share,
         )
     if len(rows) > _MOST_GPUS:
-        table.add_row(f"  ({len(rows) - len(_some(rows))} more)", "", "", "", "", "")
+        table.add_row(f"  ({len(rows) - len(shown)} more)", "", "", "", "", "")
     return table
 
 
-def _some(rows: tuple[GpuRow, ...]) -> tuple[GpuRow, ...]:
-    """Selects as many rows as fit on a screen, some for each number of GPUs."""
+def _some(rows: tuple[GpuRow, ...], asked: str | None) -> tuple[GpuRow, ...]:
+    """Selects as many rows as fit on a screen, some for each number of GPUs, and the one that was
+    asked about.
+    """
     if len(rows) <= _MOST_GPUS:
         return rows
     gpu_rows: list[GpuRow] = []
     for _, group in groupby(rows, key=lambda row: row.count):
         gpu_rows += list(group)[:_MOST_ALIKE]
-    return tuple(gpu_rows[:_MOST_GPUS])
+    shown = {row.gpu for row in gpu_rows[:_MOST_GPUS]} | {asked}
+    return tuple(row for row in rows if row.gpu in shown)
 
 
 def _largest_line(largest: Largest) -> str:

@@ -11,11 +11,15 @@ const SPLITS = [1, 2, 4, 8, 16];
 const SHARDINGS = {
   alone: "one GPU", ddp: "data parallel", zero1: "ZeRO-1", zero2: "ZeRO-2 (FSDP)", fsdp: "ZeRO-3 (FSDP)",
 };
-const CHECKPOINTINGS = { none: "none", selective: "selective", full: "full: every block", 2: "every 2nd block", 4: "every 4th block" };
+const CHECKPOINTINGS = { none: "none", selective: "selective", alternate: "selective, every 2nd product", full: "full: every block", 2: "every 2nd block", 4: "every 4th block" };
 const PRECISIONS = {
   fp32: "fp32", bf16: "bf16", fp16: "fp16",
   "amp-bf16": "fp32, autocast to bf16", "amp-fp16": "fp32, autocast to fp16",
+  "mixed-bf16": "bf16, fp32 masters", "mixed-fp16": "fp16, fp32 masters",
 };
+const GRADIENTS = { same: "as the parameters", fp32: "summed in fp32", both: "in both at the step" };
+const LOSSES = { full: "all logits at once", chunked: "in chunks of tokens", fused: "fused with the head" };
+const BUCKETS = { copies: "beside the gradients", views: "hold the gradients", none: "none" };
 
 const range = (first, last, step) => Array.from({ length: Math.floor((last - first) / step) + 1 }, (_, i) => first + i * step);
 
@@ -38,14 +42,21 @@ export class Controls {
         this._select("optimizer", "optimizer", { "": Object.entries(catalogue.optimizers).map(([name, what]) => [name, name, what]) }),
         this._select("checkpointing", "checkpointing", { "": Object.entries(CHECKPOINTINGS) }),
         this._select("attention", "attention", { "": [["sdpa", "scaled dot product"], ["eager", "eager"]] }),
+        this._select("gradients", "gradients", { "": named(catalogue.gradients, GRADIENTS) }),
+        this._select("loss", "loss", { "": [["", "as the library has it"], ...named(catalogue.losses, LOSSES)] }),
+        this._select("compiled", "compiled", { "": [["no", "no: eager"], ["yes", "torch.compile"]] }),
+        this._select("library", "code", { "": catalogue.libraries.map((name) => [name, name]) }),
+        this._select("torch", "PyTorch", { "": [["", "newest for the GPU"], ...catalogue.torches.map((name) => [name, name])] }),
         this._select("trains", "trains", { "": [["all", "all weights"], ["lora", "LoRA adapters"], ["qlora", "QLoRA: weights in 4 bits"]] }),
-        this._slider("rank", "LoRA rank", "rank of the adapters")),
+        this._slider("rank", "LoRA rank", "rank of the adapters"),
+        this._select("adapters", "adapters in", { "": [["", "as the library has it"], ["fp32", "fp32"], ["bf16", "bf16"], ["fp16", "fp16"]] }),
+        this._select("targets", "adapters at", { "": [["all-linear", "all linear layers"], ["q_proj,v_proj", "queries and values"]] })),
       this._group("Requests", "serve", this._slider("context", "context", "tokens of the longest request, prompt and answer"), this._slider("users", "users", "requests of that length at once")),
       this._group("Serving", "serve", this._select("weights", "weights", { "": Object.entries(catalogue.weights).map(([name, what]) => [name, name, what]) }),
         this._select("kv", "KV cache", { "": named(catalogue.kv, { auto: "16 bits" }) }), this._select("engine", "engine", { "": [["vllm", "vLLM"], ["transformers", "transformers"]] })),
       this._group("Devices", "", this._select("gpu", "GPU", groupGpus(catalogue.gpus)), this._slider("tp", "tensor ranks", "GPUs that share every layer"),
         this._select("sharding", "parallelism", { "": named(["alone", ...catalogue.shardings], SHARDINGS) }),
-        this._slider("data", "data ranks", "ranks with samples of their own"), this._slider("tensor", "tensor ranks", "ranks that divide each layer"),
+        this._select("buckets", "buckets", { "": named(catalogue.buckets, BUCKETS) }), this._slider("data", "data ranks", "ranks with samples of their own"), this._slider("tensor", "tensor ranks", "ranks that divide each layer"),
         this._select("sequence", "sequence is", { "": [["no", "whole between layers"], ["yes", "divided, too"]] }),
         this._slider("cp", "context ranks", "ranks that share out each sample's sequence"), this._slider("ep", "expert ranks", "ranks that divide the experts"),
         this._slider("pipeline", "stages", "pipeline stages"), this._slider("micro", "micro-batches", "micro-batches of a step in the pipeline"),
@@ -75,14 +86,18 @@ export class Controls {
 
   _recipe() {
     const { state, shape } = this;
-    const { batch, accumulation, precision, optimizer, attention } = state;
-    const recipe = { batch, accumulation, precision, optimizer, attention };
+    const { batch, accumulation, precision, optimizer, attention, library } = state;
+    const recipe = { batch, accumulation, precision, optimizer, attention, library, compiled: state.compiled === "yes" };
+    if (precision.startsWith("mixed")) recipe.gradients = state.gradients;
+    if (state.loss) recipe.loss = state.loss;
+    if (state.torch) recipe.torch = state.torch;
     recipe.checkpointing = /^\d+$/.test(state.checkpointing) ? Number(state.checkpointing) : state.checkpointing;
     if (shape?.reads_tokens ?? true) recipe.length = state.length;
     if (shape?.sees_images ?? true) recipe.image = state.image;
-    if (state.trains !== "all") recipe.lora = { rank: state.rank, targets: ["all-linear"], is_quantized: state.trains === "qlora" };
+    if (state.trains !== "all") recipe.lora = { rank: state.rank, targets: state.targets.split(","), is_quantized: state.trains === "qlora", dtype: state.adapters || null };
     if (state.sharding !== "alone") {
       recipe.layout = { sharding: state.sharding, data: state.data, tensor: state.tensor, context: state.cp, pipeline: state.pipeline };
+      if (["ddp", "zero1"].includes(state.sharding)) recipe.layout.buckets = state.buckets;
       if (state.pipeline > 1) Object.assign(recipe.layout, { micro_batches: state.micro, schedule: state.schedule });
       if (state.tensor > 1) recipe.layout.sequence = state.sequence === "yes";
       if (this._canDivideExperts()) recipe.layout.expert = state.ep;
@@ -119,6 +134,9 @@ export class Controls {
     this._values("ep", isSpread && this._canDivideExperts() ? RANKS : null);
     this._values("micro", isSpread && state.pipeline > 1 ? RANK_COUNTS : null);
     this.fields.sharding.row.hidden = !isTraining;
+    this.fields.gradients.row.hidden = !state.precision.startsWith("mixed");
+    for (const name of ["adapters", "targets"]) this.fields[name].row.hidden = state.trains === "all";
+    this.fields.buckets.row.hidden = !(isSpread && ["ddp", "zero1"].includes(state.sharding));
     this.fields.sequence.row.hidden = !(isSpread && state.tensor > 1);
     this.fields.schedule.row.hidden = !(isSpread && state.pipeline > 1);
     this.fields.offload.row.hidden = !(isSpread && state.sharding === "fsdp");

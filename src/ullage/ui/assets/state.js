@@ -16,10 +16,18 @@ export const DEFAULTS = {
   optimizer: "adamw",
   checkpointing: "none",
   attention: "sdpa",
+  gradients: "same",
+  loss: "", // as the library has it
+  compiled: "no",
+  library: "transformers",
+  torch: "", // the newest that has code for the GPU
   trains: "all",
+  adapters: "", // their dtype; as the library has it
+  targets: "all-linear",
   rank: 16,
   gpu: "h100-80gb",
   sharding: "alone",
+  buckets: "copies",
   data: 8,
   tensor: 1,
   sequence: "no", // whether the tensor ranks divide the sequence, too

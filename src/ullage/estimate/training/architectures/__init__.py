@@ -61,6 +61,21 @@ MODELS: Final = {
 }
 
 
+# library -> the same of models that it has in code of its own
+_LLAMAS: Final = ("llama", "mistral", "phi3")
+LIBRARY_MODELS: Final = {
+    "litgpt": {
+        **dict.fromkeys(_LLAMAS, "decoders.libraries:LitGPT"),
+        "gpt_neox": "decoders.gpt:GPTNeoX",
+    },
+    "torchtitan": {"llama": "decoders.libraries:Torchtitan"},
+    "torchtune": dict.fromkeys(_LLAMAS, "decoders.libraries:Torchtune"),
+    "megatron": {"gpt2": "decoders.megatron:Megatron"},
+    "torchvision": {"vit": "images.torchvision:TorchvisionViT"},
+    "plain": {"llama": "decoders.libraries:Plain"},
+}
+
+
 def build_model(arena: Arena, config: Config, recipe: Recipe) -> Model:
     """The model of a configuration, its parameters in the arena.
 
@@ -75,6 +90,20 @@ def build_model(arena: Arena, config: Config, recipe: Recipe) -> Model:
             f"{config.name}: field 'model_type': found {kind!r}, which ullage has no formula for"
             f"{meant}. `ullage run` plays any model on the phantom"
         )
-    module, _, name = MODELS[kind].partition(":")
-    model: Model = getattr(import_module(f"{__name__}.{module}"), name)(arena, config, recipe)
-    return model
+    models = LIBRARY_MODELS.get(recipe.library, MODELS)
+    if kind not in models:
+        raise config.wrong(
+            "model_type",
+            f"found {kind!r}, of which ullage does not have {recipe.library}'s code; expected "
+            f"{', '.join(models)}, or library transformers",
+        )
+    module, _, name = models[kind].partition(":")
+    kind_of_model: type[Model] = getattr(import_module(f"{__name__}.{module}"), name)
+    choices = [f"loss {recipe.loss}"] if recipe.loss not in (None, "full") else []
+    choices += ["packed"] if recipe.packed else []
+    if choices and not kind_of_model.is_decoder:
+        raise SpecError(
+            f"{choices[0]}: found with {kind}, expected a decoder language model, whose loss and "
+            f"masks ullage can change"
+        )
+    return kind_of_model(arena, config, recipe)  # type: ignore[call-arg]

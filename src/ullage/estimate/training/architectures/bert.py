@@ -7,11 +7,11 @@ from __future__ import annotations
 from ullage.errors import SpecError
 from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.losses import contrast, unit_length
-from ullage.estimate.training.architectures.model import Model, ids, parameter_dtype
+from ullage.estimate.training.architectures.model import Model, head_width, ids, parameter_dtype
 from ullage.estimate.training.architectures.rotary import join_heads, split_heads
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
-from ullage.estimate.training.eager.attention import attend
+from ullage.estimate.training.eager.attention import attend_fully
 from ullage.estimate.training.eager.indexing import select
 from ullage.estimate.training.eager.module import Embedding, LayerNorm, Linear, Module, Stack
 from ullage.estimate.training.eager.reductions import mean
@@ -60,7 +60,7 @@ class Attention(Module):
 
     def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
         hidden = config.number("hidden_size")
-        self.head_dim = hidden // config.number("num_attention_heads")
+        self.head_dim = head_width(config, "hidden_size", "num_attention_heads")
         self.attention_dropout = config.real("attention_probs_dropout_prob", default=0.1)
         self.dropout = config.real("hidden_dropout_prob", default=0.1)
         self.query = Linear(arena, hidden, hidden, dtype, has_bias=True)
@@ -73,7 +73,7 @@ class Attention(Module):
         query = split_heads(self.query(x), self.head_dim)
         key = split_heads(self.key(x), self.head_dim)
         value = split_heads(self.value(x), self.head_dim)
-        out = join_heads(attend(query, key, value, dropout=self.attention_dropout))
+        out = join_heads(attend_fully(query, key, value, dropout=self.attention_dropout))
         del query, key, value
         out = F.dropout(self.dense(out), self.dropout)
         return self.norm(F.add(out, x))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ullage.estimate.training.architectures.rotary import join_heads, split_heads
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
-from ullage.estimate.training.eager.attention import attend
+from ullage.estimate.training.eager.attention import attend_fully
 from ullage.estimate.training.eager.module import LayerNorm, Linear, Module, Stack
 from ullage.estimate.training.eager.tensor import DType, Tensor
 
@@ -51,11 +51,12 @@ class Attention(Module):
         self.v_proj = Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
         self.o_proj = Linear(arena, hidden, hidden, dtype, has_bias=True)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         query = split_heads(self.q_proj(x), self.head_dim)
         key = split_heads(self.k_proj(x), self.head_dim)
         value = split_heads(self.v_proj(x), self.head_dim)
-        return self.o_proj(join_heads(attend(query, key, value, dropout=self.dropout)))
+        out = attend_fully(query, key, value, mask, dropout=self.dropout, is_wide=True)
+        return self.o_proj(join_heads(out))
 
 
 class Layer(Module):
@@ -63,15 +64,19 @@ class Layer(Module):
 
     def __init__(self, arena: Arena, shape: EncoderShape, dtype: DType) -> None:
         self.shape = shape
-        self.attention = Attention(arena, shape, dtype)
+        self.attention = self.make_attention(arena, shape, dtype)
         self.before = LayerNorm(arena, shape.hidden, dtype)
         self.fc1 = Linear(arena, shape.hidden, shape.inner, dtype, has_bias=True)
         self.fc2 = Linear(arena, shape.inner, shape.hidden, dtype, has_bias=True)
         self.after = LayerNorm(arena, shape.hidden, dtype)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def make_attention(self, arena: Arena, shape: EncoderShape, dtype: DType) -> Module:
+        """What all tokens meet in."""
+        return Attention(arena, shape, dtype)
+
+    def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         residual = x
-        x = F.dropout(self.attention(self.before(x)), self.shape.dropout)
+        x = F.dropout(self.attention(self.before(x), mask), self.shape.dropout)
         x = F.add(x, residual)
         residual = x
         x = self.shape.activation(self.fc1(self.after(x)))
@@ -82,8 +87,15 @@ class Layer(Module):
 class Encoder(Module):
     """The layers."""
 
-    def __init__(self, arena: Arena, count: int, shape: EncoderShape, dtype: DType) -> None:
-        self.layers = Stack(arena, "encoder", count, lambda: Layer(arena, shape, dtype))
+    def __init__(
+        self,
+        arena: Arena,
+        count: int,
+        shape: EncoderShape,
+        dtype: DType,
+        layer: type[Layer] = Layer,
+    ) -> None:
+        self.layers = Stack(arena, "encoder", count, lambda: layer(arena, shape, dtype))
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.layers(x)
+    def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.layers(x, mask)

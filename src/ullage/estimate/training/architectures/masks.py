@@ -5,7 +5,7 @@ from __future__ import annotations
 from ullage.estimate.training.eager.tensor import BOOL, Tensor
 from ullage.estimate.training.recipe import Recipe
 
-__all__ = ["causal_mask"]
+__all__ = ["causal_mask", "eager_mask"]
 
 
 def causal_mask(x: Tensor, recipe: Recipe, window: int | None = None) -> Tensor | None:
@@ -22,6 +22,19 @@ def causal_mask(x: Tensor, recipe: Recipe, window: int | None = None) -> Tensor 
         mask = x.like(shape)
         del visible
         return mask
+    if recipe.packed:
+        return x.like((batch, *shape[1:]), BOOL)
     if window is None or length <= window:
         return None
     return x.like((1, *shape[1:]), BOOL).alias(shape, is_dense=False)
+
+
+def eager_mask(x: Tensor) -> Tensor | None:
+    """The causal mask of a model whose sdpa needs none: numbers to add, where scores are kept."""
+    if not x.arena.is_attention_eager:
+        return None
+    batch, length = x.shape[:2]
+    visible = x.like((1, 1, length, length), BOOL)
+    mask = x.like((batch, 1, length, length))
+    del visible
+    return mask

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 from ullage.errors import SpecError
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.module import Module, Stack
 from ullage.estimate.training.eager.tensor import INT64, DType, Tensor, empty, find_dtype
 from ullage.estimate.training.recipe import PRECISIONS, Recipe
+from ullage.models.config import Config
 from ullage.trace.category import Category
 
 __all__ = [
-    "LanguageModel", "Model", "ids", "images", "labels", "parameter_dtype", "with_side",
+    "LanguageModel", "Model", "head_width", "ids", "images", "labels", "parameter_dtype",
+    "with_side",
 ]  # fmt: skip
 
 
@@ -21,9 +24,11 @@ class Model(Module):
 
     Attributes:
         stacks: the layers that activation checkpointing can be turned on for.
+        is_decoder: a language model whose loss and masks a recipe can choose.
     """
 
     stacks: tuple[Stack, ...] = ()
+    is_decoder: ClassVar[bool] = False
 
     def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
         """What a training step moves to the device."""
@@ -40,6 +45,18 @@ class LanguageModel(Model):
     def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
         tokens = ids(arena, recipe)
         return tokens, tokens
+
+
+def head_width(config: Config, width: str, heads: str) -> int:
+    """The width of a head, where a field's heads divide another field's width.
+
+    Raises:
+        SpecError: they do not, which the library refuses as well.
+    """
+    count, size = config.number(heads, least=1), config.number(width)
+    if size % count:
+        raise config.wrong(width, f"found {size}, expected a multiple of {heads}={count}")
+    return int(size // count)
 
 
 def parameter_dtype(recipe: Recipe) -> DType:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.autograd import Gradients, connect, keep, record
 from ullage.estimate.training.eager.module import Module, parameter
 from ullage.estimate.training.eager.tensor import FLOAT32, DType, Tensor
 
-__all__ = ["CenteredNorm", "Norm", "RMSNorm", "UnscaledNorm", "WideNorm", "normalize"]
+__all__ = ["CenteredNorm", "FusedNorm", "Norm", "RMSNorm", "UnscaledNorm", "WideNorm", "normalize"]
 
 
 class Norm(Module):
@@ -29,6 +32,23 @@ class RMSNorm(Norm):
         variance = F.mean(F.pow2(x))
         x = F.mul(x, F.rsqrt(F.shift(variance)))
         return F.mul(self.weight, F.to(x, dtype))
+
+
+class FusedNorm(Norm):
+    """nn.RMSNorm by its own kernel (_fused_rms_norm): saves its input and a number for each row."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        sizes = self.weight.shape
+
+        def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+            return [gradient.like(gradient.shape), gradient.like(sizes)]
+
+        node = record((x, self.weight), rule, x, self.weight)
+        out = x.like(x.shape)
+        deviations = x.like((*x.shape[:-1], 1), FLOAT32)
+        if node is not None:
+            keep(node, deviations)
+        return connect(out, node)
 
 
 class WideNorm(Norm):

@@ -5,11 +5,12 @@ learned bias for each distance, which sdpa gets as a mask.
 from __future__ import annotations
 
 from ullage.estimate.training.architectures.activations import find_activation
+from ullage.estimate.training.architectures.masks import eager_mask
 from ullage.estimate.training.architectures.model import LanguageModel, parameter_dtype
 from ullage.estimate.training.architectures.rotary import join_heads, split_heads
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
-from ullage.estimate.training.eager.attention import attend
+from ullage.estimate.training.eager.attention import attend, attend_eagerly
 from ullage.estimate.training.eager.indexing import choose
 from ullage.estimate.training.eager.module import Embedding, Linear, Module, Stack, parameter
 from ullage.estimate.training.eager.reductions import mean
@@ -47,16 +48,28 @@ class Attention(Module):
         self.o = Linear(arena, inner, hidden, dtype)
         self.norm = Norm(arena, hidden, dtype)
 
-    def __call__(self, x: Tensor, bias: Tensor, others: Tensor | None = None) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        bias: Tensor,
+        others: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
         out = self.norm(x)
         source = out if others is None else others
         query = split_heads(self.q(out), self.head_dim)
         key = split_heads(self.k(source), self.head_dim)
         value = split_heads(self.v(source), self.head_dim)
-        if self.is_causal:
-            bias = choose(empty(x.arena, bias.shape[-2:], BOOL), bias)
-        bias = F.contiguous(bias)
-        out = join_heads(attend(query, key, value, bias, dropout=self.dropout))
+        if x.arena.is_attention_eager:
+            out = attend_eagerly(
+                query, key, value, mask, bias=bias, dropout=self.dropout, is_wide=False
+            )
+        else:
+            if self.is_causal:
+                bias = choose(empty(x.arena, bias.shape[-2:], BOOL), bias)
+            bias = F.contiguous(bias)
+            out = attend(query, key, value, bias, dropout=self.dropout)
+        out = join_heads(out)
         del query, key, value, bias
         return F.add(x, F.dropout(self.o(out), self.dropout))
 
@@ -98,9 +111,14 @@ class Block(Module):
         self.feed_forward = FeedForward(arena, config, dtype)
 
     def __call__(
-        self, x: Tensor, bias: Tensor, cross_bias: Tensor | None, others: Tensor | None
+        self,
+        x: Tensor,
+        bias: Tensor,
+        cross_bias: Tensor | None,
+        others: Tensor | None,
+        mask: Tensor | None,
     ) -> Tensor:
-        x = self.attention(x, bias)
+        x = self.attention(x, bias, mask=mask)
         if self.cross is not None and cross_bias is not None:
             x = self.cross(x, cross_bias, others)
         return self.feed_forward(x)
@@ -130,6 +148,7 @@ class Half(Module):
 
     def __call__(self, tokens: Tensor, others: Tensor | None = None) -> Tensor:
         embedded = self.words(tokens)
+        mask = None if others is None else eager_mask(embedded)
         x = F.dropout(embedded, self.dropout)
         length = tokens.shape[1]
         bias = self.distances(empty(x.arena, (length, length), INT64))
@@ -138,7 +157,7 @@ class Half(Module):
         if others is not None:
             shape = (1, self.heads, length, others.shape[1])
             cross_bias = empty(x.arena, shape, x.dtype)
-        x = self.norm(self.blocks(x, bias, cross_bias, others))
+        x = self.norm(self.blocks(x, bias, cross_bias, others, mask))
         return F.dropout(x, self.dropout)
 
 

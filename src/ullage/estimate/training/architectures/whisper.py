@@ -7,10 +7,11 @@ from typing import Final
 from ullage.errors import SpecError
 from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.encoder import gelu
-from ullage.estimate.training.architectures.model import Model, ids, parameter_dtype
+from ullage.estimate.training.architectures.masks import eager_mask
+from ullage.estimate.training.architectures.model import Model, head_width, ids, parameter_dtype
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
-from ullage.estimate.training.eager.attention import attend
+from ullage.estimate.training.eager.attention import attend_fully
 from ullage.estimate.training.eager.convolution import Conv
 from ullage.estimate.training.eager.indexing import rows
 from ullage.estimate.training.eager.module import (
@@ -44,12 +45,15 @@ class Attention(Module):
         self.q_proj = Linear(arena, hidden, hidden, dtype, has_bias=True)
         self.out_proj = Linear(arena, hidden, hidden, dtype, has_bias=True)
 
-    def __call__(self, x: Tensor, others: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, others: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
         source = x if others is None else others
         query = self._split(F.scale(self.q_proj(x)))
         key = self._split(self.k_proj(source))
         value = self._split(self.v_proj(source))
-        out = F.contiguous(F.transpose(attend(query, key, value, dropout=self.dropout), 1, 2))
+        out = attend_fully(query, key, value, mask, dropout=self.dropout)
+        out = F.contiguous(F.transpose(out, 1, 2))
         return self.out_proj(F.view(out, x.shape))
 
     def _split(self, x: Tensor) -> Tensor:
@@ -64,6 +68,7 @@ class Layer(Module):
     def __init__(self, arena: Arena, config: Config, dtype: DType, *, is_decoder: bool) -> None:
         side = "decoder" if is_decoder else "encoder"
         hidden, inner = config.number("d_model"), config.number(f"{side}_ffn_dim")
+        head_width(config, "d_model", f"{side}_attention_heads")
         heads = config.number(f"{side}_attention_heads")
         weights = config.real("attention_dropout", default=0.0)
         self.dropout = config.real("dropout", default=0.0)
@@ -79,9 +84,11 @@ class Layer(Module):
         self.fc2 = Linear(arena, inner, hidden, dtype, has_bias=True)
         self.final_norm = LayerNorm(arena, hidden, dtype)
 
-    def __call__(self, x: Tensor, others: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, others: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
         residual = x
-        x = F.dropout(self.self_attn(self.self_norm(x)), self.dropout)
+        x = F.dropout(self.self_attn(self.self_norm(x), mask=mask), self.dropout)
         x = F.add(residual, x)
         if self.cross is not None and self.cross_norm is not None:
             residual = x
@@ -139,8 +146,9 @@ class Decoder(Module):
     def __call__(self, tokens: Tensor, encoded: Tensor) -> Tensor:
         embeds = self.embed_tokens(tokens)
         positions = rows(self.positions.weight, tokens.like())
+        mask = eager_mask(embeds)
         x = F.dropout(F.add(embeds, positions), self.dropout)
-        return self.layer_norm(self.layers(x, encoded))
+        return self.layer_norm(self.layers(x, encoded, mask))
 
 
 class Whisper(Model):

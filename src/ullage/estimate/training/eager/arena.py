@@ -58,11 +58,13 @@ class Log:
         phases: (position, name) of each phase that begins; it ends where the next one begins.
         assumed: (lowest, highest) bytes of a storage whose size a closed library decides.
         streams: streams of the storages that are not allocated on the model's own stream.
+        standing: storages that stand for what the step before has left.
         work: (position, floating-point operations) of each product of matrices.
     """
 
     __slots__ = (
-        "assumed", "categories", "events", "phases", "requested", "sections", "streams", "work",
+        "assumed", "categories", "events", "phases", "requested", "sections", "standing", "streams",
+        "work",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -73,6 +75,7 @@ class Log:
         self.phases: list[tuple[int, str]] = []
         self.assumed: dict[int, tuple[int, int]] = {}
         self.streams: dict[int, int] = {}
+        self.standing: set[int] = set()
         self.work: list[tuple[int, int]] = []
 
     @property
@@ -144,18 +147,26 @@ class Arena:
         is_training: modules are in training mode.
         checkpoints_every: N where every Nth layer of a stack is checkpointed; 0: none is.
         is_selective: checkpoints keep the outputs of matrix products and of attention.
+        is_compiled: element-wise operators are fused, and recomputed rather than kept, as the
+            partitioner of torch.compile has it.
+        keeps_alternate: of the outputs of matrix products they keep every second one.
+        is_attention_eager: attention is written out, so that every score is kept.
         blas_workspace_bytes: what a product of matrices takes for as long as it runs.
         autocast: the dtype of torch.autocast; None outside of it.
         casts: parameters in that dtype, by index of their storage: (section, tensor). They stay
             until autocast ends.
         steps_with: the step of an optimizer that runs in the backward pass: called with a parameter
             once it has its gradient, which is then freed.
+        retained: what autograd functions of their own keep until their graph goes, by section.
+        left: gradients of the step before, by section, until zero_grad().
+        held: tensors that a variable of the training loop holds until it gets new ones.
         sharding: how ranks share out parameters (sharding.py); None: they do not.
     """
 
     __slots__ = (
-        "__dict__", "autocast", "blas_workspace_bytes", "casts", "checkpoints_every",
-        "is_recording", "is_selective", "is_training", "log", "machine", "sharding", "steps_with",
+        "__dict__", "autocast", "blas_workspace_bytes", "casts", "checkpoints_every", "held",
+        "is_attention_eager", "is_compiled", "is_recording", "is_selective", "is_training",
+        "keeps_alternate", "left", "log", "machine", "retained", "sharding", "steps_with",
     )  # fmt: skip
 
     def __init__(
@@ -164,17 +175,26 @@ class Arena:
         *,
         checkpoints_every: int = 0,
         is_selective: bool = False,
+        is_compiled: bool = False,
+        keeps_alternate: bool = False,
+        is_attention_eager: bool = False,
     ) -> None:
         self.log = Log()
         self.machine = machine
         self.checkpoints_every = checkpoints_every
         self.is_selective = is_selective
+        self.is_compiled = is_compiled
+        self.keeps_alternate = keeps_alternate
+        self.is_attention_eager = is_attention_eager
         self.blas_workspace_bytes = machine.blas_workspace_bytes
         self.is_recording = True
         self.is_training = True
         self.autocast: DType | None = None
         self.casts: dict[int, tuple[Section | None, Any]] = {}
         self.steps_with: Callable[[Any], None] | None = None
+        self.retained: list[tuple[Section | None, Any]] = []
+        self.left: list[tuple[Section | None, Any]] = []
+        self.held: list[Any] = []
         self.sharding: Any = None
 
     def take(self, nbytes: int, category: Category | None = None) -> Storage:
@@ -233,14 +253,27 @@ class Arena:
             if outer is None:
                 self._drop_casts()
 
-    def _drop_casts(self) -> None:
-        """Lets go of the casts: of those of a section that is repeated, as often as it was."""
-        casts, self.casts = list(self.casts.values()), {}
-        while casts:
-            section = casts[0][0]
+    def retain(self, tensor: Any) -> None:  # noqa: ANN401
+        """A reference that a node of the graph has beside what it saved (ctx.name = tensor)."""
+        self.retained.append((self.open_section, tensor))
+
+    @property
+    def open_section(self) -> Section | None:
+        """The section that has not ended."""
+        sections = self.log.sections
+        return sections[-1] if sections and sections[-1].is_open else None
+
+    def drop(self, rows: list[tuple[Section | None, Any]]) -> None:
+        """Lets go of tensors: of those of a section that is repeated, as often as it was."""
+        while rows:
+            section = rows[0][0]
             if section is None or section.is_open:
-                casts.pop(0)
+                rows.pop(0)
                 continue
             with self.section(section.name, section.phase, section.repeats):
-                while casts and casts[0][0] is section:
-                    casts.pop(0)
+                while rows and rows[0][0] is section:
+                    rows.pop(0)
+
+    def _drop_casts(self) -> None:
+        casts, self.casts = list(self.casts.values()), {}
+        self.drop(casts)

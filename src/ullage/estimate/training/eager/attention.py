@@ -36,7 +36,8 @@ from ullage.estimate.training.eager.reductions import sum_to
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT64, DType, Tensor
 
 __all__ = [
-    "SEEDS", "Heads", "attend", "attend_eagerly", "find_kernel", "sums_shape", "take_scratch",
+    "SEEDS", "Heads", "attend", "attend_eagerly", "attend_fully", "find_kernel", "sums_shape",
+    "take_scratch",
 ]  # fmt: skip
 
 _FLASH_ROWS: Final = 128  # flash attention's backward works on whole blocks of rows
@@ -82,7 +83,8 @@ def attend(
     mask: bool or of the queries' dtype; (batch, 1, length, kv_length). None: causal, or no mask.
     dropout: the probability that a weight is left out.
     """
-    if mask is not None:  # transformers spreads grouped heads itself, where there is a mask
+    # transformers spreads grouped heads itself, where there is a mask or a model is traced
+    if mask is not None or query.arena.is_compiled:
         key, value = _spread(key, query.shape[1]), _spread(value, query.shape[1])
     value, key, query = lower(value), lower(key), lower(query)
     heads, kernel = find_kernel(query, key, value, mask, dropout=dropout)
@@ -104,6 +106,24 @@ def attend(
     if node is not None:
         keep(node, out, sums, *random)
     return connect(out, node)
+
+
+def attend_fully(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    dropout: float = 0.0,
+    is_wide: bool = False,
+) -> Tensor:
+    """Attention of a library that has both: sdpa, or every score kept.
+
+    is_wide: written out, the softmax is in float32.
+    """
+    if query.arena.is_attention_eager:
+        return attend_eagerly(query, key, value, mask, dropout=dropout, is_wide=is_wide)
+    return attend(query, key, value, mask, dropout=dropout)
 
 
 def find_kernel(
@@ -143,6 +163,7 @@ def attend_eagerly(
     value: Tensor,
     mask: Tensor | None = None,
     *,
+    bias: Tensor | None = None,
     dropout: float = 0.0,
     has_cap: bool = False,
     is_wide: bool = True,
@@ -150,6 +171,7 @@ def attend_eagerly(
     """eager_attention_forward of transformers: every score is kept. Gives a dense (batch, length,
     heads, width), seen as (batch, heads, length, width).
 
+    bias: numbers for each head that are added before the mask.
     has_cap: scores are bounded by a tanh (attn_logit_softcapping).
     is_wide: the softmax is in float32.
     """
@@ -158,8 +180,9 @@ def attend_eagerly(
     scores = scale(matmul(query, key, is_second_transposed=True))
     if has_cap:
         scores = scale(_tanh(scale(scores)))
-    if mask is not None:
-        scores = add(scores, mask)
+    for summand in (bias, mask):
+        if summand is not None:
+            scores = add(scores, summand)
     weights = to(softmax(scores, FLOAT32 if is_wide else None), value.dtype)
     del scores
     out = matmul(drop(weights, dropout), value)

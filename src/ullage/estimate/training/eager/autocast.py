@@ -18,7 +18,10 @@ def to(x: Tensor, dtype: DType) -> Tensor:
         return x
     before = x.dtype
     node = record((x,), lambda gradient, _: [gradient.like(dtype=before)])
-    return connect(x.like(dtype=dtype), node)
+    out = connect(x.like(dtype=dtype), node)
+    if x.arena.is_compiled:
+        out.source, out.is_recomputed = x.detach(), x.is_recomputed
+    return out
 
 
 def lower(x: Tensor) -> Tensor:
@@ -34,9 +37,7 @@ def lower(x: Tensor) -> Tensor:
     if not is_cached or arena.log.categories[index] is not Category.PARAMETER:
         return to(x, dtype)
     if index not in arena.casts:
-        sections = arena.log.sections
-        section = sections[-1] if sections and sections[-1].is_open else None
-        arena.casts[index] = (section, to(x, dtype))
+        arena.casts[index] = (arena.open_section, to(x, dtype))
     cast: Tensor = arena.casts[index][1]
     return cast
 

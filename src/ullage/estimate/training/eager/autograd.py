@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import sys
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from ullage.estimate.training.eager.arena import Arena
@@ -18,7 +19,8 @@ from ullage.estimate.training.eager.tensor import DType, Tensor
 from ullage.trace.category import Category
 
 __all__ = [
-    "Node", "backward", "checkpoint", "connect", "drop_remade", "keep", "record", "remember",
+    "Node", "Product", "backward", "checkpoint", "connect", "drop_remade", "keep", "record",
+    "remember",
 ]  # fmt: skip
 
 Gradients: TypeAlias = Sequence[Tensor | None]
@@ -69,6 +71,7 @@ class _Frame:
         self.num_nodes = 0
         self.saved: list[list[Tensor]] | None = None
         self.num_made = 0
+        self.num_products = 0
 
     def keep(self, node: Node, tensors: Sequence[Tensor]) -> None:
         """Notes what a node would save; while it is made again, keeps it."""
@@ -165,17 +168,34 @@ def checkpoint(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: A
         frames.pop()
 
 
-def remember(make: Callable[[], Tensor], arena: Arena) -> Tensor:
+class Product(Enum):
+    """Which operator of PyTorch multiplies matrices."""
+
+    MM = "aten.mm"
+    ADDMM = "aten.addmm"
+    BMM = "aten.bmm"
+
+
+def remember(make: Callable[[], Tensor], arena: Arena, product: Product | None = None) -> Tensor:
     """The output of an operation that selective checkpointing keeps: it is made once, and taken
     from there when the function is called again.
 
     That is what torch.utils.checkpoint.create_selective_checkpoint_contexts does with the
-    operators on its list; here aten.mm, addmm, bmm and all of _scaled_dot_product_*.
+    operators on its list; here aten.mm, addmm, bmm and all of _scaled_dot_product_*. Where every
+    second product is kept, it is of aten.mm alone, as in torchtitan's list.
+
+    product: what the operator is; None: none that multiplies matrices.
     """
     state: _State | None = arena.__dict__.get("autograd")
     if not arena.is_selective or state is None or not state.frames:
         return make()
     frame = state.frames[-1]
+    if product is not None and arena.keeps_alternate:
+        if product is not Product.MM:
+            return make()
+        frame.num_products += 1
+        if frame.num_products % 2 == 0:
+            return make()
     if frame.saved is not None:
         return frame.kept.pop(0)
     out = make()
@@ -211,6 +231,7 @@ def _saved_of(node: Node) -> list[Tensor]:
 def _recompute(frame: _Frame) -> None:
     arguments, frame.arguments = frame.arguments or (), None
     frame.saved = []
+    frame.num_products = 0
     if not frame.num_saved:
         return
     first = next(argument for argument in arguments if isinstance(argument, Tensor))

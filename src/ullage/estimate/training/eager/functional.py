@@ -12,12 +12,14 @@ from math import prod
 from ullage.estimate.training.eager.autocast import lower, raise_, to
 from ullage.estimate.training.eager.autograd import (
     Gradients,
+    Product,
     connect,
     drop_remade,
     keep,
     record,
     remember,
 )
+from ullage.estimate.training.eager.cross_entropy import cross_entropy
 from ullage.estimate.training.eager.reductions import fit, log_softmax, mean, softmax, sum_to
 from ullage.estimate.training.eager.shapes import (
     cat,
@@ -43,10 +45,14 @@ __all__ = [
 
 
 def _promote(first: Tensor, second: Tensor) -> DType:
+    return _wider(first.dtype, second.dtype)
+
+
+def _wider(first: DType, second: DType) -> DType:
     """The wider dtype of two operands; bfloat16 and float16 never occur together."""
-    if first.dtype.is_floating != second.dtype.is_floating:
-        return first.dtype if first.dtype.is_floating else second.dtype
-    return first.dtype if first.dtype.itemsize >= second.dtype.itemsize else second.dtype
+    if first.is_floating != second.is_floating:
+        return first if first.is_floating else second
+    return first if first.itemsize >= second.itemsize else second
 
 
 def _result(first: Tensor, second: Tensor) -> Tensor:
@@ -81,6 +87,19 @@ def broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...
 
 
 # ------------------------------------------------------------------------------- element by element
+
+
+def _lasting(saved: Sequence[Tensor]) -> list[Tensor]:
+    """What an element-wise operator saves: compiled, not what is made again from what else is kept,
+    and what a cast was made from instead of it.
+    """
+    return [tensor.source or tensor for tensor in saved if not tensor.is_recomputed]
+
+
+def _recomputed(out: Tensor) -> Tensor:
+    """The output of an element-wise operator, which a compiled backward pass makes again."""
+    out.is_recomputed = out.arena.is_compiled
+    return out
 
 
 def add(first: Tensor, second: Tensor) -> Tensor:
@@ -119,22 +138,23 @@ def mul(first: Tensor, second: Tensor) -> Tensor:
         tensor for tensor, is_wanted in zip((second, first), needs_grad, strict=True) if is_wanted
     ]  # fmt: skip
 
-    def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
-        others = iter(saved)
-        products = [
-            gradient.like(dtype=_promote(gradient, next(others))) if is_wanted else None
-            for is_wanted in needs_grad
+    others = second.dtype, first.dtype
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        products: list[Tensor | None] = [
+            gradient.like(dtype=_wider(gradient.dtype, other)) if is_wanted else None
+            for is_wanted, other in zip(needs_grad, others, strict=True)
         ]
         return _fit_each(products, shapes, dtypes)
 
-    node = record((first, second), rule, *saved)
-    return connect(_result(first, second), node)
+    node = record((first, second), rule, *_lasting(saved))
+    return _recomputed(connect(_result(first, second), node))
 
 
 def scale(x: Tensor) -> Tensor:
     """x times, or divided by, a number: saves nothing; the gradient is a new tensor."""
     node = record((x,), lambda gradient, _: [gradient.like()])
-    return connect(x.like(), node)
+    return _recomputed(connect(x.like(), node))
 
 
 neg = scale
@@ -143,7 +163,7 @@ neg = scale
 def shift(x: Tensor) -> Tensor:
     """x plus a number: saves nothing; hands its gradient on."""
     node = record((x,), lambda gradient, _: [gradient])
-    return connect(x.like(), node)
+    return _recomputed(connect(x.like(), node))
 
 
 def elementwise(
@@ -159,26 +179,29 @@ def elementwise(
         del scratch
         return [out]
 
-    node = record((x,), rule, *((x,) if saves_input else ()))
+    is_compiled = x.arena.is_compiled
+    node = record((x,), rule, *(_lasting((x,)) if saves_input or is_compiled else ()))
     out = x.like()
-    if node is not None and saves_output:
+    if node is not None and saves_output and not is_compiled:
         keep(node, out)
-    return connect(out, node)
+    return _recomputed(connect(out, node))
 
 
 def pow2(x: Tensor) -> Tensor:
     """x.pow(2): saves x; backward is grad * (2 * x.pow(1)), of which each factor is a tensor."""
     x = raise_(x)
 
-    def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
-        power = saved[0].like()
-        doubled = saved[0].like()
+    dtype = x.dtype
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        power = gradient.like(dtype=dtype)
+        doubled = gradient.like(dtype=dtype)
         out = gradient.like()
         del power, doubled
         return [out]
 
-    node = record((x,), rule, x)
-    return connect(x.like(), node)
+    node = record((x,), rule, *_lasting((x,)))
+    return _recomputed(connect(x.like(), node))
 
 
 def rsqrt(x: Tensor) -> Tensor:
@@ -197,16 +220,21 @@ def dropout(x: Tensor, probability: float) -> Tensor:
     node = record((x,), rule)
     out = x.like()
     mask = x.like(dtype=BOOL)
-    if node is not None:
+    if node is not None and not x.arena.is_compiled:  # else it is drawn again
         keep(node, mask)
-    return connect(out, node)
+    return _recomputed(connect(out, node))
 
 
 # ------------------------------------------------------------------------------------------ algebra
 
 
 def multiply(
-    like: Tensor, shape: Sequence[int], dtype: DType | None = None, *, work: int = 0
+    like: Tensor,
+    shape: Sequence[int],
+    dtype: DType | None = None,
+    *,
+    work: int = 0,
+    product: Product = Product.BMM,
 ) -> Tensor:
     """A product of matrices: its result, beside which cuBLAS has its workspace while it runs.
 
@@ -221,7 +249,7 @@ def multiply(
             arena.take(arena.blas_workspace_bytes, Category.WORKSPACE)
         return out
 
-    return remember(make, arena)
+    return remember(make, arena, product)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -254,7 +282,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     node = record((x, weight, bias), rule, *saved)
     if not is_fused:
-        return connect(multiply(x, (*shape[:-1], width), work=work), node)
+        out = multiply(x, (*shape[:-1], width), work=work, product=Product.MM)
+        return connect(out, node)
 
     def make() -> Tensor:
         x.arena.log.work.append((x.arena.log.position, work))
@@ -262,7 +291,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         x.arena.take(_LT_WORKSPACE_BYTES, Category.WORKSPACE)
         return out
 
-    return connect(remember(make, x.arena), node)
+    return connect(remember(make, x.arena, Product.ADDMM), node)
 
 
 # cuBLASLt adds the bias as it multiplies, with a workspace of its own (CUDABlas.cpp).
@@ -348,7 +377,8 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         del copies
         return [out, weights, biases]
 
-    node = record((x, weight, bias), rule, x, *((weight,) if weight is not None else ()))
+    weights = (weight,) if weight is not None else ()
+    node = record((x, weight, bias), rule, *_lasting((x,)), *weights)
     copy = None if is_dense else x.like()  # what is not in order, the kernel gets a copy of
     out = x.like(x.shape)
     rows = (*x.shape[:-1], 1)
@@ -356,16 +386,4 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     del copy
     if node is not None:
         keep(node, means, deviations)
-    return connect(out, node)
-
-
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """log_softmax and nll_loss, both of which keep the probabilities of all classes."""
-    logs = log_softmax(logits)
-    shape = logs.shape
-    node = record((logs,), lambda gradient, _: [gradient.like(shape)], logs, labels)
-    loss = logs.like(())
-    weight = logs.like(())
-    if node is not None:
-        keep(node, weight)
-    return connect(loss, node)
+    return _recomputed(connect(out, node))

@@ -10,6 +10,10 @@ from ullage.estimate.training.eager.dtype import FLOAT32, DType
 __all__ = ["Kernel", "Machine"]
 
 
+_WORKSPACES_FROM = (1, 13)
+_FLASH_FROM = (8, 0)
+
+
 class Kernel(Enum):
     """The kernels of scaled_dot_product_attention."""
 
@@ -40,8 +44,11 @@ class Machine:
 
         Counts: one. Ignores: CUBLAS_WORKSPACE_CONFIG. Error: none.
         Source: aten/src/ATen/cuda/CublasHandlePool.cpp. From PyTorch 2.15 on it is there while a
-        product runs; before, one stays for each thread that has used it.
+        product runs; before, one stays for each thread that has used it; before 1.13 cuBLAS had its
+        own outside of PyTorch's memory.
         """
+        if self.torch < _WORKSPACES_FROM:
+            return 0
         return 33_554_432 if self.capability >= (9, 0) else 8_519_680
 
     def attention(
@@ -61,7 +68,7 @@ class Machine:
         attention takes 16-bit types up to a width of 256, without a mask. Ignores: heads so odd
         that PyTorch multiplies by hand.
         """
-        if dtype is FLOAT32 or width % 8 or learns_mask:
+        if dtype is FLOAT32 or width % 8 or learns_mask or self.capability < _FLASH_FROM:
             return Kernel.EFFICIENT
         widest = 256 if self.capability == (9, 0) else 128
         is_narrow = max(width, value_width) <= widest

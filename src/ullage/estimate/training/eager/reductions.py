@@ -107,17 +107,26 @@ def softmax(x: Tensor, dtype: DType | None = None) -> Tensor:
         del product
         return [out]
 
-    node = record((x,), rule)
+    node = record((x,), rule, *_input_of(x))
     out = x.like(dtype=dtype)
     if node is not None:
         keep(node, out)
     return connect(out, node)
 
 
+# Until this version the formula of softmax's derivative named its input, for the dtype alone
+# (_softmax_backward_data(grad, result, dim, self) in derivatives.yaml), which kept it.
+_SAVES_INPUT_UNTIL: Final = (1, 11)
+
+
+def _input_of(x: Tensor) -> tuple[Tensor, ...]:
+    return (x,) if x.arena.machine.torch < _SAVES_INPUT_UNTIL else ()
+
+
 def log_softmax(x: Tensor) -> Tensor:
     """log_softmax over the last dimension: saves its output; raised to float32 by autocast."""
     x = raise_(x)
-    node = record((x,), lambda gradient, _: [gradient.like()])
+    node = record((x,), lambda gradient, _: [gradient.like()], *_input_of(x))
     out = x.like()
     if node is not None:
         keep(node, out)

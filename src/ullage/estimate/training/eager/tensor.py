@@ -42,12 +42,14 @@ class Tensor:
         is_dense: its elements fill the storage in order (contiguous()); a transposed view is not.
         is_permuted: its elements lie in another order than its dimensions do, whole or in part.
         is_view: it was made as a view of another; such a gradient is not added to in place.
+        source: what it is cast from, where that is all that is needed to make it again.
+        is_recomputed: where the model is compiled, it is made again from what else is kept.
         grad: gradient of a leaf after its backward pass.
     """
 
     __slots__ = (
-        "__weakref__", "dtype", "grad", "is_dense", "is_permuted", "is_view", "needs_grad", "node",
-        "shape", "storage",
+        "__weakref__", "dtype", "grad", "is_dense", "is_permuted", "is_recomputed", "is_view",
+        "needs_grad", "node", "shape", "source", "storage",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +61,8 @@ class Tensor:
         self.is_dense = is_dense
         self.is_permuted = False
         self.is_view = False
+        self.is_recomputed = False
+        self.source: Tensor | None = None
         self.node: Node | None = None
         self.needs_grad = False
         self.grad: Tensor | None = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ullage.estimate.training.architectures.activations import find_activation
-from ullage.estimate.training.architectures.losses import causal_loss
+from ullage.estimate.training.architectures.losses import causal_loss, language_loss
 from ullage.estimate.training.architectures.masks import causal_mask
 from ullage.estimate.training.architectures.model import LanguageModel, parameter_dtype
 from ullage.estimate.training.architectures.norms import Norm, RMSNorm
@@ -204,6 +204,7 @@ class Decoder(LanguageModel):
     norm_kind: ClassVar[type[Norm]] = RMSNorm
     has_sdpa: ClassVar[bool] = True
     has_window: ClassVar[bool] = False
+    is_decoder: ClassVar[bool] = True
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         if not self.has_sdpa:
@@ -290,4 +291,11 @@ class Decoder(LanguageModel):
     def __call__(self, *inputs: Tensor) -> Tensor:
         tokens, labels = inputs
         x = self.hidden(tokens)
-        return causal_loss(self.logits(x), labels)
+        return self.loss(x, labels)
+
+    def loss(self, x: Tensor, labels: Tensor) -> Tensor:
+        """Of the head's input."""
+        kind = self.parts.recipe.loss_kind
+        if kind == "full":
+            return causal_loss(self.logits(x), labels)
+        return language_loss(self.logits, self.lm_head.weight, x, labels, kind)

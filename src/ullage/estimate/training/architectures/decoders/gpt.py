@@ -5,10 +5,12 @@ Each follows the modeling file of transformers that has its name.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ullage.estimate.training.architectures.activations import find_activation
-from ullage.estimate.training.architectures.losses import causal_loss
+from ullage.estimate.training.architectures.losses import language_loss
 from ullage.estimate.training.architectures.masks import causal_mask
-from ullage.estimate.training.architectures.model import LanguageModel, parameter_dtype
+from ullage.estimate.training.architectures.model import LanguageModel, head_width, parameter_dtype
 from ullage.estimate.training.architectures.rotary import (
     Table,
     frequencies,
@@ -99,6 +101,8 @@ class GPT2Layer(Module):
 class GPT2(LanguageModel):
     """GPT2LMHeadModel."""
 
+    is_decoder: ClassVar[bool] = True
+
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         dtype = parameter_dtype(recipe)
         hidden, vocab = config.number("n_embd", "hidden_size"), config.number("vocab_size")
@@ -123,16 +127,16 @@ class GPT2(LanguageModel):
         mask = causal_mask(x, self.recipe)
         x = self.ln_f(self.h(F.dropout(x, self.dropout), mask))
         del words, positions
-        return causal_loss(self.lm_head(x), labels)
+        return language_loss(self.lm_head, self.lm_head.weight, x, labels, self.recipe.loss_kind)
 
 
 class OPTAttention(Module):
     """OPTAttention: queries are scaled before the product with the keys."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
-        hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
+        hidden = config.number("hidden_size")
         has_bias = config.flag("enable_bias", default=True)
-        self.head_dim = hidden // heads
+        self.head_dim = head_width(config, "hidden_size", "num_attention_heads")
         self.is_eager = recipe.attention == "eager"
         self.dropout = config.real("attention_dropout", default=0.0)
         self.k_proj = Linear(arena, hidden, hidden, dtype, has_bias=has_bias)
@@ -179,6 +183,8 @@ class OPTLayer(Module):
 class OPT(LanguageModel):
     """OPTForCausalLM."""
 
+    is_decoder: ClassVar[bool] = True
+
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         dtype = parameter_dtype(recipe)
         hidden, vocab = config.number("hidden_size"), config.number("vocab_size")
@@ -211,16 +217,16 @@ class OPT(LanguageModel):
         x = x if self.final_layer_norm is None else self.final_layer_norm(x)
         x = x if self.project_out is None else self.project_out(x)
         del words, positions
-        return causal_loss(self.lm_head(x), labels)
+        return language_loss(self.lm_head, self.lm_head.weight, x, labels, self.recipe.loss_kind)
 
 
 class NeoXAttention(Module):
     """GPTNeoXAttention: each head's query, key and value lie side by side."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
-        hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
+        hidden = config.number("hidden_size")
         has_bias = config.flag("attention_bias", default=True)
-        self.head_dim = hidden // heads
+        self.head_dim = head_width(config, "hidden_size", "num_attention_heads")
         self.is_eager = recipe.attention == "eager"
         self.dropout = config.real("attention_dropout", default=0.0)
         self.query_key_value = Linear(arena, hidden, 3 * hidden, dtype, has_bias=has_bias)
@@ -261,12 +267,14 @@ class NeoXLayer(Module):
 class GPTNeoX(LanguageModel):
     """GPTNeoXForCausalLM."""
 
+    is_decoder: ClassVar[bool] = True
+
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         dtype = parameter_dtype(recipe)
         hidden, vocab = config.number("hidden_size"), config.number("vocab_size")
         self.recipe = recipe
         self.dropout = config.real("hidden_dropout", default=0.0)
-        head_dim = hidden // config.number("num_attention_heads")
+        head_dim = head_width(config, "hidden_size", "num_attention_heads")
         self.rotated = int(head_dim * rotated_share(config, 0.25))
         self.frequencies = frequencies(arena, self.rotated)
         self.embed_in = Embedding(arena, vocab, hidden, dtype)
@@ -285,7 +293,9 @@ class GPTNeoX(LanguageModel):
         x = self.layers(x, rotary_table(x, x.shape[1], self.rotated), mask, places)
         x = self.final_layer_norm(x)
         del words
-        return causal_loss(self.embed_out(x), labels)
+        return language_loss(
+            self.embed_out, self.embed_out.weight, x, labels, self.recipe.loss_kind
+        )
 
 
 def _head(arena: Arena, config: Config, words: Embedding, dtype: DType, *, is_tied: bool) -> Linear:

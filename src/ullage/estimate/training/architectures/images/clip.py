@@ -7,8 +7,10 @@ from typing import Final
 from ullage.errors import SpecError
 from ullage.estimate.training.architectures.encoder import Encoder, EncoderShape, gelu
 from ullage.estimate.training.architectures.losses import contrast, unit_length
+from ullage.estimate.training.architectures.masks import eager_mask
 from ullage.estimate.training.architectures.model import (
     Model,
+    head_width,
     ids,
     images,
     parameter_dtype,
@@ -63,6 +65,7 @@ def _shape_of(config: Config) -> EncoderShape:
     kind = config.text("hidden_act", default="quick_gelu")
     if kind not in ("quick_gelu", "gelu"):
         raise config.wrong("hidden_act", f"found {kind!r}, expected 'quick_gelu' or 'gelu'")
+    head_width(config, "hidden_size", "num_attention_heads")
     return EncoderShape(
         config.number("hidden_size"),
         config.number("num_attention_heads"),
@@ -118,7 +121,7 @@ class Text(Module):
         embeds = self.tokens(tokens)
         x = F.add(embeds, self.positions(self.numbers.alias((1, tokens.shape[1]))))
         del embeds
-        x = self.after(self.encoder(x))
+        x = self.after(self.encoder(x, eager_mask(x)))
         batch, length, hidden = x.shape
         flat = F.view(x, (batch * length, hidden))
         return rows(flat, empty(x.arena, (batch,), INT64))

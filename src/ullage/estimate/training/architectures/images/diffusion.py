@@ -10,7 +10,7 @@ from ullage.estimate.training.architectures.model import parameter_dtype
 from ullage.estimate.training.architectures.rotary import join_heads, split_heads
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
-from ullage.estimate.training.eager.attention import attend
+from ullage.estimate.training.eager.attention import attend_fully
 from ullage.estimate.training.eager.images import mean_squared_error
 from ullage.estimate.training.eager.module import Linear, Module
 from ullage.estimate.training.eager.tensor import FLOAT32, INT64, DType, Tensor, empty
@@ -100,7 +100,7 @@ class Attention(Module):
         key, value = self.to_k(source), self.to_v(source)
         query = split_heads(query, self.head_dim)
         key, value = split_heads(key, self.head_dim), split_heads(value, self.head_dim)
-        x = join_heads(attend(query, key, value))
+        x = join_heads(attend_fully(query, key, value))
         x = self.to_out(x)
         return F.scale(x) if self.has_scale else x
 

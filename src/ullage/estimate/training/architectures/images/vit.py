@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from ullage.estimate.training.architectures.activations import find_activation
-from ullage.estimate.training.architectures.encoder import Encoder, EncoderShape
+from ullage.estimate.training.architectures.encoder import Encoder, EncoderShape, Layer
 from ullage.estimate.training.architectures.model import (
     Model,
+    head_width,
     images,
     labels,
     parameter_dtype,
@@ -49,7 +51,13 @@ class Patches(Module):
 
 
 class ViT(Model):
-    """ViTForImageClassification."""
+    """ViTForImageClassification.
+
+    Attributes:
+        layer: class of the layers.
+    """
+
+    layer: ClassVar[type[Layer]] = Layer
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         dtype = parameter_dtype(recipe)
@@ -57,6 +65,7 @@ class ViT(Model):
         self.side = config.number("image_size", default=224)
         self.dropout = config.real("hidden_dropout_prob", default=0.0)
         self.embeddings = Patches(arena, config, dtype)
+        head_width(config, "hidden_size", "num_attention_heads")
         shape = EncoderShape(
             hidden,
             config.number("num_attention_heads"),
@@ -66,7 +75,8 @@ class ViT(Model):
             qkv_bias=config.flag("qkv_bias", default=True),
             activation=find_activation(config, "hidden_act", default="gelu"),
         )
-        self.encoder = Encoder(arena, config.number("num_hidden_layers"), shape, dtype)
+        layers = config.number("num_hidden_layers")
+        self.encoder = Encoder(arena, layers, shape, dtype, self.layer)
         self.layernorm = LayerNorm(arena, hidden, dtype)
         classes = _num_labels(config)
         self.classifier = Linear(arena, hidden, classes, dtype, has_bias=True)

@@ -1,0 +1,334 @@
+"""Decoders as the libraries that people train with write them, where that is not transformers' way.
+
+Each follows the files that its classes name; what they share with Llama of transformers is not
+written again.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ullage.estimate.training.architectures.decoders.decoder import (
+    FULL,
+    Attention,
+    Context,
+    Decoder,
+    GatedMLP,
+    Layer,
+    Parts,
+)
+from ullage.estimate.training.architectures.losses import chunked_loss, language_loss
+from ullage.estimate.training.architectures.norms import FusedNorm, Norm, WideNorm
+from ullage.estimate.training.architectures.rotary import join_heads, rotate
+from ullage.estimate.training.eager import functional as F
+from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.attention import attend
+from ullage.estimate.training.eager.module import Module
+from ullage.estimate.training.eager.shapes import permuted
+from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, Tensor
+from ullage.estimate.training.recipe import Recipe
+from ullage.models.config import Config
+
+__all__ = [
+    "LitAttention", "LitGPT", "LitLayer", "LitMLP", "LitNorm", "Plain", "PlainAttention",
+    "PlainLayer", "PlainMLP", "TitanAttention", "TitanLayer", "Torchtitan", "Torchtune",
+    "TuneAttention", "TuneLayer",
+]  # fmt: skip
+
+_FUSED_NORM_FROM = (2, 9)  # before it F.rms_norm was written in other operators
+
+
+def _apart(x: Tensor, head_dim: int) -> Tensor:
+    """(batch, length, width) as (batch, length, heads, head_dim)."""
+    batch, length, width = x.shape
+    return F.view(x, (batch, length, width // head_dim, head_dim))
+
+
+def _repeat(x: Tensor, times: int) -> Tensor:
+    """repeat_kv of (batch, length, heads, head_dim): expanded and copied."""
+    if times == 1:
+        return x
+    batch, length, heads, width = x.shape
+    wide = F.expand(
+        F.view(x, (batch, length, heads, 1, width)), (batch, length, heads, times, width)
+    )
+    return F.reshape(wide, (batch, length, heads * times, width))
+
+
+class TitanAttention(Attention):
+    """Attention of torchtitan/models/llama/model.py: rotated as complex numbers, in float32."""
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        width = self.head_dim
+        query, key = _apart(self.q_proj(x), width), _apart(self.k_proj(x), width)
+        value = _apart(self.v_proj(x), width)
+        return query, key, value
+
+    def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        table = context.tables[self.kind][0]
+        table = table.alias((1, table.shape[2], 1, table.shape[3]))
+        return self._turn(query, table), self._turn(key, table)
+
+    def _turn(self, x: Tensor, table: Tensor) -> Tensor:
+        return F.to(F.mul(F.to(x, FLOAT32), table), x.dtype)
+
+    def __call__(self, x: Tensor, context: Context) -> Tensor:
+        query, key, value = self.heads(x)
+        query, key = self.turn(query, key, context)
+        times = query.shape[2] // key.shape[2]
+        key, value = _repeat(key, times), _repeat(value, times)
+        query, key = F.transpose(query, 1, 2), F.transpose(key, 1, 2)
+        value = F.transpose(value, 1, 2)
+        return self.o_proj(join_heads(self.attend(query, key, value, context.masks[self.kind])))
+
+
+class TitanLayer(Layer):
+    """TransformerBlock."""
+
+    attention: ClassVar[type[Attention]] = TitanAttention
+
+    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+        super().__init__(parts, kind)
+        if parts.arena.machine.torch >= _FUSED_NORM_FROM:
+            hidden = parts.config.number("hidden_size")
+            self.input_layernorm = parts.norm(FusedNorm, hidden)
+            self.post_attention_layernorm = parts.norm(FusedNorm, hidden)
+
+
+class Torchtitan(Decoder):
+    """Transformer of torchtitan; the loss is of float32 logits, which are gone before backward."""
+
+    layer: ClassVar[type[Layer]] = TitanLayer
+
+    def loss(self, x: Tensor, labels: Tensor) -> Tensor:
+        if self.parts.recipe.loss_kind != "full":
+            return super().loss(x, labels)
+        logits = F.to(self.logits(x), FLOAT32)
+        batch, length, vocab = logits.shape
+        flat = F.view(logits, (batch * length, vocab))
+        return F.cross_entropy(flat, labels.alias((batch * length,)))
+
+
+class TuneAttention(TitanAttention):
+    """MultiHeadAttention of torchtune, with the rotation of Llama3ScaledRoPE: pairs of numbers in
+    float32. A mask of packed samples keeps flash attention from being taken.
+    """
+
+    def _turn(self, x: Tensor, table: Tensor) -> Tensor:
+        wide = F.to(x, FLOAT32)
+        half = x.shape[-1] // 2
+        cos, sin = F.narrow(table, -1, half), F.narrow(table, -1, half)
+        first, second = F.narrow(wide, -1, half), F.narrow(wide, -1, half)
+        real = F.sub(F.mul(first, cos), F.mul(second, sin))
+        imaginary = F.add(F.mul(second, cos), F.mul(first, sin))
+        return F.to(F.cat((real, imaginary), -1), x.dtype)
+
+
+class TuneLayer(Layer):
+    """TransformerSelfAttentionLayer."""
+
+    attention: ClassVar[type[Attention]] = TuneAttention
+
+
+class Torchtune(Decoder):
+    """TransformerDecoder of torchtune; its loss is CEWithChunkedOutputLoss."""
+
+    layer: ClassVar[type[Layer]] = TuneLayer
+
+
+class LitNorm(Norm):
+    """RMSNorm of litgpt/model.py: all in float32."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        dtype = x.dtype
+        x = F.to(x, FLOAT32)
+        scaled = F.mul(x, F.rsqrt(F.shift(F.mean(F.mul(x, x)))))
+        return F.to(F.mul(scaled, F.to(self.weight, FLOAT32)), dtype)
+
+
+class LitAttention(Attention):
+    """CausalSelfAttention of litgpt: queries, keys and values from one matrix, group by group."""
+
+    # target -> which part of the matrix that is
+    adapted: ClassVar[dict[str, tuple[str, ...]]] = {
+        "attn": ("q_proj", "k_proj", "v_proj"),
+        "o_proj": ("o_proj",),
+    }
+
+    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+        shape = parts.shape
+        self.kind = kind
+        self.head_dim = shape.head_dim
+        self.count, self.groups = shape.heads, shape.kv_heads
+        width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+        self.attn = parts.linear(shape.hidden, width)
+        self.o_proj = parts.linear(shape.heads * shape.head_dim, shape.hidden)
+
+    def adapted_rows(self, target: str) -> int:
+        """Rows of the merged matrix that a target has."""
+        return self.head_dim * (self.count if target == "q_proj" else self.groups)
+
+    def __call__(self, x: Tensor, context: Context) -> Tensor:
+        batch, length = x.shape[:2]
+        joined = self.attn(x)
+        per_group = self.count // self.groups
+        grouped = F.view(joined, (batch, length, self.groups, per_group + 2, self.head_dim))
+        query, key, value = F.split(grouped, (per_group, 1, 1), 3)
+        del joined, grouped
+        query, key, value = (self._head(part) for part in (query, key, value))
+        table = context.tables[self.kind]
+        query, key = self._turn(query, table), self._turn(key, table)
+        out = attend(query, key, value)
+        return self.o_proj(join_heads(out))
+
+    def _head(self, x: Tensor) -> Tensor:
+        """(batch, heads, length, head_dim); keys and values are repeated."""
+        batch, length, groups, count, width = x.shape
+        shape = (batch, groups, length, width)
+        if self.count == self.groups:
+            return F.transpose(F.view(x, (batch, length, groups, width)), 1, 2)
+        if count > 1:
+            return F.contiguous(permuted(x, (batch, groups * count, length, width)))
+        times = self.count // groups
+        wide = F.expand(F.view(x, (*shape[:2], 1, *shape[2:])), (*shape[:2], times, *shape[2:]))
+        return F.contiguous(F.view(wide, (batch, self.count, length, width)))
+
+    def _turn(self, x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
+        """Rotated, and joined to the elements that are not, of which there are none."""
+        return F.cat((F.to(rotate(x, table), x.dtype), F.narrow(x, -1, 0)), -1)
+
+
+class LitMLP(GatedMLP):
+    """LLaMAMLP of litgpt."""
+
+
+class LitLayer(Layer):
+    """Block of litgpt."""
+
+    attention: ClassVar[type[Attention]] = LitAttention
+    norm: ClassVar[type[Norm]] = LitNorm
+
+    def make_mlp(self, parts: Parts, kind: str) -> Module:
+        del kind
+        return LitMLP(parts)
+
+
+_LIT_TOKENS = 128  # of a chunk of the head, and of the loss
+
+
+class LitGPT(Decoder):
+    """GPT of litgpt. Adapters are trained with a head that is computed 128 tokens at a time, and
+    the logits stay until there are new ones.
+    """
+
+    layer: ClassVar[type[Layer]] = LitLayer
+    norm_kind: ClassVar[type[Norm]] = LitNorm
+
+    def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
+        """Embedding and head are two, be they alike in the published file."""
+        fields = {**config.fields, "tie_word_embeddings": False}
+        super().__init__(arena, Config(config.name, fields, config.inside), recipe)
+
+    def loss(self, x: Tensor, labels: Tensor) -> Tensor:
+        if self.parts.recipe.loss_kind != "full":
+            return super().loss(x, labels)
+        if self.parts.recipe.lora is not None:
+            holder: list[Tensor] = []
+            x.arena.held = holder
+            return chunked_loss(
+                self._wide, x, labels, size=_LIT_TOKENS, dtype=FLOAT32, holder=holder
+            )
+        logits = self._wide(x)
+        x.arena.held = [logits]
+        batch, length, vocab = logits.shape
+        shifted = F.narrow(logits, 1, length - 1)
+        flat = F.reshape(F.contiguous(shifted), (batch * (length - 1), vocab))
+        rows = batch * (length - 1)
+        sizes = [_LIT_TOKENS] * (rows // _LIT_TOKENS) + [rows % _LIT_TOKENS] * bool(
+            rows % _LIT_TOKENS
+        )
+        losses = [
+            F.cross_entropy(part, labels.alias((part.shape[0],)))
+            for part in F.split(flat, sizes, 0)
+        ]
+        total = losses[0]
+        for loss in losses[1:]:
+            total = F.add(total, loss)
+        return total
+
+    def _wide(self, x: Tensor) -> Tensor:
+        """The logits, which Fabric gives back in torch's default dtype."""
+        return F.to(self.logits(x), FLOAT32)
+
+
+class PlainAttention(TitanAttention):
+    """Attention by hand as courses write it: scores, torch.where, a softmax of exp, sum and a
+    division, each of which is a tensor.
+    """
+
+    def __init__(self, parts: Parts, kind: str = FULL) -> None:
+        super().__init__(parts, kind)
+        self.is_written_out = parts.is_eager
+
+    def _turn(self, x: Tensor, table: Tensor) -> Tensor:
+        half = x.shape[-1] // 2
+        cos, sin = F.narrow(table, -1, half), F.narrow(table, -1, half)
+        first, second = F.narrow(x, -1, half), F.narrow(x, -1, half)
+        real = F.sub(F.mul(first, cos), F.mul(second, sin))
+        imaginary = F.add(F.mul(second, cos), F.mul(first, sin))
+        return F.cat((real, imaginary), -1)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        if not self.is_written_out:
+            return attend(query, key, value)
+        scores = F.scale(F.matmul(query, key, is_second_transposed=True))
+        scores = F.mul(
+            scores, scores.like((1, 1, *scores.shape[2:]), BOOL)
+        )  # where: the mask stays
+        numerator = F.elementwise(F.shift(scores), saves_input=False, saves_output=True)
+        del scores
+        weights = F.mul(numerator, F.rsqrt(F.mean(numerator)))
+        del numerator
+        out = F.matmul(weights, value)
+        return F.transpose(F.contiguous(F.transpose(out, 1, 2)), 1, 2)
+
+
+def _written_silu(x: Tensor) -> Tensor:
+    """x * torch.sigmoid(x)."""
+    return F.mul(x, F.elementwise(x, saves_input=False, saves_output=True))
+
+
+class PlainMLP(GatedMLP):
+    """SwiGLU, its silu written out."""
+
+    def __init__(self, parts: Parts, inner: int | None = None) -> None:
+        super().__init__(parts, inner)
+        self.act = _written_silu
+
+
+class PlainLayer(Layer):
+    """TransformerBlock of a course."""
+
+    attention: ClassVar[type[Attention]] = PlainAttention
+    norm: ClassVar[type[Norm]] = WideNorm
+
+    def make_mlp(self, parts: Parts, kind: str) -> Module:
+        del kind
+        return PlainMLP(parts)
+
+
+class Plain(Decoder):
+    """A decoder in plain operators of PyTorch, as the course CS336 has it."""
+
+    layer: ClassVar[type[Layer]] = PlainLayer
+    norm_kind: ClassVar[type[Norm]] = WideNorm
+
+    def loss(self, x: Tensor, labels: Tensor) -> Tensor:
+        kind = self.parts.recipe.loss_kind
+        if kind != "full":
+            return language_loss(self.logits, self.lm_head.weight, x, labels, kind)
+        logits = self.logits(x)
+        batch, length, vocab = logits.shape
+        return F.cross_entropy(
+            F.view(logits, (batch * length, vocab)), labels.alias((batch * length,))
+        )

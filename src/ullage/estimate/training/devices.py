@@ -1,0 +1,125 @@
+"""The device that a job is estimated on: its memory, and what lies in it beside PyTorch's own.
+
+device = describe(find_entry("h100-80gb"))
+device.context((2, 4)), find_nccl(device, (2, 4), 8)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ullage.estimate.surroundings import Interval
+from ullage.estimate.training.eager.machine import Machine
+from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
+
+__all__ = ["Device", "describe", "find_nccl"]
+
+_MIB: Final = 2**20
+_GIB: Final = 2**30
+
+# Until PyTorch 1.13, whose wheels have CUDA 11.7, all kernels of PyTorch's libraries were loaded at
+# once. Above the bare context (2 KiB for each resident thread, gpus/catalog.toml), in MiB: Titan V
+# with 1.3 688 (pytorch#28394), V100 of transformers' performance guide 1023; RTX 3090 with
+# 1.7.1+cu110 1242 (pytorch#49877), with 1.8.2+cu111 1441 (pytorch#55277). Most: cuDNN's as well.
+_LAZY_FROM: Final = (1, 13)
+_THREAD_BYTES: Final = 2048
+_AMPERE: Final = (8, 0)
+_ALL_KERNELS_MIB: Final = {False: (688, 1023, 1400), True: (1242, 1342, 1850)}
+
+# What a rank takes above context and first kernels (614 MiB) in 1,188 training logs of H100s and
+# H200s: 560 with a single rank, 826 with two, 880 to 918 with eight. On machines with NVSwitch the
+# NCCL of some versions took more (NVLS): 2,832 with 2.21.5 of PyTorch 2.6, 5,210 in PyTorch 2.4.
+_NCCL_MIB: Final = (560, 900, 1024)
+_NVLS_HIGH_MIB: Final = {(2, 4): 5220, (2, 5): 2880, (2, 6): 2880}
+_HOPPER: Final = (9, 0)
+
+# Of a GPU without CUDA nobody states a context: assumed, with wide bounds.
+_OTHER_CONTEXT_MIB: Final = (300, 700, 1536)
+_UNIFIED_PARTS: Final = (3, 4)  # Metal's recommendedMaxWorkingSetSize of larger machines
+_PLAYED_AS: Final = (8, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU as the estimate sees it.
+
+    Attributes:
+        name: in the catalogue.
+        capacity_bytes: memory that a process can have.
+        capability: compute capability; None: it does not run CUDA.
+        multiprocessors, threads_per_multiprocessor: of the GPU.
+        contexts: the context of a process with lazily loaded kernels.
+        assumptions: what is assumed of it, each a sentence.
+    """
+
+    name: str
+    capacity_bytes: int
+    capability: tuple[int, int] | None
+    multiprocessors: int
+    threads_per_multiprocessor: int
+    contexts: Interval
+    assumptions: tuple[str, ...] = ()
+
+    def machine(self, torch: tuple[int, int]) -> Machine:
+        """What PyTorch takes from its kind."""
+        capability = _PLAYED_AS if self.capability is None else self.capability
+        return Machine(capability, torch, self.multiprocessors, self.threads_per_multiprocessor)
+
+    def context(self, torch: tuple[int, int]) -> Interval:
+        """Memory of the driver's context with PyTorch's kernels loaded: assumed.
+
+        Counts: the catalogue's figure; before kernels were loaded lazily, all of PyTorch's.
+        Ignores: other processes. Error: between its two ends. Source: gpus/catalog.toml, and the
+        issues named above.
+        """
+        if self.capability is None or torch >= _LAZY_FROM:
+            return self.contexts
+        bare = _THREAD_BYTES * self.multiprocessors * self.threads_per_multiprocessor
+        low, likely, high = _ALL_KERNELS_MIB[self.capability >= _AMPERE]
+        return Interval(bare + low * _MIB, bare + likely * _MIB, bare + high * _MIB)
+
+
+def describe(gpu: Gpu | EstimateOnlyGpu) -> Device:
+    """A row of the catalogue; of several sizes of memory the largest."""
+    if isinstance(gpu, Gpu):
+        return Device(
+            gpu.slug,
+            gpu.total_bytes,
+            gpu.compute_capability,
+            gpu.num_multiprocessors,
+            gpu.threads_per_multiprocessor,
+            Interval(gpu.context_low_bytes, gpu.context_bytes, gpu.context_high_bytes),
+        )
+    size = max(gpu.memory_sizes_gb) * _GIB
+    lines = [f"{gpu.name} runs PyTorch's operators as CUDA does; it was compared with nothing"]
+    if gpu.is_memory_unified:
+        part, whole = _UNIFIED_PARTS
+        size = size * part // whole
+        lines.append(f"a process has {part}/{whole} of {max(gpu.memory_sizes_gb)} GB, the rest not")
+    reference = Machine()
+    low, likely, high = (size_mib * _MIB for size_mib in _OTHER_CONTEXT_MIB)
+    return Device(
+        gpu.slug,
+        size,
+        None,
+        gpu.num_cores or reference.multiprocessors,
+        reference.threads_per_multiprocessor,
+        Interval(low, likely, high),
+        tuple(lines),
+    )
+
+
+def find_nccl(device: Device, torch: tuple[int, int], num_gpus: int) -> Interval:
+    """What NCCL holds on a rank of a job: assumed.
+
+    Counts: its kernels, channels and buffers for one communicator over all GPUs.
+    Ignores: further communicators, of which each has channels of its own.
+    Error: between its two ends in 99 % of 5,313 readings of the logs named above, from which it is.
+    Source: these logs.
+    """
+    low, likely, high = _NCCL_MIB
+    has_nvls = device.capability is not None and device.capability >= _HOPPER and num_gpus > 1
+    if has_nvls:
+        high = _NVLS_HIGH_MIB.get(torch, high)
+    return Interval(low * _MIB, likely * _MIB, high * _MIB)

@@ -1,0 +1,37 @@
+"""The loss of a classifier or a language model, in eager mode and compiled."""
+
+from __future__ import annotations
+
+from ullage.estimate.training.eager.autograd import connect, keep, record
+from ullage.estimate.training.eager.reductions import log_softmax
+from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
+
+__all__ = ["cross_entropy"]
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """log_softmax and nll_loss, both of which keep the probabilities of all classes; compiled, the
+    logits as they come and a maximum and a sum of each row.
+    """
+    if logits.arena.is_compiled:
+        return _fused_cross_entropy(logits, labels)
+    logs = log_softmax(logits)
+    shape = logs.shape
+    node = record((logs,), lambda gradient, _: [gradient.like(shape)], logs, labels)
+    loss = logs.like(())
+    weight = logs.like(())
+    if node is not None:
+        keep(node, weight)
+    return connect(loss, node)
+
+
+def _fused_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """As Inductor has it: what is computed of the logits in between is never in memory."""
+    shape = logits.shape
+    dtype = logits.dtype
+    node = record((logits,), lambda gradient, _: [gradient.like(shape, dtype)], logits, labels)
+    rows = [logits.like((*shape[:-1], 1), FLOAT32) for _ in range(2)]
+    loss = logits.like((), FLOAT32)
+    if node is not None:
+        keep(node, *rows)
+    return connect(loss, node)

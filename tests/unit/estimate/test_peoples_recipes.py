@@ -1,0 +1,289 @@
+"""The recipes that people train with: adapters, masters, losses, versions, other libraries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import ullage
+from ullage.errors import SpecError
+from ullage.estimate.training.answer import find_knobs, rank_gpus
+from ullage.estimate.training.devices import describe, find_nccl
+from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
+from ullage.estimate.training.layout import Layout
+from ullage.estimate.training.recipe import Lora, Recipe
+from ullage.estimate.training.torch_version import choose_torch, has_code, parse_torch
+from ullage.gpus.catalog import find_entry, find_gpu, load_catalog
+from ullage.models.builtin import find_model
+from ullage.models.config import Config
+from ullage.trace.category import Category
+
+H100 = find_gpu("h100-80gb")
+LLAMA = find_model("llama-3.2-1b").config
+GPT2 = find_model("gpt2").config
+PLAIN = Recipe(batch=1, length=512)
+GPU = find_gpu("a100-40gb")  # which old versions have code for
+MIB = 2**20
+
+
+def estimate(model: str = "llama-3.2-1b", **fields: Any) -> TrainingEstimate:
+    recipe = replace(PLAIN, **fields)
+    return estimate_training(find_model(model).config, recipe, H100)
+
+
+def tensors(found: TrainingEstimate) -> int:
+    """Bytes of tensors at the peak."""
+    return sum(term.bytes for term in found.terms if term.category is not Category.UNATTRIBUTED)
+
+
+def at_step(found: TrainingEstimate) -> int:
+    """Bytes a parameter when the optimizer steps, beside its temporaries."""
+    names = (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE)
+    moment = found.peaks["optimizer"].requested_by_category
+    return round(sum(moment.get(name, 0) for name in names) / found.num_parameters)
+
+
+@pytest.mark.parametrize(
+    ("fields", "bytes_each"),
+    [
+        ({"precision": "bf16"}, 8),
+        ({"precision": "fp32"}, 16),
+        ({"precision": "mixed-bf16"}, 16),
+        ({"precision": "mixed-bf16", "gradients": "fp32"}, 18),
+        ({"precision": "mixed-fp16", "gradients": "both"}, 20),
+    ],
+)
+def test_masters_take_what_megatron_and_deepspeed_say(
+    fields: dict[str, str], bytes_each: int
+) -> None:
+    assert at_step(estimate("gpt2", optimizer="adamw-fused", **fields)) == bytes_each
+
+
+def test_sharded_masters_are_divided_and_gathered_in_16_bits() -> None:
+    layout = Layout(data=8, sharding="fsdp")
+    mixed = estimate(precision="mixed-bf16", layout=layout)
+    single = estimate(precision="fp32", layout=layout)
+    states = [
+        found.peaks["optimizer"].requested_by_category[Category.OPTIMIZER_STATE]
+        for found in (mixed, single)
+    ]
+    assert states[0] == states[1]
+    assert tensors(mixed) < tensors(single)
+
+
+def test_gradients_of_their_own_take_masters() -> None:
+    with pytest.raises(SpecError, match="mixed-bf16"):
+        Recipe(gradients="fp32")
+
+
+def test_each_loss_keeps_less_than_the_one_before() -> None:
+    sizes = [tensors(estimate(loss=loss, length=2048)) for loss in ("full", "chunked", "fused")]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == 3
+
+
+def test_checkpoints_that_keep_every_second_product_lie_between() -> None:
+    kinds = ("none", "selective", "alternate", "full")
+    sizes = [
+        estimate(checkpointing=kind, length=4096)
+        .peaks["backward"]
+        .by_category.get(Category.ACTIVATION, 0)
+        for kind in kinds
+    ]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == 4
+
+
+def test_late_zeroing_adds_the_gradients_to_the_forward_pass() -> None:
+    late, plain = estimate(zeroes_late=True), estimate()
+    more = late.peaks["forward"].allocated_bytes - plain.peaks["forward"].allocated_bytes
+    assert more == pytest.approx(2 * plain.num_parameters, rel=0.01)
+
+
+def test_a_compiled_block_keeps_less() -> None:
+    assert tensors(estimate(compiled=True, length=2048)) < tensors(estimate(length=2048))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "inner", "kv_heads", "bytes_each"),
+    [
+        (1024, 4096, 4, 41032),
+        (1024, 8192, 4, 65608),
+        (2048, 4096, 4, 57416),
+        (1024, 4096, 16, 41032),
+    ],
+)
+def test_a_compiled_layer_keeps_what_the_partitioner_does(
+    hidden: int, inner: int, kv_heads: int, bytes_each: int
+) -> None:
+    """Bytes a token, of Llama's layers on the phantom: torch 2.15, the backend
+    aot_eager_decomp_partition, which has Inductor's partitioner.
+    """
+    fields = {
+        "model_type": "llama", "hidden_size": hidden, "intermediate_size": inner,
+        "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": kv_heads,
+        "vocab_size": 1024,
+    }  # fmt: skip
+    recipe = Recipe(batch=4, length=1024, compiled=True)
+    found = estimate_training(Config("llama", fields), recipe, H100)
+    layers = [part for part in found.stretches if part.name == "layers"]
+    kept = [part.delta_bytes for part in layers if part.phase == "forward"]
+    assert kept[1] / (4 * 1024) == pytest.approx(bytes_each, rel=0.001)
+
+
+def test_packed_samples_keep_a_mask_for_each() -> None:
+    assert tensors(estimate(packed=True, length=4096)) > tensors(estimate(length=4096))
+
+
+def test_what_a_model_cannot_change_is_refused() -> None:
+    for fields in ({"loss": "fused"}, {"packed": True}):
+        with pytest.raises(SpecError, match="decoder"):
+            estimate("bert-base", **fields)
+
+
+def test_buckets_that_hold_the_gradients_are_there_in_the_forward_pass() -> None:
+    """Copies are there beside the gradients at the optimizer's step, too."""
+    peaks = {
+        buckets: estimate(layout=Layout(data=4, buckets=buckets)).peaks
+        for buckets in ("copies", "views", "none")
+    }
+    size = 2 * estimate().num_parameters
+
+    def more(phase: str, buckets: str) -> int:
+        return peaks[buckets][phase].allocated_bytes - peaks["none"][phase].allocated_bytes
+
+    assert more("forward", "views") == more("forward", "copies")
+    assert more("forward", "views") == pytest.approx(size, rel=0.01)
+    assert more("optimizer", "views") == pytest.approx(0, abs=0.01 * size)
+    assert more("optimizer", "copies") == pytest.approx(size, rel=0.01)
+
+
+def test_the_rank_alone_makes_adapters() -> None:
+    by_rank = ullage.estimate_training("llama-3.2-1b", length=512, lora=8)
+    whole = ullage.estimate_training("llama-3.2-1b", length=512, lora=Lora(rank=8))
+    assert by_rank.document == whole.document
+
+
+def test_adapters_in_16_bits_keep_no_copies_in_32() -> None:
+    wide, narrow = (estimate(lora=Lora(dtype=dtype)) for dtype in (None, "bf16"))
+    assert tensors(narrow) < tensors(wide)
+    assert any("float32" in line for line in wide.assumptions)
+    assert any("bfloat16" in line for line in narrow.assumptions)
+
+
+def test_libraries_quantize_what_they_do() -> None:
+    lora = Lora(targets=("q_proj",), is_quantized=True)
+    weights = {
+        library: next(
+            term.bytes
+            for term in estimate("llama-3.1-8b", lora=lora, library=library).terms
+            if term.name == "parameters"
+        )
+        for library in ("transformers", "litgpt", "torchtune")
+    }
+    assert weights["litgpt"] < weights["torchtune"] < weights["transformers"]
+
+
+def test_scales_that_are_not_quantized_take_more() -> None:
+    double, plain = (
+        tensors(estimate(lora=Lora(is_quantized=True, has_double_scales=has)))
+        for has in (True, False)
+    )
+    assert plain > double
+
+
+def test_old_bitsandbytes_kept_inputs_until_the_next_loss() -> None:
+    lora = Lora(is_quantized=True)
+    old, new = (tensors(estimate(lora=lora, torch=torch)) for torch in ("2.5", "2.6"))
+    assert old > new
+
+
+def test_a_library_is_asked_only_for_models_that_it_has() -> None:
+    with pytest.raises(SpecError, match="litgpt"):
+        estimate("bert-base", library="litgpt")
+
+
+def test_megatron_divides_a_model_that_others_cannot() -> None:
+    found = {
+        ranks: tensors(estimate("gpt2", library="megatron", layout=Layout(tensor=ranks)))
+        for ranks in (1, 2, 4)
+    }
+    assert found[1] > found[2] > found[4] > found[1] / 4
+    with pytest.raises(SpecError, match="n_head"):
+        estimate("gpt2", library="megatron", layout=Layout(tensor=5))
+
+
+@pytest.mark.parametrize(
+    ("capability", "newest"), [((6, 0), (2, 7)), ((7, 0), (2, 10)), ((9, 0), (2, 15))]
+)
+def test_the_newest_torch_with_code_for_a_gpu_is_taken(
+    capability: tuple[int, int], newest: tuple[int, int]
+) -> None:
+    assert choose_torch(None, capability) == newest
+    assert has_code(newest, capability)
+
+
+def test_a_torch_without_code_for_the_gpu_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"no code for compute capability 7\.0; take 2\.10"):
+        estimate_training(GPT2, replace(PLAIN, torch="2.15"), find_gpu("v100-16gb"))
+
+
+@pytest.mark.parametrize("text", ["new", "2", "9.0", "0.4"])
+def test_what_is_no_version_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="torch"):
+        parse_torch(text)
+
+
+def test_before_lazy_loading_a_context_had_all_kernels() -> None:
+    device = describe(find_gpu("a100-40gb"))
+    old, new = device.context((1, 12)), device.context((2, 0))
+    assert old.likely - new.likely > 1200 * MIB
+    assert old.low < old.likely < old.high
+
+
+def test_softmax_kept_its_input_before_torch_1_11() -> None:
+    recipe = replace(PLAIN, attention="eager", precision="fp32")
+    older, old = (
+        tensors(
+            estimate_training(find_model("bert-base").config, replace(recipe, torch=torch), GPU)
+        )
+        for torch in ("1.10", "1.12")
+    )
+    heads, layers = 12, 12
+    scores = 4 * heads * recipe.batch * (recipe.length or 0) ** 2
+    assert older - old >= 0.9 * layers * scores
+
+
+def test_ranks_pay_for_nccl() -> None:
+    found = estimate(layout=Layout(data=8))
+    nccl = next(term for term in found.terms if term.name == "NCCL")
+    assert nccl.bytes == 900 * MIB
+    assert not any(term.name == "NCCL" for term in estimate().terms)
+    assert find_nccl(describe(H100), (2, 6), 8).high > find_nccl(describe(H100), (2, 7), 8).high
+
+
+@pytest.mark.parametrize("name", ["mi300x", "apple-m3-max"])
+def test_gpus_without_cuda_are_estimated_too(name: str) -> None:
+    found = estimate_training(LLAMA, PLAIN, find_entry(name))
+    assert found.fits and found.gpu == name
+    assert any("compared with nothing" in line for line in found.assumptions)
+
+
+def test_a_ranking_leaves_out_gpus_that_the_torch_has_no_code_for() -> None:
+    rows = rank_gpus(GPT2, replace(PLAIN, torch="2.12"), load_catalog())
+    assert {"h100-80gb"} <= {row.gpu for row in rows}
+    assert not {row.gpu for row in rows} & {"v100-16gb", "p100-16gb"}
+
+
+def test_knobs_offer_what_people_turn() -> None:
+    names = {knob.name for knob in find_knobs(LLAMA, replace(PLAIN, length=4096), H100)}
+    assert {"fused loss", "LoRA 16", "checkpointing full"} <= names
+    adapted = replace(PLAIN, lora=Lora())
+    assert "QLoRA" in {knob.name for knob in find_knobs(LLAMA, adapted, H100)}
+
+
+def test_a_number_of_parameters_says_what_is_not_counted() -> None:
+    found = ullage.estimate_training("13B", gpu="h200")
+    assert any("activations, inputs" in line for line in found.answer.estimate.assumptions)
