@@ -5,7 +5,7 @@
 #   make check     lint, types, spelling
 #   make nightly   the slow tests too, on five versions of PyTorch, the popular stacks and published programs;
 #                  writes docs/results/torch-versions.md, and examples.md, distributed-ranks.md, check-results.md,
-#                  stacks.md, attribution.md, folklore.md, estimate-accuracy.md and wild.md beside it
+#                  stacks.md, attribution.md, folklore.md, estimate-accuracy.md, wild.md and asynchronous-work.md beside it
 #   make fuzz      the readers of snapshots against a million inputs and more each; needs clang
 #   make wheel     wheels for x86-64 and aarch64 Linux
 

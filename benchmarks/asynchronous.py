@@ -76,7 +76,7 @@ def measure(python: str, case: str, repetitions: int) -> Row:
 def run(python: str, case: str) -> dict[str, Any]:
     """The document of one run; RuntimeError where the program failed."""
     words = [
-        sys.executable, "-m", "ullage.cli.main", "run", "--gpu", GPU, "--python", python,
+        str(Path(sys.executable).with_name("ullage")), "run", "--gpu", GPU, "--python", python,
         "--world-size", "8", "--rank", "0", "--json", "--", str(PROGRAM), case,
     ]  # fmt: skip
     with tempfile.TemporaryDirectory() as directory:

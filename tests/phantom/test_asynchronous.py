@@ -15,6 +15,7 @@ RANK = ("--world-size", "8", "--rank", "0")
 AT_ONCE = {"ULLAGE_COMPLETION": "at_once"}
 COLUMNS = ("address", "size_bytes", "reserved_bytes", "kind", "device")
 REPETITIONS = 10
+CASE = "dropped_handles"
 
 
 def run(run_program: RunProgram, case: str, **how: Any) -> Any:
@@ -36,7 +37,7 @@ def test_two_runs_are_alike(run_program: RunProgram, case: str) -> None:
 def test_the_interval_has_what_is_allocated_with_all_work_done_at_once(
     run_program: RunProgram,
 ) -> None:
-    late, once = run(run_program, "futures"), run(run_program, "futures", env=AT_ONCE)
+    late, once = run(run_program, CASE), run(run_program, CASE, env=AT_ONCE)
     device = late.device
     peaks = [one.device["peak_allocated_bytes"] for one in (once, late)]
     assert device["peak_allocated_low_bytes"] <= peaks[0] < peaks[1]

@@ -88,6 +88,7 @@ int query_stream(const void *stream, const void *caller) {
 /* A copy between the device and memory that is not pinned returns when it is done; to the device, when it is read. */
 void note_copy_work(const void *dst, const void *src, const void *stream, bool is_waited_for) {
   note_work(stream);
+  keep_operand(dst); /* where a collective's result is copied to */
   bool to_host = is_device_address(src) && !is_device_address(dst), between = is_device_address(src) && is_device_address(dst);
   if (is_waited_for ? !between : to_host && !is_pinned_address(dst)) reach_lane(lane_of(stream));
 }
