@@ -48,11 +48,11 @@ def compiler_variables(
 
 def unused_cache(environment: Mapping[str, str]) -> str | None:
     """Why the cache of Inductor that the environment names was not used; None: it names none."""
-    named = environment.get(_CHOICES)
-    if not named:
+    directory = environment.get(_CHOICES)
+    if not directory:
         return None
     return (
-        f"{_CHOICES}={named!r} was not used: a choice among kernels that was made on a simulated "
+        f"{_CHOICES}={directory!r} was not used: a choice among kernels that was made on a simulated "
         "GPU must not reach a real one; kernels were timed as with an empty cache, and the lower "
         "end of what is reserved is that of a warm one"
     )

@@ -92,11 +92,7 @@ def explain_job(
             not_kept=artifacts.warnings,
             failed_request=next(failed, None),
             plan=_outcome(job, run_dir),
-            remarks=(
-                *job.program.remarks,
-                *other_frameworks(run_dir, known),
-                *_unused_caches(job, (record for record, _ in records)),
-            ),
+            remarks=(*_remarks(job, records), *other_frameworks(run_dir, known)),
         ),
         torch=job.build.version,
         gpu=job.device.usable,
@@ -106,10 +102,11 @@ def explain_job(
     return _with_findings(report)
 
 
-def _unused_caches(job: Job, records: Iterable[Record]) -> Iterator[str]:
-    """What the user named for the compiler and was not used, if kernels were timed."""
+def _remarks(job: Job, records: Iterable[tuple[Record, str | None]]) -> Iterator[str]:
+    """Those of the program, and the cache of the compiler that was not used where it timed kernels."""
+    yield from job.program.remarks
     remark = unused_cache({**os.environ, **dict(job.options.variables)})
-    if remark is not None and any(record.num_timed for record in records):
+    if remark is not None and any(record.num_timed for record, _ in records):
         yield remark
 
 

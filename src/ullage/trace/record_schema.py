@@ -166,6 +166,7 @@ class BasisFields(TypedDict):
     shapes: list[ShapeFields]
     assumed: list[AssumedFields]
     refused: dict[str, int]
+    num_timed: int
     not_initialised: SkippedFields
 
 
@@ -205,4 +206,3 @@ class RecordFields(UsageFields, HolderFields, BasisFields, OptionalFields):
     changed_variables: list[str]
     groups: list[list[int]]
     num_not_yet: int
-    num_timed: int

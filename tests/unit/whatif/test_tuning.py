@@ -30,7 +30,7 @@ CLONE = [
     {"filename": HEURISTICS, "line": 990, "name": "maybe_clone_args"},
     {"filename": HEURISTICS, "line": 1009, "name": "benchmark_all_configs"},
     {"filename": HEURISTICS, "line": 1047, "name": "autotune_to_one_config"},
-    {"filename": "/home/user/train.py", "line": 7, "name": "forward"},
+    {"filename": "/app/train.py", "line": 7, "name": "forward"},
 ]
 Make = Callable[..., Snapshot]
 
@@ -49,7 +49,7 @@ def timing_of(snapshot: Snapshot) -> list[bool]:
         ("/env/torch/_inductor/select_algorithm.py", "benchmark_choices", True),
         ("/env/torch/_inductor/fx_passes/pad_mm.py", "should_pad_bench", True),
         (HEURISTICS, "run", False),  # the launch itself
-        ("/home/user/train.py", "autotune_to_one_config", False),
+        ("/app/train.py", "autotune_to_one_config", False),
         # Triton's own tuner remembers nothing: it times its kernels in every process.
         ("/env/triton/runtime/autotuner.py", "_bench", False),
     ],

@@ -347,7 +347,6 @@ class Session:
             "changed_variables": list(self._changed_variables),
             "groups": self._groups,
             "num_not_yet": library.num_not_yet(),
-            "num_timed": self._timed.count,
             **work,
         }
 
@@ -370,6 +369,7 @@ class Session:
             "shapes": self._values.shapes.document(),
             "assumed": library.assumed(),
             "refused": library.refused(),
+            "num_timed": self._timed.count,
             "not_initialised": {
                 "count": self._weights.held.count,
                 "bytes": self._weights.held.bytes,

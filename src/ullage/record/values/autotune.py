@@ -11,7 +11,6 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,17 +30,13 @@ _TIMERS: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
 )
 
 
-@dataclass(slots=True)
 class Timed:
-    """How often Inductor timed kernels because its cache knew no choice.
-
-    Attributes:
-        count: in all.
-        num_compiling: of these, while it compiled a graph.
+    """How often Inductor timed kernels because its cache knew no choice: in all, and while it
+    compiled a graph.
     """
 
-    count: int = 0
-    num_compiling: int = 0
+    def __init__(self) -> None:
+        self.count = self.num_compiling = 0
 
     def note(self, *, is_compiling: bool) -> None:
         """Counts one."""
