@@ -103,7 +103,7 @@ def explain_job(
 
 
 def _remarks(job: Job, records: Iterable[tuple[Record, str | None]]) -> Iterator[str]:
-    """Those of the program, and the cache of the compiler that was not used where it timed kernels."""
+    """Those of the program, and the compiler's cache that was not used where it timed kernels."""
     yield from job.program.remarks
     remark = unused_cache({**os.environ, **dict(job.options.variables)})
     if remark is not None and any(record.num_timed for record, _ in records):
