@@ -72,7 +72,7 @@ def explain_job(
     artifacts = collect(run_dir, pid, snapshot, force=force)
     records = _all_records(artifacts, pid, ended, job)
     known = {record.pid for record, _ in records}
-    unused = _unused_caches(job, (record for record, _ in records))
+    unused = _unused_caches(job, records)
     report = explain_run(
         records,
         program=Program(
@@ -115,10 +115,10 @@ def _all_records(
     ]
 
 
-def _unused_caches(job: Job, records: Iterable[Record]) -> Iterator[str]:
+def _unused_caches(job: Job, records: Iterable[tuple[Record, str | None]]) -> Iterator[str]:
     """What the user named for the compiler and was not used, if kernels were timed."""
     remark = unused_cache({**os.environ, **dict(job.options.variables)})
-    if remark is not None and any(record.num_timed for record in records):
+    if remark is not None and any(record.num_timed for record, _ in records):
         yield remark
 
 

@@ -62,10 +62,10 @@ def _forward_fake(
     "ullage_stand_in::fa3_backward", mutates_args=("dq", "dk", "dv"), device_types="cuda"
 )
 def _backward(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    dy: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     dq: Tensor, dk: Tensor, dv: Tensor,
 ) -> Tensor:  # fmt: skip
-    dout, q, k, v, out = (tensor.contiguous() for tensor in (dout, q, k, v, out))
+    dy, q, k, v, out = (tensor.contiguous() for tensor in (dy, q, k, v, out))
     batch, length, heads, size = q.shape
     length_k, heads_k = k.shape[1:3]
     rows, rows_k = _round(length, _BLOCK_M), _round(length_k, _BLOCK_N)
@@ -81,7 +81,7 @@ def _backward(
 
 @_backward.register_fake
 def _backward_fake(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    dy: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     dq: Tensor, dk: Tensor, dv: Tensor,
 ) -> Tensor:  # fmt: skip
     batch, length, heads, _ = q.shape
@@ -94,10 +94,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.save_for_backward(q, k, v, out, lse)
 
 
-def _differentiate(ctx: Any, dout: Tensor, *_others: Any) -> tuple[Any, ...]:
+def _differentiate(ctx: Any, dy: Tensor, *_others: Any) -> tuple[Any, ...]:
     q, k, v, out, lse = ctx.saved_tensors
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    _backward(dout, q, k, v, out, lse, dq, dk, dv)
+    _backward(dy, q, k, v, out, lse, dq, dk, dv)
     return dq, dk, dv, None
 
 

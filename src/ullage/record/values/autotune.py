@@ -31,11 +31,8 @@ _TIMERS: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
 
 
 class Timed:
-    """How often Inductor timed kernels because its cache knew no choice.
-
-    Attributes:
-        count: in all.
-        num_compiling: of these, while it compiled a graph.
+    """How often Inductor timed kernels because its cache knew no choice: in all, and while it
+    compiled a graph.
     """
 
     def __init__(self) -> None:
