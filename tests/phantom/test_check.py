@@ -406,6 +406,7 @@ def program_of(running: subprocess.Popen[str]) -> int:
     raise AssertionError(f"the check started no program: {running.communicate()}")
 
 
+@pytest.mark.fresh  # it looks for the program among the check's own children
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)]
 )

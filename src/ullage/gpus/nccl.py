@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ullage.gpus.gpu import Segment
 from ullage.units import MIB
 
 if TYPE_CHECKING:
     from ullage.gpus.gpu import Gpu
 
-__all__ = ["find_nccl_kernels", "has_multicast"]
+__all__ = ["find_nccl", "find_nccl_kernels", "has_multicast", "has_peer_access"]
 
 
 class _Code(NamedTuple):
@@ -40,6 +41,13 @@ _CODE: Final = {
 }
 
 
+# 564 MiB less the code, of the stacks of all resident threads; 32 channels to two ranks.
+_USUAL_STACKS_FRAC: Final = 0.73
+_USUAL_BUFFERS_BYTES: Final = 300 * MIB
+_CONNECTIONS_BYTES: Final = 32 * 2 * 12 * MIB
+_LOCAL_RANKS: Final = 8
+
+
 def find_nccl_kernels(gpu: Gpu) -> tuple[int, int]:
     """The least and the most bytes that NCCL's kernels take on a GPU, once in a process.
 
@@ -53,6 +61,23 @@ def find_nccl_kernels(gpu: Gpu) -> tuple[int, int]:
     return code.mib * MIB, code.mib * MIB + threads * code.stack_bytes
 
 
+def find_nccl(gpu: Gpu, num_ranks: int) -> tuple[int, int, int]:
+    """The least, the likely and the most bytes that NCCL takes on a GPU for one communicator, from
+    NCCL 2.22 on.
+
+    The likely size of the kernels has the share of the stacks that an H100's has; that of the
+    buffers is what training logs of two and eight H100s have above one (262 and 332 MiB). The most
+    are the phantom's buffers (phantom/csrc/answers/nccl_memory.c).
+    """
+    low, high = find_nccl_kernels(gpu)
+    likely = low + int(_USUAL_STACKS_FRAC * (high - low))
+    if num_ranks > 1 and has_peer_access(gpu):
+        in_switch = num_ranks > 2 and has_multicast(gpu)
+        likely += _USUAL_BUFFERS_BYTES
+        high += _CONNECTIONS_BYTES + in_switch * min(num_ranks, _LOCAL_RANKS) * 2 * 32 * MIB
+    return low, likely, high
+
+
 def has_multicast(gpu: Gpu) -> bool:
     """Whether NCCL reduces within the switch (NVLS) where more than two such GPUs are together.
 
@@ -60,3 +85,15 @@ def has_multicast(gpu: Gpu) -> bool:
     Hopper on.
     """
     return gpu.form.startswith("SXM") and gpu.compute_capability >= (9, 0)
+
+
+def has_peer_access(gpu: Gpu) -> bool:
+    """Whether several of a GPU read each other's memory without the host.
+
+    NVIDIA offers it on no GeForce after the RTX 20 series but over NVLink. Others have it where
+    the machine does not keep them from it, which is assumed. torch makes copies of tensors that
+    are not contiguous, or change their type, through temporaries where there is none.
+    Source: NVIDIA's statement about the RTX 4090, as purepc.pl reports it, which has the history.
+    """
+    is_late_geforce = gpu.segment is Segment.CONSUMER and gpu.compute_capability >= (8, 0)
+    return gpu.nvlink_bytes_per_s is not None or not is_late_geforce

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass, replace
 
 from ullage.errors import SpecError
-from ullage.gpus.catalog import Gpu, Segment, find_gpu
-from ullage.gpus.nccl import find_nccl_kernels, has_multicast
+from ullage.gpus.catalog import Gpu, find_gpu
+from ullage.gpus.nccl import find_nccl_kernels, has_multicast, has_peer_access
 from ullage.units import PIB, format_bytes, parse_bytes
 
 # Without any device option: the GPU that most programs are written for, and it never runs out.
@@ -70,18 +70,6 @@ class PhantomDevice:
         # What nobody states is left to the library, which takes an H100's.
         known = {key: value for key, value in fields.items() if value is not None}
         return ";".join(f"{key}={value}" for key, value in known.items())
-
-
-def has_peer_access(gpu: Gpu) -> bool:
-    """Whether several of a GPU read each other's memory without the host.
-
-    NVIDIA offers it on no GeForce after the RTX 20 series but over NVLink. Others have it where
-    the machine does not keep them from it, which is assumed. torch makes copies of tensors that
-    are not contiguous, or change their type, through temporaries where there is none.
-    Source: NVIDIA's statement about the RTX 4090, as purepc.pl reports it, which has the history.
-    """
-    is_late_geforce = gpu.segment is Segment.CONSUMER and gpu.compute_capability >= (8, 0)
-    return gpu.nvlink_bytes_per_s is not None or not is_late_geforce
 
 
 def choose_device(

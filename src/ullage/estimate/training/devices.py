@@ -11,6 +11,7 @@ from typing import Final
 
 from ullage.estimate.surroundings import Interval
 from ullage.estimate.training.eager.machine import Machine
+from ullage.gpus import nccl
 from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
 
 __all__ = ["Device", "describe", "find_nccl"]
@@ -50,6 +51,7 @@ class Device:
         capability: compute capability; None: it does not run CUDA.
         multiprocessors, threads_per_multiprocessor: of the GPU.
         contexts: the context of a process with lazily loaded kernels.
+        gpu: the row of the catalogue; None: it does not run CUDA.
         assumptions: what is assumed of it, each a sentence.
     """
 
@@ -59,6 +61,7 @@ class Device:
     multiprocessors: int
     threads_per_multiprocessor: int
     contexts: Interval
+    gpu: Gpu | None = None
     assumptions: tuple[str, ...] = ()
 
     def machine(self, torch: tuple[int, int]) -> Machine:
@@ -90,6 +93,7 @@ def describe(gpu: Gpu | EstimateOnlyGpu) -> Device:
             gpu.num_multiprocessors,
             gpu.threads_per_multiprocessor,
             Interval(gpu.context_low_bytes, gpu.context_bytes, gpu.context_high_bytes),
+            gpu,
         )
     size = max(gpu.memory_sizes_gb) * _GIB
     lines = [f"{gpu.name} runs PyTorch's operators as CUDA does; it was compared with nothing"]
@@ -106,7 +110,7 @@ def describe(gpu: Gpu | EstimateOnlyGpu) -> Device:
         gpu.num_cores or reference.multiprocessors,
         reference.threads_per_multiprocessor,
         Interval(low, likely, high),
-        tuple(lines),
+        assumptions=tuple(lines),
     )
 
 
@@ -115,11 +119,12 @@ def find_nccl(device: Device, torch: tuple[int, int], num_gpus: int) -> Interval
 
     Counts: its kernels, channels and buffers for one communicator over all GPUs.
     Ignores: further communicators, of which each has channels of its own.
-    Error: between its two ends in 99 % of 5,313 readings of the logs named above, from which it is.
-    Source: these logs.
+    Error: on Hopper between its two ends in 99 % of 5,313 readings of the logs named above, from
+    which it is; elsewhere not compared. Source: these logs, and gpus/nccl.py.
     """
+    if device.gpu is not None and device.capability != _HOPPER:
+        return Interval(*nccl.find_nccl(device.gpu, num_gpus))
     low, likely, high = _NCCL_MIB
-    has_nvls = device.capability is not None and device.capability >= _HOPPER and num_gpus > 1
-    if has_nvls:
+    if device.gpu is not None and nccl.has_multicast(device.gpu) and num_gpus > 2:
         high = _NVLS_HIGH_MIB.get(torch, high)
     return Interval(low * _MIB, likely * _MIB, high * _MIB)

@@ -122,7 +122,7 @@ OUTSIDE: Final = ("context", "NCCL")  # terms outside of PyTorch's allocator
 _PLAYED: Final = "played: PyTorch's eager mode without values"
 _REPLAYED: Final = "replayed: the rules of PyTorch's caching allocator, over two steps"
 _ASSUMED: Final = "assumed: the catalogue's figures for this GPU"
-_NCCL: Final = "assumed: what training logs of H100s and H200s show (devices.py)"
+_NCCL: Final = "assumed: from training logs of H100s and H200s, and NCCL's code (devices.py)"
 _RULES: Final = "assumed: DeepSpeed 0.19.8's defaults (infinity.py)"
 # category -> (name, what it is)
 _TENSORS: Final = {
