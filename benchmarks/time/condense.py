@@ -97,17 +97,24 @@ def roof_of(measurements: Measurements) -> Roof:
     return Roof(float(ops), float(gpu.bandwidth_bytes_per_s), start)
 
 
-def condense(part: Split) -> None:
-    """Writes the table of what was not left out."""
+def condense(part: Split, of_few: Sequence[float]) -> None:
+    """Writes the table of what was not left out.
+
+    Args:
+        of_few: the least interval of a table of few shapes.
+    """
     known = np.where(part.is_held, np.nan, part.logs)
     hidden = ~np.isnan(known) & (np.random.default_rng(SEED + 1).random(known.shape) < SHARE)
     shown = np.where(hidden, np.nan, known)
     weights = weigh_axes(part.axes, shown, known)
     inside = fill(part.axes, shown, weights)
     errors = (known - inside.values)[hidden & ~inside.is_edge]
-    if len(errors) < FEW:
+    is_small = len(errors) < FEW
+    if is_small:
         errors = errors_one_by_one(part.axes, known, weights)
     between, beyond = width_of(errors), width_of(edge_errors(part.axes, known, weights))
+    if is_small:
+        between = [min(between[0], of_few[0]), max(between[1], of_few[1])]
     facts = {
         "kernel": part.measurements.kernel,
         "source": part.measurements.source,
@@ -147,6 +154,16 @@ def errors_one_by_one(
         shown[tuple(cell)] = np.nan
         errors.append(known[tuple(cell)] - fill(axes, shown, weights).values[tuple(cell)])
     return np.array(errors)
+
+
+def width_of_few(parts: Iterable[Split]) -> list[float]:
+    """The interval of all tables of few shapes together: of one alone it hangs on two or three."""
+    errors = []
+    for part in parts:
+        known = np.where(part.is_held, np.nan, part.logs)
+        if np.isfinite(known).sum() * SHARE < FEW:
+            errors.append(errors_one_by_one(part.axes, known, [1.0] * known.ndim))
+    return width_of(np.concatenate(errors))
 
 
 def edge_errors(axes: Sequence[Sequence[float]], known: Floats, weights: list[float]) -> Floats:
@@ -311,8 +328,9 @@ def jumps(wheel: Path) -> str:
 def main(wheel: Path) -> None:
     """Writes the tables, the sample for the tests, and the page."""
     parts = [split(measurements) for measurements in read_all(wheel)]
+    of_few = width_of_few(parts)
     for part in parts:
-        condense(part)
+        condense(part, of_few)
         print(part.measurements.gpu, part.measurements.kind.value, part.measurements.precision)
     write_widths(parts)
     for cached in (table_names, load_table, load_widths):
