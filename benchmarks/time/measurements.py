@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ullage.clock.work import Attention, Collective, Kind, MatrixProduct
+from ullage.clock.work import ITEMSIZES, Attention, Collective, Kind, MatrixProduct
 
 # The wheel's name of a GPU, by ours. It has none of GB300 and B60 here: the catalogue has not.
 SYSTEMS = {
@@ -23,12 +23,8 @@ SYSTEMS = {
     "l40s": "l40s",
     "rtx-pro-6000-server": "rtx_pro_6000_server",
 }
-# The wheel's name of a precision, by torch's; and bytes of an operand.
-PRECISIONS = {
-    "bfloat16": ("bfloat16", 2.0),
-    "float8_e4m3fn": ("fp8", 1.0),
-    "float4_e2m1fn_x2": ("nvfp4", 0.5 + 1 / 16),  # a scale of 8 bits for 16 numbers
-}
+# The wheel's name of a precision, by torch's.
+PRECISIONS = {"bfloat16": "bfloat16", "float8_e4m3fn": "fp8", "float4_e2m1fn_x2": "nvfp4"}
 # Of several measurements of one thing: torch's own kernels before others, the newest before older.
 # The A100 was measured more finely with SGLang, whose linear layers are torch's too.
 _PRODUCTS = ("vllm/0.24.0", "sglang/0.5.10")
@@ -62,8 +58,8 @@ def read_all(wheel: Path) -> Iterator[Measurements]:
     """Every table that the wheel has for the GPUs of the catalogue."""
     root = wheel / "aiconfigurator_core" / "systems" / "data"
     for gpu, system in SYSTEMS.items():
-        for precision, (name, itemsize) in PRECISIONS.items():
-            yield from _products(root, gpu, system, precision, (name, itemsize))
+        for precision in PRECISIONS:
+            yield from _products(root, gpu, system, precision)
         yield from _attention(root, gpu, system)
         yield from _collectives(root, gpu, system)
         yield from _custom_all_reduce(root, gpu, system)
@@ -73,8 +69,7 @@ def read_twice(wheel: Path, gpu: str) -> Iterator[Measurements]:
     """The products in bfloat16 of torch's linear layer, measured with vLLM and with SGLang."""
     root = wheel / "aiconfigurator_core" / "systems" / "data"
     for version in ("vllm/0.24.0", "sglang/0.5.14"):
-        named = PRECISIONS["bfloat16"]
-        yield from _products(root, gpu, SYSTEMS[gpu], "bfloat16", named, (version,))
+        yield from _products(root, gpu, SYSTEMS[gpu], "bfloat16", (version,))
 
 
 def _products(
@@ -82,15 +77,13 @@ def _products(
     gpu: str,
     system: str,
     precision: str,
-    named: tuple[str, float],
     versions: Sequence[str] = _PRODUCTS,
 ) -> Iterator[Measurements]:
-    name, itemsize = named
 
     def make(row: dict[str, Any]) -> Work | None:
-        if row["gemm_dtype"] != name:
+        if row["gemm_dtype"] != PRECISIONS[precision]:
             return None
-        return MatrixProduct(row["m"], row["n"], row["k"], itemsize=itemsize)
+        return MatrixProduct(row["m"], row["n"], row["k"], itemsize=ITEMSIZES[precision])
 
     for version in versions:
         path = root / system / "gemm" / version / "gemm_perf.parquet"

@@ -20,7 +20,7 @@ from typing import Final
 from ullage.clock.duration import Duration, around
 from ullage.clock.relatives import Match, find_table, slug_of, with_roof
 from ullage.clock.table import load_widths
-from ullage.clock.work import Attention, Collective, Kind, MatrixProduct, roofline
+from ullage.clock.work import ITEMSIZES, Attention, Collective, Kind, MatrixProduct, roofline
 from ullage.errors import SpecError
 from ullage.gpus import Gpu
 from ullage.gpus.peaks import flops_per_s, peer_bytes_per_s
@@ -51,6 +51,7 @@ def matrix_product(gpu: Gpu, work: MatrixProduct, precision: str) -> Duration:
     reaches down to the product alone. Batches of more than one product are not among the
     measurements; their interval is that of the edge.
     """
+    work = replace(work, itemsize=_itemsize(precision))
     measured = gpu.measured
     if measured is not None and precision in measured.matmul:
         compute = measured.matmul[precision].seconds(work.ops, flops_per_s(gpu, precision))
@@ -60,7 +61,7 @@ def matrix_product(gpu: Gpu, work: MatrixProduct, precision: str) -> Duration:
     time = _read(match, work, note)
     if match.table.precision not in _QUANTISED:
         return time
-    half = matrix_product(gpu, replace(work, itemsize=2.0), "bfloat16")
+    half = matrix_product(gpu, work, "bfloat16")
     low_s = min(time.low_s, half.low_s * _QUANTISED[match.table.precision])
     basis = f"{time.basis}; with the quantisation of the input, without it in the lower bound"
     return replace(time, low_s=low_s, basis=basis)
@@ -73,6 +74,7 @@ def attention_forward(gpu: Gpu, work: Attention, precision: str) -> Duration:
     12.0, 3 on 9.0, TensorRT-LLM's on 10.x). They are causal, and queries as long as keys; without
     the mask, and for other lengths, their rate per visible pair is taken, with the edge's interval.
     """
+    work = replace(work, itemsize=_itemsize(precision))
     measured = gpu.measured
     if measured is not None and "forward" in measured.attention:
         speed = measured.attention["forward"]
@@ -92,6 +94,7 @@ def attention_decode(gpu: Gpu, work: Attention, precision: str) -> Duration:
 
     More than one query a sequence (speculation) counts as one, with more operations.
     """
+    work = replace(work, itemsize=_itemsize(precision))
     match = find_table(gpu, Kind.ATTENTION_DECODE, precision)
     note = "the efficiency of one query for several" if work.q_len > 1 else ""
     return _read(match, work, note)
@@ -148,6 +151,17 @@ def memory_bound(gpu: Gpu, num_bytes: float) -> Duration:
     start = widths.start_s.get(slug, statistics.median(widths.start_s.values()))
     low_s, seconds, high_s = (start + num_bytes / (rate * share) for share in (high, likely, low))
     return Duration(low_s, seconds, high_s, basis)
+
+
+def _itemsize(precision: str) -> float:
+    """Bytes of a number.
+
+    Raises:
+        SpecError: the precision is not known.
+    """
+    if precision not in ITEMSIZES:
+        raise SpecError(f"precision={precision!r}; expected one of {', '.join(ITEMSIZES)}")
+    return ITEMSIZES[precision]
 
 
 def _read(match: Match, work: MatrixProduct | Attention | Collective, note: str) -> Duration:

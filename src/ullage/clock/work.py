@@ -9,9 +9,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-__all__ = ["Attention", "Collective", "Kind", "MatrixProduct", "Roof", "roofline"]
+__all__ = ["ITEMSIZES", "Attention", "Collective", "Kind", "MatrixProduct", "Roof", "roofline"]
+
+
+ITEMSIZES: Final = {
+    "float64": 8.0,
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "bfloat16": 2.0,
+    "float16": 2.0,
+    "float8_e4m3fn": 1.0,
+    "float8_e5m2": 1.0,
+    "int8": 1.0,
+    "float4_e2m1fn_x2": 0.5 + 1 / 16,
+}
+"""Bytes of an operand's number by precision; in float4 with a scale of 8 bits for 16 numbers."""
 
 
 class Kind(Enum):
@@ -43,7 +57,13 @@ class Roof(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
-    """(batch, m, k) times (batch, k, n); numbers of `itemsize` bytes, results of two."""
+    """(batch, m, k) times (batch, k, n).
+
+    Attributes:
+        m, n, k, batch: the shape.
+        itemsize: bytes of an operand's number; a result has two bytes or as many. The functions of
+            kernels.py set it by the precision.
+    """
 
     m: int
     n: int
@@ -60,7 +80,7 @@ class MatrixProduct:
     def num_bytes(self) -> float:
         """Operands, read once, and the result."""
         operands = (self.m + self.n) * self.k * self.itemsize
-        return self.batch * (operands + 2.0 * self.m * self.n)
+        return self.batch * (operands + max(2.0, self.itemsize) * self.m * self.n)
 
     @property
     def point(self) -> tuple[float, ...]:
@@ -78,7 +98,7 @@ class Attention:
         head_dim: the size of a head.
         q_len, kv_len: the length of the queries, and of keys and values.
         is_causal: a query sees the keys up to its own position, counted from the end.
-        itemsize: bytes of a number.
+        itemsize: bytes of a number. The functions of kernels.py set it by the precision.
     """
 
     batch: int

@@ -140,14 +140,22 @@ def test_another_precision_stands_in_with_a_wider_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "itemsize"), [("float8_e4m3fn", 1), ("float4_e2m1fn_x2", 0.5)]
+    ("precision", "share"), [("float8_e4m3fn", 0.5), ("float4_e2m1fn_x2", 0.25)]
 )
-def test_low_precisions_reach_down_to_the_product_alone(precision: str, itemsize: float) -> None:
+def test_low_precisions_reach_down_to_the_product_alone(precision: str, share: float) -> None:
     gpu = find_gpu("b200")
     full = matrix_product(gpu, PRODUCT, "bfloat16")
-    time = matrix_product(gpu, replace(PRODUCT, itemsize=itemsize), precision)
-    assert time.low_s <= full.low_s * itemsize / 2 < time.s < full.s
+    time = matrix_product(gpu, PRODUCT, precision)
+    assert time.low_s <= share * full.low_s < time.s < full.s
     assert "with the quantisation of the input" in time.basis
+
+
+def test_the_bytes_of_a_number_follow_from_the_precision() -> None:
+    column = MatrixProduct(1, 65536, 65536)
+    single, half = (matrix_product(H100, column, of) for of in ("fp32", "bfloat16"))
+    assert single.s == pytest.approx(2 * half.s, rel=0.05)  # twice the bytes
+    with pytest.raises(SpecError, match="precision='half'; expected one of float64, fp32"):
+        matrix_product(H100, PRODUCT, "half")
 
 
 def test_the_interval_widens_with_the_distance_from_the_measured_shapes() -> None:
