@@ -9,7 +9,7 @@ import pytest
 from ullage.api.calibrate import find_by_device, read_measurements
 from ullage.errors import DeviceError, SpecError
 from ullage.gpus.catalog import find_gpu
-from ullage.plan.costs.roofline import flops_per_s, link_bytes_per_s, peer_bytes_per_s
+from ullage.gpus.peaks import flops_per_s, link_bytes_per_s, peer_bytes_per_s
 from ullage.report.text.calibrate import render_rates
 
 H100 = find_gpu("h100-80gb")

@@ -22,9 +22,9 @@ from typing import Any
 
 from ullage.errors import DeviceError, EnvironmentProblem, SpecError
 from ullage.gpus.catalog import Gpu, load_catalog
+from ullage.gpus.peaks import flops_per_s, link_bytes_per_s, peer_bytes_per_s
 from ullage.gpus.rates import Rates, Sample, Speed, fit_speed
 from ullage.phantom.torch_build import find_version
-from ullage.plan.costs.roofline import flops_per_s, link_bytes_per_s, peer_bytes_per_s
 from ullage.programs import program_path
 from ullage.protocol.variables import PHANTOM
 

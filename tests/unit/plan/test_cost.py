@@ -11,11 +11,11 @@ import pytest
 
 from ullage.errors import SpecError
 from ullage.gpus.catalog import Gpu, find_gpu
+from ullage.gpus.peaks import flops_per_s
 from ullage.gpus.rates import Rates, Speed, default_path
 from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.roofline import (
     LAUNCH_S,
-    flops_per_s,
     operation_seconds,
     step_seconds,
     with_rates,

@@ -1,0 +1,71 @@
+"""The error on measured shapes that the tables do not have: a sample of 200 for each GPU."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ullage.clock.table import Table, load_table, table_names
+from ullage.clock.work import Attention, Collective, Kind, MatrixProduct, roofline
+
+SAMPLE = Path(__file__).with_name("held_out.csv")
+GPUS = sorted({name[0] for name in table_names()})
+Work = MatrixProduct | Attention | Collective
+
+
+def work_of(row: dict[str, str]) -> Work:
+    kind = Kind(row["kind"])
+    if kind is Kind.MATRIX_PRODUCT:
+        m, n, k = (int(row[name]) for name in "mnk")
+        return MatrixProduct(m, n, k, itemsize=float(row["itemsize"]))
+    if kind in (Kind.ATTENTION_FORWARD, Kind.ATTENTION_DECODE):
+        names = ("batch", "heads", "kv_heads", "head_dim", "q_len", "kv_len")
+        return Attention(*(int(row[name]) for name in names))
+    return Collective(kind, float(row["num_bytes"]), int(row["num_gpus"]))
+
+
+@cache
+def sample() -> dict[str, list[tuple[Table, Work, float]]]:
+    rows = defaultdict(list)
+    with SAMPLE.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            table = load_table(row["gpu"], Kind(row["kind"]), row["precision"])
+            rows[row["gpu"]].append((table, work_of(row), float(row["seconds"])))
+    return rows
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_errors_are_small_on_shapes_that_were_left_out(gpu: str) -> None:
+    rows = sample()[gpu]
+    assert len(rows) >= 100
+    ratios = np.array([table.seconds(work) / seconds for table, work, seconds in rows])
+    errors = np.abs(ratios - 1)
+    assert np.median(errors) < 0.06
+    assert np.quantile(errors, 0.9) < 0.30
+    assert abs(np.median(ratios) - 1) < 0.03
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_intervals_hold_what_was_left_out(gpu: str) -> None:
+    rows = sample()[gpu]
+    inside = []
+    for table, work, seconds in rows:
+        width, predicted = table.predict(work).width, table.seconds(work)
+        inside.append(predicted * width.low <= seconds <= predicted * width.high)
+    assert np.mean(inside) > 0.8
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_the_roofline_is_worse(gpu: str) -> None:
+    rows = sample()[gpu]
+    by_table = [abs(table.seconds(work) / seconds - 1) for table, work, seconds in rows]
+    by_rates = [
+        abs(roofline(work, table.roof._replace(start_s=0)) / seconds - 1)
+        for table, work, seconds in rows
+    ]
+    assert np.median(by_table) < 0.2 * np.median(by_rates)
