@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks.provenance import made_by
 from ullage.gpus import find_gpu
 from ullage.native import libraries
 from ullage.phantom.device import choose_device
@@ -239,7 +240,7 @@ def inside_frac(rows: Iterable[Row]) -> float:
 def _lines(rows: list[Row]) -> Iterator[str]:
     yield "# Memory outside the allocator, compared with public training logs"
     yield ""
-    yield "Written by `python -m benchmarks.accuracy.contexts`."
+    yield made_by("benchmarks.accuracy.contexts")
     yield ""
     yield INTRODUCTION
     yield ""

@@ -235,7 +235,7 @@ def write_page(rows: list[Row]) -> str:
         "",
         "## The commands",
         "",
-        "```",
+        "```text",
         *(f"# {row.source}, {row.id}\nullage estimate {row.arguments}" for row in rows),
         "```",
     ]

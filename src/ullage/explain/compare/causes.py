@@ -140,9 +140,13 @@ def _compare_findings(evidence: Evidence) -> Iterator[Cause]:
 
 
 def _by_code(findings: Sequence[Finding], device: int) -> dict[str, Finding]:
-    """Returns the largest finding of each rule on a device."""
+    """Returns the largest finding of each rule on a device. A rule that speaks only where nothing
+    else is found is left out: that it comes or goes is no change of its own.
+    """
     findings_by_rule: dict[str, Finding] = {}
     for finding in findings:
+        if finding.rule.is_last:
+            continue
         known = findings_by_rule.get(finding.rule.code)
         if finding.device == device and (known is None or finding.gain_bytes > known.gain_bytes):
             findings_by_rule[finding.rule.code] = finding
