@@ -33,6 +33,7 @@ from ullage.phantom.bootstrap import end_with, start
 from ullage.phantom.fork import Orders, take_on
 from ullage.protocol.variables import PREFORK, device_property
 from ullage.record.session.import_hooks import on_import
+from ullage.record.session.request_to_end import set_copied
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -60,6 +61,7 @@ def start_preforked() -> None:
         leaving.append(session)
         return request
 
+    set_copied(is_copied=True)
     leaving: list[Session] = []
     atexit.register(_leave, leaving)  # registered first, so called last
     on_import("tqdm.std", _start_no_monitor)
@@ -82,6 +84,7 @@ def _become_a_run(session: Session, orders: socket.socket) -> PlanRequest:
     end_with(parent)
     take_on(order)
     library.never_runs_out(device_property(os.environ, "unlimited") == "1")
+    set_copied(is_copied=False)
     session.go_on_as(Settings.from_environment(os.environ))
     return PlanRequest.from_environment(os.environ)
 

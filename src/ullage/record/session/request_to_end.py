@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _DEFAULT = 0  # SIG_DFL, which Python sets in the main thread alone
+_is_copied = False
 
 
 def request_path(run_dir: Path, pid: int) -> Path:
@@ -41,6 +42,12 @@ def ask_to_end(run_dir: Path, pid: int, number: int) -> bool:
     return True
 
 
+def set_copied(*, is_copied: bool) -> None:
+    """Says whether this process is there to be copied, which takes that it has no other thread."""
+    global _is_copied
+    _is_copied = is_copied
+
+
 def wait_for_request(
     run_dir: Path, pid: int, note: Callable[[int], object], finish: Callable[[], object]
 ) -> None:
@@ -49,6 +56,8 @@ def wait_for_request(
 
     Where the program handles the signal itself, the first request is only replied to.
     """
+    if _is_copied:
+        return
     path = request_path(run_dir, pid)
     with contextlib.suppress(OSError):
         os.mkfifo(path, 0o600)
