@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ullage.runs.one import _remarks
+from ullage.runs.one import _unused_caches
 from ullage.trace.model import Record
 
 NAME = "TORCHINDUCTOR_CACHE_DIR"
@@ -29,10 +29,10 @@ def test_it_is_told_once_and_only_where_kernels_were_timed(
     record: Callable[[int], Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(NAME, raising=False)
-    assert list(_remarks(job(), [(record(3), None)])) == []
-    assert list(_remarks(job(**{NAME: "/mine"}), [(record(0), None)])) == []
-    (told,) = _remarks(job(**{NAME: "/mine"}), [(record(3), None), (record(2), None)])
+    assert list(_unused_caches(job(), [(record(3), None)])) == []
+    assert list(_unused_caches(job(**{NAME: "/mine"}), [(record(0), None)])) == []
+    (told,) = _unused_caches(job(**{NAME: "/mine"}), [(record(3), None), (record(2), None)])
     assert "/mine" in told
     monkeypatch.setenv(NAME, "/of-the-shell")
-    (told,) = _remarks(job(), [(record(1), None)])
+    (told,) = _unused_caches(job(), [(record(1), None)])
     assert "/of-the-shell" in told
