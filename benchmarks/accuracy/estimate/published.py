@@ -191,7 +191,10 @@ weights and states; FIT: it ran. Sizes in GiB. Inside: the interval of the estim
 figure, or the verdict does not contradict it. A row whose recipe is not stated in full is not
 counted in the score. Contexts come from other sources than these (`devices.py`), but for that of
 the V100, which the first source states itself. Where a version of PyTorch is not stated, it is the
-one of the figure's time, and the remark says so.
+one of the figure's time, and the remark says so. These rows were seen while the recipes were
+written: that bitsandbytes before torch 2.6 keeps its inputs, that PEFT's adapters are in bf16, when
+`zero_grad()` runs and how gradients accumulate were chosen with their errors in sight, so the score
+is not blind. Rows of other sources would be.
 """
 
 _OFF: Final = 0.10
