@@ -16,16 +16,13 @@ import numpy as np
 from ullage.explain.completion import find_kept
 from ullage.explain.owners.dead_weight import find_last_uses
 from ullage.explain.owners.matching import match_record
-from ullage.phantom.launch import run_directory
-from ullage.programs.allocator_replay import RETRY
-from ullage.trace.addresses import platform_of
 from ullage.trace.emptied import reserved_before
 from ullage.trace.model import AtOnce, Record
 from ullage.trace.replay import Lives, Replay, replay
 from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
-from ullage.whatif.child import Where, replaying
+from ullage.whatif.child import Where
 from ullage.whatif.requests import find_requests
-from ullage.whatif.settings import recorded_settings
+from ullage.whatif.variants import replay_variants
 
 
 def measure_at_once(snapshot: Snapshot, record: Record | None, where: Where) -> tuple[AtOnce, ...]:
@@ -102,22 +99,6 @@ def _replay_both(
     requests does not reproduce the recorded peak.
     """
     late, once = (find_requests(snapshot, end, device) for end in ends)
-    orders = [
-        {
-            "number": number,
-            "settings": recorded_settings(snapshot.settings),
-            "device": where.device.environment_text(),
-            "platform": platform_of(snapshot, device).value,
-            "fraction": None,
-            "before": "packed",
-            "ops": ops,
-            "ignored": [RETRY],
-        }
-        for number, ops in enumerate(("ops", "at_once"))
-    ]
-    requests = replace(late, at_once=once.ops)
-    with run_directory() as directory, replaying(requests, orders, where, directory) as finish:
-        answers = finish()
-    peaks = [answers.get(number, {}).get("peak_reserved_bytes") for number in range(2)]
-    is_exact = peaks[0] == int(reserved_before(ends[0]).max()) and not len(late.packed)
-    return peaks[1] if is_exact else None
+    requests = replace(late, variants={"at_once": once.ops})
+    answers = replay_variants(snapshot, device, ends[0], requests, where)
+    return answers[0]["peak_reserved_bytes"] if answers else None

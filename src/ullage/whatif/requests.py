@@ -42,7 +42,6 @@ class Requests:
         num_retries: how often the allocator released the cache to make room; a replayed allocator
             does so by itself.
         num_failed: how many requests failed in the recording.
-        at_once: the same as `ops`, had no block been held back; see completion.py.
         variants: other sequences in place of `ops`, by their names.
     """
 
@@ -55,14 +54,13 @@ class Requests:
     num_emptied: int
     num_retries: int
     num_failed: int
-    at_once: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
     variants: Mapping[str, Int64Array] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
         """Writes the file that programs/allocator_replay.py reads."""
         columns = {
             name: np.ascontiguousarray(getattr(self, name), np.int64)
-            for name in ("sizes", "streams", "ops", "as_it_lay", "packed", "at_once")
+            for name in ("sizes", "streams", "ops", "as_it_lay", "packed")
         }
         columns |= {name: np.ascontiguousarray(ops) for name, ops in self.variants.items()}
         with path.open("wb") as file:

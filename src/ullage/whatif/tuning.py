@@ -15,17 +15,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ullage.phantom.launch import run_directory
-from ullage.programs.allocator_replay import RETRY
-from ullage.trace.addresses import platform_of
 from ullage.trace.bounds import WarmCache
-from ullage.trace.emptied import reserved_before
 from ullage.trace.replay import BoolArray, Replay, replay
 from ullage.trace.snapshot import Int64Array, Snapshot, Stacks
-from ullage.whatif.child import Where, replaying
+from ullage.whatif.child import Where
 from ullage.whatif.completion import let_go
 from ullage.whatif.requests import Requests, find_requests
-from ullage.whatif.settings import recorded_settings
+from ullage.whatif.variants import replay_variants
 
 # What Inductor remembers is in these; Triton's own tuner times its kernels in every process.
 TIMERS: Mapping[str, frozenset[str]] = {
@@ -116,25 +112,7 @@ def _replay_all(snapshot: Snapshot, trace: _Timed, where: Where) -> list[Mapping
         for name, end in ends.items()
     }
     requests = replace(find_requests(snapshot, recorded, device), variants=variants)
-    orders = [
-        {
-            "number": number,
-            "settings": recorded_settings(snapshot.settings),
-            "device": where.device.environment_text(),
-            "platform": platform_of(snapshot, device).value,
-            "fraction": None,
-            "before": "packed",
-            "ops": ops,
-            "ignored": [RETRY],
-        }
-        for number, ops in enumerate(("ops", *variants))
-    ]
-    with run_directory() as directory, replaying(requests, orders, where, directory) as finish:
-        by_number = finish()
-    check, *answers = (by_number.get(number, {}) for number in range(len(orders)))
-    peak = int(reserved_before(recorded).max())
-    is_exact = check.get("peak_reserved_bytes") == peak and not len(requests.packed)
-    return [answer for answer in answers if "peak_reserved_bytes" in answer] if is_exact else []
+    return replay_variants(snapshot, device, recorded, requests, where)
 
 
 def _without(requests: Requests, is_left_out: BoolArray) -> Int64Array:

@@ -18,7 +18,7 @@ from ullage.trace.bounds import WarmCache
 from ullage.trace.replay import replay
 from ullage.trace.snapshot import Snapshot
 from ullage.units import MIB
-from ullage.whatif import tuning
+from ullage.whatif import variants
 from ullage.whatif.child import Where
 from ullage.whatif.requests import Requests
 from ullage.whatif.tuning import find_timing, measure_warm
@@ -80,7 +80,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         child.update(requests=requests, orders=orders)
         yield lambda: child["answers"]
 
-    monkeypatch.setattr(tuning, "replaying", answering)
+    monkeypatch.setattr(variants, "replaying", answering)
     return child
 
 
