@@ -1,0 +1,110 @@
+"""How long a step takes, and where its time goes: what the clock answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["Interval", "Share", "Span", "StepTime"]
+
+
+class Interval(NamedTuple):
+    """Seconds: the lower bound, the likely value, and the upper bound."""
+
+    low_s: float
+    s: float
+    high_s: float
+
+
+class Share(NamedTuple):
+    """What a kind of work, a part of the step, or a module takes of a step.
+
+    Attributes:
+        name: of the kind ("matrix products"), the part ("forward", "backward", "optimizer",
+            "other") or the module ("transformer.h.0").
+        busy: the seconds that streams are busy with it.
+        exposed: those of them in which the device does nothing else.
+        num: pieces of work.
+    """
+
+    name: str
+    busy: Interval
+    exposed: Interval
+    num: int
+
+
+class Span(NamedTuple):
+    """A piece of work on the timeline of the last step, by the likely times.
+
+    Attributes:
+        start_s: after the step's begin.
+        duration_s: of the work.
+        stream: a small number for each stream of the device; -1: the host waits.
+        name: short and readable.
+        category: of the work, as in `Category`.
+        module: the name of the module; empty: none.
+        part: "forward", "backward", "optimizer" or "other".
+        position: how many events of the allocator came before: the place in the memory's timeline.
+    """
+
+    start_s: float
+    duration_s: float
+    stream: int
+    name: str
+    category: str
+    module: str
+    part: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """The time of the last whole step of a run, on one device.
+
+    Attributes:
+        step: of the last whole step.
+        steps: of each whole step that was kept, the last included.
+        device_idle: within the step, no stream is busy: the host has not launched the next kernel
+            yet, or waits for the device.
+        host_waits: the host waits for the device.
+        categories, parts, modules: shares of the step, most time first.
+        unknown: kernels of which nothing is known, by name; their intervals are wide.
+        flops: floating-point operations of the step that count for the utilisation.
+        peak_flops_per_s: the rate that the maker states for the precision of most products; 0: none
+            is stated.
+        num_tokens: tokens of a step, where the shape of the batch tells; 0: it does not.
+        num_samples: samples of a step; 0: not known.
+        spans: the timeline of the step.
+        basis: what the times rest on, and what is assumed.
+    """
+
+    step: Interval
+    steps: tuple[Interval, ...]
+    device_idle: Interval
+    host_waits: Interval
+    categories: tuple[Share, ...]
+    parts: tuple[Share, ...]
+    modules: tuple[Share, ...]
+    unknown: tuple[Share, ...]
+    flops: float
+    peak_flops_per_s: float
+    num_tokens: int
+    num_samples: int
+    spans: tuple[Span, ...]
+    basis: tuple[str, ...]
+
+    @property
+    def utilisation(self) -> Interval | None:
+        """Model FLOPs utilisation: the share of the stated rate that the step reaches."""
+        if not self.flops or not self.peak_flops_per_s:
+            return None
+        shares = (self.flops / self.peak_flops_per_s / seconds for seconds in reversed(self.step))
+        return Interval(*shares)
+
+    @property
+    def critical(self) -> str:
+        """What the step hangs on: the kind of work with the most exposed time, or the host."""
+        most = max(self.categories, key=lambda share: share.exposed.s, default=None)
+        if most is None or self.device_idle.s > most.exposed.s:
+            return "the host"
+        return most.name
