@@ -18,6 +18,7 @@ from ullage.trace.bounds import AtOnce as AtOnce
 from ullage.trace.bounds import WarmCache
 from ullage.trace.category import Category as Category
 from ullage.trace.work import Work
+from ullage.trace.work_log import WorkLog
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 UInt32Array: TypeAlias = npt.NDArray[np.uint32]
@@ -383,6 +384,7 @@ class Record:
     warm: tuple[WarmCache, ...] = ()
     requests: tuple[Request, ...] = ()
     work: Work | None = None
+    work_log: WorkLog | None = None
 
     def order(self, own_pid: int) -> tuple[bool, int, float]:
         """What sorts the records of one run: the program's own process, then by rank and start."""

@@ -42,6 +42,7 @@ from ullage.trace.model import (
 )
 from ullage.trace.record_schema import ROWS, SCHEMA
 from ullage.trace.work import parse_work
+from ullage.trace.work_log import parse_work_log
 
 MAX_FILE_BYTES = 8 << 30
 # 2^40 and more would let positions and sizes overflow 64 bits where they are combined.
@@ -132,6 +133,7 @@ def parse_record(value: object) -> Record:
         num_timed=field_checks.size(fields, "num_timed", 0),
         requests=field_checks.parse_rows(fields, "requests", _parse_request),
         work=parse_work(fields),
+        work_log=parse_work_log(fields),
     )
 
 

@@ -33,6 +33,13 @@ ROWS: Mapping[str, tuple[str, ...]] = {
 """What the entries of a list are, where each is a row of values."""
 
 
+WORK_MARKS = (
+    "none", "forward_begin", "forward_end", "backward_begin", "backward_end", "optimizer_begin",
+    "optimizer_end", "step",
+)  # fmt: skip
+"""The marks in a log of work, by their numbers there."""
+
+
 class StopFields(TypedDict):
     """After how many steps, and of which kind, `--steps` ended the program."""
 
@@ -145,6 +152,19 @@ class WorkFields(TypedDict):
     tree: Rows
 
 
+class WorkLogFields(TypedDict):
+    """What the device was given; `ullage.trace.work_log` reads it.
+
+    first: how many entries were dropped before these. works: [kind, precision, name, numbers,
+    arguments].
+    """
+
+    first: int
+    entries: bytes
+    captured: bytes
+    works: Rows
+
+
 class UsageFields(TypedDict):
     """What was used when, and what went between host and device."""
 
@@ -177,6 +197,7 @@ class OptionalFields(TypedDict, total=False):
     """What a record has only where the run requested it."""
 
     work: WorkFields
+    work_log: WorkLogFields
 
 
 class RecordFields(UsageFields, HolderFields, BasisFields, OptionalFields):

@@ -40,7 +40,8 @@ is_present = hasattr(_library, "ullage_position")
 """Whether the phantom is loaded into this process."""
 
 
-def _bind(name: str, result: type | None, *arguments: type) -> Callable[..., Any]:
+def bind(name: str, result: type | None, *arguments: type) -> Callable[..., Any]:
+    """A function of the library; one that raises RuntimeError where the library is not loaded."""
     if not is_present:
         return _absent
     function: Any = getattr(_library, name, None)
@@ -57,59 +58,59 @@ def _absent(*_arguments: object) -> int:
     raise RuntimeError("the phantom is not loaded into this process")
 
 
-position = _bind("ullage_position", c_uint64)
+position = bind("ullage_position", c_uint64)
 """Number of allocator events so far, over all devices."""
-share_levels = _bind("ullage_share_levels", c_int, c_char_p, c_uint64)
+share_levels = bind("ullage_share_levels", c_int, c_char_p, c_uint64)
 """(path, offset): keeps the levels in that file from there on; see levels.py."""
-never_runs_out = _bind("ullage_never_runs_out", None, c_int)
+never_runs_out = bind("ullage_never_runs_out", None, c_int)
 """Whether devices have memory without end from now on."""
-read_bytes = _bind("ullage_read", c_int, c_void_p, c_void_p, c_size_t)
+read_bytes = bind("ullage_read", c_int, c_void_p, c_void_p, c_size_t)
 """(address, data, size): 0, or the mark of what is there, TRUE_VALUE or ASSUMED."""
-look = _bind("ullage_look", None, c_void_p, c_void_p, c_void_p, c_size_t)
+look = bind("ullage_look", None, c_void_p, c_void_p, c_void_p, c_size_t)
 """(address, data, known, size): copies what is known, and a flag for each byte of it."""
-is_device_address = _bind("ullage_is_device_address", c_int, c_void_p)
-write_bytes = _bind("ullage_write", None, c_void_p, c_void_p, c_size_t, c_int)
+is_device_address = bind("ullage_is_device_address", c_int, c_void_p)
+write_bytes = bind("ullage_write", None, c_void_p, c_void_p, c_size_t, c_int)
 """(address, data, size, mark)"""
-set_number = _bind("ullage_set_number", None, c_void_p, c_double, c_int)
+set_number = bind("ullage_set_number", None, c_void_p, c_double, c_int)
 """(address, number, uniformity): all elements of the block are that number."""
-_number = _bind("ullage_number", c_int, c_void_p, POINTER(c_double))
-expect_element = _bind("ullage_expect_element", None, c_char_p, c_size_t, c_int)
+_number = bind("ullage_number", c_int, c_void_p, POINTER(c_double))
+expect_element = bind("ullage_expect_element", None, c_char_p, c_size_t, c_int)
 """(element, its size, whether it is true): what this thread's unknown bytes read as."""
-expect_zeros = _bind("ullage_expect_zeros", None)
-forget = _bind("ullage_forget", None, c_void_p)
-follow_thread = _bind("ullage_follow_thread", None, c_int)
-know_nodes = _bind("ullage_know_nodes", c_int, c_void_p, c_uint64)
-enter_scope = _bind("ullage_enter_scope", None, c_int)
-leave_scope = _bind("ullage_leave_scope", None)
-leave_scopes = _bind("ullage_leave_scopes", None)
-current_scope = _bind("ullage_current_scope", c_int)
-expect_count = _bind("ullage_expect_count", None, c_int64)
-split_size = _bind("ullage_split_size", None, c_int)
-expect_nothing = _bind("ullage_expect_nothing", None)
-skip_random = _bind("ullage_skip_random", None, c_void_p, c_uint64)
-host_filled = _bind("ullage_host_filled", None, c_void_p, c_uint64)
-host_zero = _bind("ullage_host_zero", None, c_void_p, c_uint64)
-host_is_untouched = _bind("ullage_host_is_untouched", c_int, c_void_p, c_uint64, c_int)
-host_needed_bytes = _bind("ullage_host_needed_bytes", c_uint64)
-pinned_peak_bytes = _bind("ullage_pinned_peak_bytes", c_uint64)
-non_torch_peak_bytes = _bind("ullage_non_torch_peak", c_uint64, c_int)
-num_not_yet = _bind("ullage_num_not_yet", c_uint64)
+expect_zeros = bind("ullage_expect_zeros", None)
+forget = bind("ullage_forget", None, c_void_p)
+follow_thread = bind("ullage_follow_thread", None, c_int)
+know_nodes = bind("ullage_know_nodes", c_int, c_void_p, c_uint64)
+enter_scope = bind("ullage_enter_scope", None, c_int)
+leave_scope = bind("ullage_leave_scope", None)
+leave_scopes = bind("ullage_leave_scopes", None)
+current_scope = bind("ullage_current_scope", c_int)
+expect_count = bind("ullage_expect_count", None, c_int64)
+split_size = bind("ullage_split_size", None, c_int)
+expect_nothing = bind("ullage_expect_nothing", None)
+skip_random = bind("ullage_skip_random", None, c_void_p, c_uint64)
+host_filled = bind("ullage_host_filled", None, c_void_p, c_uint64)
+host_zero = bind("ullage_host_zero", None, c_void_p, c_uint64)
+host_is_untouched = bind("ullage_host_is_untouched", c_int, c_void_p, c_uint64, c_int)
+host_needed_bytes = bind("ullage_host_needed_bytes", c_uint64)
+pinned_peak_bytes = bind("ullage_pinned_peak_bytes", c_uint64)
+non_torch_peak_bytes = bind("ullage_non_torch_peak", c_uint64, c_int)
+num_not_yet = bind("ullage_num_not_yet", c_uint64)
 """How often the allocator asked whether another stream was done with a block, and it was not."""
-_num_operands = _bind("ullage_num_operands", c_uint64)
-_operand = _bind("ullage_operand", None, c_uint64, POINTER(c_int64))
-_num_events = _bind("ullage_num_events", c_uint64)
-_events = _bind("ullage_events", None, c_uint64, *[c_void_p] * 6)
-_num_workspaces = _bind("ullage_num_workspaces", c_uint64)
-_workspace = _bind("ullage_workspace", None, c_uint64, POINTER(c_int64))
-_last_uses = _bind("ullage_last_uses", None, c_uint64, c_void_p)
-_num_copies = _bind("ullage_num_copies", c_uint64)
-_copy = _bind("ullage_copy", None, c_uint64, POINTER(c_int64))
-_num_pinned = _bind("ullage_num_pinned", c_uint64)
-_pinned = _bind("ullage_pinned", None, c_uint64, POINTER(c_int64))
-_refused = _bind("ullage_refused", c_char_p, c_uint64, POINTER(c_uint64))
-_assumed = _bind("ullage_assumed", c_char_p, c_uint64, POINTER(c_uint64))
-_outside = _bind("ullage_outside", c_char_p, c_uint64, POINTER(c_uint64))
-_on_host_read = _bind("ullage_on_host_read", None, _HOST_READ)
+_num_operands = bind("ullage_num_operands", c_uint64)
+_operand = bind("ullage_operand", None, c_uint64, POINTER(c_int64))
+_num_events = bind("ullage_num_events", c_uint64)
+_events = bind("ullage_events", None, c_uint64, *[c_void_p] * 6)
+_num_workspaces = bind("ullage_num_workspaces", c_uint64)
+_workspace = bind("ullage_workspace", None, c_uint64, POINTER(c_int64))
+_last_uses = bind("ullage_last_uses", None, c_uint64, c_void_p)
+_num_copies = bind("ullage_num_copies", c_uint64)
+_copy = bind("ullage_copy", None, c_uint64, POINTER(c_int64))
+_num_pinned = bind("ullage_num_pinned", c_uint64)
+_pinned = bind("ullage_pinned", None, c_uint64, POINTER(c_int64))
+_refused = bind("ullage_refused", c_char_p, c_uint64, POINTER(c_uint64))
+_assumed = bind("ullage_assumed", c_char_p, c_uint64, POINTER(c_uint64))
+_outside = bind("ullage_outside", c_char_p, c_uint64, POINTER(c_uint64))
+_on_host_read = bind("ullage_on_host_read", None, _HOST_READ)
 _num_uniform = c_int.in_dll(_library, "ullage_num_uniform") if is_present else c_int()
 _callbacks: list[object] = []  # ctypes callbacks must outlive the library's use of them
 
@@ -266,6 +267,7 @@ __all__ = [
     "TRUE_VALUE",
     "Uniformity",
     "assumed",
+    "bind",
     "current_scope",
     "enter_scope",
     "events",

@@ -1,14 +1,19 @@
-"""Peaks as torch.cuda.memory_stats() would give them had nobody reset them."""
+"""Devices: their memory, and peaks as torch.cuda.memory_stats() would give them had nobody reset
+them.
+"""
 
 from __future__ import annotations
 
+import os
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from ullage.protocol.variables import device_property
 from ullage.record import torch_internals
+from ullage.record.session import library
 
 if TYPE_CHECKING:
-    from ullage.trace.record_schema import PeakFields
+    from ullage.trace.record_schema import DeviceFields, PeakFields
 
 _PEAKS = {
     "peak_requested_bytes": ("requested_bytes", "all", "peak"),
@@ -40,6 +45,19 @@ class Peaks:
             reset = torch_internals.find(self._torch, f"torch._C.{name}")
             if reset is not None:
                 setattr(self._c, name, _before(keep, reset))
+
+    def describe(self, device: int) -> DeviceFields:
+        """The totals of a device (bytes)."""
+        properties = self._torch.cuda.get_device_properties(device)
+        return {
+            "index": device,
+            "name": properties.name,
+            "total_bytes": properties.total_memory,
+            "context_bytes": int(device_property(os.environ, "context_bytes") or 0),
+            "non_torch_bytes": library.non_torch_peak_bytes(device),
+            "outside": library.outside(device),
+            **self.of_device(device),
+        }
 
     def of_device(self, device: int) -> PeakFields:
         """A device's peaks (bytes) and counts over the whole life of the process."""

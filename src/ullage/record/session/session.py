@@ -14,7 +14,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ullage.protocol.variables import device_property
 from ullage.record import torch_internals
 from ullage.record.one_rank import lone_rank
 from ullage.record.owners import source_location
@@ -34,6 +33,7 @@ from ullage.record.session.record_file import lift_limits, undisturbed, write_wh
 from ullage.record.session.request_to_end import wait_for_request
 from ullage.record.session.settings import Settings, launcher_rank
 from ullage.record.session.steps import StepKind
+from ullage.record.timing.work_log import WorkLog
 from ullage.record.values import autotune
 from ullage.record.values.kernels import Kernels
 from ullage.record.values.suspects import suspicions
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from ullage.record.weights.dummy_weights import MadeUpWeights
     from ullage.trace.record_schema import (
         BasisFields,
-        DeviceFields,
         EventColumns,
         ExitFields,
         OptionalFields,
@@ -92,6 +91,7 @@ class Session:
         self.ooms = OutOfMemories(torch, self._look_at_holders)
         self._values = Values(torch, self._weights, settings.assumed)
         self._timed = autotune.Timed()
+        self._work_log = WorkLog() if settings.has_clock else None
         self._phases = Phases(
             torch,
             self._claims,
@@ -100,6 +100,7 @@ class Session:
             on_step=self._note_step,
             on_stop=self._note_stop,
             values=self._values,
+            on_mark=None if self._work_log is None else self._work_log.mark,
         )
         self._work = Work(torch, self._modules, self._phases) if settings.has_work else None
 
@@ -110,6 +111,8 @@ class Session:
         """
         if self._settings.has_snapshot:
             self._history.install()
+        if self._work_log is not None:
+            self._work_log.begin()
         self._peaks.install()
         self._phases.install()
         compiled = Compiled(self._torch, self._phases, self._values, self._weights)
@@ -236,6 +239,8 @@ class Session:
         self._values.policy.num_steps = num_steps
         if self._work is not None:
             self._work.end_step()
+        if self._work_log is not None:
+            self._work_log.mark("step", num_steps)
         if num_steps in _LOOKED_AT:
             self._holders.look()
         if self._settings.progress is not None:
@@ -326,6 +331,8 @@ class Session:
             self._warnings.append(remark)
         answered = requests.answered_by(self._pid, self._settings.run_dir)
         work: OptionalFields = {} if self._work is None else {"work": self._work.document()}
+        if self._work_log is not None:
+            work["work_log"] = self._work_log.document()
         return {
             "schema": SCHEMA,
             "ullage": __version__,
@@ -338,7 +345,7 @@ class Session:
             "started_s": self._started_s,
             "ended_s": time.time(),
             "exit": self.exit,
-            "devices": [self._device(index) for index in range(torch.cuda.device_count())],
+            "devices": [self._peaks.describe(index) for index in range(torch.cuda.device_count())],
             "first_position": 0,
             "events": events,
             "requests": answered,
@@ -385,16 +392,4 @@ class Session:
                 "count": self._weights.held.count,
                 "bytes": self._weights.held.bytes,
             },
-        }
-
-    def _device(self, index: int) -> DeviceFields:
-        properties = self._torch.cuda.get_device_properties(index)
-        return {
-            "index": index,
-            "name": properties.name,
-            "total_bytes": properties.total_memory,
-            "context_bytes": int(device_property(os.environ, "context_bytes") or 0),
-            "non_torch_bytes": library.non_torch_peak_bytes(index),
-            "outside": library.outside(index),
-            **self._peaks.of_device(index),
         }

@@ -4,6 +4,7 @@
  * context_bytes stand for); the workspace is PyTorch's own, handed over by cublasSetWorkspace.
  */
 #include "phantom.h"
+#include "work_log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -222,7 +223,8 @@ static size_t item_bytes(int type) {
 static int answer_rotation(const char *name, const uintptr_t *words, int count) {
   for (int i = 1; i <= count; i++)
     if (!is_device_address((void *)words[i])) return refuse(name, NOT_SUPPORTED);
-  if (forget_words(words, (size_t)count + 1)) note_library_work();
+  begin_operands();
+  if (forget_words(words, (size_t)count + 1)) note_library_call(name);
   return SUCCESS;
 }
 #define ROTATION(name, count)                              \
@@ -249,6 +251,85 @@ API int cublasFree(void *p) {
   return SUCCESS;
 }
 
+/* ---- Matrix products: nothing is done, but the clock is told of them --------------------------------------------- */
+
+enum { REAL_32 = 0, REAL_64 = 1, COMPLEX_32 = 4, COMPLEX_64 = 5, COMPUTE_TF32 = 77, MATH_TF32 = 3 };
+
+struct product {
+  int64_t m, n, k, batch;
+  int type, result_type, compute_type;
+};
+
+static int multiply(void *h, struct product p, const void *alpha, const void *a, const void *b, const void *beta, void *c) {
+  struct handle *handle = open_handle(h);
+  if (!handle) return NOT_INITIALIZED;
+  const uintptr_t words[] = {(uintptr_t)alpha, (uintptr_t)a, (uintptr_t)b, (uintptr_t)beta, (uintptr_t)c};
+  forget_words(words, sizeof words / sizeof *words);
+  bool is_tf32 = p.type == REAL_32 && (p.compute_type == COMPUTE_TF32 || handle->math_mode == MATH_TF32);
+  struct work work = {WORK_PRODUCT, is_tf32 ? TF32 : p.type, NULL, {p.m, p.n, p.k, p.batch, (int64_t)item_bytes(p.result_type)}};
+  note_work(stream_of_library());
+  log_work(stream_of_library(), &work);
+  return SUCCESS;
+}
+
+/* With sizes of 32 and of 64 bits. `batched` has its matrices at equal distances, or in lists of addresses. */
+#define PRODUCTS(name, suffix, size, type)                                                                                  \
+  API int cublas##name##gemm##suffix(void *h, int ta, int tb, size m, size n, size k, const void *alpha, const void *a,     \
+                                     size lda, const void *b, size ldb, const void *beta, void *c, size ldc) {              \
+    (void)ta, (void)tb, (void)lda, (void)ldb, (void)ldc;                                                                    \
+    return multiply(h, (struct product){m, n, k, 1, type, type, 0}, alpha, a, b, beta, c);                                  \
+  }
+#define BATCHED_PRODUCTS(name, suffix, size, type)                                                                          \
+  API int cublas##name##gemmBatched##suffix(void *h, int ta, int tb, size m, size n, size k, const void *alpha,             \
+                                            const void *a, size lda, const void *b, size ldb, const void *beta, void *c,    \
+                                            size ldc, size batch) {                                                         \
+    (void)ta, (void)tb, (void)lda, (void)ldb, (void)ldc;                                                                    \
+    return multiply(h, (struct product){m, n, k, batch, type, type, 0}, alpha, a, b, beta, c);                              \
+  }                                                                                                                         \
+  API int cublas##name##gemmStridedBatched##suffix(void *h, int ta, int tb, size m, size n, size k, const void *alpha,      \
+                                                   const void *a, size lda, long long sa, const void *b, size ldb,          \
+                                                   long long sb, const void *beta, void *c, size ldc, long long sc,         \
+                                                   size batch) {                                                            \
+    (void)ta, (void)tb, (void)lda, (void)ldb, (void)ldc, (void)sa, (void)sb, (void)sc;                                      \
+    return multiply(h, (struct product){m, n, k, batch, type, type, 0}, alpha, a, b, beta, c);                              \
+  }
+#define TYPED_PRODUCTS(suffix, size)                                                                                        \
+  API int cublasGemmEx##suffix(void *h, int ta, int tb, size m, size n, size k, const void *alpha, const void *a, int at,   \
+                               size lda, const void *b, int bt, size ldb, const void *beta, void *c, int ct, size ldc,      \
+                               int compute, int algorithm) {                                                                \
+    (void)ta, (void)tb, (void)bt, (void)lda, (void)ldb, (void)ldc, (void)algorithm;                                         \
+    return multiply(h, (struct product){m, n, k, 1, at, ct, compute}, alpha, a, b, beta, c);                                \
+  }                                                                                                                         \
+  API int cublasSgemmEx##suffix(void *h, int ta, int tb, size m, size n, size k, const void *alpha, const void *a, int at,  \
+                                size lda, const void *b, int bt, size ldb, const void *beta, void *c, int ct, size ldc) {   \
+    (void)ta, (void)tb, (void)bt, (void)lda, (void)ldb, (void)ldc;                                                          \
+    return multiply(h, (struct product){m, n, k, 1, at, ct, 0}, alpha, a, b, beta, c);                                      \
+  }                                                                                                                         \
+  API int cublasGemmBatchedEx##suffix(void *h, int ta, int tb, size m, size n, size k, const void *alpha, const void *a,    \
+                                      int at, size lda, const void *b, int bt, size ldb, const void *beta, void *c, int ct, \
+                                      size ldc, size batch, int compute, int algorithm) {                                   \
+    (void)ta, (void)tb, (void)bt, (void)lda, (void)ldb, (void)ldc, (void)algorithm;                                         \
+    return multiply(h, (struct product){m, n, k, batch, at, ct, compute}, alpha, a, b, beta, c);                            \
+  }                                                                                                                         \
+  API int cublasGemmStridedBatchedEx##suffix(void *h, int ta, int tb, size m, size n, size k, const void *alpha,            \
+                                             const void *a, int at, size lda, long long sa, const void *b, int bt,          \
+                                             size ldb, long long sb, const void *beta, void *c, int ct, size ldc,           \
+                                             long long sc, size batch, int compute, int algorithm) {                        \
+    (void)ta, (void)tb, (void)bt, (void)lda, (void)ldb, (void)ldc, (void)sa, (void)sb, (void)sc, (void)algorithm;           \
+    return multiply(h, (struct product){m, n, k, batch, at, ct, compute}, alpha, a, b, beta, c);                            \
+  }
+#define BOTH_SIZES(name, type)                   \
+  PRODUCTS(name, _v2, int, type)                 \
+  PRODUCTS(name, _v2_64, int64_t, type)          \
+  BATCHED_PRODUCTS(name, , int, type)            \
+  BATCHED_PRODUCTS(name, _64, int64_t, type)
+BOTH_SIZES(S, REAL_32)
+BOTH_SIZES(D, REAL_64)
+BOTH_SIZES(C, COMPLEX_32)
+BOTH_SIZES(Z, COMPLEX_64)
+TYPED_PRODUCTS(, int)
+TYPED_PRODUCTS(_64, int64_t)
+
 /* ---- Several devices --------------------------------------------------------------------------------------------- */
 
 API int cublasXtMaxBoards(int *count) {
@@ -274,14 +355,16 @@ API int cublasGetLoggerCallback(void **callback) {
 #define DO_VOID(name)                             \
   API void name(WORDS) {                          \
     const uintptr_t words[] = WORD_LIST;          \
-    if (forget_words(words, sizeof words / sizeof *words)) note_library_work(); \
+    begin_operands();                             \
+    if (forget_words(words, sizeof words / sizeof *words)) note_library_call(__func__); \
   }
 #define REFUSE(name) API int name(void) { return refuse(#name, NOT_SUPPORTED); }
 /* The host is told whether the arguments were in order: 0. */
 #define INFO(name, at)                                                          \
   API int name(WORDS) {                                                         \
     const uintptr_t words[] = WORD_LIST;                                        \
-    if (forget_words(words, sizeof words / sizeof *words)) note_library_work(); \
+    begin_operands();                                                           \
+    if (forget_words(words, sizeof words / sizeof *words)) note_library_call(__func__); \
     if (words[at] && !is_device_address((void *)words[at])) *(int *)words[at] = 0; \
     return SUCCESS;                                                             \
   }

@@ -8,6 +8,7 @@
  */
 #include "descriptor.h"
 #include "phantom.h"
+#include "work_log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -248,10 +249,22 @@ API int cublasLtMatmulAlgoConfigGetAttribute(const struct algorithm *algorithm, 
 
 /* ---- Work -------------------------------------------------------------------------------------------------------- */
 
+static void log_product(const void *matmul, const void *a, const void *d, const void *stream) {
+  enum { REAL_32 = 0, COMPUTE_TF32 = 77 };
+  if (!is_work_logged || !is_attributes(a, LAYOUT) || !is_attributes(d, LAYOUT)) return;
+  int type = (int)attribute_number(a, TYPE, 0), result = (int)attribute_number(d, TYPE, 0);
+  bool is_tf32 = type == REAL_32 && attribute_number(matmul, COMPUTE_TYPE, 0) == COMPUTE_TF32;
+  int64_t inner = (int64_t)attribute_number(a, attribute_number(matmul, TRANSPOSE_A, 0) ? ROWS : COLS, 0);
+  struct work work = {WORK_PRODUCT, is_tf32 ? TF32 : type, NULL,
+                      {(int64_t)attribute_number(d, ROWS, 0), (int64_t)attribute_number(d, COLS, 0), inner,
+                       (int64_t)attribute_number(d, BATCH_COUNT, 1), result == REAL_32 ? 4 : 2}};
+  log_work(stream, &work);
+}
+
 API int cublasLtMatmul(void *h, void *matmul, const void *alpha, const void *a, void *a_layout, const void *b, void *b_layout,
                        const void *beta, const void *c, void *c_layout, void *d, void *d_layout,
                        const struct algorithm *algorithm, void *workspace, size_t workspace_bytes, void *stream) {
-  (void)a_layout, (void)b_layout, (void)c_layout, (void)d_layout;
+  (void)b_layout, (void)c_layout;
   if (!h) return NOT_INITIALIZED;
   if (!is_attributes(matmul, MATMUL)) return INVALID_VALUE;
   /* The descriptor's pointers too: gradients of a bias, auxiliary output and amax are written. */
@@ -260,6 +273,7 @@ API int cublasLtMatmul(void *h, void *matmul, const void *alpha, const void *a, 
   static const int pointers[DESCRIPTOR_WORDS] = {8, 11, 21, 24, 36};
   for (int i = 0; i < DESCRIPTOR_WORDS; i++) words[7 + i] = attribute_number(matmul, pointers[i], 0);
   note_work(stream);
+  log_product(matmul, a_layout, d_layout, stream);
   forget_words(words, sizeof words / sizeof *words);
   if (workspace && workspace_bytes) saw_workspace(LIBRARY_CUBLASLT, workspace, workspace_bytes);
   if (algorithm && algorithm->magic == ALGORITHM && workspace_bytes == algorithm->answered && workspace_bytes != algorithm->limit)

@@ -251,7 +251,7 @@ API int cudaGraphAddNode(void **node, void *graph, const void *before, const voi
 
 API int cudaGraphLaunch(void *exec, void *stream) {
   note_work(stream);
-  launch_graph(exec);
+  launch_graph(exec, stream);
   return SUCCESS;
 }
 ALIAS(cudaGraphLaunch_ptsz, cudaGraphLaunch);
@@ -291,7 +291,12 @@ API int cudaDeviceGetGraphMemAttribute(int index, int attribute, uint64_t *value
 
 API int cudaLibraryLoadData(void **library, const void *code) { return (void)code, give_handle(library); }
 API int cudaLibraryLoadFromFile(void **library, const char *file) { return (void)file, give_handle(library); }
-API int cudaLibraryGetKernel(void **kernel, void *library, const char *name) { return (void)library, (void)name, give_handle(kernel); }
+API int cudaLibraryGetKernel(void **kernel, void *library, const char *name) {
+  (void)library;
+  int status = give_handle(kernel);
+  if (!status) name_kernel(*kernel, name);
+  return status;
+}
 API int cudaLibraryGetKernelCount(unsigned *count, void *library) { return (void)library, *count = 1, SUCCESS; }
 
 API int cudaProfilerStart(void) { return SUCCESS; }

@@ -3,12 +3,14 @@
 #include "cuda.h"
 #include "memory.h"
 #include "transfers.h"
+#include "work_log.h"
 
 #include <string.h>
 
 static int allocate_into(void **p, size_t bytes) {
   if (!p) return fail(INVALID_VALUE);
   if (!num_devices()) return fail(NO_DEVICE);
+  log_host_wait_for_device(); /* as the driver does */
   *p = bytes ? allocate(current_device(), bytes) : NULL;
   return *p || !bytes ? SUCCESS : fail(OUT_OF_MEMORY);
 }
@@ -22,6 +24,7 @@ API int cudaMallocManaged(void **p, size_t bytes, unsigned flags) { return (void
 
 static int free_at(void *p) {
   if (!num_devices()) return fail(NO_DEVICE);
+  if (p) log_host_wait_for_device();
   return !p || deallocate(p) ? SUCCESS : fail(INVALID_VALUE);
 }
 
@@ -152,7 +155,7 @@ static int copy(void *dst, const void *src, size_t bytes, const void *stream, bo
   if (status) return status;
   note_copy(dst, src, bytes, stream, is_waited_for);
   copy_values(dst, src, bytes);
-  note_copy_work(dst, src, stream, is_waited_for);
+  note_copy_work(dst, src, bytes, stream, is_waited_for);
   return SUCCESS;
 }
 
@@ -164,6 +167,7 @@ ALIAS(cudaMemcpyAsync_ptsz, cudaMemcpyAsync);
 API int cudaMemcpyPeerAsync(void *dst, int to, const void *src, int from, size_t bytes, void *stream) {
   (void)to, (void)from;
   note_work(stream);
+  log_copy(dst, src, bytes, stream);
   return copy_values(dst, src, bytes), SUCCESS;
 }
 
@@ -177,7 +181,7 @@ API int cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t s
   note_copy(dst, src, width * height, stream, false);
   for (size_t row = 0; row < height; row++)
     copy_values((char *)dst + row * dst_pitch, (const char *)src + row * src_pitch, width);
-  note_copy_work(dst, src, stream, false);
+  note_copy_work(dst, src, width * height, stream, false);
   return SUCCESS;
 }
 ALIAS(cudaMemcpy2DAsync_ptsz, cudaMemcpy2DAsync);
@@ -190,18 +194,19 @@ API int cudaMemcpy2D(void *dst, size_t dst_pitch, const void *src, size_t src_pi
 API int cudaMemcpyBatchAsync(void *const *dst, const void *const *src, const size_t *bytes, size_t count, const void *attributes,
                              const size_t *places, size_t num_attributes, void *failed_or_stream, void *stream) {
   (void)attributes, (void)places, (void)num_attributes;
-  note_work(library_version("cudart", 13020) < 13000 ? stream : failed_or_stream);
-  for (size_t i = 0; i < count; i++) copy_values(dst[i], src[i], bytes[i]);
+  const void *on = library_version("cudart", 13020) < 13000 ? stream : failed_or_stream;
+  note_work(on);
+  for (size_t i = 0; i < count; i++) log_copy(dst[i], src[i], bytes[i], on), copy_values(dst[i], src[i], bytes[i]);
   return SUCCESS;
 }
 
-API int cudaMemset(void *p, int value, size_t bytes) { return note_work(NULL), fill_values(p, value, bytes), SUCCESS; }
+API int cudaMemset(void *p, int value, size_t bytes) { return note_fill_work(bytes, NULL), fill_values(p, value, bytes), SUCCESS; }
 ALIAS(cudaMemset_ptds, cudaMemset);
-API int cudaMemsetAsync(void *p, int value, size_t bytes, void *stream) { return note_work(stream), fill_values(p, value, bytes), SUCCESS; }
+API int cudaMemsetAsync(void *p, int value, size_t bytes, void *stream) { return note_fill_work(bytes, stream), fill_values(p, value, bytes), SUCCESS; }
 ALIAS(cudaMemsetAsync_ptsz, cudaMemsetAsync);
 
 API int cudaMemset2DAsync(void *p, size_t pitch, int value, size_t width, size_t height, void *stream) {
-  note_work(stream);
+  note_fill_work(width * height, stream);
   for (size_t row = 0; row < height; row++) fill_values((char *)p + row * pitch, value, width);
   return SUCCESS;
 }

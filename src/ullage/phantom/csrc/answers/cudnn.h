@@ -37,7 +37,8 @@ int destroy_object(void *object);
 #define WROTE(...)                                                                      \
   do {                                                                                  \
     const uintptr_t wrote[] = {__VA_ARGS__};                                            \
-    if (forget_words(wrote, sizeof wrote / sizeof *wrote)) note_library_work();         \
+    begin_operands();                                                                   \
+    if (forget_words(wrote, sizeof wrote / sizeof *wrote)) note_library_call(__func__); \
   } while (0)
 #define WORD(pointer) ((uintptr_t)(pointer))
 
@@ -84,6 +85,12 @@ struct backend;
 struct scratch graph_scratch(const struct backend *graph, bool tensor_cores);
 /* Of the first input of the convolution, matrix product or attention in it; -1: there is none. */
 int graph_data_type(const struct backend *graph);
+/* What the clock is told (cudnn_work.c). */
+void log_graph_work(const struct backend *graph);
+void log_convolution(const struct convolution *convolution);
+bool has_position_mask(const struct backend *graph);
+bool read_graph_convolution(const struct backend *graph, struct convolution *convolution);
+bool read_graph_attention(const struct backend *graph, struct tensor *query, struct tensor *key, bool *is_backward);
 /* Tensors that the frontend lays into its share of the workspace: written and read within an attention backward. */
 int graph_frontend_scratch(const struct backend *graph, int64_t *uids, size_t *bytes, int max);
 

@@ -227,8 +227,9 @@ API int cudnnBackendExecute(void *handle, const void *plan_descriptor, const voi
   void *scratch = workspace && workspace->count && plan->scratch.answered ? *(void *const *)workspace->values : NULL;
   if (scratch) saw_workspace(LIBRARY_CUDNN, scratch, plan->scratch.answered);
   see_frontend_scratch(graph_of_config(backend_of(plan, PLAN_CONFIG, 0)), find_backend_attribute(pack, PACK_UIDS), pointers);
+  begin_operands();
   if (pointers) forget_words(pointers->values, (size_t)pointers->count);
-  note_library_work();
+  log_graph_work(graph_of_config(backend_of(plan, PLAN_CONFIG, 0)));
   if (scratch) forget(scratch);
   return CUDNN_SUCCESS;
 }

@@ -137,6 +137,14 @@ static int find_algorithm(enum direction direction, const void *image, const voi
   return CUDNN_SUCCESS;
 }
 
+static void log_call(enum direction direction, const void *image, const void *filter, const void *response, const void *descriptor) {
+  const struct tensor *x = object_of(image, KIND_TENSOR), *w = object_of(filter, KIND_FILTER), *y = object_of(response, KIND_TENSOR);
+  const struct convolution_descriptor *how = object_of(descriptor, KIND_CONVOLUTION);
+  if (!x || !w || !y || !how) return;
+  struct convolution convolution = {direction, *x, *w, *y, true, how->math_type != FMA_MATH};
+  log_convolution(&convolution);
+}
+
 /* The arguments come in the order of data flow: what is read, then what is written. */
 #define OPERATION(stem, direction, A, B, C, image, filter, response, max_count)                                           \
   API int cudnnGetConvolution##stem##AlgorithmMaxCount(void *handle, int *count) {                                        \
@@ -174,9 +182,13 @@ static int find_algorithm(enum direction direction, const void *image, const voi
   API int cudnnConvolution##stem(void *handle, const void *alpha, const void *A, const void *a, const void *B,            \
                                  const void *b, const void *descriptor, int algorithm, void *work, size_t work_bytes,     \
                                  const void *beta, const void *C, void *c) {                                              \
-    (void)handle, (void)alpha, (void)A, (void)a, (void)B, (void)b, (void)descriptor, (void)algorithm, (void)beta, (void)C; \
+    (void)handle, (void)alpha, (void)algorithm, (void)beta;                                                               \
+    note_work(stream_of_library());                                                                                       \
+    log_call(direction, image, filter, response, descriptor);                                                             \
     if (work && work_bytes) saw_workspace(LIBRARY_CUDNN, work, work_bytes);                                               \
-    WROTE(WORD(c), WORD(work));                                                                                           \
+    const uintptr_t words[] = {WORD(a), WORD(b), WORD(c), WORD(work)};                                                   \
+    forget_words(words + 2, 2);                                                                                           \
+    note_use(a), note_use(b);                                                                                             \
     return CUDNN_SUCCESS;                                                                                                 \
   }
 OPERATION(Forward, FORWARD, x, w, y, x, w, y, 8)

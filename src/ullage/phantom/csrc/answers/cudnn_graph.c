@@ -8,16 +8,16 @@
 enum operation {
   OP_CONVOLUTION_FORWARD = 10, OP_CONVOLUTION_BACKWARD_FILTER = 11, OP_CONVOLUTION_BACKWARD_DATA = 12, OP_POINTWISE = 13,
   OP_MATMUL = 19, OP_REDUCTION = 22, OP_NORM_FORWARD = 29, OP_NORM_BACKWARD = 30, OP_ATTENTION_FORWARD = 41,
-  OP_ATTENTION_BACKWARD = 43,
+  OP_ATTENTION_BACKWARD = 43, OP_BAND_MASK = 44,
 };
 enum attribute_name {
   CONVOLUTION_DILATIONS = 102, CONVOLUTION_STRIDES = 103,
   GRAPH_OPERATIONS = 801,
   TENSOR_DATA_TYPE = 901, TENSOR_DIMENSIONS = 902, TENSOR_STRIDES = 903, TENSOR_UID = 906, TENSOR_IS_VIRTUAL = 907,
-  POINTWISE_X = 751, POINTWISE_B = 752, POINTWISE_Y = 753, POINTWISE_T = 758,
+  POINTWISE_MODE = 0, POINTWISE_DESCRIPTOR = 750, POINTWISE_X = 751, POINTWISE_B = 752, POINTWISE_Y = 753, POINTWISE_T = 758,
   MATMUL_A = 1520, MATMUL_B = 1521, MATMUL_C = 1522,
   REDUCTION_X = 1610, REDUCTION_Y = 1611,
-  ATTENTION_FORWARD_Q = 2800, ATTENTION_FORWARD_K = 2801, ATTENTION_FORWARD_V = 2802,
+  ATTENTION_FORWARD_Q = 2800, ATTENTION_FORWARD_K = 2801, ATTENTION_FORWARD_V = 2802, ATTENTION_FORWARD_SCORES = 2811,
   ATTENTION_BACKWARD_Q = 2851, ATTENTION_BACKWARD_K = 2852, ATTENTION_BACKWARD_V = 2853,
 };
 
@@ -184,6 +184,44 @@ int graph_data_type(const struct backend *graph) {
     if (name >= 0 && read_tensor(operation, name, &input)) return input.data_type;
   }
   return -1;
+}
+
+bool read_graph_convolution(const struct backend *graph, struct convolution *convolution) {
+  for (int64_t i = 0; i < num_operations(graph); i++)
+    if (read_convolution(operation_at(graph, i), convolution)) return true;
+  return false;
+}
+
+/* Causal attention has a mask by position: an operation of its own, or a graph that changes the scores, or pointwise
+ * operations on positions. PyTorch gives cuDNN no other mask of these kinds. */
+bool has_position_mask(const struct backend *graph) {
+  enum { MAKE_POSITIONS = 501 };
+  for (int64_t i = 0; i < num_operations(graph); i++) {
+    const struct backend *operation = operation_at(graph, i);
+    int type = backend_type(operation);
+    const struct attribute *mode = attribute_of(backend_of(operation, POINTWISE_DESCRIPTOR, 0), POINTWISE_MODE);
+    if (type == OP_BAND_MASK || (type == OP_ATTENTION_FORWARD && backend_of(operation, ATTENTION_FORWARD_SCORES, 0))) return true;
+    if (type == OP_POINTWISE && mode && mode->count && *(const int *)mode->values == MAKE_POSITIONS) return true;
+  }
+  return false;
+}
+
+/* As one operation, or as products: the first is that of queries and keys, whose transposition is not told apart. */
+bool read_graph_attention(const struct backend *graph, struct tensor *query, struct tensor *key, bool *is_backward) {
+  int products = num_matmuls(graph);
+  for (int64_t i = 0; i < num_operations(graph); i++) {
+    const struct backend *operation = operation_at(graph, i);
+    int type = backend_type(operation);
+    struct tensor scores;
+    *is_backward = type == OP_ATTENTION_BACKWARD || products >= 4;
+    if (type == OP_ATTENTION_FORWARD) return read_tensor(operation, ATTENTION_FORWARD_Q, query) && read_tensor(operation, ATTENTION_FORWARD_K, key);
+    if (type == OP_ATTENTION_BACKWARD) return read_tensor(operation, ATTENTION_BACKWARD_Q, query) && read_tensor(operation, ATTENTION_BACKWARD_K, key);
+    if (type != OP_MATMUL || products < 2 || !read_tensor(operation, MATMUL_A, query) || !read_tensor(operation, MATMUL_C, &scores)) continue;
+    *key = *query;
+    key->dims[2] = scores.dims[3];
+    return query->num_dims == 4 && scores.num_dims == 4;
+  }
+  return false;
 }
 
 static bool is_read(const struct backend *graph, int64_t uid) {

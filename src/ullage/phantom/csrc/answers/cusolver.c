@@ -134,7 +134,8 @@ static int answer_bytes(const uintptr_t *result, const char *what, int64_t rows,
 }
 
 static void take_work_area(const uintptr_t *words, size_t count, int at, size_t bytes) {
-  if (forget_words(words, count)) note_library_work();
+  begin_operands();
+  if (forget_words(words, count)) note_library_call("cuSOLVER");
   if (words[at] && bytes) saw_workspace(LIBRARY_CUSOLVER, (void *)words[at], bytes);
 }
 

@@ -20,7 +20,8 @@ static _Thread_local size_t answered_bytes;
 
 /* Values change wherever an argument, or a descriptor among the arguments, points; indices only where a pattern is made. */
 static void forget_arguments(const uintptr_t *words, bool makes_pattern) {
-  if (forget_words(words, NUM_WORDS)) note_library_work();
+  begin_operands();
+  if (forget_words(words, NUM_WORDS)) note_library_call("cuSPARSE");
   for (int i = 1; i < NUM_WORDS; i++) {
     const struct operand *operand = find_operand((const void *)words[i]);
     if (!operand) continue;

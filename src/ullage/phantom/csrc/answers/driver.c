@@ -123,10 +123,15 @@ API int cuModuleLoad(void **module, const char *file) { return (void)file, give_
 API int cuModuleLoadData(void **module, const void *image) { return (void)image, give_handle(module); }
 API int cuModuleLoadDataEx(void **module, const void *image) { return (void)image, give_handle(module); }
 ALIAS(cuModuleLoadFatBinary, cuModuleLoadData);
-API int cuModuleGetFunction(void **function, void *module, const char *name) { return (void)module, (void)name, give_handle(function); }
+API int cuModuleGetFunction(void **function, void *module, const char *name) {
+  (void)module;
+  int status = give_handle(function);
+  if (!status) name_kernel(*function, name);
+  return status;
+}
 API int cuModuleGetLoadingMode(int *mode) { return *mode = 2, SUCCESS; /* lazy */ }
 API int cuLibraryLoadData(void **library, const void *image) { return (void)image, give_handle(library); }
-API int cuLibraryGetKernel(void **kernel, void *library, const char *name) { return (void)library, (void)name, give_handle(kernel); }
+API int cuLibraryGetKernel(void **kernel, void *library, const char *name) { return cuModuleGetFunction(kernel, library, name); }
 API int cuLibraryGetModule(void **module, void *library) { return (void)library, give_handle(module); }
 API int cuKernelGetFunction(void **function, void *kernel) { return *function = kernel, SUCCESS; }
 API int cuFuncGetModule(void **module, void *function) { return (void)function, give_handle(module); }
@@ -182,13 +187,21 @@ static void forget_extra(void *const *extra) {
   if (buffer) forget_words(buffer, bytes / sizeof(uintptr_t));
 }
 
-API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                       void *stream, void **params, void **extra) {
-  (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared;
+static int launch_function(const void *function, struct dim3 grid, struct dim3 block, void *const *params, void *const *extra,
+                           const void *stream) {
   note_work(stream);
+  begin_operands();
   forget_launch(params);
   forget_extra(extra);
+  log_launch(function, grid, block, params, stream);
   return SUCCESS;
+}
+
+API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                       void *stream, void **params, void **extra) {
+  (void)shared;
+  struct dim3 grid = {gx, gy, gz}, block = {bx, by, bz};
+  return launch_function(f, grid, block, params, extra, stream);
 }
 
 API int cuLaunchCooperativeKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
@@ -197,14 +210,11 @@ API int cuLaunchCooperativeKernel(void *f, unsigned gx, unsigned gy, unsigned gz
 }
 
 API int cuLaunchKernelEx(const void *config, void *f, void **params, void **extra) {
-  (void)f;
-  note_work(stream_of_launch(config));
-  forget_launch(params);
-  forget_extra(extra);
-  return SUCCESS;
+  const struct dim3 *sizes = config; /* of the grid, and of a block */
+  return launch_function(f, sizes[0], sizes[1], params, extra, stream_of_launch(config));
 }
 
-API int cuGraphLaunch(void *exec, void *stream) { return note_work(stream), launch_graph(exec), SUCCESS; }
+API int cuGraphLaunch(void *exec, void *stream) { return note_work(stream), launch_graph(exec, stream), SUCCESS; }
 API int cuStreamSynchronize(void *stream) { return note_wait(stream), synchronize_stream(stream); }
 
 /* Nothing is ever logged, so the callback is never called. */

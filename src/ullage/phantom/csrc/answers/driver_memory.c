@@ -170,7 +170,7 @@ API int cuPointerSetAttribute(const void *value, int attribute, const void *p) {
 static int copy(void *dst, const void *src, size_t bytes, const void *stream, bool is_waited_for) {
   note_copy(dst, src, bytes, stream, is_waited_for);
   copy_values(dst, src, bytes);
-  note_copy_work(dst, src, stream, is_waited_for);
+  note_copy_work(dst, src, bytes, stream, is_waited_for);
   return SUCCESS;
 }
 
@@ -182,12 +182,12 @@ API int cuMemcpyAsync(void *dst, const void *src, size_t bytes, void *stream) { 
 ALIAS(cuMemcpyHtoDAsync_v2, cuMemcpyAsync);
 ALIAS(cuMemcpyDtoHAsync_v2, cuMemcpyAsync);
 ALIAS(cuMemcpyDtoDAsync_v2, cuMemcpyAsync);
-API int cuMemsetD8_v2(void *p, unsigned char value, size_t count) { return note_work(NULL), fill_values(p, value, count), SUCCESS; }
-API int cuMemsetD8Async(void *p, unsigned char value, size_t count, void *s) { return note_work(s), fill_values(p, value, count), SUCCESS; }
+API int cuMemsetD8_v2(void *p, unsigned char value, size_t count) { return note_fill_work(count, NULL), fill_values(p, value, count), SUCCESS; }
+API int cuMemsetD8Async(void *p, unsigned char value, size_t count, void *s) { return note_fill_work(count, s), fill_values(p, value, count), SUCCESS; }
 
 /* Wider fills keep their value only when all bytes are alike. */
 static int fill_words(void *p, unsigned value, unsigned width, size_t count, const void *stream) {
-  note_work(stream);
+  note_fill_work(count * width, stream);
   bool alike = (value & 0xff) * (width == 4 ? 0x01010101u : 0x0101u) == value;
   if (alike) fill_values(p, (int)(value & 0xff), count * width);
   else forget(p);

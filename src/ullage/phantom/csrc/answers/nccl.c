@@ -7,6 +7,7 @@
  */
 #include "nccl.h"
 #include "phantom.h"
+#include "work_log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,25 +186,39 @@ static void reduce(const struct communicator *c, void *recv, const void *send, s
   }
 }
 
-API int ncclAllReduce(const void *send, void *recv, size_t count, int type, int op, struct communicator *c, void *stream) {
-  if (bytes_of(c, count, type) == SIZE_MAX) return INVALID_ARGUMENT;
-  if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
+/* The bytes of an exchange are those of the whole buffer that it fills or reduces. */
+static void note_exchange(enum collective which, size_t bytes, const struct communicator *c, const void *stream) {
   note_collective(stream);
+  struct work work = {WORK_COLLECTIVE, -1, NULL, {which, (int64_t)bytes, c->size}};
+  log_work(stream, &work);
+}
+
+static int share(enum collective which, size_t whole, const void *send, void *recv, size_t count, int type, int op,
+                 struct communicator *c, void *stream) {
+  if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
+  note_exchange(which, whole, c, stream);
   reduce(c, recv, send, count, type, op);
   return SUCCESS;
 }
 
+API int ncclAllReduce(const void *send, void *recv, size_t count, int type, int op, struct communicator *c, void *stream) {
+  size_t bytes = bytes_of(c, count, type);
+  return bytes == SIZE_MAX ? INVALID_ARGUMENT : share(ALL_REDUCE, bytes, send, recv, count, type, op, c, stream);
+}
+
 API int ncclReduce(const void *send, void *recv, size_t count, int type, int op, int root, struct communicator *c, void *stream) {
+  size_t bytes = bytes_of(c, count, type);
   note_use(send);
-  note_collective(stream);
-  if (c && root != c->rank) return is_type(type) ? SUCCESS : INVALID_ARGUMENT; /* only the root's recv is written */
-  return ncclAllReduce(send, recv, count, type, op, c, stream);
+  if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
+  if (root == c->rank) return share(REDUCE, bytes, send, recv, count, type, op, c, stream);
+  note_exchange(REDUCE, bytes, c, stream); /* only the root's recv is written */
+  return SUCCESS;
 }
 
 API int ncclReduceScatter(const void *send, void *recv, size_t count, int type, int op, struct communicator *c, void *stream) {
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
-  return ncclAllReduce((const char *)send + (size_t)c->rank * bytes, recv, count, type, op, c, stream);
+  return share(REDUCE_SCATTER, bytes * (size_t)c->size, (const char *)send + (size_t)c->rank * bytes, recv, count, type, op, c, stream);
 }
 
 static void repeat(const struct communicator *c, char *recv, const void *send, size_t bytes) {
@@ -220,34 +235,39 @@ static void repeat(const struct communicator *c, char *recv, const void *send, s
     if (i != c->rank) hand_on_values(recv + (size_t)i * bytes, own, bytes);
 }
 
-API int ncclAllGather(const void *send, void *recv, size_t count, int type, struct communicator *c, void *stream) {
-  size_t bytes = bytes_of(c, count, type);
-  if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
+static int gather(enum collective which, const void *send, void *recv, size_t bytes, struct communicator *c, void *stream) {
   if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
-  note_collective(stream);
+  note_exchange(which, bytes * (size_t)c->size, c, stream);
   repeat(c, recv, send, bytes);
   return SUCCESS;
 }
 
+API int ncclAllGather(const void *send, void *recv, size_t count, int type, struct communicator *c, void *stream) {
+  size_t bytes = bytes_of(c, count, type);
+  return bytes == SIZE_MAX ? INVALID_ARGUMENT : gather(ALL_GATHER, send, recv, bytes, c, stream);
+}
+
 API int ncclGather(const void *send, void *recv, size_t count, int type, int root, struct communicator *c, void *stream) {
+  size_t bytes = bytes_of(c, count, type);
   note_use(send);
-  note_collective(stream);
-  if (c && root != c->rank) return is_type(type) ? SUCCESS : INVALID_ARGUMENT;
-  return ncclAllGather(send, recv, count, type, c, stream);
+  if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
+  if (root == c->rank) return gather(GATHER, send, recv, bytes, c, stream);
+  note_exchange(GATHER, bytes * (size_t)c->size, c, stream);
+  return SUCCESS;
 }
 
 /* Every rank's slice for this one is equal to the own slice for oneself. */
 API int ncclAlltoAll(const void *send, void *recv, size_t count, int type, struct communicator *c, void *stream) {
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
-  return ncclAllGather((const char *)send + (size_t)c->rank * bytes, recv, count, type, c, stream);
+  return gather(ALL_TO_ALL, (const char *)send + (size_t)c->rank * bytes, recv, bytes, c, stream);
 }
 
 API int ncclScatter(const void *send, void *recv, size_t count, int type, int root, struct communicator *c, void *stream) {
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
   if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
-  note_collective(stream);
+  note_exchange(SCATTER, bytes * (size_t)c->size, c, stream);
   if (root == c->rank) hand_on_values(recv, (const char *)send + (size_t)root * bytes, bytes);
   else forget(recv); /* the root's input is not here */
   return SUCCESS;
@@ -296,22 +316,21 @@ static void post(struct message m) {
   if (!group_depth) deliver();
 }
 
-static int post_to(int peer, const void *p, size_t count, int type, struct communicator *c, bool is_send) {
+static int post_to(int peer, const void *p, size_t count, int type, struct communicator *c, const void *stream, bool is_send) {
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX || peer < 0 || peer >= c->size) return INVALID_ARGUMENT;
   if (peer != c->rank && !connect_peer(&c->connections, c->size, peer)) return UNHANDLED_CUDA_ERROR;
+  note_exchange(is_send ? SEND : RECEIVE, bytes, c, stream);
   post((struct message){p, bytes, c, peer, .is_send = is_send});
   return SUCCESS;
 }
 
 API int ncclSend(const void *send, size_t count, int type, int peer, struct communicator *c, void *stream) {
-  note_collective(stream);
-  return post_to(peer, send, count, type, c, true);
+  return post_to(peer, send, count, type, c, stream, true);
 }
 
 API int ncclRecv(void *recv, size_t count, int type, int peer, struct communicator *c, void *stream) {
-  note_collective(stream);
-  return post_to(peer, recv, count, type, c, false);
+  return post_to(peer, recv, count, type, c, stream, false);
 }
 
 /* Elsewhere than at the root, send means nothing: the root's values are taken to be those in recv. But one broadcast from
@@ -320,7 +339,7 @@ API int ncclBroadcast(const void *send, void *recv, size_t count, int type, int 
   size_t bytes = bytes_of(c, count, type);
   if (bytes == SIZE_MAX) return INVALID_ARGUMENT;
   if (!connect_neighbours(&c->connections, c->size)) return UNHANDLED_CUDA_ERROR;
-  note_collective(stream);
+  note_exchange(BROADCAST, bytes, c, stream);
   bool is_root = root == c->rank;
   if (is_root && recv != send) hand_on_values(recv, send, bytes);
   post((struct message){recv, bytes, c, root, .is_send = is_root, .is_kept = true});
@@ -365,24 +384,6 @@ API int ncclCommRegister(const struct communicator *c, void *buffer, size_t byte
   if (!c || !handle) return INVALID_ARGUMENT;
   *handle = new_handle();
   return SUCCESS;
-}
-
-API int ncclGetVersion(int *version) {
-  if (!version) return INVALID_ARGUMENT;
-  *version = library_version("nccl", 23007);
-  return SUCCESS;
-}
-
-API const char *ncclGetErrorString(int status) {
-  static const char *const TEXTS[] = {"no error", "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
-      "unhandled system error (run with NCCL_DEBUG=INFO for details)", "internal error", "invalid argument", "invalid usage",
-      "remote process exited or there was a network error", "NCCL operation in progress", "timeout"};
-  return status >= 0 && status < (int)(sizeof TEXTS / sizeof *TEXTS) ? TEXTS[status] : "unknown result code";
-}
-
-API const char *ncclGetLastError(const void *c) {
-  (void)c;
-  return "";
 }
 
 /* "Not supported" is ncclInvalidUsage: what NCCL answers on a machine that lacks what a call needs. */

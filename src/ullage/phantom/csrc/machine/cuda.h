@@ -43,7 +43,9 @@ int take_last_failure(void); /* and forgets it */
 /* launch.c: what a launch may have written is unknown from now on. params is kernelParams: an array of unknown length
  * of pointers to argument values; buffer is a packed argument buffer, or NULL. */
 void forget_launch(void *const *params);
-void launch_graph(const void *executable); /* what it writes is unknown, and every block may be used */
+void launch_graph(const void *executable, const void *stream); /* what it writes is unknown, and every block may be used */
+void name_kernel(const void *handle, const char *name);        /* of the function that a handle stands for */
+void log_launch(const void *function, struct dim3 grid, struct dim3 block, void *const *params, const void *stream);
 const void *stream_of_launch(const void *config);
 int occupancy(int block_threads, size_t shared_bytes);
 
@@ -61,7 +63,10 @@ int synchronize_stream(const void *stream);
 int synchronize_device(void);
 int query_event(void *event, const void *caller);         /* NOT_READY, or SUCCESS */
 int query_stream(const void *stream, const void *caller); /* likewise */
-void note_copy_work(const void *dst, const void *src, const void *stream, bool is_waited_for);
+void note_copy_work(const void *dst, const void *src, size_t bytes, const void *stream, bool is_waited_for);
+void note_fill_work(size_t bytes, const void *stream);
+void log_copy(const void *dst, const void *src, size_t bytes, const void *stream); /* for the clock */
+int lane_of(const void *stream); /* its number in the books of completion.c */
 int elapsed_ms(float *ms, const void *start, const void *end);
 
 /* attribute.c: cudaDeviceGetAttribute and cuDeviceGetAttribute. */

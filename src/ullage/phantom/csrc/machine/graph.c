@@ -20,8 +20,9 @@ struct executable {
 };
 
 struct graph *new_graph(void) {
+  static uint32_t count;
   struct graph *graph = calloc(1, sizeof *graph);
-  if (graph) graph->references = 1;
+  if (graph) graph->references = 1, graph->number = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
   return graph;
 }
 
@@ -77,6 +78,11 @@ void destroy_executable(void *executable) {
   give_back_outside(e->device, WHAT, e->num_nodes * LOW_PER_NODE, e->num_nodes * HIGH_PER_NODE);
   drop_graph(e->graph);
   free(e);
+}
+
+uint32_t number_of_graph(const void *executable) {
+  const struct executable *e = executable;
+  return e ? e->graph->number : 0;
 }
 
 const uintptr_t *writes_of(const void *executable, size_t *count) {

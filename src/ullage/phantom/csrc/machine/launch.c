@@ -14,6 +14,7 @@
 #include "graph.h"
 #include "transfers.h"
 #include "uses.h"
+#include "work_log.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -195,8 +196,9 @@ API char __cudaInitModule(void **handle) { return (void)handle, 1; }
 /* ---- Which function lives in which module: an open hash, filled while the libraries load ------------------------- */
 
 struct function {
-  const void *host;
-  struct module *module;
+  const void *host;      /* its address, or a handle */
+  struct module *module; /* NULL: not known */
+  const char *name;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -220,27 +222,41 @@ static void grow_functions(void) {
   free(old);
 }
 
-API void __cudaRegisterFunction(void **handle, const char *host, char *dev, const char *name, int limit, void *tid,
-                                void *bid, struct dim3 *bdim, struct dim3 *gdim, int *wsize) {
-  (void)dev, (void)name, (void)limit, (void)tid, (void)bid, (void)bdim, (void)gdim, (void)wsize;
+static void register_function(struct function function) {
   pthread_mutex_lock(&lock);
   if (num_functions * 2 >= function_room) grow_functions();
-  struct function *f = &functions[slot_of(host)];
+  struct function *f = &functions[slot_of(function.host)];
   if (!f->host) num_functions++;
-  *f = (struct function){host, (struct module *)handle};
+  *f = function;
   pthread_mutex_unlock(&lock);
 }
 
-static struct module *module_of(const void *host) {
+API void __cudaRegisterFunction(void **handle, const char *host, char *dev, const char *name, int limit, void *tid,
+                                void *bid, struct dim3 *bdim, struct dim3 *gdim, int *wsize) {
+  (void)dev, (void)limit, (void)tid, (void)bid, (void)bdim, (void)gdim, (void)wsize;
+  register_function((struct function){host, (struct module *)handle, name});
+}
+
+void name_kernel(const void *handle, const char *name) {
+  if (is_work_logged && name) register_function((struct function){handle, NULL, strdup(name)});
+}
+
+static struct function function_of(const void *host) {
   pthread_mutex_lock(&lock);
-  struct module *m = function_room ? functions[slot_of(host)].module : NULL;
+  struct function f = function_room ? functions[slot_of(host)] : (struct function){0};
   pthread_mutex_unlock(&lock);
-  return m;
+  return f;
+}
+
+static struct module *module_of(const void *host) { return function_of(host).module; }
+
+void log_launch(const void *function, struct dim3 grid, struct dim3 block, void *const *params, const void *stream) {
+  if (is_work_logged) log_kernel(stream, function_of(function).name, grid, block, params);
 }
 
 /* ---- Launches ---------------------------------------------------------------------------------------------------- */
 
-static int launch(const void *host, void *const *params, const void *stream) {
+static int launch(const void *host, struct dim3 grid, struct dim3 block, void *const *params, const void *stream) {
   const struct device *d = device(current_device());
   struct module *m = module_of(host);
   bool is_ptx;
@@ -248,13 +264,15 @@ static int launch(const void *host, void *const *params, const void *stream) {
   int status = refuse_work(stream);
   if (status) return status;
   note_work(stream);
+  begin_operands();
   forget_launch(params);
+  log_launch(host, grid, block, params, stream);
   return SUCCESS;
 }
 
 API int cudaLaunchKernel(const void *host, struct dim3 grid, struct dim3 block, void **params, size_t shared, void *stream) {
-  (void)grid, (void)block, (void)shared;
-  return launch(host, params, stream);
+  (void)shared;
+  return launch(host, grid, block, params, stream);
 }
 ALIAS(cudaLaunchKernel_ptsz, cudaLaunchKernel);
 ALIAS(cudaLaunchCooperativeKernel, cudaLaunchKernel);
@@ -265,7 +283,8 @@ ALIAS(__cudaLaunchKernel, cudaLaunchKernel);
 ALIAS(__cudaLaunchKernel_ptsz, cudaLaunchKernel);
 
 API int cudaLaunchKernelExC(const void *config, const void *host, void **params) {
-  return launch(host, params, stream_of_launch(config));
+  const struct dim3 *sizes = config; /* of the grid, and of a block */
+  return launch(host, sizes[0], sizes[1], params, stream_of_launch(config));
 }
 ALIAS(cudaLaunchKernelExC_ptsz, cudaLaunchKernelExC);
 
@@ -371,7 +390,8 @@ API int cudaOccupancyMaxPotentialClusterSize(int *size, const void *host, const 
   return SUCCESS;
 }
 
-void launch_graph(const void *executable) {
+void launch_graph(const void *executable, const void *stream) {
+  log_graph(stream, number_of_graph(executable));
   use_every_block();
   size_t count;
   const uintptr_t *written = writes_of(executable, &count);

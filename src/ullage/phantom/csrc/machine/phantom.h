@@ -41,7 +41,8 @@
 #define DO_RETURNING(type, name, value)             \
   API type name(WORDS) {                            \
     const uintptr_t words[] = WORD_LIST;            \
-    if (forget_words(words, sizeof words / sizeof *words)) note_library_work(); \
+    begin_operands();                               \
+    if (forget_words(words, sizeof words / sizeof *words)) note_library_call(__func__); \
     return (value);                                 \
   }
 
@@ -119,7 +120,11 @@ void fill_values(void *dst, int value, size_t bytes);       /* memset */
 void note_work(const void *stream);
 void note_collective(const void *stream); /* of NCCL */
 void follow_stream(const void *stream); /* what this thread's libraries are given next goes to that stream */
-void note_library_work(void);
+void note_library_call(const char *name); /* with the operands that it was handed since begin_operands */
+const void *stream_of_library(void);      /* of this thread */
+
+/* work_log.c: what the clock is to time. */
+void begin_operands(void);
 
 /* ---- What the report is told (basis.c) --------------------------------------------------------------------------- */
 enum library { LIBRARY_CUBLAS, LIBRARY_CUBLASLT, LIBRARY_CUDNN, LIBRARY_CUSOLVER, LIBRARY_CUSPARSE, LIBRARY_CUFFT, LIBRARY_OTHER, LIBRARY_NCCL };

@@ -7,6 +7,7 @@
 #include "completion.h"
 #include "cuda.h"
 #include "kept.h"
+#include "work_log.h"
 
 #include <stdlib.h>
 
@@ -21,13 +22,14 @@ struct event {
   struct captured_work captured;
   struct frontier after;
   struct mark collective; /* that it is the end of; position 0: none */
+  uint64_t logged;        /* its record's number in the log of work; 0: none */
   bool takes_time;
 };
 
 /* 0, 1 and 2 stand for default streams; small numbers are never addresses of ours. */
 static bool is_default(const void *stream) { return (uintptr_t)stream < 4096; }
 
-static int lane_of(const void *stream) {
+int lane_of(const void *stream) {
   enum { PER_THREAD = 2 };
   if (!is_default(stream)) return ((const struct stream *)stream)->lane;
   return current_device() + ((uintptr_t)stream == PER_THREAD ? THREAD_LANES : DEFAULT_LANES);
@@ -66,17 +68,26 @@ void note_collective(const void *stream) {
 }
 
 void follow_stream(const void *stream) { library_stream = stream; }
-void note_library_work(void) { note_work(library_stream); }
+const void *stream_of_library(void) { return library_stream; }
+
+void note_library_call(const char *name) {
+  note_work(library_stream);
+  log_library_call(library_stream, name);
+}
 
 int synchronize_stream(const void *stream) {
   int status = wait_for_stream(stream);
-  if (!status) reach_lane(lane_of(stream));
+  if (status) return status;
+  log_host_wait_for_lane(lane_of(stream));
+  reach_lane(lane_of(stream));
   return status;
 }
 
 int synchronize_device(void) {
   int status = wait_for_device();
-  if (!status) reach_device(current_device());
+  if (status) return status;
+  log_host_wait_for_device();
+  reach_device(current_device());
   return status;
 }
 
@@ -85,12 +96,29 @@ int query_stream(const void *stream, const void *caller) {
   return status || is_lane_done(lane_of(stream), caller) ? status : fail(NOT_READY);
 }
 
+void log_copy(const void *dst, const void *src, size_t bytes, const void *stream) {
+  bool from_device = is_device_address(src), to_device = is_device_address(dst), between = from_device && to_device;
+  bool is_far = between && device_of_address(src) != device_of_address(dst);
+  int direction = is_far ? BETWEEN_DEVICES : between ? ON_DEVICE : to_device ? TO_DEVICE : TO_HOST;
+  struct work work = {WORK_COPY, -1, NULL, {direction, (int64_t)bytes, is_pinned_address(from_device ? dst : src)}};
+  log_work(stream, &work);
+}
+
 /* A copy between the device and memory that is not pinned returns when it is done; to the device, when it is read. */
-void note_copy_work(const void *dst, const void *src, const void *stream, bool is_waited_for) {
+void note_copy_work(const void *dst, const void *src, size_t bytes, const void *stream, bool is_waited_for) {
   note_work(stream);
   keep_operand(dst); /* where a collective's result is copied to */
-  bool to_host = is_device_address(src) && !is_device_address(dst), between = is_device_address(src) && is_device_address(dst);
-  if (is_waited_for ? !between : to_host && !is_pinned_address(dst)) reach_lane(lane_of(stream));
+  log_copy(dst, src, bytes, stream);
+  bool from_device = is_device_address(src), to_device = is_device_address(dst), between = from_device && to_device;
+  if (is_waited_for ? between : to_device || !from_device || is_pinned_address(dst)) return;
+  log_host_wait_for_lane(lane_of(stream));
+  reach_lane(lane_of(stream));
+}
+
+void note_fill_work(size_t bytes, const void *stream) {
+  note_work(stream);
+  struct work work = {WORK_FILL, -1, NULL, {(int64_t)bytes}};
+  log_work(stream, &work);
 }
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
@@ -120,6 +148,7 @@ int record_event(void *event, const void *stream) {
   e->capture = mark_captured(stream, &e->captured);
   e->collective = end_collective(lane_of(stream));
   mark_end(lane_of(stream), &e->after);
+  e->logged = e->capture ? 0 : log_record(lane_of(stream));
   return SUCCESS;
 }
 
@@ -129,7 +158,9 @@ int wait_for_event(void *stream, const void *event) {
   if (!e) return fail(INVALID_HANDLE);
   int status = e->tick ? wait_in_capture(stream, stream_flags(stream), e->capture, &e->captured) : SUCCESS;
   drop_waited(e->collective);
-  if (!status && !e->capture) wait_before(lane_of(stream), &e->after);
+  if (status || e->capture) return status;
+  log_wait(lane_of(stream), e->logged);
+  wait_before(lane_of(stream), &e->after);
   return status;
 }
 
@@ -143,7 +174,9 @@ static int event_status(const struct event *event) {
 int synchronize_event(const void *event) {
   const struct event *e = event;
   int status = event_status(e);
-  if (!status) reach(&e->after);
+  if (status) return status;
+  log_host_wait_for_event(e->logged);
+  reach(&e->after);
   return status;
 }
 

@@ -18,6 +18,7 @@
 #include "levels.h"
 #include "phantom.h"
 #include "uses.h"
+#include "work_log.h"
 
 #include <pthread.h>
 #include <search.h>
@@ -66,11 +67,13 @@ static struct block *block_at(uintptr_t address) {
 static void drop_values(struct block *b);
 static void use_listed(const struct block *list);
 
+static void use(struct block *b, uintptr_t address) { b->used = event_position(), see_operand(address, b->start, b->bytes); }
+
 static void drop_at(uintptr_t address, bool is_guess) {
   if (!is_device_address((const void *)address)) return;
   struct block *b = block_at(address);
   if (!b) return;
-  b->used = event_position();
+  use(b, address);
   if (!is_guess || !(b->is_followed || is_thread_spared)) {
     is_write_captured(b->start);
     drop_values(b);
@@ -84,7 +87,7 @@ static void use_listed(const struct block *list) {
   for (size_t i = 0; i < list->bytes / sizeof(uintptr_t); i++) {
     uintptr_t address = ((const uintptr_t *)list->data)[i];
     struct block *b = is_device_address((const void *)address) ? block_at(address) : NULL;
-    if (b) b->used = event_position();
+    if (b) use(b, address);
   }
 }
 
@@ -122,7 +125,7 @@ void note_use(const void *p) {
   if (!is_device_address(p)) return;
   pthread_mutex_lock(&lock);
   struct block *b = block_at((uintptr_t)p);
-  if (b) b->used = event_position();
+  if (b) use(b, (uintptr_t)p);
   pthread_mutex_unlock(&lock);
 }
 
@@ -391,10 +394,6 @@ API void ullage_write(uintptr_t p, const void *src, size_t bytes, int mark) {
 
 API void ullage_forget(uintptr_t p) { forget((const void *)p); }
 
-/* What the recorder knows of this thread's launches. 0: nothing. 1: what they write of the blocks that it answers for;
-   those keep their values. So it is in every thread until the recorder says otherwise: autograd's read what forward has
-   left. 2: all that they write, and it has said so. */
-API void ullage_follow_thread(int how) {
-  is_thread_unseen = !how;
-  is_thread_spared = how == 2;
-}
+/* What the recorder knows of this thread's launches. 0: nothing. 1, as in every thread at first, since autograd's read what
+   forward has left: what they write of the blocks that it answers for, which keep their values. 2: all, and it has said so. */
+API void ullage_follow_thread(int how) { is_thread_unseen = !how, is_thread_spared = how == 2; }

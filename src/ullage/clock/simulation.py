@@ -1,0 +1,168 @@
+"""When each piece of work begins and ends: streams as queues, and the host that fills them.
+
+The host gives one piece of work after another, in the order of the log, and each takes it some time
+(`HostCosts`). A stream begins a piece when the host has given it and the piece before it has ended;
+it waits for events of other streams, and the host for streams, events or the device, as CUDA orders
+them. A stream takes about 1,024 pieces; then the host waits for the oldest
+(https://forums.developer.nvidia.com/t/68937).
+
+Ignores: that pieces on two streams of one device slow each other down; that another thread of the
+program gives work at the same time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from ullage.trace.work_log import EntryKind
+
+__all__ = ["HostCosts", "Moment", "Run", "simulate"]
+
+_QUEUE: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class HostCosts:
+    """Seconds that the host needs to give a piece of work.
+
+    Attributes:
+        launch_s: a kernel, a call of a library, a copy: with the operator around it.
+        graph_s: a whole CUDA graph.
+    """
+
+    launch_s: float
+    graph_s: float
+
+
+class Moment(NamedTuple):
+    """A mark of the program, and how far host and device are.
+
+    Attributes:
+        entry: the row of the log.
+        mark: which mark, as a number of WORK_MARKS.
+        number: of a step: its number.
+        host_s: the host passes it.
+        done_s: all work that was given before is done, and the host has passed.
+    """
+
+    entry: int
+    mark: int
+    number: int
+    host_s: float
+    done_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The times of a log.
+
+    Attributes:
+        starts, ends: by row of the log, seconds; of a row that is no work both are the same.
+        host_waits: for each time that the host waited: (row, from, until).
+        moments: the program's marks.
+    """
+
+    starts: Sequence[float]
+    ends: Sequence[float]
+    host_waits: Sequence[tuple[int, float, float]]
+    moments: Sequence[Moment]
+
+
+def simulate(
+    rows: Sequence[tuple[int, ...]],
+    first: int,
+    seconds: Sequence[float],
+    graph_seconds: Mapping[int, float],
+    host: HostCosts,
+) -> Run:
+    """Plays a log.
+
+    Args:
+        rows: of a log: (other, work, scope, position, lane, kind, device).
+        first: the serial number before that of the first row.
+        seconds: of each piece of work.
+        graph_seconds: of each graph.
+    """
+    player = _Player(first, seconds, graph_seconds, host)
+    for row in rows:
+        player.play(row)
+    return Run(player.starts, player.ends, player.host_waits, player.moments)
+
+
+class _Player:
+    def __init__(
+        self,
+        first: int,
+        seconds: Sequence[float],
+        graph_seconds: Mapping[int, float],
+        host: HostCosts,
+    ) -> None:
+        self.starts: list[float] = []
+        self.ends: list[float] = []
+        self.host_waits: list[tuple[int, float, float]] = []
+        self.moments: list[Moment] = []
+        self._serial = first
+        self._seconds = seconds
+        self._graph_seconds = graph_seconds
+        self._costs = host
+        self._host_s = 0.0
+        self._free_s: defaultdict[int, float] = defaultdict(float)  # by lane
+        self._device_of: dict[int, int] = {}
+        self._records: dict[int, float] = {}
+        self._pending: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_QUEUE))
+
+    def play(self, row: Sequence[Any]) -> None:
+        """Takes the next row of the log."""
+        other, work, _, _, lane, kind, device = row
+        self._serial += 1
+        if kind in (EntryKind.GIVEN, EntryKind.GRAPH):
+            is_graph = kind == EntryKind.GRAPH
+            taken = self._graph_seconds.get(other, 0.0) if is_graph else self._seconds[work]
+            self._give(lane, taken, self._costs.graph_s if is_graph else self._costs.launch_s)
+            self._device_of[lane] = device
+            return
+        if kind == EntryKind.RECORDED:
+            self._records[self._serial] = self._free_s[lane]
+        elif kind == EntryKind.WAITED:
+            self._free_s[lane] = max(self._free_s[lane], self._records.get(other, 0.0))
+        elif kind == EntryKind.HOST_WAITED_LANE:
+            self._wait_until(self._free_s[lane])
+        elif kind == EntryKind.HOST_WAITED_EVENT:
+            self._wait_until(self._records.get(other, 0.0))
+        elif kind == EntryKind.HOST_WAITED_DEVICE:
+            self._wait_until(self._done_s(device))
+        elif kind == EntryKind.MARKED:
+            done_s = max(self._host_s, self._done_s(None))
+            self.moments.append(Moment(len(self.ends), work, other, self._host_s, done_s))
+        self.starts.append(self._host_s)
+        self.ends.append(self._host_s)
+
+    def _give(self, lane: int, taken_s: float, host_s: float) -> None:
+        pending = self._pending[lane]
+        if len(pending) == _QUEUE:
+            self._host_s = max(self._host_s, pending[0])
+        self._host_s += host_s
+        start = max(self._free_s[lane], self._host_s)
+        self._free_s[lane] = end = start + taken_s
+        pending.append(end)
+        self.starts.append(start)
+        self.ends.append(end)
+
+    def _wait_until(self, seconds: float) -> None:
+        if seconds > self._host_s:
+            self.host_waits.append((len(self.ends), self._host_s, seconds))
+            self._host_s = seconds
+
+    def _done_s(self, device: int | None) -> float:
+        """When the streams of a device, or of all, have done what they were given."""
+        return max(
+            (
+                seconds
+                for lane, seconds in self._free_s.items()
+                if device is None or self._device_of.get(lane, device) == device
+            ),
+            default=0.0,
+        )

@@ -1,0 +1,330 @@
+"""The time of a step: the log played with what each piece of work costs, three times over: all
+costs at their lower bounds, as they are likely, and at their upper bounds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from ullage.clock.cost import Category, Cost
+from ullage.clock.exposure import Busy, Exposure, measure_exposure
+from ullage.clock.given_work import GivenWork, Product
+from ullage.clock.reading import given_work
+from ullage.clock.simulation import HostCosts, Moment, Run, simulate
+from ullage.clock.step_time import Interval, Share, Span, StepTime
+from ullage.gpus import Gpu
+from ullage.gpus.peaks import flops_per_s
+from ullage.trace.record_schema import WORK_MARKS
+from ullage.trace.work_log import EntryKind, WorkLog
+
+__all__ = ["Batch", "CostOf", "HostInterval", "measure_step"]
+
+CostOf = Callable[[GivenWork], Cost]
+_STEP: Final = WORK_MARKS.index("step")
+_PARTS: Final = {
+    WORK_MARKS.index("forward_begin"): "forward",
+    WORK_MARKS.index("backward_begin"): "backward",
+    WORK_MARKS.index("optimizer_begin"): "optimizer",
+    WORK_MARKS.index("forward_end"): "other",
+    WORK_MARKS.index("backward_end"): "other",
+    WORK_MARKS.index("optimizer_end"): "other",
+}
+_ENDS: Final = (0, 1, 2)  # low, likely, high
+_LIKELY: Final = 1
+
+
+class HostInterval(NamedTuple):
+    """What the host needs, at the lower bound, likely, and at the upper bound."""
+
+    low: HostCosts
+    likely: HostCosts
+    high: HostCosts
+
+
+class Batch(NamedTuple):
+    """What a step works on; 0: not known."""
+
+    num_samples: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """A log with its costs."""
+
+    rows: list[tuple[int, ...]]
+    works: tuple[GivenWork, ...]
+    costs: tuple[Cost, ...]
+    graph_costs: Mapping[int, Cost]
+    modules: Sequence[str]
+
+
+def measure_step(
+    log: WorkLog,
+    gpu: Gpu,
+    cost_of: CostOf,
+    host: HostInterval,
+    *,
+    modules: Sequence[str] = (),
+    batch: Batch | None = None,
+    basis: Iterable[str] = (),
+) -> StepTime | None:
+    """The time of the last whole step in a log; None where there is no whole step.
+
+    A step ends when all the work is done that was given before its end, so that work which the
+    host gave ahead counts where it runs.
+
+    Args:
+        cost_of: what a piece of work costs on the GPU.
+        host: what the host needs to give a piece of work.
+        modules: the names of scopes.
+        batch: what the step works on; None: not known.
+        basis: what else the times rest on.
+    """
+    read = _read(log, cost_of, modules)
+    runs = [_play(read, log.first, host, end) for end in _ENDS]
+    steps = _whole_steps(runs[_LIKELY])
+    if not steps:
+        return None
+    last = _Step(read, runs, *steps[-1])
+    return StepTime(
+        step=last.interval(),
+        steps=tuple(_interval(runs, begin, end) for begin, end in steps),
+        device_idle=last.idle(),
+        host_waits=last.host_waits(),
+        categories=last.shares(lambda cost, _row, _part: cost.category.value),
+        parts=last.shares(lambda _cost, _row, part: part),
+        modules=last.shares(lambda _cost, row, _part: read_module(modules, row[2])),
+        unknown=last.unknown(),
+        flops=last.flops(),
+        peak_flops_per_s=_peak(gpu, read, last),
+        num_tokens=batch.num_tokens if batch else 0,
+        num_samples=batch.num_samples if batch else 0,
+        spans=last.spans(),
+        basis=tuple(dict.fromkeys([*basis, *last.basis()])),
+    )
+
+
+def read_module(modules: Sequence[str], scope: int) -> str:
+    """The name of a scope; empty: none."""
+    return modules[scope] if 0 <= scope < len(modules) else ""
+
+
+def _read(log: WorkLog, cost_of: CostOf, modules: Sequence[str]) -> _Log:
+    works = tuple(given_work(row) for row in log.works)
+    costs = tuple(cost_of(work) for work in works)
+    return _Log(log.entries.tolist(), works, costs, _graph_costs(log, costs), modules)
+
+
+def _graph_costs(log: WorkLog, costs: Sequence[Cost]) -> dict[int, Cost]:
+    """The cost of each graph: its streams run at once, and the one with most work is the longest.
+    A node of a graph needs no launch by the host.
+    """
+    lanes: defaultdict[int, defaultdict[int, list[Cost]]] = defaultdict(lambda: defaultdict(list))
+    for other, work, _, _, lane, _, _ in log.captured.tolist():
+        lanes[other][lane].append(costs[work])
+    return {graph: _longest(list(of.values())) for graph, of in lanes.items()}
+
+
+def _longest(lanes: Sequence[Sequence[Cost]]) -> Cost:
+    sums = [[sum(_ends(cost)[end] for cost in lane) for lane in lanes] for end in _ENDS]
+    longest = max(lanes, key=lambda lane: sum(cost.duration.s for cost in lane))
+    seconds = Counter[Category]()
+    for cost in longest:
+        seconds[cost.category] += cost.duration.s  # type: ignore[assignment]
+    first = longest[0]
+    duration = type(first.duration)(
+        max(sums[0]), max(sums[1]), max(sums[2]), "the streams of a CUDA graph run at once"
+    )
+    flops = sum(cost.flops for lane in lanes for cost in lane)
+    return Cost(duration, seconds.most_common(1)[0][0], "CUDA graph", flops)
+
+
+def _ends(cost: Cost) -> tuple[float, float, float]:
+    return cost.duration.low_s, cost.duration.s, cost.duration.high_s
+
+
+def _play(log: _Log, first: int, host: HostInterval, end: int) -> Run:
+    seconds = [_ends(cost)[end] for cost in log.costs]
+    graphs = {graph: _ends(cost)[end] for graph, cost in log.graph_costs.items()}
+    return simulate(log.rows, first, seconds, graphs, host[end])
+
+
+def _whole_steps(run: Run) -> list[tuple[int, int]]:
+    """The steps, each as two places among the moments. A step that ends twice (two optimizers step
+    right after another) ends the second time; where the count begins again, what came before was
+    no step.
+    """
+    ends: list[tuple[int, int]] = []
+    for place, moment in enumerate(run.moments):
+        if moment.mark != _STEP:
+            continue
+        if ends and moment.number == ends[-1][1]:
+            ends.pop()
+        elif ends and moment.number < ends[-1][1]:
+            ends.clear()
+        ends.append((place, moment.number))
+    places = [place for place, _ in ends]
+    return list(pairwise(places))
+
+
+def _interval(runs: Sequence[Run], begin: int, end: int) -> Interval:
+    seconds = [run.moments[end].done_s - run.moments[begin].done_s for run in runs]
+    return _ordered(seconds)
+
+
+def _ordered(seconds: Sequence[float]) -> Interval:
+    """Costs that overlap may make a difference shrink where each of them grows."""
+    low, likely, high = seconds
+    return Interval(min(low, likely), likely, max(likely, high))
+
+
+class _Step:
+    """One step of the three runs."""
+
+    def __init__(self, log: _Log, runs: Sequence[Run], begin: int, end: int) -> None:
+        self._log, self._runs = log, runs
+        self._bounds = [(run.moments[begin], run.moments[end]) for run in runs]
+        first, last = runs[_LIKELY].moments[begin].entry, runs[_LIKELY].moments[end].entry
+        self._parts = _parts(runs[_LIKELY].moments, len(log.rows))
+        self._given = [
+            index
+            for index in range(first, last)
+            if log.rows[index][5] in (EntryKind.GIVEN, EntryKind.GRAPH)
+        ]
+        self._exposures = [self._measure(end) for end in _ENDS]
+
+    def interval(self) -> Interval:
+        return _ordered([end.done_s - begin.done_s for begin, end in self._bounds])
+
+    def idle(self) -> Interval:
+        return _ordered([exposure.idle_s for exposure in self._exposures])
+
+    def host_waits(self) -> Interval:
+        return _ordered([self._waited(end) for end in _ENDS])
+
+    def flops(self) -> float:
+        return sum(self._cost(index).flops for index in self._given)
+
+    def basis(self) -> list[str]:
+        """What the costs rest on, most time first."""
+        seconds = Counter[str]()
+        for index in self._given:
+            cost = self._cost(index)
+            text = f"{cost.category.value}: {cost.duration.basis}"
+            seconds[text] += cost.duration.s  # type: ignore[assignment]
+        return [text for text, _ in seconds.most_common(12)]
+
+    def shares(self, name_of: Callable[[Cost, tuple[int, ...], str], str]) -> tuple[Share, ...]:
+        """The step divided by a name for each piece of work."""
+        names = {
+            index: name_of(self._cost(index), self._log.rows[index], self._parts[index])
+            for index in self._given
+        }
+        counts = Counter(names.values())
+        busy = [exposure.busy_by(names) for exposure in self._exposures]
+        exposed = [exposure.exposed_by(names) for exposure in self._exposures]
+        shares = [
+            Share(
+                name,
+                _ordered([of[name] for of in busy]),
+                _ordered([of[name] for of in exposed]),
+                count,
+            )
+            for name, count in counts.items()
+        ]
+        return tuple(sorted(shares, key=lambda share: -share.busy.s))
+
+    def unknown(self) -> tuple[Share, ...]:
+        shares = self.shares(
+            lambda cost, _row, _part: cost.name if cost.category is Category.UNKNOWN else ""
+        )
+        return tuple(share for share in shares if share.name)
+
+    def products(self) -> Counter[str]:
+        """Floating-point operations by precision."""
+        flops = Counter[str]()
+        for index in self._given:
+            row = self._log.rows[index]
+            work = self._log.works[row[1]] if row[5] == EntryKind.GIVEN else None
+            if isinstance(work, Product):
+                flops[work.precision] += self._cost(index).flops  # type: ignore[assignment]
+        return flops
+
+    def spans(self) -> tuple[Span, ...]:
+        begin, _ = self._bounds[_LIKELY]
+        run = self._runs[_LIKELY]
+        lanes = {lane: number for number, lane in enumerate(self._lanes())}
+        work = [
+            Span(
+                start_s=run.starts[index] - begin.done_s,
+                duration_s=run.ends[index] - run.starts[index],
+                stream=lanes[self._log.rows[index][4]],
+                name=self._cost(index).name,
+                category=self._cost(index).category.value,
+                module=read_module(self._log.modules, self._log.rows[index][2]),
+                part=self._parts[index],
+                position=self._log.rows[index][3],
+            )
+            for index in self._given
+        ]
+        waits = [
+            Span(
+                start - begin.done_s, until - start, -1, "the host waits", "host", "",
+                self._parts[index], self._log.rows[index][3],
+            )
+            for index, start, until in self._waits(_LIKELY)
+        ]  # fmt: skip
+        return tuple(sorted([*work, *waits]))
+
+    def _lanes(self) -> list[int]:
+        """The streams, the one with most work first."""
+        counts = Counter(self._log.rows[index][4] for index in self._given)
+        return [lane for lane, _ in counts.most_common()]
+
+    def _cost(self, index: int) -> Cost:
+        other, work, _, _, _, kind, _ = self._log.rows[index]
+        return self._log.graph_costs[other] if kind == EntryKind.GRAPH else self._log.costs[work]
+
+    def _measure(self, end: int) -> Exposure:
+        begin_s, end_s = (moment.done_s for moment in self._bounds[end])
+        run = self._runs[end]
+        busy = [
+            Busy(run.starts[index], run.ends[index], index, self._rank(index))
+            for index in self._given
+        ]
+        return measure_exposure(busy, begin_s, end_s)
+
+    def _rank(self, index: int) -> int:
+        """What a moment counts for where several streams are busy: computation hides copies, and
+        both hide communication.
+        """
+        category = self._cost(index).category
+        return 2 if category is Category.COMMUNICATION else 1 if category is Category.COPIES else 0
+
+    def _waits(self, end: int) -> list[tuple[int, float, float]]:
+        first, last = (moment.entry for moment in self._bounds[end])
+        return [wait for wait in self._runs[end].host_waits if first <= wait[0] < last]
+
+    def _waited(self, end: int) -> float:
+        return sum(until - start for _, start, until in self._waits(end))
+
+
+def _parts(moments: Sequence[Moment], count: int) -> list[str]:
+    """The part of the step by row."""
+    parts: list[str] = []
+    part = "other"
+    for moment in moments:
+        parts += [part] * (moment.entry - len(parts))
+        part = _PARTS.get(moment.mark, part)
+    return parts + [part] * (count - len(parts))
+
+
+def _peak(gpu: Gpu, log: _Log, step: _Step) -> float:
+    """The stated rate for the precision of most products."""
+    precision, flops = max(step.products().items(), key=lambda item: item[1], default=("", 0))
+    return flops_per_s(gpu, precision) if flops else 0.0

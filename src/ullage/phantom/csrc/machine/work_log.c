@@ -1,0 +1,256 @@
+/* The log of work: what each stream of the device is given, in the order in which the host gives it.
+ *
+ * The clock (clock/simulation.py) makes times of it afterwards: this file measures nothing. Equal pieces of work are kept
+ * once, and the log holds their numbers. It holds the last steps alone: the recorder says where one ends, and what came
+ * before the last few is dropped. What a capture collects stays, since its graph may run at any time.
+ *
+ * What a kernel moves is not known, but which of the allocator's blocks its arguments point into is: see_operand.
+ */
+#include "work_log.h"
+#include "capture.h"
+#include "cuda.h"
+#include "graph.h"
+#include "levels.h"
+#include "phantom.h"
+#include "scope.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum entry_kind { GIVEN, RECORDED, WAITED, HOST_WAITED_LANE, HOST_WAITED_EVENT, HOST_WAITED_DEVICE, MARKED, CAPTURED, GRAPH };
+enum { MAX_OPERANDS = 512, LISTED_OPERANDS = 8, FIRST_OPERAND = 5, ARGUMENT_BYTES = 1024, MAX_ENTRIES = 1 << 24, STEP = 7 };
+
+struct entry {
+  uint64_t other; /* of a wait: which record; of a capture or a graph: which graph; of a mark: its number */
+  uint32_t work;  /* of a mark: which */
+  int32_t scope;
+  uint32_t position; /* events of the allocator before */
+  uint16_t lane;
+  uint8_t kind, device;
+};
+_Static_assert(sizeof(struct entry) == 24, "as record/session/work_log.py reads it");
+
+struct entries {
+  struct entry *rows;
+  uint64_t count, room, first; /* first: how many were dropped before */
+};
+
+struct operand {
+  uintptr_t start, lowest;
+  size_t bytes;
+};
+
+bool is_work_logged;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct entries entries, captured;
+static struct work *works;
+static unsigned char **arguments; /* of each piece of work; NULL: not kept */
+static uint32_t num_works, work_room, *slots, num_slots;
+static _Thread_local struct operand operands[MAX_OPERANDS];
+static _Thread_local size_t num_operands;
+
+/* ---- Pieces of work ---------------------------------------------------------------------------------------------- */
+
+static uint32_t slot_of(const struct work *work) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  const uint64_t *words = (const uint64_t *)work;
+  for (size_t i = 0; i < sizeof *work / sizeof *words; i++) hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29;
+  uint32_t slot = (uint32_t)hash & (num_slots - 1);
+  while (slots[slot] && memcmp(&works[slots[slot] - 1], work, sizeof *work)) slot = (slot + 1) & (num_slots - 1);
+  return slot;
+}
+
+static bool grow_works(void) {
+  uint32_t room = work_room ? work_room * 2 : 4096;
+  struct work *larger = realloc(works, room * sizeof *works);
+  if (larger) works = larger;
+  unsigned char **kept = realloc(arguments, room * sizeof *arguments);
+  if (kept) arguments = kept;
+  uint32_t *found = calloc(4 * room, sizeof *found);
+  if (!larger || !kept || !found) return free(found), false;
+  free(slots);
+  slots = found;
+  num_slots = 4 * room;
+  work_room = room;
+  for (uint32_t i = 0; i < num_works; i++) slots[slot_of(&works[i])] = i + 1;
+  return true;
+}
+
+/* The number of a piece of work; UINT32_MAX where there is no room. */
+static uint32_t number_of(const struct work *work, const void *kept_arguments) {
+  if (num_works == work_room && !grow_works()) return UINT32_MAX;
+  uint32_t slot = slot_of(work);
+  if (slots[slot]) return slots[slot] - 1;
+  works[num_works] = *work;
+  arguments[num_works] = kept_arguments ? malloc(ARGUMENT_BYTES) : NULL;
+  if (arguments[num_works]) memcpy(arguments[num_works], kept_arguments, ARGUMENT_BYTES);
+  slots[slot] = ++num_works;
+  return num_works - 1;
+}
+
+/* ---- Entries ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t append(struct entries *to, struct entry entry) {
+  if (to->count == to->room) {
+    uint64_t room = to->room ? to->room * 2 : 1 << 14;
+    struct entry *larger = room <= MAX_ENTRIES ? realloc(to->rows, room * sizeof *larger) : NULL;
+    if (!larger) return is_work_logged = false, 0;
+    to->rows = larger;
+    to->room = room;
+  }
+  to->rows[to->count++] = entry;
+  return to->first + to->count;
+}
+
+static struct entry entry_of(enum entry_kind kind, int lane, uint64_t other) {
+  return (struct entry){.other = other, .scope = NO_SCOPE, .position = (uint32_t)event_position(), .lane = (uint16_t)lane,
+                        .kind = (uint8_t)kind, .device = (uint8_t)current_device()};
+}
+
+static uint64_t log_entry(struct entry entry) {
+  if (!is_work_logged) return 0;
+  pthread_mutex_lock(&lock);
+  uint64_t number = append(&entries, entry);
+  pthread_mutex_unlock(&lock);
+  return number;
+}
+
+static void log_with(const void *stream, const struct work *work, const void *kept_arguments) {
+  uint64_t id;
+  void *graph = NULL;
+  bool is_captured = capture_status(stream, &id, &graph) == CAPTURE_ACTIVE && graph;
+  struct entry entry = entry_of(is_captured ? CAPTURED : GIVEN, lane_of(stream), 0);
+  entry.scope = current_scope();
+  if (is_captured) entry.other = ((struct graph *)graph)->number;
+  pthread_mutex_lock(&lock);
+  entry.work = number_of(work, kept_arguments);
+  if (entry.work != UINT32_MAX) append(is_captured ? &captured : &entries, entry);
+  pthread_mutex_unlock(&lock);
+}
+
+void log_work(const void *stream, const struct work *work) {
+  if (is_work_logged) log_with(stream, work, NULL);
+}
+
+void log_graph(const void *stream, uint32_t graph) {
+  struct entry entry = entry_of(GRAPH, lane_of(stream), graph);
+  entry.scope = is_work_logged ? current_scope() : NO_SCOPE;
+  log_entry(entry);
+}
+
+uint64_t log_record(int lane) { return is_work_logged ? log_entry(entry_of(RECORDED, lane, 0)) : 0; }
+void log_wait(int lane, uint64_t record) {
+  if (record) log_entry(entry_of(WAITED, lane, record));
+}
+void log_host_wait_for_event(uint64_t record) {
+  if (record) log_entry(entry_of(HOST_WAITED_EVENT, 0, record));
+}
+void log_host_wait_for_lane(int lane) {
+  if (is_work_logged) log_entry(entry_of(HOST_WAITED_LANE, lane, 0));
+}
+void log_host_wait_for_device(void) {
+  if (is_work_logged) log_entry(entry_of(HOST_WAITED_DEVICE, 0, 0));
+}
+
+/* ---- Operands ----------------------------------------------------------------------------------------------------- */
+
+void begin_operands(void) { num_operands = 0; }
+
+void see_operand(uintptr_t address, uintptr_t start, size_t bytes) {
+  if (!is_work_logged) return;
+  for (size_t i = num_operands; i-- > 0;) {
+    if (operands[i].start != start) continue;
+    if (address < operands[i].lowest) operands[i].lowest = address;
+    return;
+  }
+  if (num_operands < MAX_OPERANDS) operands[num_operands++] = (struct operand){start, address, bytes};
+}
+
+/* Bytes from the lowest address in each block to its end: of the first ones, in the order of the arguments, and the sum of
+ * the others. What an argument points to comes before what lies behind the arguments by chance. */
+static int64_t measure_operands(int64_t listed[LISTED_OPERANDS], int64_t *others) {
+  int64_t total = 0;
+  *others = 0;
+  memset(listed, 0, LISTED_OPERANDS * sizeof *listed);
+  for (size_t i = 0; i < num_operands; i++) {
+    int64_t bytes = (int64_t)(operands[i].start + operands[i].bytes - operands[i].lowest);
+    total += bytes;
+    if (i < LISTED_OPERANDS) listed[i] = bytes;
+    else *others += bytes;
+  }
+  return total;
+}
+
+void log_library_call(const void *stream, const char *name) {
+  if (!is_work_logged) return;
+  int64_t listed[LISTED_OPERANDS], others;
+  struct work work = {WORK_LIBRARY, -1, name, {measure_operands(listed, &others)}};
+  log_with(stream, &work, NULL);
+}
+
+/* Of attention the arguments tell the shape: the first ones, as many as the kernel's longest struct may have. */
+static bool are_arguments_kept(const char *name) { return name && (strstr(name, "flash") || strstr(name, "fmha") || strstr(name, "Attention")); }
+
+void log_kernel(const void *stream, const char *name, struct dim3 grid, struct dim3 block, void *const *params) {
+  if (!is_work_logged) return;
+  struct work work = {WORK_KERNEL, -1, name,
+                      {grid.x, grid.y, grid.z, (int64_t)block.x * block.y * block.z, (int64_t)num_operands}};
+  measure_operands(&work.numbers[FIRST_OPERAND], &work.numbers[FIRST_OPERAND + LISTED_OPERANDS]);
+  log_with(stream, &work, params && are_arguments_kept(name) ? params[0] : NULL);
+}
+
+/* ---- For the recorder --------------------------------------------------------------------------------------------- */
+
+API void ullage_log_begin(void) { is_work_logged = true; }
+
+/* A moment that the program passes. At the end of a step the log keeps no more than the last `steps` ends of steps. */
+API void ullage_log_mark(int which, uint64_t number, int steps) {
+  struct entry entry = entry_of(MARKED, 0, number);
+  entry.work = (uint32_t)which;
+  log_entry(entry);
+  if (which != STEP || !is_work_logged) return;
+  pthread_mutex_lock(&lock);
+  uint64_t from = entries.count;
+  for (int found = 0; from && found <= steps;)
+    if (entries.rows[--from].kind == MARKED && entries.rows[from].work == STEP) found++;
+  if (from) {
+    memmove(entries.rows, entries.rows + from, (entries.count - from) * sizeof *entries.rows);
+    entries.first += from;
+    entries.count -= from;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+/* What came so far was no step. */
+API void ullage_log_clear(void) {
+  pthread_mutex_lock(&lock);
+  entries.first += entries.count;
+  entries.count = 0;
+  pthread_mutex_unlock(&lock);
+}
+
+API uint64_t ullage_log_first(void) { return entries.first; }
+API uint64_t ullage_num_log_entries(int is_captured) { return is_captured ? captured.count : entries.count; }
+
+API void ullage_log_entries(int is_captured, uint64_t count, struct entry *found) {
+  pthread_mutex_lock(&lock);
+  const struct entries *of = is_captured ? &captured : &entries;
+  if (count) memcpy(found, of->rows, (count < of->count ? count : of->count) * sizeof *found);
+  pthread_mutex_unlock(&lock);
+}
+
+API uint64_t ullage_num_works(void) { return num_works; }
+
+/* Kind and precision, then the numbers; the function's name, and its first arguments or NULL. */
+API const char *ullage_work(uint64_t number, int64_t *row, const unsigned char **kept) {
+  pthread_mutex_lock(&lock);
+  const struct work *work = &works[number];
+  row[0] = work->kind;
+  row[1] = work->precision;
+  memcpy(row + 2, work->numbers, sizeof work->numbers);
+  *kept = arguments[number];
+  const char *name = work->name;
+  pthread_mutex_unlock(&lock);
+  return name;
+}

@@ -1,0 +1,64 @@
+"""The log of work in a watched process: switched on, marked, and written into the record.
+
+The native library keeps it (phantom/csrc/machine/work_log.c): of the last steps, so that a long run
+does not cost more memory than a short one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_ubyte, c_uint64, c_void_p
+from typing import TYPE_CHECKING, Any
+
+from ullage.record.session import library
+from ullage.trace.record_schema import WORK_MARKS
+
+if TYPE_CHECKING:
+    from ullage.trace.record_schema import WorkLogFields
+
+_KEPT_STEPS = 6
+_ENTRY_BYTES = 24
+_NUM_NUMBERS = 14
+_ARGUMENT_BYTES = 1024
+
+_begin = library.bind("ullage_log_begin", None)
+_mark = library.bind("ullage_log_mark", None, c_int, c_uint64, c_int)
+_clear = library.bind("ullage_log_clear", None)
+_first = library.bind("ullage_log_first", c_uint64)
+_num_entries = library.bind("ullage_num_log_entries", c_uint64, c_int)
+_entries = library.bind("ullage_log_entries", None, c_int, c_uint64, c_void_p)
+_num_works = library.bind("ullage_num_works", c_uint64)
+_work = library.bind("ullage_work", c_char_p, c_uint64, POINTER(c_int64), POINTER(POINTER(c_ubyte)))
+
+
+class WorkLog:
+    """The log of this process; there is one."""
+
+    def begin(self) -> None:
+        """From here on the library writes down what the device is given."""
+        _begin()
+
+    def mark(self, kind: str, number: int = 0) -> None:
+        """The program passes a moment: the kind of a mark, and of a step its number."""
+        _mark(WORK_MARKS.index(kind), number, _KEPT_STEPS)
+
+    def document(self) -> WorkLogFields:
+        """The log, for the record."""
+        return {
+            "first": _first(),
+            "entries": self._rows(is_captured=False),
+            "captured": self._rows(is_captured=True),
+            "works": [self._row(number) for number in range(_num_works())],
+        }
+
+    def _rows(self, *, is_captured: bool) -> bytes:
+        count = _num_entries(int(is_captured))
+        rows = ctypes.create_string_buffer(_ENTRY_BYTES * count)
+        _entries(int(is_captured), count, rows)
+        return rows.raw
+
+    def _row(self, number: int) -> list[Any]:
+        row, kept = (c_int64 * (2 + _NUM_NUMBERS))(), POINTER(c_ubyte)()
+        name = _work(number, row, byref(kept))
+        arguments = ctypes.string_at(kept, _ARGUMENT_BYTES) if kept else b""
+        return [row[0], row[1], (name or b"").decode(errors="replace"), list(row[2:]), arguments]
