@@ -98,7 +98,7 @@ def measure_step(
         host_waits=last.host_waits(),
         categories=last.shares(lambda cost, _row, _part: cost.category.value),
         parts=last.shares(lambda _cost, _row, part: part),
-        modules=last.shares(lambda _cost, row, _part: read_module(modules, row[2])),
+        modules=last.shares(lambda _cost, row, _part: _module_name(modules, row[2])),
         unknown=last.unknown(),
         flops=last.flops(),
         peak_flops_per_s=_peak(gpu, read, last),
@@ -109,7 +109,7 @@ def measure_step(
     )
 
 
-def read_module(modules: Sequence[str], scope: int) -> str:
+def _module_name(modules: Sequence[str], scope: int) -> str:
     """The name of a scope; empty: none."""
     return modules[scope] if 0 <= scope < len(modules) else ""
 
@@ -266,7 +266,7 @@ class _Step:
                 stream=lanes[self._log.rows[index][4]],
                 name=self._cost(index).name,
                 category=self._cost(index).category.value,
-                module=read_module(self._log.modules, self._log.rows[index][2]),
+                module=_module_name(self._log.modules, self._log.rows[index][2]),
                 part=self._parts[index],
                 position=self._log.rows[index][3],
             )

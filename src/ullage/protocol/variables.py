@@ -122,7 +122,7 @@ VARIABLES: Final = (
             _DEVICE_C,
             "phantom/nvidia_smi.py",
             "phantom/prefork.py",
-            "record/session/session.py",
+            "record/session/peaks.py",
         ),
     ),
     Variable(NUM_DEVICES, "the number of devices, all alike", _LAUNCH, (_DEVICE_C,)),

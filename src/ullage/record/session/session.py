@@ -330,9 +330,6 @@ class Session:
         if remark is not None and remark not in self._warnings:
             self._warnings.append(remark)
         answered = requests.answered_by(self._pid, self._settings.run_dir)
-        work: OptionalFields = {} if self._work is None else {"work": self._work.document()}
-        if self._work_log is not None:
-            work["work_log"] = self._work_log.document()
         return {
             "schema": SCHEMA,
             "ullage": __version__,
@@ -363,8 +360,14 @@ class Session:
             "warnings": self._warnings,
             "changed_variables": list(self._changed_variables),
             "groups": self._groups,
-            **work,
+            **self._optional(),
         }
+
+    def _optional(self) -> OptionalFields:
+        work: OptionalFields = {} if self._work is None else {"work": self._work.document()}
+        if self._work_log is not None:
+            work["work_log"] = self._work_log.document()
+        return work
 
     def _events(self) -> EventColumns:
         events = library.events()

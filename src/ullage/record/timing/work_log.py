@@ -58,7 +58,7 @@ class WorkLog:
         return rows.raw
 
     def _row(self, number: int) -> list[Any]:
-        row, kept = (c_int64 * (2 + _NUM_NUMBERS))(), POINTER(c_ubyte)()
-        name = _work(number, row, byref(kept))
-        arguments = ctypes.string_at(kept, _ARGUMENT_BYTES) if kept else b""
+        row, first = (c_int64 * (2 + _NUM_NUMBERS))(), POINTER(c_ubyte)()
+        name = _work(number, row, byref(first))
+        arguments = ctypes.string_at(first, _ARGUMENT_BYTES) if first else b""
         return [row[0], row[1], (name or b"").decode(errors="replace"), list(row[2:]), arguments]
