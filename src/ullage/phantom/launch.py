@@ -68,13 +68,13 @@ class RunOptions:
         assumed: what is assumed of unknown values.
         rank: the rank of a distributed job that is played without its peers, if any.
         mail: the directory shared by the ranks that are played together.
-        num_devices: how many devices there are, all alike; None is one, or those of the rank's
-            node.
+        num_devices: how many devices there are, all alike; None: one, or those of a rank's node.
         variables: environment variables, in addition to the parent's.
         inputs: a directory in which each process notes the files that it reads; None notes none.
         plan: the plan that is applied to the model; None: none.
         describes: whether the model is described, so that a plan can be made for it.
         has_work: whether the work of a step is recorded, which changes allocations a little.
+        has_clock, interconnect: whether steps are timed, and the links between GPUs, if named.
         replays: whether the plan is replayed on the CPU in place of the training.
         timeout_s: how long the program may run before it is ended; None: without limit.
         platform: the system whose driver's order of addresses the devices have.
@@ -95,6 +95,8 @@ class RunOptions:
     plan: Plan | None = None
     describes: bool = False
     has_work: bool = False
+    has_clock: bool = False
+    interconnect: str | None = None
     replays: bool = False
     timeout_s: float | None = None
     platform: Platform = Platform.LINUX
@@ -102,10 +104,9 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the child ended: its exit code (128 + the signal that ended it), how long it ran, whether
-    the run was asked to stop (Ctrl-C, SIGTERM, SIGHUP), the processes that it left running, which
-    were ended, whether it was a server that was stopped when all was done, the time limit that it
-    exceeded, and whether ullage killed it.
+    """How the child ended: its exit code (128 + its signal), how long it ran, whether the run was
+    asked to stop (Ctrl-C, SIGTERM, SIGHUP), the processes that it left running, which were ended,
+    whether it was a server that was stopped, its time limit, and whether ullage killed it.
     """
 
     exit_code: int
@@ -181,6 +182,7 @@ def _run_variables(
         max_steps=options.steps,
         has_snapshot=options.has_snapshot,
         has_work=options.has_work,
+        has_clock=options.has_clock,
         has_real_init=options.has_real_init,
         has_dummy_weights=options.has_dummy_weights,
         has_values=options.has_values,

@@ -58,6 +58,7 @@ class RunVariables:
         max_steps: after how many steps the program ends; None: when it likes.
         has_snapshot: whether a memory snapshot is written.
         has_work: whether the work of a step is recorded.
+        has_clock: whether what streams are given is logged, for the clock.
         has_real_init: whether weights on the CPU are really initialised.
         has_dummy_weights: whether missing weight files get dummy content.
         has_values: whether small values are computed on the CPU.
@@ -77,6 +78,7 @@ class RunVariables:
     max_steps: int | None = None
     has_snapshot: bool = True
     has_work: bool = False
+    has_clock: bool = False
     has_real_init: bool = False
     has_dummy_weights: bool = False
     has_values: bool = True
@@ -106,6 +108,7 @@ class RunVariables:
             variables.MAIL: None if rank is None else str(rank.mail),
             variables.INPUTS: _text(self.inputs),
             variables.WORK: _flag(is_set=self.has_work),
+            variables.CLOCK: _flag(is_set=self.has_clock),
         }
 
     @classmethod
@@ -123,6 +126,7 @@ class RunVariables:
             max_steps=int(steps) if steps else None,
             has_snapshot=environment.get(variables.SNAPSHOT, "1") == "1",
             has_work=environment.get(variables.WORK) == "1",
+            has_clock=environment.get(variables.CLOCK) == "1",
             has_real_init=environment.get(variables.REAL_INIT) == "1",
             has_dummy_weights=environment.get(variables.DUMMY_WEIGHTS) == "1",
             has_values=environment.get(variables.VALUES, "1") == "1",

@@ -27,6 +27,7 @@ STEPS: Final = "ULLAGE_STEPS"
 PROGRESS: Final = "ULLAGE_PROGRESS"
 SNAPSHOT: Final = "ULLAGE_SNAPSHOT"
 WORK: Final = "ULLAGE_WORK"
+CLOCK: Final = "ULLAGE_CLOCK"
 REAL_INIT: Final = "ULLAGE_REAL_INIT"
 DUMMY_WEIGHTS: Final = "ULLAGE_DUMMY_WEIGHTS"
 VALUES: Final = "ULLAGE_VALUES"
@@ -152,6 +153,7 @@ VARIABLES: Final = (
     ),
     Variable(SNAPSHOT, "0: no memory snapshot is written; default 1", _LAUNCH, _RECORDER),
     Variable(WORK, "1: the work of a step is recorded", _LAUNCH, _RECORDER),
+    Variable(CLOCK, "1: what streams are given is logged, for the clock", _LAUNCH, _RECORDER),
     Variable(REAL_INIT, "1: weights on the CPU are really initialised", _LAUNCH, _RECORDER),
     Variable(
         DUMMY_WEIGHTS, "1: weight files that are missing get dummy content", _LAUNCH, _RECORDER

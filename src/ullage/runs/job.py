@@ -43,6 +43,8 @@ class ProgramOptions(TypedDict, total=False):
     assume: Sequence[str]
     plan: str | os.PathLike[str] | Plan | None
     platform: str
+    time: bool
+    interconnect: str | None
 
 
 def make_options(
@@ -55,6 +57,8 @@ def make_options(
     assume: Sequence[str] = (),
     plan: str | os.PathLike[str] | Plan | None = None,
     platform: str = "linux",
+    time: bool = False,
+    interconnect: str | None = None,
 ) -> RunOptions:
     """The options as a run without a snapshot has them; SpecError where one is not possible, and
     PlanError where a plan cannot be read.
@@ -79,6 +83,8 @@ def make_options(
         assumed=Assumed.parse(assume),
         plan=loaded_plan,
         platform=_parse_platform(platform),
+        has_clock=time or interconnect is not None,
+        interconnect=interconnect,
     )
 
 

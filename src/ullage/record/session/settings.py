@@ -25,6 +25,7 @@ class Settings:
     has_dummy_weights: bool = False
     job: LoneRank | None = None
     has_work: bool = False
+    has_clock: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -41,6 +42,7 @@ class Settings:
             has_dummy_weights=run.has_dummy_weights,
             job=run.lone_rank,
             has_work=run.has_work,
+            has_clock=run.has_clock,
         )
 
 
