@@ -84,7 +84,7 @@ FLAGS = {
         "--assume", "--plan", "--snapshot", "-o", "--output", "--html", "--json",
         "--try-remedies",
         "--full", "--force", "--quiet", "--gpus", "--world-size", "--rank", "--ranks",
-        "--local-world-size",
+        "--local-world-size", "--time", "--price", "--interconnect", "--timeline",
     },
     "exec": {"program", "--plan", "--python"},
     "fit": {
@@ -171,7 +171,7 @@ BESIDE = {
     "report/text": {"explain_parts", "explain_recorded", "modules", "remedies", "run_parts"},
     "report/document": {
         "check_ci", "explain_recorded", "explain_series", "export", "fields", "findings",
-        "trace_events",
+        "time",
     },
 }  # fmt: skip
 # Only these have a page; its other files are what pages are drawn with.

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from ullage.api.run import Run
+from ullage.api.run import Run, check_price
 from ullage.errors import SpecError
 from ullage.phantom.device import choose_device
 from ullage.phantom.launch import run_directory
@@ -42,6 +42,7 @@ def run_ranks(
     force: bool = False,
     on_progress: Callable[[str], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
+    price: float | None = None,
     **options: Unpack[ProgramOptions],
 ) -> Run:
     """Runs a program once for each of several ranks of a distributed job; one report of all.
@@ -57,7 +58,9 @@ def run_ranks(
         force: replace the snapshots of ranks that are in it.
         on_progress: called with a line, such as "3 of 8 runs", as runs end.
         on_failure: called with the last output of a program that failed.
-        options: alloc_conf, steps, real_init, dummy_weights, values and assume of `ullage.run`.
+        price: dollars for a GPU-hour; implies `time`.
+        options: alloc_conf, steps, real_init, dummy_weights, values, assume, time and interconnect
+            of `ullage.run`.
 
     Raises:
         SpecError: an option or the program is not possible.
@@ -66,6 +69,8 @@ def run_ranks(
     numbers = (0,) if isinstance(ranks, str) else tuple(sorted(ranks))
     if isinstance(ranks, str) and ranks != DISTINCT:
         raise SpecError(f"ranks={ranks!r} is not a list of ranks; expected some, or {DISTINCT!r}")
+    if check_price(price) is not None:
+        options["time"] = True
     first = choose_ranks(numbers, world_size, local_world_size)[0]
     job = make_job(
         program,
@@ -84,7 +89,8 @@ def run_ranks(
             if ranks == DISTINCT
             else {number: (number,) for number in numbers}
         )
-    return Run(survey.joined(covers, time.monotonic() - started_s))
+    report = survey.joined(covers, time.monotonic() - started_s)
+    return Run(replace(report, price=price))
 
 
 def _make_directory(path: Path, *, force: bool) -> Path:

@@ -7,11 +7,12 @@ print(run.text())
 
 from __future__ import annotations
 
+import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import strftime
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ullage.errors import SpecError
@@ -23,6 +24,7 @@ from ullage.runs.job import Job, ProgramOptions, make_job, make_options
 from ullage.runs.one import run_job
 
 if TYPE_CHECKING:
+    from ullage.clock.step_time import StepTime
     from ullage.explain.device import DeviceReport
     from ullage.explain.run import RunReport
     from ullage.explain.verdict import Verdict
@@ -95,6 +97,24 @@ class Run:
         return render_run_page(self.report)
 
     @property
+    def time(self) -> StepTime | None:
+        """The time of the last whole step, of the slowest process; None: it was not asked for, or
+        no step was whole.
+        """
+        return self.report.time
+
+    @property
+    def timeline(self) -> str:
+        """The last whole step in the trace event format, for ui.perfetto.dev and chrome://tracing.
+
+        Raises:
+            SnapshotError: no step was timed.
+        """
+        from ullage.report.document.trace_events.step import render_timeline
+
+        return render_timeline(self.report)
+
+    @property
     def document(self) -> dict[str, Any]:
         """The run document, schema "ullage.run/1"."""
         from ullage.report.document.run import run_document
@@ -130,6 +150,9 @@ def run(
     world_size: int | None = None,
     rank: int | None = None,
     local_world_size: int | None = None,
+    time: bool = False,
+    price: float | None = None,
+    interconnect: str | None = None,
     try_remedies: bool = False,
     stdout_to_stderr: bool = False,
     on_progress: Callable[[str], None] | None = None,
@@ -162,6 +185,10 @@ def run(
         world_size: the number of ranks of a distributed job of which the program plays one.
         rank: which; None is rank 0.
         local_world_size: how many ranks are on one node; None is 8, or all of a smaller job.
+        time: predict how long a step takes.
+        price: dollars for a GPU-hour, for what steps and tokens cost; implies `time`.
+        interconnect: the links between GPUs, for the time of collectives; None: those that the GPU
+            has. Implies `time`.
         try_remedies: where memory runs out, run the program again with what may help; needs a
             snapshot.
         stdout_to_stderr: the program's own output goes to stderr.
@@ -181,7 +208,8 @@ def run(
         alloc_conf=alloc_conf, steps=steps, python=python, has_snapshot=path is not None,
         real_init=real_init, dummy_weights=dummy_weights, values=values, assume=assume, plan=plan,
         platform=platform, gpus=gpus, world_size=world_size, rank=rank,
-        local_world_size=local_world_size,
+        local_world_size=local_world_size, time=time or check_price(price) is not None,
+        interconnect=interconnect,
     )  # fmt: skip
     report = run_job(
         job, path, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress, force=force,
@@ -191,7 +219,14 @@ def run(
         from ullage.plan.remedy_runs import try_remedies as try_each
 
         report = try_each(report, job, on_progress)
-    return Run(report)
+    return Run(replace(report, price=price))
+
+
+def check_price(price: float | None) -> float | None:
+    """The price of a GPU-hour, if it is one; raises SpecError."""
+    if price is not None and not 0 < price < math.inf:
+        raise SpecError(f"a GPU-hour costs more than 0 dollars, not {price!r}")
+    return price
 
 
 def _load_report() -> None:
@@ -243,11 +278,11 @@ def default_snapshot(program: Sequence[str], python: str | None = None) -> Path:
     ullage-train-20261120-141502.pickle.
     """
     name = resolve_program(program, python).name
-    stem = f"ullage-{name[:_MAX_STEM]}-{time.strftime('%Y%m%d-%H%M%S')}"
+    stem = f"ullage-{name[:_MAX_STEM]}-{strftime('%Y%m%d-%H%M%S')}"
     path, number = Path(f"{stem}.pickle"), 2
     while os.path.lexists(path):
         path, number = Path(f"{stem}-{number}.pickle"), number + 1
     return path
 
 
-__all__ = ["Run", "default_snapshot", "make_run_job", "run"]
+__all__ = ["Run", "check_price", "default_snapshot", "make_run_job", "run"]

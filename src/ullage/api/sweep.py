@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ullage.api.run import Run
+from ullage.api.run import Run, check_price
 from ullage.errors import SpecError
 from ullage.files import check_writable, keep_file
 from ullage.phantom.device import PhantomDevice, choose_device
@@ -97,6 +97,7 @@ def sweep(
     python: str | os.PathLike[str] | None = None,
     on_progress: Callable[[str], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
+    price: float | None = None,
     **options: Unpack[ProgramOptions],
 ) -> Sweep:
     """Runs a program once for every combination of values and GPUs.
@@ -108,7 +109,9 @@ def sweep(
         memory, capability, budget, python: as for `ullage.run`.
         on_progress: called with a line, such as "3 of 8 runs", as runs end.
         on_failure: called with the last output of a program that failed.
-        options: alloc_conf, steps, real_init, dummy_weights, values and assume of `ullage.run`.
+        price: dollars for a GPU-hour; implies `time`.
+        options: alloc_conf, steps, real_init, dummy_weights, values, assume, time and interconnect
+            of `ullage.run`.
 
     Raises:
         SpecError: an option, a variable or the program is not possible.
@@ -117,6 +120,8 @@ def sweep(
     texts = {name: tuple(map(str, values)) for name, values in (variables or {}).items()}
     gpus: Sequence[str | None] = [gpu] if gpu is None or isinstance(gpu, str) else list(gpu)
     _check(program, texts, gpus)
+    if check_price(price) is not None:
+        options["time"] = True
     devices = [
         choose_device(name, memory=memory, capability=capability, budget=budget) for name in gpus
     ]
@@ -131,6 +136,7 @@ def sweep(
         variables=texts,
         devices=devices,
         wall_s=time.monotonic() - started_s,
+        price=price,
     )
 
 
@@ -193,11 +199,12 @@ def _explain(
     variables: Mapping[str, tuple[str, ...]],
     devices: Sequence[PhantomDevice],
     wall_s: float,
+    price: float | None,
 ) -> Sweep:
     from ullage.explain.compare.sweep import Point, explain_sweep
 
     done = [
-        (setting, run)
+        (setting, replace(run, price=price))
         for setting, run in zip(settings, runs.results, strict=True)
         if run is not None
     ]

@@ -127,11 +127,18 @@ def check_files(*options: tuple[str, Path | None], force: bool) -> None:
         taken[path.absolute()] = option
 
 
-def write_run(run: Run, output: Output, snapshot: Path | None, html: Path | None) -> bool:
+def write_run(
+    run: Run,
+    output: Output,
+    snapshot: Path | None,
+    html: Path | None,
+    timeline: Path | None = None,
+) -> bool:
     """Writes the result of a run; the last lines name the files.
 
     snapshot: the file that the user named for the snapshot; None: none.
     html: where the page goes; None: there is none.
+    timeline: where the timeline of the last step goes; None: there is none.
 
     Returns whether every file is written; a message says which is not.
     """
@@ -152,12 +159,14 @@ def write_run(run: Run, output: Output, snapshot: Path | None, html: Path | None
     problems = list(run.report.program.not_kept)
     if snapshot is not None and files and files[0] not in {None, str(snapshot)}:
         problems.append(_moved(snapshot, files[0]))
-    if html is not None:
+    for path, name in ((html, "html"), (timeline, "timeline")):
+        if path is None:
+            continue
         try:
-            files.append(write_text(run.html, html, force=output.force))
+            files.append(write_text(getattr(run, name), path, force=output.force))
         except (OSError, SnapshotError) as error:
             why = error.strerror if isinstance(error, OSError) else error
-            problems.append(f"{str(html)!r} could not be written: {why}")
+            problems.append(f"{str(path)!r} could not be written: {why}")
     return write_result(output, lambda: run.document, show, files, problems)
 
 

@@ -42,9 +42,11 @@ def run_many_ranks(options: RunOptions) -> int:
             force=options.force,
             on_progress=on_progress,
             on_failure=show_failure,
+            price=options.price,
             **options.of_program,
         )
-    return result.exit_code if write_run(result, output, None, options.html) else UNWRITABLE
+    is_written = write_run(result, output, None, options.html, options.timeline)
+    return result.exit_code if is_written else UNWRITABLE
 
 
 def _parse_ranks(text: str) -> list[int] | str:

@@ -21,6 +21,7 @@ from ullage.errors import SpecError
             "Most used": ("gpu", "python", "steps", "sweep", "html"),
             "GPU": ("gpus", "memory", "capability", "budget", "platform"),
             "Ranks of a job": ("world_size", "ranks", "local_world_size"),
+            "Time": ("time", "price", "interconnect", "timeline"),
             "Program": (
                 "plan", "try_remedies", "alloc_conf", "real_init", "dummy_weights", "values",
                 "assume",
@@ -95,6 +96,24 @@ from ullage.errors import SpecError
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the run document (JSON) instead of the report."
 )
+@click.option("--time", is_flag=True, help="Also predict how long a step takes on the GPU.")
+@click.option(
+    "--price",
+    type=float,
+    metavar="DOLLARS",
+    help="Price of a GPU-hour: what steps and tokens cost; implies --time.",
+)
+@click.option(
+    "--interconnect",
+    metavar="TEXT",
+    help="Links between the GPUs; default: those of the GPU; implies --time.",
+)
+@click.option(
+    "--timeline",
+    type=FILE,
+    metavar="FILE",
+    help="Write the last step for ui.perfetto.dev (JSON); implies --time.",
+)
 @flags.full
 @flags.force
 @flags.quiet_run
@@ -115,6 +134,7 @@ def run_command(options: RunOptions) -> int:
         ("--output", options.output),
         ("--html", options.html),
         ("--plot", options.plot),
+        ("--timeline", options.timeline),
         ("--snapshot", None if options.has_many_ranks else options.snapshot),
         force=options.force,
     )
@@ -169,9 +189,10 @@ def _run_once(options: RunOptions, rank: int | None) -> int:
             local_world_size=options.local_world_size,
             force=options.force,
             try_remedies=options.try_remedies,
+            price=options.price,
             stdout_to_stderr=options.as_json,
             on_progress=on_progress,
             **options.of_program,
         )
-    is_written = write_run(result, output, options.snapshot, options.html)
+    is_written = write_run(result, output, options.snapshot, options.html, options.timeline)
     return result.exit_code if is_written else UNWRITABLE

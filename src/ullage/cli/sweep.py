@@ -31,6 +31,7 @@ def run_sweep(options: RunOptions) -> int:
             python=options.python,
             on_progress=on_progress,
             on_failure=show_failure,
+            price=options.price,
             **options.of_program,
         )
     if options.plot is not None:
@@ -44,6 +45,8 @@ def _check_options(options: RunOptions) -> None:
         raise SpecError("a sweep keeps no snapshots; leave --snapshot out, or run one value")
     if options.html is not None:
         raise SpecError("--html shows one run; leave it out, or run one value on one GPU")
+    if options.timeline is not None:
+        raise SpecError("--timeline is of one run; leave it out, or run one value on one GPU")
     for flag, value in (
         ("--rank", options.ranks),
         ("--world-size", options.world_size),

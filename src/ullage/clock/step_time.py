@@ -76,6 +76,7 @@ class StepTime:
         num_samples: samples of a step; 0: not known.
         spans: the timeline of the step.
         basis: what the times rest on, and what is assumed.
+        device: the index of the device that was timed.
     """
 
     step: Interval
@@ -92,6 +93,7 @@ class StepTime:
     num_samples: int
     spans: tuple[Span, ...]
     basis: tuple[str, ...]
+    device: int = 0
 
     @property
     def utilisation(self) -> Interval | None:
@@ -100,6 +102,29 @@ class StepTime:
             return None
         shares = (self.flops / self.peak_flops_per_s / seconds for seconds in reversed(self.step))
         return Interval(*shares)
+
+    @property
+    def tokens_per_s(self) -> Interval | None:
+        """Tokens a second of this device; None: their number is not known."""
+        return self._rate(self.num_tokens)
+
+    @property
+    def samples_per_s(self) -> Interval | None:
+        """Samples a second of this device; None: their number is not known."""
+        return self._rate(self.num_samples)
+
+    def _rate(self, num: int) -> Interval | None:
+        if not num or not self.step.low_s:
+            return None
+        return Interval(*(num / seconds for seconds in reversed(self.step)))
+
+    @property
+    def overlapped_s(self) -> float:
+        """Likely seconds in which the device does work of several kinds at once: what is left of
+        the step when it is idle and what only one kind takes are taken away.
+        """
+        exposed_s = sum(share.exposed.s for share in self.categories)
+        return max(0.0, self.step.s - self.device_idle.s - exposed_s)
 
     @property
     def critical(self) -> str:

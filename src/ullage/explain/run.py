@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ullage.clock.price import Cost, find_cost
 from ullage.explain.basis import Basis, allocator_basis, device_basis
 from ullage.explain.device import DeviceReport, explain_devices
 from ullage.explain.host import HostMemory, host_memory
@@ -37,6 +38,7 @@ from ullage.units import format_bytes
 from ullage.version import __version__
 
 if TYPE_CHECKING:
+    from ullage.clock.step_time import StepTime
     from ullage.explain.rules.rule import Finding
     from ullage.gpus.catalog import Gpu
 
@@ -47,13 +49,14 @@ _OURS = "ullage.errors."
 @dataclass(frozen=True, slots=True)
 class Process:
     """One watched process: its record, its snapshot file, the out-of-memory that ended it, if one
-    did, and what is found in its snapshot then.
+    did, what is found in its snapshot then, and the time of its last step, if that was asked for.
     """
 
     record: Record
     snapshot: str | None
     oom: OutOfMemory | None
     findings: tuple[Finding, ...] = ()
+    time: StepTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class RunReport:
     """What a run says; `reason` is the verdict in words, `fits_on` the catalogued GPUs that the
     highest peak of a whole run fits on. `covers` has for each rank that was played alone the ranks
     that it stands for. `stop` is where `--steps` ended the program; None: it ran to its end.
+    `price` is what a GPU costs, in dollars an hour; None: no price was given.
     """
 
     verdict: Verdict
@@ -81,6 +85,37 @@ class RunReport:
     warnings: tuple[str, ...]
     covers: tuple[tuple[int, tuple[int, ...]], ...] = ()
     stop: Stop | None = None
+    price: float | None = None
+
+    @property
+    def slowest(self) -> Process | None:
+        """The process with the longest step, which the others wait for; None: none was timed."""
+        timed = [process for process in self.processes if process.time is not None]
+        return max(timed, key=lambda process: _likely_s(process.time), default=None)
+
+    @property
+    def time(self) -> StepTime | None:
+        """The time of a step of the slowest process."""
+        return None if self.slowest is None else self.slowest.time
+
+    @property
+    def num_gpus(self) -> int:
+        """The GPUs of the job: the ranks of its largest process group where one is played alone,
+        else the devices that were used.
+        """
+        groups = [group for process in self.processes for group in process.record.groups]
+        return max([1, len(self.devices), *(1 + max(group) for group in groups if group)])
+
+    @property
+    def cost(self) -> Cost | None:
+        """What a step costs; None without its time or a price."""
+        if self.time is None or self.price is None:
+            return None
+        return find_cost(self.time, self.price, self.num_gpus)
+
+
+def _likely_s(time: StepTime | None) -> float:
+    return 0.0 if time is None else time.step.s
 
 
 def explain_run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import NamedTuple
 
+from ullage.clock.cost import Category as Kind
 from ullage.trace.category import Category
 
 
@@ -37,3 +38,24 @@ CONTEXT_LOOK = Look("context", "#8a6d4b")
 NON_TORCH_LOOK = Look("other libraries", "#b39a7a")
 FREE_LOOK = Look("free", "#b8b8b8")
 USED_LOOK = Look("used", "#0072b2")
+
+# Kinds of work, in the colours of memory where both are of the same thing.
+KIND_LOOKS = MappingProxyType(
+    {
+        Kind.MATRIX_PRODUCTS.value: Look(Kind.MATRIX_PRODUCTS.value, "#0072b2"),
+        Kind.ATTENTION.value: Look(Kind.ATTENTION.value, "#009e73"),
+        Kind.CONVOLUTIONS.value: Look(Kind.CONVOLUTIONS.value, "#56b4e9"),
+        Kind.MEMORY_BOUND.value: Look(Kind.MEMORY_BOUND.value, "#e69f00"),
+        Kind.COMMUNICATION.value: Look(Kind.COMMUNICATION.value, "#8c6bb1"),
+        Kind.COPIES.value: Look(Kind.COPIES.value, "#cc79a7"),
+        Kind.UNKNOWN.value: Look(Kind.UNKNOWN.value, "#d55e00"),
+    }
+)
+REST_LOOK = Look("other kinds", "#999999")
+OVERLAP_LOOK = Look("several at once", "#6b7a90")
+IDLE_LOOK = Look("device idle", "#b8b8b8")
+
+
+def kind_look(name: str) -> Look:
+    """The look of a kind of work by its name; kinds without a colour are grey."""
+    return KIND_LOOKS.get(name, Look(name, REST_LOOK.color))

@@ -25,6 +25,7 @@ FULL = RunVariables(
     max_steps=3,
     has_snapshot=False,
     has_work=True,
+    has_clock=True,
     has_real_init=True,
     has_dummy_weights=True,
     has_values=False,

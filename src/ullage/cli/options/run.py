@@ -37,6 +37,10 @@ class RunOptions:
     snapshot: Path | None
     output: Path | None
     html: Path | None
+    time: bool
+    price: float | None
+    interconnect: str | None
+    timeline: Path | None
     as_json: bool
     full: bool
     force: bool
@@ -80,4 +84,6 @@ class RunOptions:
             "assume": self.assume,
             "plan": self.plan,
             "platform": self.platform,
+            "time": self.time or self.timeline is not None,
+            "interconnect": self.interconnect,
         }

@@ -24,7 +24,7 @@ from ullage.explain.owners.sites import find_sites
 from ullage.files import write_file
 from ullage.printable import printable
 from ullage.report.document.explain import explain_document
-from ullage.report.document.trace_events import write_trace_events
+from ullage.report.document.trace_events.memory import write_trace_events
 from ullage.report.page.explain import make_pages
 from ullage.report.page.payload import SnapshotPage
 from ullage.report.views import ExplainView

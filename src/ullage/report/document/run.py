@@ -19,6 +19,7 @@ from ullage.explain.run import Process, RunReport
 from ullage.explain.stops import describe_stop
 from ullage.report.document.fields import Document
 from ullage.report.document.findings import finding_document
+from ullage.report.document.time import time_document
 from ullage.techniques.applying.outcome import Outcome
 from ullage.trace.model import Stop
 
@@ -53,6 +54,9 @@ def run_document(report: RunReport) -> Document:
         "fits_on": list(report.fits_on),
         "exception": _exception(report),
         "plan": _plan(report.program.plan),
+        "time": time_document(
+            report.time, report.cost, report.slowest.record.rank if report.slowest else None
+        ),
         "oom": processes[0]["oom"] if processes else None,
         "snapshot": None if first is None else first.snapshot,
     }

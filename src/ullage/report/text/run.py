@@ -42,6 +42,7 @@ from ullage.report.text.run_parts import (
     peak_table,
     step_table,
 )
+from ullage.report.text.time.section import brief_time, full_time
 from ullage.trace.model import StepKind
 from ullage.units import format_bytes
 
@@ -93,6 +94,7 @@ def _parts(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
         yield from _device_parts(fullest, report.devices, bar)
     if len(report.devices) > 1 or report.covers:
         yield from _all_devices(report.devices, dict(report.covers))
+    yield from full_time(report, bar)
     if report.devices:
         yield Text("\nHost memory", style="bold")
         yield host_table(report.host)
@@ -111,6 +113,7 @@ def _brief_parts(report: RunReport, bar: str, width: int) -> Iterator[Renderable
     yield _ledger_table(fullest, bar, is_brief=True)
     owners = textwrap.wrap(_owners_line(fullest), width, subsequent_indent="  ")
     yield from map(Text, owners)
+    yield from brief_time(report, bar)
     yield Text(_assumptions_line(report, width), overflow="ellipsis", no_wrap=True)
     if len(report.devices) > 1 or report.covers:
         yield from _all_devices(report.devices, dict(report.covers))

@@ -16,12 +16,15 @@ from ullage.explain.stops import describe_stop
 from ullage.explain.verdict import Verdict
 from ullage.report.palette import USED_LOOK
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.report.text.time.numbers import format_dollars, format_seconds
 from ullage.units import format_bytes
 
 _MIN_BAR, _MAX_BAR = 6, 24
 # With several variables there is a linear fit for each setting of the others.
 _MAX_LINES = 12
 _GPU_SIDE: tuple[JustifyMethod, ...] = ("left",)
+# The columns of what it costs.
+_TOKENS, _STEPS = "1M tokens", "1,000 steps"
 _SIZE_SIDES: tuple[JustifyMethod, ...] = ("right",) * 4
 
 
@@ -77,18 +80,22 @@ def _table(report: SweepReport, bar: str, width: int) -> Table:
     """A line and a bar for each run; a bar across the whole column is the whole device."""
     names = [name for name, _ in report.variables]
     has_gpus = len(report.gpus) > 1
+    time_names = _time_names(report)
     rows = [
         [
             *(value for _, value in point.setting.values),
             *([point.setting.gpu.slug] if has_gpus else []),
             *_sizes(point),
+            *_times(point, time_names),
         ]
         for point in report.points
     ]
     last = "smallest GPU" if report.is_unlimited else "left"
-    head = [*names, *(["GPU"] if has_gpus else []), "allocated", "reserved", "device", last]
+    sizes = ["allocated", "reserved", "device", last]
+    head = [*names, *(["GPU"] if has_gpus else []), *sizes, *time_names]
     sides: list[JustifyMethod] = ["right"] * len(names)
-    table = make_grid("left", *sides, *_GPU_SIDE[:has_gpus], *_SIZE_SIDES, "left")
+    time_sides: list[JustifyMethod] = ["right"] * len(time_names)
+    table = make_grid("left", *sides, *_GPU_SIDE[:has_gpus], *_SIZE_SIDES, *time_sides, "left")
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     room = width - 4 - sum(widths) - 2 * len(widths)
     is_drawn = room >= _MIN_BAR
@@ -102,6 +109,30 @@ def _table(report: SweepReport, bar: str, width: int) -> Table:
         picture = draw_bar(USED_LOOK, point.used_bytes, scale, bar, min(room, _MAX_BAR))
         table.add_row("", *row, *([picture] if is_drawn and point.fits else []))
     return table
+
+
+def _time_names(report: SweepReport) -> list[str]:
+    """The columns of time: the step's, and what a million tokens cost, or 1,000 steps where the
+    number of tokens is not known.
+    """
+    runs = [point.report for point in report.points if point.report.time is not None]
+    costs = [run.cost for run in runs if run.cost is not None]
+    if not runs:
+        return []
+    if not costs:
+        return ["step"]
+    has_tokens = all(cost.million_tokens is not None for cost in costs)
+    return ["step", _TOKENS if has_tokens else _STEPS]
+
+
+def _times(point: Point, names: Sequence[str]) -> list[str]:
+    """The cells of those columns; empty ones where no step was timed."""
+    time, cost = point.report.time, point.report.cost
+    cells = ["" if time is None else format_seconds(time.step.s)]
+    if cost is not None:
+        amount = cost.million_tokens if _TOKENS in names else cost.thousand_steps
+        cells.append("" if amount is None else format_dollars(amount[1:2]))
+    return (cells + [""] * len(names))[: len(names)]
 
 
 def _sizes(point: Point) -> list[str]:

@@ -4,16 +4,12 @@ errors.
 
     with path.open("w", encoding="utf-8") as out:
         write_trace_events(out, pages)
-
-Source: "Trace Event Format" of the Chromium project, the JSON object form: counters (C), complete
-events (X), instants (i) and metadata (M), times in microseconds.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from typing import Any, TextIO, TypeAlias
+from typing import TextIO
 
 import numpy as np
 
@@ -21,25 +17,19 @@ from ullage.explain.moments.course import Course
 from ullage.explain.moments.levels import find_levels
 from ullage.explain.moments.phases import Phase
 from ullage.explain.moments.steps import PHASE_NAMES
+from ullage.report.document.trace_events.event import Event, name_event, write_events
 from ullage.report.page.payload import SnapshotPage
 from ullage.report.palette import CATEGORY_LOOKS
 from ullage.trace.model import Category
 from ullage.trace.snapshot import Action, Int64Array
 from ullage.units import format_bytes
 
-Event: TypeAlias = dict[str, Any]
 _STEPS, _PHASES = 1, 2  # the threads that show them, each in a row
 
 
 def write_trace_events(out: TextIO, pages: Sequence[SnapshotPage]) -> None:
     """Writes each device as a process. If the file has no times, an event takes 1 us."""
-    out.write('{"displayTimeUnit":"ms","traceEvents":[\n')
-    separator = ""
-    for page in pages:
-        for event in _events(page):
-            out.write(separator + json.dumps(event, separators=(",", ":")))
-            separator = ",\n"
-    out.write("\n]}\n")
+    write_events(out, (event for page in pages for event in _events(page)))
 
 
 def _events(page: SnapshotPage) -> Iterator[Event]:
@@ -47,7 +37,7 @@ def _events(page: SnapshotPage) -> Iterator[Event]:
     times = times if times.any() else np.arange(page.replay.num_events)
     # A value is valid from its event on; the first one is from before the trace.
     moments = np.concatenate([times[:1], times]) if len(times) else np.zeros(1, np.int64)
-    yield _name("process_name", f"device {page.device} of {page.title}", pid=page.device)
+    yield name_event("process_name", f"device {page.device} of {page.title}", pid=page.device)
     if page.course is not None and len(times):
         yield from _stretches(page.course, moments, page.device)
     for name, level in _counters(page):
@@ -61,21 +51,17 @@ def _events(page: SnapshotPage) -> Iterator[Event]:
                "ts": int(times[number]), "pid": page.device, "tid": _STEPS}  # fmt: skip
 
 
-def _name(kind: str, name: str, **where: int) -> Event:
-    return {"name": kind, "ph": "M", **where, "args": {"name": name}}
-
-
 def _stretches(course: Course, moments: Int64Array, device: int) -> Iterator[Event]:
     """Steps and their phases, each from its first event to the first event of the next."""
     last = len(moments) - 1
     if course.num_steps:
-        yield _name("thread_name", f"steps, {course.source.value}", pid=device, tid=_STEPS)
+        yield name_event("thread_name", f"steps, {course.source.value}", pid=device, tid=_STEPS)
     ends = course.step_ends.tolist()
     for step, (begin, end) in enumerate(zip([0, *ends][:-1], ends, strict=True)):
         yield _stretch(f"step {step}", moments, (begin, min(end, last)), device, _STEPS)
     if not course.has_phases:
         return
-    yield _name("thread_name", "phases", pid=device, tid=_PHASES)
+    yield name_event("thread_name", "phases", pid=device, tid=_PHASES)
     begins = course.begin.tolist()
     rows = zip(begins, [*begins, last][1:], course.phase.tolist(), strict=True)
     for begin, end, code in rows:

@@ -1,0 +1,51 @@
+"""What a step costs, by the price of a GPU-hour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ullage.clock.step_time import Interval, StepTime
+
+__all__ = ["Cost", "Dollars", "find_cost"]
+
+_HOUR_S = 3600
+
+
+class Dollars(NamedTuple):
+    """An amount: the lower bound, the likely value, and the upper bound."""
+
+    low: float
+    likely: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What training costs at a price.
+
+    Attributes:
+        gpu_hour: dollars for one GPU and one hour.
+        num_gpus: of the job; each takes as long as the one that was timed.
+        thousand_steps: dollars for 1,000 steps on all of them.
+        million_tokens: dollars for 1,000,000 tokens, where each GPU has tokens of its own; None:
+            the number of tokens is not known.
+    """
+
+    gpu_hour: float
+    num_gpus: int
+    thousand_steps: Dollars
+    million_tokens: Dollars | None
+
+
+def find_cost(time: StepTime, gpu_hour: float, num_gpus: int) -> Cost:
+    """What steps of that time cost on so many GPUs."""
+    per_second = gpu_hour / _HOUR_S
+    million_tokens = None
+    if time.num_tokens:
+        million_tokens = _scale(time.step, per_second * 1e6 / time.num_tokens)
+    return Cost(gpu_hour, num_gpus, _scale(time.step, per_second * 1e3 * num_gpus), million_tokens)
+
+
+def _scale(interval: Interval, dollars_per_second: float) -> Dollars:
+    return Dollars(*(seconds * dollars_per_second for seconds in interval))

@@ -1,0 +1,63 @@
+"""How much memory was in use over the time of a step.
+
+The clock's spans say how many events of the allocator came before them. Memory is used in the order
+of a stream, so an event belongs to the time at which the work given after it begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ullage.clock.step_time import StepTime
+from ullage.trace.lifetime import find_lifetimes
+from ullage.trace.model import Int64Array, Record
+from ullage.trace.timeline import trace_levels
+
+
+@dataclass(frozen=True, slots=True)
+class StepLevels:
+    """Levels of a device in a step, as columns: from `start_s` after the step's begin on, until the
+    next entry, so much was in use.
+    """
+
+    start_s: npt.NDArray[np.float64]
+    allocated_bytes: Int64Array
+    reserved_bytes: Int64Array
+
+
+def step_levels(record: Record, time: StepTime) -> StepLevels:
+    """The levels of the timed device in the timed step; none without spans."""
+    work = [span for span in time.spans if span.stream >= 0]
+    positions = np.array([span.position for span in work], np.int64)
+    starts_s = np.array([span.start_s for span in work], np.float64)
+    if not len(work):
+        return StepLevels(starts_s, positions, positions)
+    order = np.argsort(positions, kind="stable")
+    positions, starts_s = positions[order], starts_s[order]
+    # Work that was given later may begin earlier, on another stream; memory has one order.
+    starts_s = np.minimum.accumulate(starts_s[::-1])[::-1]
+    timeline = trace_levels(
+        record.events, time.device, record.first_position, _base_bytes(record, time.device)
+    )
+    first, last = np.searchsorted(timeline.position, [positions[0], positions[-1]], side="right")
+    rows = np.arange(max(first - 1, 0), max(last, 1))
+    places = np.searchsorted(positions, timeline.position[rows], side="left")
+    # Of events at the same time the last says what is in use from then on.
+    moments_s = starts_s[np.minimum(places, len(starts_s) - 1)]
+    is_last = np.append(moments_s[1:] > moments_s[:-1], True)
+    rows = rows[is_last]
+    return StepLevels(
+        moments_s[is_last], timeline.allocated_bytes[rows], timeline.reserved_bytes[rows]
+    )
+
+
+def _base_bytes(record: Record, device: int) -> int:
+    """What was allocated before the first event of a record that was cut."""
+    if not record.first_position:
+        return 0
+    lives = find_lifetimes(record.events, record.first_position)
+    was_there = (lives.birth == record.first_position) & (lives.device == device)
+    return int(lives.size_bytes[was_there].sum())

@@ -1,0 +1,81 @@
+"""The last step of a run in the trace event format, for ui.perfetto.dev and chrome://tracing: the
+work of each stream by the likely times, and the memory that is in use.
+
+    Path("step.json").write_text(render_timeline(report))
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+from ullage.clock.step_time import Span, StepTime
+from ullage.errors import SnapshotError
+from ullage.explain.moments.step_levels import step_levels
+from ullage.explain.run import Process, RunReport
+from ullage.report.document.trace_events.event import Event, name_event, write_events
+
+_HOST_ROW = 0  # the thread of the host's waits, above the streams
+
+
+def render_timeline(report: RunReport) -> str:
+    """The document of a report: a process for each that was timed.
+
+    Raises:
+        SnapshotError: none was.
+    """
+    if report.time is None:
+        raise SnapshotError("no step was timed: the program ended before a whole step")
+    out = io.StringIO()
+    write_events(out, _all_events(report))
+    return out.getvalue()
+
+
+def _all_events(report: RunReport) -> Iterator[Event]:
+    for process in report.processes:
+        if process.time is not None:
+            yield from _events(process, process.time)
+
+
+def _events(process: Process, time: StepTime) -> Iterator[Event]:
+    record = process.record
+    pid = record.pid
+    which = f"process {record.pid}" if record.rank is None else f"rank {record.rank}"
+    yield name_event("process_name", f"{which}, device {time.device}, last step", pid=pid)
+    for stream in sorted({span.stream for span in time.spans}):
+        name = "host waits" if stream < 0 else f"stream {stream}"
+        yield name_event("thread_name", name, pid=pid, tid=_row(stream))
+    for span in time.spans:
+        yield _span_event(span, pid)
+    levels = step_levels(record, time)
+    for start_s, allocated_bytes, reserved_bytes in zip(
+        levels.start_s.tolist(),
+        levels.allocated_bytes.tolist(),
+        levels.reserved_bytes.tolist(),
+        strict=True,
+    ):
+        at = {"ph": "C", "ts": _microseconds(start_s), "pid": pid}
+        yield {"name": "live", **at, "args": {"bytes": allocated_bytes}}
+        yield {"name": "reserved", **at, "args": {"bytes": reserved_bytes}}
+
+
+def _row(stream: int) -> int:
+    return _HOST_ROW if stream < 0 else stream + 1
+
+
+def _span_event(span: Span, pid: int) -> Event:
+    return {
+        "name": span.name,
+        "cat": span.category,
+        "ph": "X",
+        "ts": _microseconds(span.start_s),
+        "dur": _microseconds(span.duration_s),
+        "pid": pid,
+        "tid": _row(span.stream),
+        "args": {"part": span.part, "module": span.module, "allocator events": span.position},
+    }
+
+
+def _microseconds(seconds: float) -> float:
+    """To the nanosecond."""
+    return round(seconds * 1e6, 3)

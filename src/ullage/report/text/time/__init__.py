@@ -1,0 +1,1 @@
+"""Parts of reports about the time of a step."""

@@ -1,0 +1,167 @@
+"""How long a step takes, and where its time goes: in short, or the whole of it.
+
+yield from brief_time(report, bar)
+yield from full_time(report, bar)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ullage.clock.price import Cost
+from ullage.clock.step_time import Share, StepTime
+from ullage.explain.run import RunReport
+from ullage.report.module_names import name_module
+from ullage.report.palette import IDLE_LOOK, OVERLAP_LOOK, REST_LOOK, Look, kind_look
+from ullage.report.terminal import draw_bar, make_grid
+from ullage.report.text.time.numbers import (
+    format_as,
+    format_dollars,
+    format_interval,
+    format_rate,
+    format_share,
+)
+
+_BAR_WIDTH = 20
+_MAX_KINDS = 4  # in the short report
+_MAX_ROWS = 12  # of modules and unknown kernels
+_PER_BAR = 10**9  # bars are drawn of whole numbers: nanoseconds
+
+
+def brief_time(report: RunReport, bar: str) -> Iterator[RenderableType]:
+    """The time of a step, and where it goes, in at most twelve lines; nothing without a time."""
+    time = report.time
+    if time is None:
+        return
+    yield from _head(report, time)
+    yield _kind_table(time, bar, _MAX_KINDS)
+    yield Text(_critical_line(report, time), overflow="ellipsis", no_wrap=True)
+    if time.unknown:
+        share = format_share(sum(kernel.exposed.s for kernel in time.unknown), time.step.s)
+        yield Text(f"Kernels of which nothing is known: {len(time.unknown)}, {share} of the step")
+
+
+def full_time(report: RunReport, bar: str) -> Iterator[RenderableType]:
+    """All that is known of the time of a step; nothing without a time."""
+    time = report.time
+    if time is None:
+        return
+    yield from _head(report, time)
+    yield _kind_table(time, bar, len(time.categories))
+    yield Text(_critical_line(report, time), overflow="ellipsis", no_wrap=True)
+    waits = format_interval(time.host_waits)
+    yield Text(f"The host waits for the device {waits}; {len(time.steps)} whole steps were timed")
+    if time.parts:
+        yield Text("\nTime by part", style="bold")
+        yield _share_table(time.parts, time, "part")
+    if len(time.modules) > 1:
+        yield Text("\nTime by module", style="bold")
+        modules = [share._replace(name=name_module(share.name)) for share in time.modules]
+        yield _share_table(modules, time, "module")
+    if time.unknown:
+        yield Text("\nKernels of which nothing is known", style="bold")
+        yield _share_table(time.unknown, time, "kernel")
+    if time.basis:
+        yield Text("\nThe times rest on", style="bold")
+        yield from (Text(f"  {line}") for line in time.basis)
+
+
+def time_line(time: StepTime, num_gpus: int = 1) -> str:
+    """The time, the speed, and the utilisation: "0.412 s (0.381 to 0.468), 39,700 tokens/s"."""
+    parts = [format_interval(time.step)]
+    of_each = " a GPU" if num_gpus > 1 else ""
+    if time.tokens_per_s is not None:
+        parts.append(f"{format_rate(time.tokens_per_s.s)} tokens/s{of_each}")
+    elif time.samples_per_s is not None:
+        parts.append(f"{format_rate(time.samples_per_s.s)} samples/s{of_each}")
+    if time.utilisation is not None:
+        parts.append(f"{format_share(time.utilisation.s, 1)} MFU")
+    return ", ".join(parts)
+
+
+def cost_line(cost: Cost) -> str:
+    """What a million tokens and 1,000 steps cost."""
+    gpus = "" if cost.num_gpus == 1 else f" of {cost.num_gpus} GPUs"
+    if cost.million_tokens is None:
+        return f"1,000 steps{gpus} cost {format_dollars(cost.thousand_steps)}"
+    tokens, steps = format_dollars(cost.million_tokens), format_dollars(cost.thousand_steps[1:2])
+    return f"{tokens} a million tokens; 1,000 steps{gpus} {steps}"
+
+
+def _head(report: RunReport, time: StepTime) -> Iterator[Text]:
+    yield Text(f"\nTime of a step: {time_line(time, report.num_gpus)}", style="bold")
+    if report.cost is not None:
+        yield Text(cost_line(report.cost), overflow="ellipsis", no_wrap=True)
+
+
+def _kind_table(time: StepTime, bar: str, num_kinds: int) -> Table:
+    """The seconds in which only one kind of work is done; with all that is left of the step they
+    come to the whole.
+    """
+    shown, rest = time.categories[:num_kinds], time.categories[num_kinds:]
+    rows = [(kind_look(kind.name), kind.exposed.s, _hidden_s([kind])) for kind in shown]
+    if rest:
+        rows.append((REST_LOOK, sum(kind.exposed.s for kind in rest), _hidden_s(rest)))
+    rows += [(OVERLAP_LOOK, time.overlapped_s, 0.0), (IDLE_LOOK, time.device_idle.s, 0.0)]
+    table = make_grid("left", "right", "right", "left", "left")
+    scale_s = max(seconds for _, seconds, _ in rows)
+    for look, seconds, hidden_s in rows:
+        if seconds + hidden_s < 5e-4 * time.step.s and look in (OVERLAP_LOOK, REST_LOOK):
+            continue
+        table.add_row(
+            f"  {look.label}",
+            format_as(seconds, time.step.s),
+            format_share(seconds, time.step.s),
+            _bar(look, seconds, scale_s, bar),
+            f"and {format_as(hidden_s, time.step.s)} hidden"
+            if hidden_s > 5e-3 * time.step.s
+            else "",
+        )
+    return table
+
+
+def _bar(look: Look, seconds: float, scale_s: float, bar: str) -> Text:
+    size, scale = round(seconds * _PER_BAR), round(scale_s * _PER_BAR)
+    return draw_bar(look, size, scale, bar, _BAR_WIDTH)
+
+
+def _hidden_s(kinds: Sequence[Share]) -> float:
+    """The seconds in which they run beside other work."""
+    return sum(max(0.0, kind.busy.s - kind.exposed.s) for kind in kinds)
+
+
+def _critical_line(report: RunReport, time: StepTime) -> str:
+    """What the step hangs on; of several processes, whose step it is."""
+    num_timed = sum(process.time is not None for process in report.processes)
+    slowest = report.slowest
+    whose = "The step"
+    if num_timed > 1 and slowest is not None:
+        rank, pid = slowest.record.rank, slowest.record.pid
+        which = f"process {pid}" if rank is None else f"rank {rank}"
+        whose = f"The step of {which}, the slowest,"
+    parts = ", ".join(
+        f"{part.name} {format_share(part.exposed.s, time.step.s)}" for part in time.parts[:4]
+    )
+    return f"{whose} hangs on {time.critical}{f'; {parts}' if parts else ''}"
+
+
+def _share_table(shares: Sequence[Share], time: StepTime, noun: str) -> Table:
+    table = make_grid("left", "left", "right", "right", "right")
+    table.columns[0].width = 0  # the margin, also for wrapped lines
+    table.columns[2].no_wrap = table.columns[3].no_wrap = table.columns[4].no_wrap = True
+    table.add_row("", noun, "alone", "of the step", "busy", style="dim")
+    for share in shares[:_MAX_ROWS]:
+        table.add_row(
+            "",
+            share.name,
+            format_as(share.exposed, time.step.s),
+            format_share(share.exposed.s, time.step.s),
+            format_as(share.busy.s, time.step.s),
+        )
+    if len(shares) > _MAX_ROWS:
+        table.add_row("", f"and {len(shares) - _MAX_ROWS} more, all of them in --json")
+    return table
