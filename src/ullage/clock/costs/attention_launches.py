@@ -1,0 +1,182 @@
+"""What attention kernels are asked for, by their names, grids and arguments.
+
+    read_attention(launch)   # of flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, ...>, ...>
+
+The template arguments in the mangled name tell the size of a head, the rows and columns of a block,
+the type, and the mask. The grid tells how many blocks of rows, sequences and heads there are; the
+arguments, a structure by value, tell lengths exactly. Its layout differs between versions, so that
+it is searched for numbers that agree with the grid; where none do, the grid alone is read.
+
+Source: Dao-AILab/flash-attention, csrc/flash_attn/src/flash.h and flash_*_launch_template.h;
+pytorch/pytorch, aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernel_*ward.h.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from ullage.clock.costs.attention_rates import Kernel
+from ullage.clock.given_work import KernelLaunch
+from ullage.clock.work import Attention
+
+__all__ = ["AttentionLaunch", "read_attention"]
+
+_FLASH: Final = re.compile(
+    r"flash_(fwd_kernel|fwd_splitkv_kernel|bwd_dq_dk_dv_loop_seqk_parallel_kernel"
+    r"|bwd_dq_dk_dv_loop_kernel|bwd_dot_do_o_kernel|bwd_convert_dq_kernel|bwd_convert_dkv_kernel"
+    r"|fwd_splitkv_combine_kernel|bwd_clear_dkvaccum_kernel)"
+)
+_TRAITS: Final = re.compile(r"Flash_[fb]wd_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)E")
+# The flags behind the traits: for most kernels dropout, mask, window, ...; of split keys mask, ....
+_FLAGS: Final = re.compile(r"Flash_kernel_traitsI.*?E+((?:Lb[01]E){2,})E")
+_MEMORY_EFFICIENT: Final = re.compile(
+    r"fmha_cutlass([FB])_(f32|f16|bf16)_\w*?_(\d+)x(\d+)(?:_(?:rf|gmem|dropout|k\d+|\w+?))*_sm\d+"
+)
+_BOUND_K: Final = re.compile(r"_k(\d+)_")
+_PRECISIONS: Final = {"f32": "fp32", "f16": "float16", "bf16": "bfloat16"}
+# In FlashAttention 2: three pointers and nine strides of eight bytes, then the heads.
+_HEADS_OFFSET: Final = 3 * 8 + 9 * 8
+_MOST_LENGTH: Final = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLaunch:
+    """A launch of a kernel of attention.
+
+    Attributes:
+        kernel: whose implementation.
+        part: "forward", "decode" (keys are split), "backward", or "gradients": a kernel beside the
+            backward pass that reads and writes gradients once.
+        work: the shape.
+        precision: torch's name of the operands' type.
+        is_exact: the arguments told the lengths; else the grid, as whole blocks.
+        is_local: a window of keys is visible.
+    """
+
+    kernel: Kernel
+    part: str
+    work: Attention
+    precision: str
+    is_exact: bool
+    is_local: bool = False
+
+
+def read_attention(launch: KernelLaunch) -> AttentionLaunch | None:
+    """What a kernel of attention computes; None: it is none that is known."""
+    match = _FLASH.search(launch.name)
+    if match is not None:
+        return _read_flash(launch, match[1])
+    match = _MEMORY_EFFICIENT.search(launch.name)
+    return None if match is None else _read_memory_efficient(launch, match)
+
+
+def _read_flash(launch: KernelLaunch, kind: str) -> AttentionLaunch | None:
+    traits = _TRAITS.search(launch.name)
+    if traits is None:
+        return None
+    head_dim, rows, columns = (int(number) for number in traits.groups())
+    is_split = kind == "fwd_splitkv_kernel"
+    flags = _flags_of(launch.name)
+    place = 0 if is_split else 1
+    is_causal, is_local = (flags[n : n + 1] == [True] for n in (place, place + 1))
+    is_main = kind.startswith("bwd_dq_dk_dv")
+    part = "gradients"
+    if kind in {"fwd_kernel", "fwd_splitkv_kernel"} or is_main:
+        part = "backward" if is_main else "decode" if is_split else "forward"
+    numbers = _find_flash_shape(launch, columns if is_main else rows, is_keys=is_main)
+    if numbers is not None:
+        work = Attention(*numbers[:3], head_dim, *numbers[3:], is_causal)
+    else:
+        blocks, batch, heads = launch.grid
+        length = blocks * (columns if is_main else rows)
+        work = Attention(batch, heads, heads, head_dim, length, length, is_causal)
+    precision = "bfloat16" if "bfloat16" in launch.name else "float16"
+    return AttentionLaunch(
+        Kernel.FLASH_2, part, work, precision, numbers is not None, is_local and not is_causal
+    )
+
+
+def _flags_of(name: str) -> list[bool]:
+    """The flags of a kernel's template, without those of its traits."""
+    match = _FLAGS.search(name)
+    return [] if match is None else [flag == "1" for flag in re.findall("Lb([01])E", match[1])]
+
+
+def _find_flash_shape(
+    launch: KernelLaunch, block: int, *, is_keys: bool
+) -> tuple[int, int, int, int, int] | None:
+    """Sequences, heads, heads of keys, and the two lengths, where arguments and grid agree."""
+    numbers = _integers(launch.arguments)
+    first = _HEADS_OFFSET // 4
+    if len(numbers) < first + 3:
+        return None
+    heads, kv_heads = numbers[first : first + 2]
+    blocks, many, few = launch.grid
+    if not 0 < kv_heads <= heads or heads % kv_heads:
+        return None
+    batches = {many} if few == heads else {few // heads} if few % heads == 0 else set()
+    for place in range(first + 3, len(numbers) - 2):
+        batch, q_len, kv_len = numbers[place : place + 3]
+        length = kv_len if is_keys else q_len
+        # Deterministic gradients have as many blocks as fill the GPU.
+        is_grid = -(-length // block) == blocks or (is_keys and 0 < blocks < -(-length // block))
+        if batch in batches and is_grid and all(0 < n < _MOST_LENGTH for n in (q_len, kv_len)):
+            return batch, heads, kv_heads, q_len, kv_len
+    return None
+
+
+def _read_memory_efficient(launch: KernelLaunch, match: re.Match[str]) -> AttentionLaunch:
+    is_backward = match[1] == "B"
+    rows = int(match[3])
+    blocks, heads, batch = launch.grid
+    shape = _find_memory_efficient_shape(launch, 0 if is_backward else rows)
+    if shape is not None:
+        head_dim, q_len, kv_len, is_causal = shape
+    else:
+        # A whole block of rows; of the backward pass the grid tells no length. Most models that
+        # train with this kernel have a mask.
+        bound = _BOUND_K.search(launch.name)
+        head_dim = int(bound[1]) if bound and int(bound[1]) <= 256 else 64
+        itemsize = 4 if match[2] == "f32" else 2
+        largest = max(launch.operand_bytes, default=0)
+        by_bytes = largest // (batch * heads * head_dim * itemsize)
+        q_len = kv_len = max(1, by_bytes if is_backward else min(blocks * rows, by_bytes))
+        is_causal = True
+    work = Attention(batch, heads, heads, head_dim, q_len, kv_len, is_causal)
+    return AttentionLaunch(
+        Kernel.MEMORY_EFFICIENT,
+        "backward" if is_backward else "forward",
+        work,
+        _PRECISIONS[match[2]],
+        shape is not None,
+    )
+
+
+def _find_memory_efficient_shape(
+    launch: KernelLaunch, rows: int
+) -> tuple[int, int, int, bool] | None:
+    """The size of a head, the lengths, and whether there is a mask: in the structure stand the
+    sizes of keys and values, the lengths of queries and keys, then (forward) another length or
+    (backward) the heads, in some versions the heads for each of the keys', and the mask's kind.
+    """
+    numbers = _integers(launch.arguments)
+    for place in range(len(numbers) - 6):
+        head_dim, value_dim, q_len, kv_len, heads, mask, later = numbers[place : place + 7]
+        is_head = 8 <= head_dim <= 1024 and 8 <= value_dim <= 1024
+        is_length = 0 < q_len < _MOST_LENGTH and 0 < kv_len < _MOST_LENGTH
+        if not is_head or not is_length or head_dim % 4 or value_dim % 4:
+            continue
+        if rows and -(-q_len // rows) == launch.grid[0]:
+            return head_dim, q_len, kv_len, mask & 0xFF != 0
+        if not rows and heads == launch.grid[1]:
+            is_grouped = mask > 0 and 0 <= later <= 2  # a stride would be longer
+            return head_dim, q_len, kv_len, (later if is_grouped else mask & 0xFF) != 0
+    return None
+
+
+def _integers(arguments: bytes) -> tuple[int, ...]:
+    count = len(arguments) // 4
+    return struct.unpack(f"<{count}i", arguments[: 4 * count])

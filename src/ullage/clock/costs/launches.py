@@ -1,0 +1,153 @@
+"""The cost of a kernel launch, by the kernel's name.
+
+launch_cost(find_gpu("h100"), KernelLaunch("_ZN2at6native29vectorized_elementwise_kernel...",
+                                           (4096, 1, 1), 128, (2**24, 2**24), 0, 2))
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from ullage.clock.cost import Category, Cost
+from ullage.clock.costs.attention import BACKWARD_OPS, attention_time
+from ullage.clock.costs.attention_launches import AttentionLaunch, read_attention
+from ullage.clock.costs.attention_rates import Kernel
+from ullage.clock.costs.kernel_names import Rule, rule_of, short_name
+from ullage.clock.costs.operands import Moves, traffic_of
+from ullage.clock.costs.products import template_product_cost
+from ullage.clock.costs.traffic import Traffic, moved, start_s
+from ullage.clock.duration import Duration
+from ullage.clock.given_work import FusedAttention, KernelLaunch
+from ullage.clock.interconnect import Interconnect
+from ullage.clock.kernels import attention_decode
+from ullage.clock.table import load_widths
+from ullage.clock.work import Attention
+from ullage.gpus import Gpu
+from ullage.gpus.peaks import peer_bytes_per_s
+
+__all__ = ["fused_attention_cost", "launch_cost"]
+
+# Operations that count for the utilisation: the backward pass has four products, since the fifth
+# repeats one of the forward pass. Source: Chowdhery et al., PaLM, arXiv:2204.02311, appendix B.
+_COUNTED_BACKWARD: Final = 2.0
+_TEMPLATE_BLOCK: Final = 128
+# A round of one block that reads two numbers, one by the other's value. Assumed: 0.8 us, as two
+# accesses to the memory of 0.4 us (Luo et al., arXiv:2402.13499, table 4: 0.25 to 0.5 us).
+_ROUND_S: Final = 0.8e-6
+# A sliding window, whose width is not read, may hide most pairs.
+_WINDOW_LOW: Final = 0.1
+
+
+def launch_cost(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Cost:
+    """The cost of a launch."""
+    rule = rule_of(launch.name)
+    name = short_name(launch.name)
+    if rule is Rule.ATTENTION:
+        attention = read_attention(launch)
+        if attention is not None:
+            return _attention(gpu, attention, launch, name)
+        return Cost(_by_bytes(gpu, launch), Category.ATTENTION, name)
+    if rule is Rule.TEMPLATE_ATTENTION:
+        return _template_attention(gpu, launch, name)
+    if rule is Rule.PRODUCT:
+        return template_product_cost(gpu, launch, name)
+    if rule is Rule.PEERS:
+        return Cost(_peers(gpu, launch, links), Category.COMMUNICATION, name)
+    moves = traffic_of(launch, rule)
+    time = moved(gpu, moves.traffic, moves.note, slower=moves.slower)
+    if rule is Rule.LOSS:
+        time = _in_rounds(gpu, launch, moves)
+    category = Category.UNKNOWN if rule is Rule.UNKNOWN else Category.MEMORY_BOUND
+    return Cost(time, category, name)
+
+
+def fused_attention_cost(gpu: Gpu, work: FusedAttention) -> Cost:
+    """The cost of cuDNN's attention. Where it is not known whether there is a mask, the likely
+    value is with it, the upper bound without.
+    """
+    shape = Attention(
+        work.batch, work.heads, max(work.kv_heads, 1), work.head_dim, work.q_len, work.kv_len,
+        is_causal=work.is_causal is not False,
+    )  # fmt: skip
+    time = attention_time(gpu, Kernel.CUDNN, shape, work.precision, is_backward=work.is_backward)
+    if work.is_causal is None:
+        full = attention_time(
+            gpu, Kernel.CUDNN, replace(shape, is_causal=False), work.precision,
+            is_backward=work.is_backward,
+        )  # fmt: skip
+        basis = f"{time.basis}; the mask is not known"
+        time = Duration(time.low_s, time.s, max(time.high_s, full.high_s), basis)
+    part = "backward" if work.is_backward else "forward"
+    ops = shape.ops * (_COUNTED_BACKWARD if work.is_backward else 1.0)
+    return Cost(time, Category.ATTENTION, f"cuDNN attention {part}", ops)
+
+
+def _attention(gpu: Gpu, attention: AttentionLaunch, launch: KernelLaunch, name: str) -> Cost:
+    work = attention.work
+    if attention.part == "gradients":
+        # The gradient of the output, the output, and sums in 32 bits, each once.
+        numbers = work.batch * work.heads * work.q_len * work.head_dim
+        time = moved(gpu, Traffic.of(8.0 * numbers, 0.75, 1.25), "by the grid of attention")
+        return Cost(time, Category.ATTENTION, name)
+    is_backward = attention.part == "backward"
+    if attention.part == "decode" and work.q_len <= 8:
+        time = attention_decode(gpu, work, attention.precision)
+    else:
+        time = attention_time(
+            gpu, attention.kernel, work, attention.precision,
+            is_backward=is_backward, num_blocks=launch.num_blocks,
+        )  # fmt: skip
+    if not attention.is_exact:
+        basis = f"{time.basis}; lengths by the grid, in whole blocks"
+        time = Duration(time.low_s / 2, time.s, time.high_s * 1.1, basis)
+    if attention.is_local:
+        time = replace(time, low_s=time.low_s * _WINDOW_LOW, basis=f"{time.basis}; a window")
+    part = {"decode": "forward, keys split"}.get(attention.part, attention.part)
+    ops = work.ops * (_COUNTED_BACKWARD if is_backward else 1.0)
+    return Cost(time, Category.ATTENTION, f"{attention.kernel.value} {part}", ops)
+
+
+def _template_attention(gpu: Gpu, launch: KernelLaunch, name: str) -> Cost:
+    """Attention in Triton: the grid's first size is that of blocks of 128 queries.
+
+    Assumes: queries as long as keys, half of the pairs visible; between a tenth and all of them.
+    """
+    length = max(1, launch.grid[0] * _TEMPLATE_BLOCK)
+    queries = max(launch.operand_bytes[:4], default=1) // 2
+    # All heads of all sequences, in numbers of one token.
+    width = max(64, queries // length)
+    work = Attention(1, max(1, width // 64), max(1, width // 64), 64, length, length)
+    is_backward = "backward" in launch.name or "bwd" in launch.name
+    time = attention_time(gpu, Kernel.FLASH_2, work, "bfloat16", is_backward=is_backward)
+    basis = f"{time.basis}; shape by grid and operands, half of the pairs visible"
+    time = Duration(0.2 * time.low_s, time.s, 2.5 * time.high_s, basis)
+    times = _COUNTED_BACKWARD if is_backward else 1.0
+    return Cost(time, Category.ATTENTION, name, work.ops * times)
+
+
+def _by_bytes(gpu: Gpu, launch: KernelLaunch) -> Duration:
+    """Attention of which only the bytes are known: operations may take far longer."""
+    num_bytes = float(sum(launch.operand_bytes) + launch.other_bytes)
+    time = moved(gpu, Traffic.of(num_bytes, 0.5, 2.0), "attention by its bytes alone")
+    return Duration(time.low_s, BACKWARD_OPS * time.s, 10 * time.high_s, time.basis)
+
+
+def _in_rounds(gpu: Gpu, launch: KernelLaunch, moves: Moves) -> Duration:
+    """One block that takes all rows in turn."""
+    time = moved(gpu, moves.traffic, moves.note)
+    rows = moves.traffic.likely / 40
+    rounds = rows / max(1, launch.num_blocks * launch.block_threads)
+    likely = time.s + rounds * _ROUND_S
+    basis = f"{time.basis}; rounds of 0.8 us, assumed"
+    return Duration(time.low_s + rounds * _ROUND_S / 4, likely, 2 * likely, basis)
+
+
+def _peers(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Duration:
+    """Kernels that read other GPUs' memory: the largest operand over the link."""
+    rate = links.within_bytes_per_s or peer_bytes_per_s(gpu, links.gpus_per_machine)
+    largest = max(launch.operand_bytes, default=0)
+    likely = start_s(gpu) * 2 + largest / rate
+    low = load_widths().constant_rate.low
+    basis = "the largest operand once over the link to other GPUs"
+    return Duration(likely * low / 2, likely, likely * 3, basis)

@@ -1,0 +1,231 @@
+"""The bytes that a kernel reads and writes, by its rule, its grid and its operands.
+
+    traffic_of(launch)   # a Traffic, and what is assumed of it
+
+A launch tells of each block of the allocator how much lies behind the address that it was handed:
+at most what it touches there. The grid and the mangled name tell more: how many numbers an
+elementwise kernel has, of which size, how many operands, how many chunks of a list of tensors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from ullage.clock.costs.kernel_names import Rule
+from ullage.clock.costs.traffic import Traffic
+from ullage.clock.given_work import KernelLaunch
+
+__all__ = ["Moves", "traffic_of"]
+
+# Numbers of a thread: 4 before torch 2.7, and with strides; later 8, and 16 of one byte.
+# Source: pytorch, aten/src/ATen/native/cuda/CUDALoops.cuh, elems_per_thread, thread_work_size.
+_NUMBERS_OF_A_THREAD: Final = (4, 8, 16)
+_STRIDED: Final = re.compile(r"elementwise_kernelILi\d+ELi(\d+)E")
+_POINTERS: Final = re.compile(r"(?:array|Array)IPcLi?m?(\d+)E")
+# Numbers of a chunk. Source: pytorch, MultiTensorApply.cuh, kChunkSize.
+_CHUNK: Final = 65536
+_DEPTH: Final = re.compile(r"TensorList\w*Metadata(?:I\w*?Li|ILi)(\d+)E")
+_FOREACH_FUNCTOR: Final = re.compile(r"Functor\w*?Li(\d+)ELi(\d+)ELi(\d+)E")
+_FUSED: Final = re.compile(r"Fused(Adam|Sgd|Adagrad)MathFunctor|Fused(Adam|Sgd|Adagrad)")
+_ITEMSIZES: Final = (
+    (re.compile(r"complexId|7complexId"), 16),
+    (re.compile(r"[IE_v]d[EdNLJS_]|Uld|clEvEUld"), 8),
+    (re.compile(r"[IE_v]l[ElNLJS_]|Ull"), 8),
+    (re.compile(r"[IE_v][fij][EfijNLJS_]|Ul[fij]"), 4),
+    (re.compile(r"Half|BFloat16|Uls"), 2),
+)
+_ROWS_FUSED: Final = re.compile(r"embedding|index|gather|scatter|nll_loss|slice_scatter|select")
+_WHOLE_ROWS: Final = re.compile(r"softmax|logsumexp|exp_|amax")
+
+
+class Moves(NamedTuple):
+    """Bytes, what is assumed of them (empty: nothing), and how much slower than a stream they
+    move.
+    """
+
+    traffic: Traffic
+    note: str
+    slower: float = 1.0
+
+
+def traffic_of(launch: KernelLaunch, rule: Rule) -> Moves:
+    """The bytes of a kernel by its rule."""
+    return _COUNTERS.get(rule, _once)(launch)
+
+
+def _sum(launch: KernelLaunch) -> int:
+    return sum(launch.operand_bytes) + launch.other_bytes
+
+
+def _elementwise(launch: KernelLaunch) -> Moves:
+    """Each operand's numbers once; as many operands as the name says, though several may lie in one
+    block: in-place operations read and write the same.
+    """
+    itemsize = _largest_itemsize(launch.name)
+    match = _STRIDED.search(launch.name)
+    threads = launch.num_blocks * launch.block_threads
+    largest = max(launch.operand_bytes, default=0)
+    per_thread = int(match[1]) if match else _numbers_of_a_thread(threads, largest, itemsize)
+    most = threads * per_thread * itemsize
+    clipped = [min(num_bytes, most) for num_bytes in launch.operand_bytes]
+    total = sum(clipped) + min(launch.other_bytes, most * max(0, launch.num_operands - 8))
+    pointers = _POINTERS.search(launch.name)
+    num_pointers = int(pointers[1]) if pointers else max(2, len(clipped))
+    again = max(0, num_pointers - max(launch.num_operands, len(clipped)))
+    again_bytes = again * max(clipped, default=0)
+    likely = float(total + again_bytes)
+    # Where the name tells no number of operands, there may be one more in the same block.
+    high = likely if pointers else likely * 1.5
+    note = "" if pointers else "operands in one block count once, or more in the upper bound"
+    return Moves(Traffic(min(0.9 * likely, total), likely, high), note)
+
+
+def _strided(launch: KernelLaunch) -> Moves:
+    """Assumed: strides and index arithmetic take a quarter longer."""
+    moves = _elementwise(launch)
+    return moves._replace(slower=1.25, note="assumed: strides take a quarter longer")
+
+
+def _numbers_of_a_thread(threads: int, largest: int, itemsize: int) -> int:
+    """The least that covers the largest operand; of a view of a larger block, the most."""
+    for number in _NUMBERS_OF_A_THREAD:
+        if threads * number * itemsize >= largest:
+            return number
+    return _NUMBERS_OF_A_THREAD[1 if itemsize > 1 else 2]
+
+
+def _largest_itemsize(name: str) -> int:
+    """Bytes of the largest number in a mangled name."""
+    return next((size for pattern, size in _ITEMSIZES if pattern.search(name)), 4)
+
+
+def _foreach(launch: KernelLaunch) -> Moves:
+    """Lists of tensors, in chunks of 65,536 numbers, one for each thread block.
+
+    Fused optimizers read all lists and write all but the gradients; others read those that they
+    say, and write one.
+    """
+    depth = _number(_DEPTH, launch.name, 1)
+    reads, writes = depth, 1
+    functor = _FOREACH_FUNCTOR.search(launch.name)
+    if _FUSED.search(launch.name):
+        writes = max(1, depth - 1)
+    elif "Norm" in launch.name or "MaxFunctor" in launch.name:
+        writes = 0
+    elif functor:
+        reads = min(depth, int(functor[2]))
+    itemsize = _largest_itemsize(launch.name)
+    chunks = launch.num_blocks * _CHUNK * itemsize * depth
+    num_bytes = min(_sum(launch), chunks) * (reads + writes) / depth
+    note = "a list of tensors by its chunks of 65,536 numbers"
+    return Moves(Traffic.of(num_bytes, 0.7, 1.05), note)
+
+
+def _rows(launch: KernelLaunch) -> Moves:
+    """Rows by index: never the table, which is the largest operand; the others, and as many bytes
+    of the table again. The upper bound is all operands once, the table twice what is beside it.
+    """
+    operands = sorted(launch.operand_bytes, reverse=True)
+    if len(operands) < 2:
+        return _once(launch)
+    beside = sum(operands[1:]) + launch.other_bytes
+    likely = operands[1] + beside
+    high = max(likely, min(sum(operands) + launch.other_bytes, 3 * beside))
+    traffic = Traffic(min(beside, likely), likely, high)
+    return Moves(traffic, "assumed: the largest operand is a table, of which rows are read", 1.25)
+
+
+def _loss(launch: KernelLaunch) -> Moves:
+    """One number of each row, at a sector of 32 bytes: by the targets, of eight bytes each.
+
+    The smaller operands are the targets; a table of rows is not read as a whole.
+    """
+    operands = sorted(launch.operand_bytes, reverse=True)
+    num_rows = operands[1] / 8 if len(operands) > 1 else 1.0
+    traffic = Traffic.of(num_rows * (32 + 8), 0.5, 2.0)
+    # One block takes all rows in turn. Assumed: a round takes as long as two reads of the memory.
+    return Moves(traffic, "one number of each row")
+
+
+def _concatenation(launch: KernelLaunch) -> Moves:
+    """What is read is written: at most twice the largest operand."""
+    total = _sum(launch)
+    most = 2 * max(launch.operand_bytes, default=0)
+    likely = min(total, most) if most else total
+    return Moves(Traffic(0.8 * likely, likely, total), "read and written once")
+
+
+def _once(launch: KernelLaunch) -> Moves:
+    return Moves(Traffic.of(_sum(launch), 0.8, 1.3), "each operand once")
+
+
+def _passes(launch: KernelLaunch) -> Moves:
+    """Kernels that may read their input again, mostly from the cache."""
+    traffic = Traffic.of(_sum(launch), 0.8, 1.7)
+    return Moves(traffic, "each operand once, or again in the upper bound", 1.1)
+
+
+def _scattered(launch: KernelLaunch) -> Moves:
+    """Assumed: half the rate of a stream."""
+    traffic = Traffic.of(_sum(launch), 0.8, 1.5)
+    return Moves(traffic, "assumed: scattered access at two thirds of the rate", 1.5)
+
+
+def _small(launch: KernelLaunch) -> Moves:
+    """Bookkeeping of few numbers: not more than the threads can have read."""
+    most = launch.num_blocks * launch.block_threads * 64
+    num_bytes = min(_sum(launch), most)
+    return Moves(Traffic.of(num_bytes, 0.5, 2.0), "bookkeeping")
+
+
+def _pointwise(launch: KernelLaunch) -> Moves:
+    """Inductor's pointwise kernels. Which operands are also written does not show: the upper bound
+    counts the largest again. Rows by index do not read the whole table.
+    """
+    operands = sorted(launch.operand_bytes, reverse=True)
+    total = float(_sum(launch))
+    largest = operands[0] if operands else 0
+    note = "each operand once; one of them may be read and written"
+    if len(operands) > 1 and _reads_rows(launch.name) and largest > 4 * operands[1]:
+        likely = total - largest + operands[1]
+        return Moves(Traffic(total - largest, likely, likely + operands[1]), f"{note}; rows")
+    return Moves(Traffic(0.8 * total, total, total + largest), note)
+
+
+def _reduction(launch: KernelLaunch) -> Moves:
+    """Inductor's reductions: a loop may read its input twice, mostly from the cache."""
+    moves = _pointwise(launch)
+    is_looped = launch.name.startswith("triton_red")
+    return moves._replace(slower=1.15 if is_looped else 1.05)
+
+
+def _reads_rows(name: str) -> bool:
+    return bool(_ROWS_FUSED.search(name)) and not _WHOLE_ROWS.search(name)
+
+
+def _unknown(launch: KernelLaunch) -> Moves:
+    """Nothing is known: 0.3 to 5 times of what all operands take once."""
+    return Moves(Traffic.of(_sum(launch), 0.3, 5.0), "nothing is known of this kernel")
+
+
+def _number(pattern: re.Pattern[str], name: str, default: int) -> int:
+    match = pattern.search(name)
+    return max(1, int(match[1])) if match else default
+
+
+_COUNTERS: Final[Mapping[Rule, Callable[[KernelLaunch], Moves]]] = {
+    Rule.ELEMENTWISE: _elementwise,
+    Rule.STRIDED: _strided,
+    Rule.FOREACH: _foreach,
+    Rule.ROWS: _rows,
+    Rule.LOSS: _loss,
+    Rule.CONCATENATION: _concatenation,
+    Rule.PASSES: _passes,
+    Rule.SCATTERED: _scattered,
+    Rule.SMALL: _small,
+    Rule.POINTWISE: _pointwise,
+    Rule.REDUCTION: _reduction,
+    Rule.UNKNOWN: _unknown,
+}

@@ -1,0 +1,124 @@
+"""The cost of matrix products and convolutions.
+
+product_cost(find_gpu("h100"), Product(4096, 4096, 4096, 1, "bfloat16", 2))
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from ullage.clock.cost import Category, Cost
+from ullage.clock.costs.traffic import Traffic, at_least, moved, start_s
+from ullage.clock.duration import Duration, Width, around
+from ullage.clock.given_work import Convolution, KernelLaunch, Product
+from ullage.clock.kernels import matrix_product, memory_bound
+from ullage.clock.work import ITEMSIZES, MatrixProduct
+from ullage.gpus import Gpu
+from ullage.gpus.peaks import flops_per_s
+
+__all__ = ["convolution_cost", "product_cost", "template_product_cost"]
+
+_QUANTISED: Final = {"float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2"}
+# Convolutions, as multiples of a matrix product of as many operations and bytes. Assumed: cuDNN's
+# implicit products reach 0.7 of one, and gradients 0.6; between 0.35 of it and a tenth more, since
+# channels and images are smaller than a product's sides.
+_CONVOLUTION: Final = {"forward": 0.7, "backward data": 0.6, "backward filter": 0.6}
+_CONVOLUTION_WIDTH: Final = Width(0.6, 2.0)
+# Convolutions of few channels a group do not fill the tensor cores: bytes, with this much more.
+_GROUPED_WIDTH: Final = Width(0.6, 4.0)
+_GROUPED: Final = 2.0
+# Kernels whose shape only the sizes of their operands tell.
+_TEMPLATE_WIDTH: Final = Width(0.5, 2.0)
+
+
+def product_cost(gpu: Gpu, work: Product) -> Cost:
+    """The cost of a product of cuBLAS or cuBLASLt.
+
+    In float8 and float4 the tables have the quantisation of the input in them, which torch does in
+    kernels of its own: the likely value is without the time that moving the input takes, and not
+    below the lower bound.
+    """
+    precision = work.precision if work.precision in ITEMSIZES else "fp32"
+    shape = MatrixProduct(max(work.m, 1), max(work.n, 1), max(work.k, 1), max(work.batch, 1))
+    time = _either_way(gpu, shape, precision)
+    if precision in _QUANTISED:
+        time = _without_quantisation(gpu, shape, time)
+    if precision != work.precision:
+        time = replace(time, basis=f"{time.basis}; {work.precision or 'unknown'} as float32")
+    extra = (work.result_bytes - 2) * work.m * work.n * work.batch
+    if extra > 0 and ITEMSIZES[precision] <= 2:
+        longer = memory_bound(gpu, extra).s - start_s(gpu)
+        time = replace(time, high_s=time.high_s + longer)
+    batch = f"{work.batch}x " if work.batch > 1 else ""
+    name = f"matrix product {batch}{work.m}x{work.n}x{work.k}"
+    return Cost(time, Category.MATRIX_PRODUCTS, name, shape.ops)
+
+
+def _either_way(gpu: Gpu, shape: MatrixProduct, precision: str) -> Duration:
+    """cuBLAS counts columns first, so that rows and columns may be exchanged: the way that is
+    nearer to the measured shapes, where one is.
+    """
+    times = [
+        matrix_product(gpu, of, precision) for of in (shape, replace(shape, m=shape.n, n=shape.m))
+    ]
+    return min(times, key=lambda time: round(time.high_s / time.low_s, 2))
+
+
+def _without_quantisation(gpu: Gpu, shape: MatrixProduct, time: Duration) -> Duration:
+    """Quantisation reads two bytes of each number of the input and writes one."""
+    quantised = memory_bound(gpu, 3.0 * shape.m * shape.k * shape.batch).s
+    likely = max(time.s - quantised, 1.25 * time.low_s, 0.5 * time.s)
+    basis = f"{time.basis}; the likely value without it"
+    return Duration(min(time.low_s, likely), min(likely, time.s), time.high_s, basis)
+
+
+def template_product_cost(gpu: Gpu, launch: KernelLaunch, name: str) -> Cost:
+    """The cost of a product in Triton or CUTLASS, of which only operands are known.
+
+    Assumes: its three largest operands, in numbers of two bytes, are (m, k), (k, n) and (m, n), so
+    that their product is (m n k)^2.
+    """
+    operands = [num_bytes / 2 for num_bytes in launch.operand_bytes[:3]]
+    if len(operands) < 3 or min(operands) < 1:
+        return Cost(
+            moved(gpu, Traffic.of(sum(launch.operand_bytes), 0.5, 2.0), "operands once"),
+            Category.MATRIX_PRODUCTS,
+            name,
+        )
+    volume = math.sqrt(math.prod(operands))
+    sides = sorted((max(1, round(volume / numbers)) for numbers in operands), reverse=True)
+    time = _either_way(gpu, MatrixProduct(*sides), "bfloat16")
+    basis = f"{time.basis}; shape by the sizes of the three largest operands, of two bytes each"
+    width = _TEMPLATE_WIDTH
+    time = Duration(time.low_s * width.low, time.s, time.high_s * width.high, basis)
+    return Cost(time, Category.MATRIX_PRODUCTS, name, 2.0 * volume)
+
+
+def convolution_cost(gpu: Gpu, work: Convolution) -> Cost:
+    """The cost of a convolution: the longer of its operations, at a share of a matrix product's
+    rate, and its bytes.
+
+    Assumes: the shares (see above). Ignores: changes of layout, which are kernels of their own.
+    """
+    ops = 2.0 * work.num_macs
+    floor = moved(gpu, Traffic.of(work.num_bytes))
+    name = f"convolution {work.direction}".strip()
+    if work.num_groups > 1 and work.num_macs < 64 * max(work.num_bytes, 1):
+        basis = "assumed: few channels of a group, twice the time of their bytes"
+        time = around(_GROUPED * floor.s, _GROUPED_WIDTH, basis)
+        return Cost(time, Category.CONVOLUTIONS, name, ops)
+    precision = work.precision if work.precision in ITEMSIZES else "fp32"
+    share = _CONVOLUTION.get(work.direction, min(_CONVOLUTION.values()))
+    seconds = start_s(gpu) + ops / (share * _rate(gpu, precision))
+    basis = f"assumed: {share} of the rate of a large matrix product"
+    time = at_least(around(seconds, _CONVOLUTION_WIDTH, basis), floor)
+    return Cost(time, Category.CONVOLUTIONS, name, ops)
+
+
+def _rate(gpu: Gpu, precision: str) -> float:
+    """Of a large product, not above the stated rate."""
+    work = MatrixProduct(8192, 8192, 8192)
+    rate = work.ops / matrix_product(gpu, work, precision).s
+    return min(rate, flops_per_s(gpu, precision))
