@@ -95,7 +95,7 @@ def explain_job(
         is_unlimited=job.device.is_unlimited,
         catalogued=load_catalog(),
     )
-    return _with_findings(report)
+    return _with_findings(_with_times(report, job))
 
 
 def _all_records(
@@ -134,6 +134,20 @@ def _with_findings(report: RunReport) -> RunReport:
         replace(process, findings=find_remedies(process.snapshot))
         if process.oom is not None and process.snapshot is not None
         else process
+        for process in report.processes
+    )
+    return replace(report, processes=processes)
+
+
+def _with_times(report: RunReport, job: Job) -> RunReport:
+    """The report with the time of a step, where it was asked for."""
+    if not job.options.has_clock:
+        return report
+    from ullage.runs.timing import time_process
+
+    links = job.options.interconnect
+    processes = tuple(
+        replace(process, time=time_process(process.record, job.device.gpu, links))
         for process in report.processes
     )
     return replace(report, processes=processes)

@@ -29,7 +29,13 @@ def parse_mark(value: object) -> Mark:
             module=None if module is None else field_checks.whole(module, "marks"),
         )
     if kind is MarkKind.FORWARD_END and isinstance(payload, dict):
-        return Mark(place, kind, inputs=field_checks.parse_rows(payload, "inputs", _parse_shape))
+        tokens = payload.get("tokens")
+        return Mark(
+            place,
+            kind,
+            inputs=field_checks.parse_rows(payload, "inputs", _parse_shape),
+            num_tokens=None if tokens is None else field_checks.whole(tokens, "marks"),
+        )
     index = payload if kind is MarkKind.STEP and isinstance(payload, int) else None
     return Mark(place, kind, index=index)
 

@@ -105,6 +105,7 @@ class Mark:
         is_training_mode: of a forward's begin: the root module's `training`; None: not recorded.
         module: of a forward's begin: the root module, as an index into the record's `modules`.
         inputs: of a forward's end: the shapes of the tensors that the root module was called with.
+        num_tokens: of a forward's end: how many tokens these are; None: not known.
     """
 
     position: int
@@ -114,6 +115,7 @@ class Mark:
     is_training_mode: bool | None = None
     module: int | None = None
     inputs: tuple[tuple[int, ...], ...] | None = None
+    num_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

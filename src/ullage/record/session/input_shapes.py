@@ -25,6 +25,18 @@ def find_shapes(
     return shapes
 
 
+def count_tokens(
+    tensor_type: type, positional: Sequence[Any], kwargs: Mapping[str, Any]
+) -> int | None:
+    """The elements of the first tensor of whole numbers with two dimensions, such as input_ids;
+    None: there is none.
+    """
+    for tensor in _tensors(tensor_type, [*positional, *kwargs.values()], _DEPTH):
+        if len(tensor.shape) == 2 and not tensor.is_floating_point() and not tensor.is_complex():
+            return int(tensor.shape[0]) * int(tensor.shape[1])
+    return None
+
+
 def _tensors(tensor_type: type, holder: Any, depth: int) -> Iterator[Any]:
     if isinstance(holder, tensor_type):
         yield holder

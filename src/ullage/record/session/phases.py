@@ -18,7 +18,7 @@ from ullage.record.owners.ownership import Claims
 from ullage.record.owners.weight_copies import WeightCopies
 from ullage.record.requests import concurrent_callers
 from ullage.record.session import library
-from ullage.record.session.input_shapes import find_shapes
+from ullage.record.session.input_shapes import count_tokens, find_shapes
 from ullage.record.session.steps import Mark, StepKind, Steps
 from ullage.record.values.values import Values
 
@@ -175,8 +175,9 @@ class Phases:
                 self._num_failed += 1
                 return
             kwargs, output = named_and_output
-            shapes = find_shapes(self._torch.Tensor, arguments, kwargs)
-            self._mark("forward_end", {"inputs": shapes})
+            called_with = (self._torch.Tensor, arguments, kwargs)
+            about = {"inputs": find_shapes(*called_with), "tokens": count_tokens(*called_with)}
+            self._mark("forward_end", about)
             self._claims.claim_cache(kwargs, output)
             self.steps.end_forward()
 
