@@ -84,7 +84,7 @@ FLAGS = {
         "--assume", "--plan", "--snapshot", "-o", "--output", "--html", "--json",
         "--try-remedies",
         "--full", "--force", "--quiet", "--gpus", "--world-size", "--rank", "--ranks",
-        "--local-world-size", "--time", "--price", "--interconnect", "--timeline",
+        "--local-world-size", "--time", "--price", "--interconnect", "--clock", "--timeline",
     },
     "exec": {"program", "--plan", "--python"},
     "fit": {

@@ -153,6 +153,7 @@ def run(
     time: bool = False,
     price: float | None = None,
     interconnect: str | None = None,
+    clock: str = "real",
     try_remedies: bool = False,
     stdout_to_stderr: bool = False,
     on_progress: Callable[[str], None] | None = None,
@@ -189,6 +190,8 @@ def run(
         price: dollars for a GPU-hour, for what steps and tokens cost; implies `time`.
         interconnect: the links between GPUs, for the time of collectives; None: those that the GPU
             has. Implies `time`.
+        clock: "virtual": what the program reads of time.perf_counter, time.time and CUDA's events
+            is the predicted time. Implies `time`.
         try_remedies: where memory runs out, run the program again with what may help; needs a
             snapshot.
         stdout_to_stderr: the program's own output goes to stderr.
@@ -209,7 +212,7 @@ def run(
         real_init=real_init, dummy_weights=dummy_weights, values=values, assume=assume, plan=plan,
         platform=platform, gpus=gpus, world_size=world_size, rank=rank,
         local_world_size=local_world_size, time=time or check_price(price) is not None,
-        interconnect=interconnect,
+        interconnect=interconnect, clock=clock,
     )  # fmt: skip
     report = run_job(
         job, path, stdout_to_stderr=stdout_to_stderr, on_progress=on_progress, force=force,

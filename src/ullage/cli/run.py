@@ -21,7 +21,7 @@ from ullage.errors import SpecError
             "Most used": ("gpu", "python", "steps", "sweep", "html"),
             "GPU": ("gpus", "memory", "capability", "budget", "platform"),
             "Ranks of a job": ("world_size", "ranks", "local_world_size"),
-            "Time": ("time", "price", "interconnect", "timeline"),
+            "Time": ("time", "price", "interconnect", "clock", "timeline"),
             "Program": (
                 "plan", "try_remedies", "alloc_conf", "real_init", "dummy_weights", "values",
                 "assume",
@@ -107,6 +107,12 @@ from ullage.errors import SpecError
     "--interconnect",
     metavar="TEXT",
     help="Links between the GPUs; default: those of the GPU; implies --time.",
+)
+@click.option(
+    "--clock",
+    type=click.Choice(("real", "virtual")),
+    default="real",
+    help="Clock that the program reads; virtual: the predicted one; implies --time.",
 )
 @click.option(
     "--timeline",

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from ullage.trace.work_log import EntryKind
 
-__all__ = ["HostCosts", "Moment", "Run", "simulate"]
+__all__ = ["HostCosts", "Moment", "Player", "Run", "simulate"]
 
 _QUEUE: Final = 1024
 
@@ -86,13 +86,21 @@ def simulate(
         seconds: of each piece of work.
         graph_seconds: of each graph.
     """
-    player = _Player(first, seconds, graph_seconds, host)
+    player = Player(first, seconds, graph_seconds, host)
     for row in rows:
         player.play(row)
     return Run(player.starts, player.ends, player.host_waits, player.moments)
 
 
-class _Player:
+class Player:
+    """Plays a log row by row; `simulate` plays a whole one.
+
+    Args:
+        first: the serial number before that of the first row.
+        seconds: of each piece of work; may grow while the log does.
+        graph_seconds: of each graph; likewise.
+    """
+
     def __init__(
         self,
         first: int,
@@ -113,6 +121,15 @@ class _Player:
         self._device_of: dict[int, int] = {}
         self._records: dict[int, float] = {}
         self._pending: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_QUEUE))
+
+    @property
+    def host_s(self) -> float:
+        """How far the host is."""
+        return self._host_s
+
+    def record_s(self, serial: int) -> float | None:
+        """When the event with this record happened; None: the record is not in the log."""
+        return self._records.get(serial)
 
     def play(self, row: Sequence[Any]) -> None:
         """Takes the next row of the log."""

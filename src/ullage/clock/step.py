@@ -8,20 +8,23 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import numpy.typing as npt
 
 from ullage.clock.cost import Category, Cost
 from ullage.clock.exposure import Busy, Exposure, measure_exposure
 from ullage.clock.given_work import GivenWork, Product
+from ullage.clock.host import HostInterval
 from ullage.clock.reading import given_work
-from ullage.clock.simulation import HostCosts, Moment, Run, simulate
+from ullage.clock.simulation import Moment, Run, simulate
 from ullage.clock.step_time import Interval, Share, Span, StepTime
 from ullage.gpus import Gpu
 from ullage.gpus.peaks import flops_per_s
 from ullage.trace.record_schema import WORK_MARKS
 from ullage.trace.work_log import EntryKind, WorkLog
 
-__all__ = ["Batch", "CostOf", "HostInterval", "measure_step"]
+__all__ = ["Batch", "CostOf", "graph_costs", "measure_step"]
 
 CostOf = Callable[[GivenWork], Cost]
 _STEP: Final = WORK_MARKS.index("step")
@@ -35,14 +38,6 @@ _PARTS: Final = {
 }
 _ENDS: Final = (0, 1, 2)  # low, likely, high
 _LIKELY: Final = 1
-
-
-class HostInterval(NamedTuple):
-    """What the host needs, at the lower bound, likely, and at the upper bound."""
-
-    low: HostCosts
-    likely: HostCosts
-    high: HostCosts
 
 
 class Batch(NamedTuple):
@@ -117,15 +112,15 @@ def _module_name(modules: Sequence[str], scope: int) -> str:
 def _read(log: WorkLog, cost_of: CostOf, modules: Sequence[str]) -> _Log:
     works = tuple(given_work(row) for row in log.works)
     costs = tuple(cost_of(work) for work in works)
-    return _Log(log.entries.tolist(), works, costs, _graph_costs(log, costs), modules)
+    return _Log(log.entries.tolist(), works, costs, graph_costs(log.captured, costs), modules)
 
 
-def _graph_costs(log: WorkLog, costs: Sequence[Cost]) -> dict[int, Cost]:
+def graph_costs(captured: npt.NDArray[Any], costs: Sequence[Cost]) -> dict[int, Cost]:
     """The cost of each graph: its streams run at once, and the one with most work is the longest.
     A node of a graph needs no launch by the host.
     """
     lanes: defaultdict[int, defaultdict[int, list[Cost]]] = defaultdict(lambda: defaultdict(list))
-    for other, work, _, _, lane, _, _ in log.captured.tolist():
+    for other, work, _, _, lane, _, _ in captured.tolist():
         lanes[other][lane].append(costs[work])
     return {graph: _longest(list(of.values())) for graph, of in lanes.items()}
 

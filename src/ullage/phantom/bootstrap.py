@@ -20,12 +20,13 @@ from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ullage.native.libraries import LIBRARY_DIR
-from ullage.protocol.variables import PARENT, PLAN_NOTES, RUN_DIR
+from ullage.protocol.variables import PARENT, PLAN_NOTES, RUN_DIR, VIRTUAL_TIME
 from ullage.record.session.frameworks import note_framework
 from ullage.record.session.import_hooks import Load, around_import
 from ullage.record.session.tracebacks import clean_tracebacks
 
 if TYPE_CHECKING:
+    from ullage.phantom.virtual_time import VirtualTime
     from ullage.record.session.session import Session
     from ullage.techniques.applying.script import PlanRequest
 
@@ -95,18 +96,32 @@ def start(wait: Callable[[Any], PlanRequest] | None = None) -> None:
     environment = dict(os.environ)
     if RUN_DIR in environment:
         note_framework(Path(environment[RUN_DIR]))
+    virtual_time = _replace_clocks(environment.get(VIRTUAL_TIME, ""))
 
     def load_and_watch(torch: ModuleType, load: Load) -> None:
         changed = _changed_variables(environment)
         with stubs_for_libraries():
             load(torch)
         session = watch(torch, changed, environment)
+        if virtual_time is not None and session is not None:
+            virtual_time.begin()
         wait_for_order = (
             None if wait is None or session is None else functools.partial(wait, session)
         )
         install_plan(torch, environment, wait_for_order, session)
 
     around_import("torch", load_and_watch)
+
+
+def _replace_clocks(text: str) -> VirtualTime | None:
+    """Has the program's clocks follow the device; None: they stay real."""
+    if not text:
+        return None
+    from ullage.phantom.virtual_time import VirtualTime
+
+    clock = VirtualTime(*text.split(" ", 1))
+    clock.install()
+    return clock
 
 
 def install_plan(

@@ -50,8 +50,7 @@ SITE_DIR = Path(__file__).parent / "site"
 PROGRESS_FILE = "progress"
 PLAN_FILE = "plan.json"
 _POLL_S = 0.1
-# A program that hangs in its own handler of Ctrl-C, or ignores SIGTERM, is ended by the third.
-_MAX_SIGNALS = 3
+_MAX_SIGNALS = 3  # a program that hangs in its own handler of Ctrl-C is ended by the third
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +65,17 @@ class RunOptions:
         has_dummy_weights: whether missing weight files get dummy content.
         has_values: whether small values are computed on the CPU.
         assumed: what is assumed of unknown values.
-        rank: the rank of a distributed job that is played without its peers, if any.
-        mail: the directory shared by the ranks that are played together.
+        rank, mail: the rank that is played without its peers, and what such ranks share.
         num_devices: how many devices there are, all alike; None: one, or those of a rank's node.
         variables: environment variables, in addition to the parent's.
-        inputs: a directory in which each process notes the files that it reads; None notes none.
+        inputs: where each process notes the files that it reads; None: nowhere.
         plan: the plan that is applied to the model; None: none.
-        describes: whether the model is described, so that a plan can be made for it.
+        describes: whether the model is described, for a plan.
         has_work: whether the work of a step is recorded, which changes allocations a little.
         has_clock, interconnect: whether steps are timed, and the links between GPUs, if named.
+        has_virtual_time: whether the program's own clocks follow the device.
         replays: whether the plan is replayed on the CPU in place of the training.
-        timeout_s: how long the program may run before it is ended; None: without limit.
+        timeout_s: when the program is ended; None: never.
         platform: the system whose driver's order of addresses the devices have.
     """
 
@@ -97,6 +96,7 @@ class RunOptions:
     has_work: bool = False
     has_clock: bool = False
     interconnect: str | None = None
+    has_virtual_time: bool = False
     replays: bool = False
     timeout_s: float | None = None
     platform: Platform = Platform.LINUX
@@ -183,6 +183,7 @@ def _run_variables(
         has_snapshot=options.has_snapshot,
         has_work=options.has_work,
         has_clock=options.has_clock,
+        virtual_time=f"{device.gpu.slug} {options.interconnect or ''}" * options.has_virtual_time,
         has_real_init=options.has_real_init,
         has_dummy_weights=options.has_dummy_weights,
         has_values=options.has_values,

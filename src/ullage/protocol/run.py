@@ -59,6 +59,8 @@ class RunVariables:
         has_snapshot: whether a memory snapshot is written.
         has_work: whether the work of a step is recorded.
         has_clock: whether what streams are given is logged, for the clock.
+        virtual_time: the GPU and the links by which the program's own clocks go, such as
+            "h100-80gb nvlink"; empty: they are real.
         has_real_init: whether weights on the CPU are really initialised.
         has_dummy_weights: whether missing weight files get dummy content.
         has_values: whether small values are computed on the CPU.
@@ -79,6 +81,7 @@ class RunVariables:
     has_snapshot: bool = True
     has_work: bool = False
     has_clock: bool = False
+    virtual_time: str = ""
     has_real_init: bool = False
     has_dummy_weights: bool = False
     has_values: bool = True
@@ -109,6 +112,7 @@ class RunVariables:
             variables.INPUTS: _text(self.inputs),
             variables.WORK: _flag(is_set=self.has_work),
             variables.CLOCK: _flag(is_set=self.has_clock),
+            variables.VIRTUAL_TIME: self.virtual_time or None,
         }
 
     @classmethod
@@ -127,6 +131,7 @@ class RunVariables:
             has_snapshot=environment.get(variables.SNAPSHOT, "1") == "1",
             has_work=environment.get(variables.WORK) == "1",
             has_clock=environment.get(variables.CLOCK) == "1",
+            virtual_time=environment.get(variables.VIRTUAL_TIME, ""),
             has_real_init=environment.get(variables.REAL_INIT) == "1",
             has_dummy_weights=environment.get(variables.DUMMY_WEIGHTS) == "1",
             has_values=environment.get(variables.VALUES, "1") == "1",

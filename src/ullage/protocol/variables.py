@@ -28,6 +28,7 @@ PROGRESS: Final = "ULLAGE_PROGRESS"
 SNAPSHOT: Final = "ULLAGE_SNAPSHOT"
 WORK: Final = "ULLAGE_WORK"
 CLOCK: Final = "ULLAGE_CLOCK"
+VIRTUAL_TIME: Final = "ULLAGE_VIRTUAL_TIME"
 REAL_INIT: Final = "ULLAGE_REAL_INIT"
 DUMMY_WEIGHTS: Final = "ULLAGE_DUMMY_WEIGHTS"
 VALUES: Final = "ULLAGE_VALUES"
@@ -154,6 +155,12 @@ VARIABLES: Final = (
     Variable(SNAPSHOT, "0: no memory snapshot is written; default 1", _LAUNCH, _RECORDER),
     Variable(WORK, "1: the work of a step is recorded", _LAUNCH, _RECORDER),
     Variable(CLOCK, "1: what streams are given is logged, for the clock", _LAUNCH, _RECORDER),
+    Variable(
+        VIRTUAL_TIME,
+        "the GPU and the links by which the program's own clocks go",
+        _LAUNCH,
+        ("phantom/bootstrap.py",),
+    ),
     Variable(REAL_INIT, "1: weights on the CPU are really initialised", _LAUNCH, _RECORDER),
     Variable(
         DUMMY_WEIGHTS, "1: weight files that are missing get dummy content", _LAUNCH, _RECORDER

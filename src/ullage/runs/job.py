@@ -45,6 +45,7 @@ class ProgramOptions(TypedDict, total=False):
     platform: str
     time: bool
     interconnect: str | None
+    clock: str
 
 
 def make_options(
@@ -59,6 +60,7 @@ def make_options(
     platform: str = "linux",
     time: bool = False,
     interconnect: str | None = None,
+    clock: str = "real",
 ) -> RunOptions:
     """The options as a run without a snapshot has them; SpecError where one is not possible, and
     PlanError where a plan cannot be read.
@@ -83,9 +85,17 @@ def make_options(
         assumed=Assumed.parse(assume),
         plan=loaded_plan,
         platform=_parse_platform(platform),
-        has_clock=time or interconnect is not None,
+        has_clock=time or interconnect is not None or _is_virtual(clock),
         interconnect=interconnect,
+        has_virtual_time=_is_virtual(clock),
     )
+
+
+def _is_virtual(clock: str) -> bool:
+    """Whether the program's clocks follow the device; raises SpecError."""
+    if clock not in ("real", "virtual"):
+        raise SpecError(f"clock={clock!r}; expected 'real' or 'virtual'")
+    return clock == "virtual"
 
 
 def _parse_platform(name: str) -> Platform:

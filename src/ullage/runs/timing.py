@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ullage.clock.interconnect import parse_interconnect
-from ullage.clock.simulation import HostCosts
 from ullage.trace.model import MarkKind
 
 if TYPE_CHECKING:
-    from ullage.clock.step import Batch, HostInterval
+    from ullage.clock.step import Batch
     from ullage.clock.step_time import StepTime
     from ullage.gpus import Gpu
     from ullage.trace.model import Record
-
-# The host's time for an operator of PyTorch and its kernel's launch. Measured by PyTorch's
-# developers, 2 to 10 us by operator and processor; 5 us are assumed. A graph's launch takes about
-# 2 us and 2.5 us more, independent of the nodes' number as of CUDA 12.6.
-# Source: NVIDIA, "Constant-Time Launch for Straight-Line CUDA Graphs", developer blog, 2024.
-_LAUNCH_S: Final = (2e-6, 5e-6, 10e-6)
-_GRAPH_S: Final = (2.5e-6, 5e-6, 10e-6)
 
 
 def time_process(record: Record, gpu: Gpu, interconnect: str | None) -> StepTime | None:
@@ -28,6 +20,7 @@ def time_process(record: Record, gpu: Gpu, interconnect: str | None) -> StepTime
     if record.work_log is None:
         return None
     from ullage.clock.costs import cost_of
+    from ullage.clock.host import host_costs
     from ullage.clock.step import measure_step
 
     links = None if interconnect is None else parse_interconnect(interconnect)
@@ -35,29 +28,21 @@ def time_process(record: Record, gpu: Gpu, interconnect: str | None) -> StepTime
         record.work_log,
         gpu,
         lambda work: cost_of(gpu, work, links),
-        _host(gpu),
+        host_costs(gpu),
         modules=record.modules,
         batch=_batch(record),
-        basis=_basis(record),
+        basis=_basis(record, gpu),
     )
 
 
-def _host(gpu: Gpu) -> HostInterval:
-    """What the host needs: as `ullage calibrate` measured it, or assumed."""
-    from ullage.clock.step import HostInterval
+def _basis(record: Record, gpu: Gpu) -> Iterator[str]:
+    from ullage.clock.host import host_costs
 
-    launches = _LAUNCH_S
-    if gpu.measured is not None:
-        launches = (gpu.measured.launch_s / 2, gpu.measured.launch_s, gpu.measured.launch_s * 2)
-    costs = (HostCosts(*pair) for pair in zip(launches, _GRAPH_S, strict=True))
-    return HostInterval(*costs)
-
-
-def _basis(record: Record) -> Iterator[str]:
+    low, likely, high = (f"{costs.launch_s * 1e6:.0f}" for costs in host_costs(gpu))
     yield (
-        f"the host: {_LAUNCH_S[1] * 1e6:.0f} us for each operator ({_LAUNCH_S[0] * 1e6:.0f} to "
-        f"{_LAUNCH_S[2] * 1e6:.0f}), assumed; the program's other time on the CPU, such as loading "
-        "data, is not counted"
+        f"the host: {likely} us for each operator ({low} to {high}), "
+        f"{'assumed' if gpu.measured is None else 'measured by `ullage calibrate`'}; the program's "
+        "other time on the CPU, such as loading data, is not counted"
     )
     if any(len(group) > 1 for group in record.groups):
         yield "the other ranks: as far as this one whenever a collective begins"

@@ -103,17 +103,21 @@ def parse_work_log(fields: Mapping[str, Any]) -> WorkLog | None:
     if "work_log" not in fields:
         return None
     log = field_checks.typed(fields["work_log"], dict, "work_log")
-    works = field_checks.parse_rows(log, "works", _parse_work)
+    works = field_checks.parse_rows(log, "works", parse_work)
     return WorkLog(
         first=field_checks.size(log, "first", 0),
-        entries=_parse_entries(log, "entries", len(works)),
-        captured=_parse_entries(log, "captured", len(works)),
+        entries=parse_entries(_data(log, "entries"), "entries", len(works)),
+        captured=parse_entries(_data(log, "captured"), "captured", len(works)),
         works=works,
     )
 
 
-def _parse_entries(log: Mapping[str, Any], name: str, num_works: int) -> npt.NDArray[Any]:
-    data = field_checks.typed(log.get(name), bytes, f"work_log.{name}")
+def parse_entries(data: bytes, name: str, num_works: int) -> npt.NDArray[Any]:
+    """The rows of a log.
+
+    Raises:
+        SnapshotError: they are damaged.
+    """
     if len(data) % ENTRY.itemsize:
         raise SnapshotError(
             f"work_log.{name} has {len(data)} bytes; expected a multiple of {ENTRY.itemsize}"
@@ -127,7 +131,16 @@ def _parse_entries(log: Mapping[str, Any], name: str, num_works: int) -> npt.NDA
     return rows
 
 
-def _parse_work(row: object) -> WorkRow:
+def _data(log: Mapping[str, Any], name: str) -> bytes:
+    return field_checks.typed(log.get(name), bytes, f"work_log.{name}")
+
+
+def parse_work(row: object) -> WorkRow:
+    """A piece of work from its row.
+
+    Raises:
+        SnapshotError: it is damaged.
+    """
     kind, precision, name, numbers, arguments = field_checks.row(row, 5, "work_log.works")
     values = field_checks.typed(numbers, list, "work_log.works")
     if kind not in list(WorkKind):

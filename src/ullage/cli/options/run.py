@@ -40,6 +40,7 @@ class RunOptions:
     time: bool
     price: float | None
     interconnect: str | None
+    clock: str
     timeline: Path | None
     as_json: bool
     full: bool
@@ -86,4 +87,5 @@ class RunOptions:
             "platform": self.platform,
             "time": self.time or self.timeline is not None,
             "interconnect": self.interconnect,
+            "clock": self.clock,
         }

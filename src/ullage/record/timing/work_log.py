@@ -7,6 +7,8 @@ does not cost more memory than a short one.
 from __future__ import annotations
 
 import ctypes
+import struct
+from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_ubyte, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from ullage.trace.record_schema import WorkLogFields
 
 _KEPT_STEPS = 6
-_ENTRY_BYTES = 24
+_ROW = struct.Struct("<QIiIHBB")
+_ENTRY_BYTES = _ROW.size
 _NUM_NUMBERS = 14
 _ARGUMENT_BYTES = 1024
 
@@ -27,6 +30,9 @@ _clear = library.bind("ullage_log_clear", None)
 _first = library.bind("ullage_log_first", c_uint64)
 _num_entries = library.bind("ullage_num_log_entries", c_uint64, c_int)
 _entries = library.bind("ullage_log_entries", None, c_int, c_uint64, c_void_p)
+_after = library.bind("ullage_log_after", c_uint64, c_uint64, c_uint64, c_void_p)
+end = library.bind("ullage_log_end", c_uint64)
+"""The serial number of the last row."""
 _num_works = library.bind("ullage_num_works", c_uint64)
 _work = library.bind("ullage_work", c_char_p, c_uint64, POINTER(c_int64), POINTER(POINTER(c_ubyte)))
 
@@ -34,12 +40,17 @@ _work = library.bind("ullage_work", c_char_p, c_uint64, POINTER(c_int64), POINTE
 class WorkLog:
     """The log of this process; there is one."""
 
+    before_step: Callable[[], object] | None = None
+    """Called before the rows of earlier steps go."""
+
     def begin(self) -> None:
         """From here on the library writes down what the device is given."""
         _begin()
 
     def mark(self, kind: str, number: int = 0) -> None:
         """The program passes a moment: the kind of a mark, and of a step its number."""
+        if kind == "step" and WorkLog.before_step is not None:
+            WorkLog.before_step()
         _mark(WORK_MARKS.index(kind), number, _KEPT_STEPS)
 
     def document(self) -> WorkLogFields:
@@ -47,9 +58,24 @@ class WorkLog:
         return {
             "first": _first(),
             "entries": self._rows(is_captured=False),
-            "captured": self._rows(is_captured=True),
-            "works": [self._row(number) for number in range(_num_works())],
+            "captured": self.captured(),
+            "works": self.works(0),
         }
+
+    def rows_after(self, serial: int) -> list[tuple[int, ...]]:
+        """The rows after the one with a serial number, as far as they are kept."""
+        count = max(0, end() - serial)
+        rows = ctypes.create_string_buffer(_ENTRY_BYTES * count)
+        num_bytes = _ENTRY_BYTES * _after(serial, count, rows)
+        return [*_ROW.iter_unpack(rows.raw[:num_bytes])]
+
+    def captured(self) -> bytes:
+        """What captures have collected."""
+        return self._rows(is_captured=True)
+
+    def works(self, first: int) -> list[list[Any]]:
+        """The pieces of work from a number on."""
+        return [self._row(number) for number in range(first, _num_works())]
 
     def _rows(self, *, is_captured: bool) -> bytes:
         count = _num_entries(int(is_captured))

@@ -9,6 +9,7 @@
 #include "kept.h"
 #include "work_log.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 struct event {
@@ -156,10 +157,16 @@ int query_event(void *event, const void *caller) {
   return status || (e->takes_time && !is_watchdog()) || has_happened(&e->after, caller) ? status : fail(NOT_READY);
 }
 
-/* One millisecond from each record to the next. */
+/* The clock's answer, where it runs along: the milliseconds between two records of the log; NAN: it does not know. */
+static double (*clock_elapsed)(uint64_t start, uint64_t end);
+
+API void ullage_on_elapsed(double (*callback)(uint64_t, uint64_t)) { clock_elapsed = callback; }
+
+/* Without the clock one millisecond from each record to the next. */
 int elapsed_ms(float *ms, const void *start, const void *end) {
   if (!ms || !start || !end) return fail(INVALID_HANDLE);
-  int64_t passed = (int64_t)(((const struct event *)end)->tick - ((const struct event *)start)->tick);
-  *ms = (float)passed;
+  const struct event *from = start, *to = end;
+  double passed = clock_elapsed && from->logged && to->logged ? clock_elapsed(from->logged, to->logged) : NAN;
+  *ms = isnan(passed) ? (float)(int64_t)(to->tick - from->tick) : (float)passed;
   return SUCCESS;
 }

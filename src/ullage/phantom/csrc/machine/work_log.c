@@ -240,6 +240,19 @@ API void ullage_log_entries(int is_captured, uint64_t count, struct entry *found
   pthread_mutex_unlock(&lock);
 }
 
+/* Of the entries after the one with a serial number, the first `count`; answers with how many these are. */
+API uint64_t ullage_log_after(uint64_t serial, uint64_t count, struct entry *found) {
+  pthread_mutex_lock(&lock);
+  uint64_t from = serial > entries.first ? serial - entries.first : 0;
+  if (from > entries.count) from = entries.count;
+  if (count > entries.count - from) count = entries.count - from;
+  if (count) memcpy(found, entries.rows + from, count * sizeof *found);
+  pthread_mutex_unlock(&lock);
+  return count;
+}
+
+API uint64_t ullage_log_end(void) { return entries.first + entries.count; }
+
 API uint64_t ullage_num_works(void) { return num_works; }
 
 /* Kind and precision, then the numbers; the function's name, and its first arguments or NULL. */
