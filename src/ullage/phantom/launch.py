@@ -72,11 +72,10 @@ class RunOptions:
         plan: the plan that is applied to the model; None: none.
         describes: whether the model is described, for a plan.
         has_work: whether the work of a step is recorded, which changes allocations a little.
-        has_clock, interconnect: whether steps are timed, and the links between GPUs, if named.
-        has_virtual_time: whether the program's own clocks follow the device.
+        has_clock, has_virtual_time, interconnect: whether steps are timed, the program's own clocks
+            follow the device, and the links between GPUs, if named.
         replays: whether the plan is replayed on the CPU in place of the training.
-        timeout_s: when the program is ended; None: never.
-        platform: the system whose driver's order of addresses the devices have.
+        timeout_s, platform: when it is ended, if ever; the driver's order of addresses.
     """
 
     alloc_conf: str | None = None

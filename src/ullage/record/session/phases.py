@@ -44,7 +44,6 @@ class Phases:
         on_step: Callable[[int], None],
         on_stop: Callable[[int, StepKind], None],
         values: Values,
-        on_mark: Callable[[str], None] | None = None,
     ) -> None:
         self.marks: list[Mark] = []
         self.steps = Steps(
@@ -55,7 +54,7 @@ class Phases:
         self._copies = WeightCopies(torch, claims)
         self._modules = modules
         self._on_step = on_step
-        self._on_mark = on_mark
+        self.on_mark: Callable[[str], None] = lambda _kind: None
         self._values = values
         self._depth = _Depth()
         self._num_backward = 0
@@ -146,8 +145,7 @@ class Phases:
 
     def _mark(self, kind: str, payload: object = None) -> None:
         self.marks.append((library.position(), kind, payload))
-        if self._on_mark is not None:
-            self._on_mark(kind)
+        self.on_mark(kind)
 
     def _before_module(self, module: Any, _arguments: Any) -> None:
         scope = self._modules.enter(module)

@@ -91,7 +91,7 @@ class Session:
         self.ooms = OutOfMemories(torch, self._look_at_holders)
         self._values = Values(torch, self._weights, settings.assumed)
         self._timed = autotune.Timed()
-        self._work_log = WorkLog() if settings.has_clock else None
+        self._work_log = WorkLog()
         self._phases = Phases(
             torch,
             self._claims,
@@ -100,7 +100,6 @@ class Session:
             on_step=self._note_step,
             on_stop=self._note_stop,
             values=self._values,
-            on_mark=None if self._work_log is None else self._work_log.mark,
         )
         self._work = Work(torch, self._modules, self._phases) if settings.has_work else None
 
@@ -111,8 +110,8 @@ class Session:
         """
         if self._settings.has_snapshot:
             self._history.install()
-        if self._work_log is not None:
-            self._work_log.begin()
+        self._phases.on_mark = self._work_log.mark
+        self._work_log.begin(is_wanted=self._settings.has_clock)
         self._peaks.install()
         self._phases.install()
         compiled = Compiled(self._torch, self._phases, self._values, self._weights)
@@ -211,6 +210,7 @@ class Session:
         self._settings, self._pid = settings, os.getpid()
         if self._has_device:
             self._begin_run()
+        self._work_log.begin(is_wanted=settings.has_clock)
         if settings.has_work:
             self._work = Work(self._torch, self._modules, self._phases)
             self._work.install()
@@ -239,8 +239,7 @@ class Session:
         self._values.policy.num_steps = num_steps
         if self._work is not None:
             self._work.end_step()
-        if self._work_log is not None:
-            self._work_log.mark("step", num_steps)
+        self._work_log.mark("step", num_steps)
         if num_steps in _LOOKED_AT:
             self._holders.look()
         if self._settings.progress is not None:
@@ -365,9 +364,7 @@ class Session:
 
     def _optional(self) -> OptionalFields:
         work: OptionalFields = {} if self._work is None else {"work": self._work.document()}
-        if self._work_log is not None:
-            work["work_log"] = self._work_log.document()
-        return work
+        return work | self._work_log.fields()
 
     def _events(self) -> EventColumns:
         events = library.events()

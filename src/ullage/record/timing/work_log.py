@@ -16,7 +16,7 @@ from ullage.record.session import library
 from ullage.trace.record_schema import WORK_MARKS
 
 if TYPE_CHECKING:
-    from ullage.trace.record_schema import WorkLogFields
+    from ullage.trace.record_schema import OptionalFields, WorkLogFields
 
 _KEPT_STEPS = 6
 _ROW = struct.Struct("<QIiIHBB")
@@ -43,18 +43,28 @@ class WorkLog:
     before_step: Callable[[], object] | None = None
     """Called before the rows of earlier steps go."""
 
-    def begin(self) -> None:
-        """From here on the library writes down what the device is given."""
-        _begin()
+    def __init__(self) -> None:
+        self._is_on = False
+
+    def begin(self, *, is_wanted: bool) -> None:
+        """From here on the library writes down what the device is given, if that is wanted."""
+        if is_wanted and not self._is_on:
+            self._is_on = True
+            _begin()
 
     def mark(self, kind: str, number: int = 0) -> None:
         """The program passes a moment: the kind of a mark, and of a step its number."""
+        if not self._is_on:
+            return
         if kind == "step" and WorkLog.before_step is not None:
             WorkLog.before_step()
         _mark(WORK_MARKS.index(kind), number, _KEPT_STEPS)
 
-    def document(self) -> WorkLogFields:
-        """The log, for the record."""
+    def fields(self) -> OptionalFields:
+        """The log, for the record; empty: none is kept."""
+        return {"work_log": self._document()} if self._is_on else {}
+
+    def _document(self) -> WorkLogFields:
         return {
             "first": _first(),
             "entries": self._rows(is_captured=False),

@@ -238,7 +238,7 @@ API void __cudaRegisterFunction(void **handle, const char *host, char *dev, cons
 }
 
 void name_kernel(const void *handle, const char *name) {
-  if (is_work_logged && name) register_function((struct function){handle, NULL, strdup(name)});
+  if (name) register_function((struct function){handle, NULL, strdup(name)});
 }
 
 static struct function function_of(const void *host) {
