@@ -49,7 +49,8 @@ class Exposure:
 
 
 def measure_exposure(pieces: Sequence[Busy], begin_s: float, end_s: float) -> Exposure:
-    """Divides the seconds from `begin_s` to `end_s`. What ran before the begin is cut."""
+    """Divides the seconds from `begin_s` to `end_s`. What a stream does before the begin, as it was
+    given work ahead, is busy and takes nothing of the step."""
     ordered = sorted(pieces)
     exposed: defaultdict[int, float] = defaultdict(float)
     open_pieces: list[tuple[int, float, int, float]] = []  # rank, start, index, end
@@ -75,7 +76,7 @@ def measure_exposure(pieces: Sequence[Busy], begin_s: float, end_s: float) -> Ex
         exposed[open_pieces[0][2]] += until - now
         busy_s += until - now
         now = until
-    busy = {piece.row: max(0.0, piece.end_s - max(piece.start_s, begin_s)) for piece in pieces}
+    busy = {piece.row: piece.end_s - piece.start_s for piece in pieces}
     return Exposure(busy, exposed, max(0.0, end_s - begin_s - busy_s))
 
 

@@ -6,8 +6,11 @@ it waits for events of other streams, and the host for streams, events or the de
 them. A stream takes about 1,024 pieces; then the host waits for the oldest
 (https://forums.developer.nvidia.com/t/68937).
 
-Ignores: that pieces on two streams of one device slow each other down; that another thread of the
-program gives work at the same time.
+Kernels on several streams share the device (sharing.py); copies between host and device, and
+messages, run beside them at full speed.
+
+Ignores: that messages and copies slow kernels down; that another thread of the program gives work
+at the same time.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from ullage.clock.sharing import Sharing
 from ullage.trace.work_log import EntryKind
 
 __all__ = ["HostCosts", "Moment", "Player", "Run", "simulate"]
@@ -77,6 +81,7 @@ def simulate(
     seconds: Sequence[float],
     graph_seconds: Mapping[int, float],
     host: HostCosts,
+    computes: Sequence[bool] | None = None,
 ) -> Run:
     """Plays a log.
 
@@ -85,8 +90,10 @@ def simulate(
         first: the serial number before that of the first row.
         seconds: of each piece of work.
         graph_seconds: of each graph.
+        computes: of each piece of work, whether it shares the device with other streams; None: none
+            does.
     """
-    player = Player(first, seconds, graph_seconds, host)
+    player = Player(first, seconds, graph_seconds, host, computes)
     for row in rows:
         player.play(row)
     return Run(player.starts, player.ends, player.host_waits, player.moments)
@@ -99,6 +106,7 @@ class Player:
         first: the serial number before that of the first row.
         seconds: of each piece of work; may grow while the log does.
         graph_seconds: of each graph; likewise.
+        computes: of each piece of work, whether it shares the device; likewise. None: none does.
     """
 
     def __init__(
@@ -107,6 +115,7 @@ class Player:
         seconds: Sequence[float],
         graph_seconds: Mapping[int, float],
         host: HostCosts,
+        computes: Sequence[bool] | None = None,
     ) -> None:
         self.starts: list[float] = []
         self.ends: list[float] = []
@@ -116,6 +125,8 @@ class Player:
         self._seconds = seconds
         self._graph_seconds = graph_seconds
         self._costs = host
+        self._computes = computes
+        self._sharing: defaultdict[int, Sharing] = defaultdict(Sharing)  # by device
         self._host_s = 0.0
         self._free_s: defaultdict[int, float] = defaultdict(float)  # by lane
         self._device_of: dict[int, int] = {}
@@ -138,7 +149,10 @@ class Player:
         if kind in (EntryKind.GIVEN, EntryKind.GRAPH):
             is_graph = kind == EntryKind.GRAPH
             taken = self._graph_seconds.get(other, 0.0) if is_graph else self._seconds[work]
-            self._give(lane, taken, self._costs.graph_s if is_graph else self._costs.launch_s)
+            computes = self._computes is not None and (is_graph or self._computes[work])
+            sharing = self._sharing[device] if computes else None
+            host_s = self._costs.graph_s if is_graph else self._costs.launch_s
+            self._give(lane, taken, host_s, sharing)
             self._device_of[lane] = device
             return
         if kind == EntryKind.RECORDED:
@@ -157,13 +171,14 @@ class Player:
         self.starts.append(self._host_s)
         self.ends.append(self._host_s)
 
-    def _give(self, lane: int, taken_s: float, host_s: float) -> None:
+    def _give(self, lane: int, taken_s: float, host_s: float, sharing: Sharing | None) -> None:
         pending = self._pending[lane]
         if len(pending) == _QUEUE:
             self._host_s = max(self._host_s, pending[0])
         self._host_s += host_s
         start = max(self._free_s[lane], self._host_s)
-        self._free_s[lane] = end = start + taken_s
+        end = start + taken_s if sharing is None else sharing.place(lane, start, taken_s)
+        self._free_s[lane] = end
         pending.append(end)
         self.starts.append(start)
         self.ends.append(end)

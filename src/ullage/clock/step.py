@@ -24,7 +24,7 @@ from ullage.gpus.peaks import flops_per_s
 from ullage.trace.record_schema import WORK_MARKS
 from ullage.trace.work_log import EntryKind, WorkLog
 
-__all__ = ["Batch", "CostOf", "graph_costs", "measure_step"]
+__all__ = ["Batch", "CostOf", "computes_on_device", "graph_costs", "measure_step"]
 
 CostOf = Callable[[GivenWork], Cost]
 _STEP: Final = WORK_MARKS.index("step")
@@ -37,6 +37,7 @@ _PARTS: Final = {
     WORK_MARKS.index("optimizer_end"): "other",
 }
 _ENDS: Final = (0, 1, 2)  # low, likely, high
+_LOW: Final = 0  # kernels on several streams are as fast as alone
 _LIKELY: Final = 1
 
 
@@ -146,7 +147,13 @@ def _ends(cost: Cost) -> tuple[float, float, float]:
 def _play(log: _Log, first: int, host: HostInterval, end: int) -> Run:
     seconds = [_ends(cost)[end] for cost in log.costs]
     graphs = {graph: _ends(cost)[end] for graph, cost in log.graph_costs.items()}
-    return simulate(log.rows, first, seconds, graphs, host[end])
+    computes = None if end == _LOW else [computes_on_device(cost) for cost in log.costs]
+    return simulate(log.rows, first, seconds, graphs, host[end], computes)
+
+
+def computes_on_device(cost: Cost) -> bool:
+    """Whether a piece of work slows kernels of other streams down: all but messages and copies."""
+    return cost.category not in (Category.COMMUNICATION, Category.COPIES)
 
 
 def _whole_steps(run: Run) -> list[tuple[int, int]]:

@@ -133,9 +133,12 @@ class _Played:
         self._costs: list[Cost] = []
         self._seconds: list[float] = []
         self._graph_seconds: dict[int, float] = {}
+        self._computes: list[bool] = []
         self._num_captured = 0
         self._serial = 0
-        self._player: Player = Player(0, self._seconds, self._graph_seconds, host_costs(gpu).likely)
+        self._player: Player = Player(
+            0, self._seconds, self._graph_seconds, host_costs(gpu).likely, self._computes
+        )
 
     @property
     def host_s(self) -> float:
@@ -162,12 +165,14 @@ class _Played:
 
     def _look_up_costs(self) -> None:
         from ullage.clock.reading import given_work
-        from ullage.clock.step import graph_costs
+        from ullage.clock.step import computes_on_device, graph_costs
         from ullage.trace.work_log import parse_entries, parse_work
 
         rows = self._log.works(len(self._costs))
         self._costs += [self._cost_of(given_work(parse_work(row))) for row in rows]
-        self._seconds += [cost.duration.s for cost in self._costs[len(self._seconds) :]]
+        new = self._costs[len(self._seconds) :]
+        self._seconds += [cost.duration.s for cost in new]
+        self._computes += [computes_on_device(cost) for cost in new]
         captured = self._log.captured()
         if len(captured) != self._num_captured:
             self._num_captured = len(captured)

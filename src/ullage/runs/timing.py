@@ -46,7 +46,7 @@ def _basis(record: Record, gpu: Gpu) -> Iterator[str]:
     )
     if any(len(group) > 1 for group in record.groups):
         yield "the other ranks: as far as this one whenever a collective begins"
-    yield "kernels on several streams at once: each as fast as alone"
+    yield "kernels on several streams share the device; in the lower bound each is as fast as alone"
 
 
 def _batch(record: Record) -> Batch:

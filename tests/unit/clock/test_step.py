@@ -1,0 +1,136 @@
+"""The time of a step from a log that was made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ullage.clock.cost import Category, Cost
+from ullage.clock.duration import Duration
+from ullage.clock.given_work import CollectiveCall, GivenWork, KernelLaunch, Product
+from ullage.clock.host import HostInterval
+from ullage.clock.simulation import HostCosts
+from ullage.clock.step import Batch, measure_step
+from ullage.clock.step_time import StepTime
+from ullage.gpus import find_gpu
+from ullage.trace.record_schema import WORK_MARKS
+from ullage.trace.work_log import ENTRY, EntryKind, WorkKind, WorkLog, WorkRow
+
+GPU = find_gpu("h100-80gb")
+NOTHING = HostInterval(*[HostCosts(0.0, 0.0)] * 3)
+PRODUCT, KERNEL, MESSAGE, RIDDLE = range(4)
+WORKS = (
+    WorkRow(WorkKind.PRODUCT, 14, "", (8, 8, 8, 1, 2), b""),
+    WorkRow(WorkKind.KERNEL, -1, "copy", (1, 1, 1, 128, 1, 512, 0, 0, 0, 0, 0, 0, 0, 0), b""),
+    WorkRow(WorkKind.COLLECTIVE, -1, "", (0, 1024, 8), b""),
+    WorkRow(WorkKind.KERNEL, -1, "riddle", (1, 1, 1, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), b""),
+)
+
+
+def cost_of(work: GivenWork) -> Cost:
+    match work:
+        case Product():
+            return Cost(Duration(3.0, 4.0, 6.0, "table"), Category.MATRIX_PRODUCTS, "product", 1e12)
+        case CollectiveCall():
+            return Cost(Duration(5.0, 6.0, 7.0, "links"), Category.COMMUNICATION, "all-reduce")
+        case KernelLaunch(name="copy"):
+            return Cost(Duration(1.0, 1.0, 1.0, "bytes"), Category.MEMORY_BOUND, "copy")
+    return Cost(Duration(0.5, 1.0, 9.0, "unknown"), Category.UNKNOWN, "riddle")
+
+
+def given(work: int, lane: int = 0, scope: int = -1) -> tuple[int, ...]:
+    return (0, work, scope, 5, lane, EntryKind.GIVEN, 0)
+
+
+def mark(name: str, number: int = 0) -> tuple[int, ...]:
+    return (number, WORK_MARKS.index(name), -1, 0, 0, EntryKind.MARKED, 0)
+
+
+def a_step(number: int) -> list[tuple[int, ...]]:
+    return [
+        mark("forward_begin"), given(PRODUCT, scope=0), given(KERNEL, scope=1), mark("forward_end"),
+        mark("backward_begin"), given(MESSAGE, lane=9), given(PRODUCT, scope=0), given(RIDDLE),
+        mark("backward_end"), mark("step", number),
+    ]  # fmt: skip
+
+
+def measure(rows: list[tuple[int, ...]], host: HostInterval = NOTHING) -> StepTime | None:
+    log = WorkLog(0, np.array(rows, dtype=ENTRY), np.array([], dtype=ENTRY), WORKS)
+    return measure_step(
+        log, GPU, cost_of, host, modules=("layer", "norm"), batch=Batch(4, 1000), basis=["made up"]
+    )
+
+
+def of_two_steps() -> StepTime:
+    time = measure([*a_step(1), *a_step(2)])
+    assert time is not None
+    return time
+
+
+def test_a_step_is_an_interval() -> None:
+    time = of_two_steps()
+    # The stream of computation is the longer one: 4 + 1 + 4 + 1.
+    assert time.step == (3.0 + 1.0 + 3.0 + 0.5, 10.0, 6.0 + 1.0 + 6.0 + 9.0)
+    assert time.num_tokens == 1000 and time.num_samples == 4
+    assert time.flops == 2e12
+    assert time.utilisation is not None
+    assert time.utilisation.s == pytest.approx(2e12 / 10.0 / time.peak_flops_per_s)
+
+
+def test_where_the_time_goes() -> None:
+    time = of_two_steps()
+    kinds = {share.name: share for share in time.categories}
+    assert kinds["matrix products"].busy.s == 8.0 and kinds["matrix products"].num == 2
+    assert kinds["communication"].busy.s == 6.0 and kinds["communication"].exposed.s == 0.0
+    assert sum(share.exposed.s for share in time.categories) + time.device_idle.s == 10.0
+    assert {share.name: share.busy.s for share in time.parts} == {"forward": 5.0, "backward": 11.0}
+    assert {share.name: share.busy.s for share in time.modules} == {
+        "layer": 8.0,
+        "norm": 1.0,
+        "": 7.0,
+    }
+    assert [share.name for share in time.unknown] == ["riddle"]
+    assert time.critical == "matrix products"
+    assert "made up" in time.basis and "matrix products: table" in time.basis
+
+
+def test_the_timeline() -> None:
+    spans = of_two_steps().spans
+    assert {(span.name, span.stream) for span in spans} == {
+        ("product", 0), ("copy", 0), ("riddle", 0), ("all-reduce", 1),
+    }  # fmt: skip
+    assert sum(span.duration_s for span in spans if span.stream == 0) == 10.0
+    assert all(span.position == 5 for span in spans)
+
+
+def test_a_slow_host_leaves_the_device_idle() -> None:
+    host = HostInterval(*[HostCosts(20.0, 20.0)] * 3)
+    time = measure([*a_step(1), *a_step(2)], host)
+    assert time is not None and time.step.s == 100.0 and time.critical == "the host"
+    assert time.device_idle.s > 80.0
+
+
+def test_the_first_step_is_no_whole_one() -> None:
+    assert measure(a_step(1)) is None
+    assert measure([]) is None
+
+
+def test_a_step_that_ends_twice_ends_the_second_time() -> None:
+    twice = [*a_step(1), *a_step(2), given(PRODUCT), mark("step", 2)]
+    time = measure(twice)
+    assert time is not None and time.step.s == 14.0 and len(time.steps) == 1
+
+
+def test_where_the_count_begins_again_earlier_steps_were_none() -> None:
+    rows = [*a_step(1), *a_step(2), *a_step(1), given(PRODUCT), *a_step(2)]
+    time = measure(rows)
+    assert time is not None and len(time.steps) == 1 and time.step.s == 14.0
+
+
+def test_a_graph_takes_as_long_as_its_longest_stream() -> None:
+    rows = [mark("step", 1), (3, 0, -1, 0, 0, EntryKind.GRAPH, 0), mark("step", 2)]
+    captured = [(3, work, -1, 0, lane, EntryKind.CAPTURED, 0) for work, lane in
+                ((PRODUCT, 0), (KERNEL, 0), (MESSAGE, 1))]  # fmt: skip
+    log = WorkLog(0, np.array(rows, dtype=ENTRY), np.array(captured, dtype=ENTRY), WORKS)
+    time = measure_step(log, GPU, cost_of, NOTHING)
+    assert time is not None and time.step == (5.0, 6.0, 7.0) and time.flops == 1e12
