@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ullage.techniques.plan import Plan
 
 
+_NOT_TIMED = "no step was timed: the program ended before the end of a whole training step"
 _MAX_STEM = 100  # of a program's name, in the name of its snapshot
 
 
@@ -219,6 +220,8 @@ def run(
         from ullage.plan.remedy_runs import try_remedies as try_each
 
         report = try_each(report, job, on_progress)
+    if job.options.has_clock and report.time is None:
+        report = replace(report, warnings=(*report.warnings, _NOT_TIMED))
     return Run(replace(report, price=price))
 
 
