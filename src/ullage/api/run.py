@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ullage.techniques.plan import Plan
 
 
-_NOT_TIMED = "no step was timed: the program ended before the end of a whole training step"
+_NOT_TIMED = "no step was timed: there was no whole one"
 _MAX_STEM = 100  # of a program's name, in the name of its snapshot
 
 
@@ -201,6 +201,7 @@ def run(
         SnapshotError: what the program left cannot be read.
         PlanError: the plan cannot be read.
     """
+    check_price(price)
     path = None if snapshot is None else Path(snapshot)
     if path is not None:
         check_writable(path, force=force)
@@ -209,7 +210,7 @@ def run(
         alloc_conf=alloc_conf, steps=steps, python=python, has_snapshot=path is not None,
         real_init=real_init, dummy_weights=dummy_weights, values=values, assume=assume, plan=plan,
         platform=platform, gpus=gpus, world_size=world_size, rank=rank,
-        local_world_size=local_world_size, time=time or check_price(price) is not None,
+        local_world_size=local_world_size, time=time or price is not None,
         interconnect=interconnect,
     )  # fmt: skip
     report = run_job(
@@ -225,11 +226,10 @@ def run(
     return Run(replace(report, price=price))
 
 
-def check_price(price: float | None) -> float | None:
-    """The price of a GPU-hour, if it is one; raises SpecError."""
+def check_price(price: float | None) -> None:
+    """Raises SpecError where that is no price of a GPU-hour."""
     if price is not None and not 0 < price < math.inf:
-        raise SpecError(f"a GPU-hour costs more than 0 dollars, not {price!r}")
-    return price
+        raise SpecError(f"price={price!r} is no price of a GPU-hour; expected dollars, such as 2.5")
 
 
 def _load_report() -> None:
