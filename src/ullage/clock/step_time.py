@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Interval", "Share", "Span", "StepTime"]
+__all__ = ["Interval", "Share", "Span", "StepTime", "merge_numbered"]
+
+_NUMBER = re.compile(r"\d+")
 
 
 class Interval(NamedTuple):
@@ -133,3 +137,22 @@ class StepTime:
         if most is None or self.device_idle.s > most.exposed.s:
             return "the host"
         return most.name
+
+
+def merge_numbered(shares: Iterable[Share]) -> tuple[Share, ...]:
+    """Merges shares whose names differ only in numbers, as those of equal layers do, most time
+    first.
+    """
+    groups: dict[str, list[Share]] = {}
+    for share in shares:
+        groups.setdefault(_NUMBER.sub("*", share.name), []).append(share)
+    merged = [
+        group[0] if len(group) == 1 else _merge(name, group) for name, group in groups.items()
+    ]
+    return tuple(sorted(merged, key=lambda share: -share.exposed.s))
+
+
+def _merge(name: str, shares: Sequence[Share]) -> Share:
+    busy = Interval(*map(sum, zip(*(share.busy for share in shares), strict=True)))
+    exposed = Interval(*map(sum, zip(*(share.exposed for share in shares), strict=True)))
+    return Share(name, busy, exposed, sum(share.num for share in shares))

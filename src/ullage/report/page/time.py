@@ -9,7 +9,7 @@ import numpy as np
 
 from ullage.clock.step_time import Span, StepTime
 from ullage.explain.moments.step_levels import StepLevels
-from ullage.report.module_names import name_module
+from ullage.report.module_names import name_timed_module
 from ullage.report.page.columns import Packing
 from ullage.report.palette import IDLE_LOOK, OVERLAP_LOOK, kind_look
 from ullage.report.text.time.numbers import format_as, format_share
@@ -34,7 +34,7 @@ def pack_step(packed: Packing, step: StepPage) -> dict[str, Any]:
     for name, numbers, texts in (
         ("span_name", names, [span.name for span in spans]),
         ("span_kind", kinds, [_kind(span) for span in spans]),
-        ("span_module", modules, [name_module(span.module or None) for span in spans]),
+        ("span_module", modules, [name_timed_module(span.module) for span in spans]),
         ("span_part", parts, [span.part for span in spans]),
     ):
         packed.add(name, np.array([numbers.of(text) for text in texts], np.int64))
