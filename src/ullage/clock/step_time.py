@@ -80,7 +80,7 @@ class StepTime:
         num_samples: samples of a step; 0: not known.
         spans: the timeline of the step.
         basis: what the times rest on, and what is assumed.
-        device: the index of the device that was timed.
+        device: the index of the device that was timed; None: the one that the process used.
     """
 
     step: Interval
@@ -97,7 +97,7 @@ class StepTime:
     num_samples: int
     spans: tuple[Span, ...]
     basis: tuple[str, ...]
-    device: int = 0
+    device: int | None = None
 
     @property
     def utilisation(self) -> Interval | None:

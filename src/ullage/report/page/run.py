@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ullage.errors import SnapshotError
-from ullage.explain.moments.step_levels import step_levels
+from ullage.explain.moments.step_levels import step_levels, timed_device
 from ullage.explain.remedies import derive_trials
 from ullage.explain.rules.registry import find_findings
 from ullage.explain.run import Process, RunReport
@@ -56,7 +56,7 @@ def _make_pages(process: Process, *, is_only: bool) -> list[SnapshotPage]:
     record = process.record
     if process.time is not None:
         step = StepPage(process.time, step_levels(record, process.time))
-        timed = process.time.device
+        timed = timed_device(record, process.time)
         pages = [replace(page, step=step if page.device == timed else None) for page in pages]
     if is_only:
         return pages

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from ullage.clock.step_time import Span, StepTime
 from ullage.errors import SnapshotError
-from ullage.explain.moments.step_levels import step_levels
+from ullage.explain.moments.step_levels import step_levels, timed_device
 from ullage.explain.run import Process, RunReport
 from ullage.report.document.trace_events.event import Event, name_event, write_events
 
@@ -41,7 +41,8 @@ def _events(process: Process, time: StepTime) -> Iterator[Event]:
     record = process.record
     pid = record.pid
     which = f"process {record.pid}" if record.rank is None else f"rank {record.rank}"
-    yield name_event("process_name", f"{which}, device {time.device}, last step", pid=pid)
+    device = timed_device(record, time)
+    yield name_event("process_name", f"{which}, device {device}, last step", pid=pid)
     for stream in sorted({span.stream for span in time.spans}):
         name = "host waits" if stream < 0 else f"stream {stream}"
         yield name_event("thread_name", name, pid=pid, tid=_row(stream))

@@ -146,8 +146,8 @@ def _critical_line(report: RunReport, time: StepTime) -> str:
     whose = "It"
     if num_timed > 1 and slowest is not None:
         rank, pid = slowest.record.rank, slowest.record.pid
-        which = f"process {pid}" if rank is None else f"rank {rank}"
-        whose = f"The step of {which}, the slowest,"
+        which = f"Process {pid}" if rank is None else f"Rank {rank}"
+        whose = f"{which}, the slowest,"
     parts = ", ".join(
         f"{part.name} {format_share(part.exposed.s, time.step.s)}" for part in time.parts[:3]
     )
