@@ -210,7 +210,7 @@ def run(
         alloc_conf=alloc_conf, steps=steps, python=python, has_snapshot=path is not None,
         real_init=real_init, dummy_weights=dummy_weights, values=values, assume=assume, plan=plan,
         platform=platform, gpus=gpus, world_size=world_size, rank=rank,
-        local_world_size=local_world_size, time=time or price is not None,
+        local_world_size=local_world_size, time=time or check_price(price) is not None,
         interconnect=interconnect,
     )  # fmt: skip
     report = run_job(
@@ -226,10 +226,11 @@ def run(
     return Run(replace(report, price=price))
 
 
-def check_price(price: float | None) -> None:
-    """Raises SpecError where that is no price of a GPU-hour."""
+def check_price(price: float | None) -> float | None:
+    """The price of a GPU-hour; raises SpecError where it is none."""
     if price is not None and not 0 < price < math.inf:
         raise SpecError(f"price={price!r} is no price of a GPU-hour; expected dollars, such as 2.5")
+    return price
 
 
 def _load_report() -> None:
