@@ -63,8 +63,8 @@ def full_time(report: RunReport, bar: str, width: int) -> Iterator[RenderableTyp
     if len(time.modules) > 1:
         yield Text("\nTime by module", style="bold")
         shares = merge_numbered(time.modules)
-        named = [share._replace(name=name_timed_module(share.name)) for share in shares]
-        yield _share_table(named, time, "module")
+        modules = [share._replace(name=name_timed_module(share.name)) for share in shares]
+        yield _share_table(modules, time, "module")
     if time.unknown:
         yield Text("\nKernels of which nothing is known", style="bold")
         yield _share_table(time.unknown, time, "kernel")
