@@ -120,6 +120,14 @@ def test_zoom_keeps_the_moment_and_fit_brings_all_back(show: Show) -> None:
     assert 0 < view["x0"] < 0.5 < view["x1"] < 1
     page.keyboard.press("d")
     assert page.evaluate("window.ullage.activeViews.time.view.x0") > view["x0"]
+    moved = page.evaluate("window.ullage.activeViews.time.view.x0")
+    x, y = point(page, 0.5, 1)
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 40, y)
+    page.mouse.up()
+    assert page.evaluate("window.ullage.activeViews.time.view.x0") < moved
+    assert page.inner_text("#details") == ""
     page.keyboard.press("0")
     assert page.evaluate("window.ullage.activeViews.time.view") == {"x0": 0, "x1": 1}
 

@@ -324,10 +324,22 @@ class Page {
       const found = segments.at(event);
       event.target.title = found ? segments.describe(found) : "";
     });
-    on("time-plot", "mousemove", (event) => this.activeViews.time?.hover(event));
-    on("time-plot", "mouseleave", () => this.activeViews.time?.hover(null));
+    on("time-plot", "pointermove", (event) => {
+      const { time } = this.activeViews;
+      if (!time) return;
+      if (event.buttons !== 1) time.hover(event);
+      else if (event.movementX) {
+        time.isDragged = true;
+        time.pan(-event.movementX / (event.target.clientWidth - 72));
+      }
+    });
+    on("time-plot", "pointerdown", () => {
+      if (this.activeViews.time) this.activeViews.time.isDragged = false;
+    });
+    on("time-plot", "pointerleave", () => this.activeViews.time?.hover(null));
     on("time-plot", "click", (event) => {
       const { time } = this.activeViews;
+      if (time.isDragged) return;
       const { span } = time.at(event);
       byId("details").replaceChildren(...(span === null ? [] : time.details(span)));
     });

@@ -65,12 +65,14 @@ def _row(stream: int) -> int:
 
 
 def _span_event(span: Span, pid: int) -> Event:
+    # The end is rounded, not the duration: then work that follows does not seem to be nested in it.
+    begin, end = _microseconds(span.start_s), _microseconds(span.start_s + span.duration_s)
     return {
         "name": span.name,
         "cat": span.category,
         "ph": "X",
-        "ts": _microseconds(span.start_s),
-        "dur": _microseconds(span.duration_s),
+        "ts": begin,
+        "dur": round(end - begin, 3),
         "pid": pid,
         "tid": _row(span.stream),
         "args": {"part": span.part, "module": span.module, "allocator events": span.position},
