@@ -69,7 +69,8 @@ def run_ranks(
     numbers = (0,) if isinstance(ranks, str) else tuple(sorted(ranks))
     if isinstance(ranks, str) and ranks != DISTINCT:
         raise SpecError(f"ranks={ranks!r} is not a list of ranks; expected some, or {DISTINCT!r}")
-    if check_price(price) is not None:
+    check_price(price)
+    if price is not None:
         options["time"] = True
     first = choose_ranks(numbers, world_size, local_world_size)[0]
     job = make_job(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ullage.techniques.plan import Plan
 
 
+_NOT_TIMED = "no step was timed: there was no whole one"
 _MAX_STEM = 100  # of a program's name, in the name of its snapshot
 
 
@@ -203,6 +204,7 @@ def run(
         SnapshotError: what the program left cannot be read.
         PlanError: the plan cannot be read.
     """
+    check_price(price)
     path = None if snapshot is None else Path(snapshot)
     if path is not None:
         check_writable(path, force=force)
@@ -222,13 +224,15 @@ def run(
         from ullage.plan.remedy_runs import try_remedies as try_each
 
         report = try_each(report, job, on_progress)
+    if job.options.has_clock and report.time is None:
+        report = replace(report, warnings=(*report.warnings, _NOT_TIMED))
     return Run(replace(report, price=price))
 
 
 def check_price(price: float | None) -> float | None:
-    """The price of a GPU-hour, if it is one; raises SpecError."""
+    """The price of a GPU-hour; raises SpecError where it is none."""
     if price is not None and not 0 < price < math.inf:
-        raise SpecError(f"a GPU-hour costs more than 0 dollars, not {price!r}")
+        raise SpecError(f"price={price!r} is no price of a GPU-hour; expected dollars, such as 2.5")
     return price
 
 

@@ -120,7 +120,8 @@ def sweep(
     texts = {name: tuple(map(str, values)) for name, values in (variables or {}).items()}
     gpus: Sequence[str | None] = [gpu] if gpu is None or isinstance(gpu, str) else list(gpu)
     _check(program, texts, gpus)
-    if check_price(price) is not None:
+    check_price(price)
+    if price is not None:
         options["time"] = True
     devices = [
         choose_device(name, memory=memory, capability=capability, budget=budget) for name in gpus

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Interval", "Share", "Span", "StepTime"]
+__all__ = ["Interval", "Share", "Span", "StepTime", "merge_numbered"]
+
+_NUMBER = re.compile(r"\d+")
 
 
 class Interval(NamedTuple):
@@ -76,7 +80,7 @@ class StepTime:
         num_samples: samples of a step; 0: not known.
         spans: the timeline of the step.
         basis: what the times rest on, and what is assumed.
-        device: the index of the device that was timed.
+        device: the index of the device that was timed; None: the one that the process used.
     """
 
     step: Interval
@@ -93,7 +97,7 @@ class StepTime:
     num_samples: int
     spans: tuple[Span, ...]
     basis: tuple[str, ...]
-    device: int = 0
+    device: int | None = None
 
     @property
     def utilisation(self) -> Interval | None:
@@ -133,3 +137,22 @@ class StepTime:
         if most is None or self.device_idle.s > most.exposed.s:
             return "the host"
         return most.name
+
+
+def merge_numbered(shares: Iterable[Share]) -> tuple[Share, ...]:
+    """Merges shares whose names differ only in numbers, as those of equal layers do, most time
+    first.
+    """
+    groups: dict[str, list[Share]] = {}
+    for share in shares:
+        groups.setdefault(_NUMBER.sub("*", share.name), []).append(share)
+    merged = [
+        group[0] if len(group) == 1 else _merge(name, group) for name, group in groups.items()
+    ]
+    return tuple(sorted(merged, key=lambda share: -share.exposed.s))
+
+
+def _merge(name: str, shares: Sequence[Share]) -> Share:
+    busy = Interval(*map(sum, zip(*(share.busy for share in shares), strict=True)))
+    exposed = Interval(*map(sum, zip(*(share.exposed for share in shares), strict=True)))
+    return Share(name, busy, exposed, sum(share.num for share in shares))

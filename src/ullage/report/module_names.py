@@ -4,6 +4,7 @@ from __future__ import annotations
 
 OUTSIDE = "outside of all modules"
 ITSELF = "the model itself"
+ITSELF_OR_OUTSIDE = "the model itself, or no module"
 
 
 def name_module(path: str | None) -> str:
@@ -11,3 +12,8 @@ def name_module(path: str | None) -> str:
     if path is None:
         return OUTSIDE
     return path or ITSELF
+
+
+def name_timed_module(path: str) -> str:
+    """Names a module of the clock's: work of the outermost module and of none has no path."""
+    return path or ITSELF_OR_OUTSIDE

@@ -49,7 +49,8 @@ def make_step_time(scale: float = 1.0) -> StepTime:
             share("optimizer", 0.04 * scale, 0.035 * scale, 1074),
         ),
         modules=(
-            share("blocks.0", 0.2 * scale, 0.19 * scale, 1000),
+            share("blocks.0", 0.11 * scale, 0.1 * scale, 600),
+            share("blocks.1", 0.09 * scale, 0.09 * scale, 400),
             share("", 0.07 * scale, 0.06 * scale, 300),
         ),
         unknown=(share("my_kernel<float, 4>(float*, int)", 0.004 * scale, 0.003 * scale, 7),),
@@ -58,7 +59,12 @@ def make_step_time(scale: float = 1.0) -> StepTime:
         num_tokens=16384,
         num_samples=16,
         spans=spans,
-        basis=("matrix products: measurements of an H100 SXM", "the host: measured here, x 1.0"),
+        basis=(
+            "matrix products: measurements of an H100 SXM",
+            "memory-bound kernels: the share of the bandwidth that they reach; written once",
+            "memory-bound kernels: the share of the bandwidth that they reach; read and written",
+            "the host: measured here, x 1.0",
+        ),
     )
 
 

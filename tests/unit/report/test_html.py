@@ -7,6 +7,7 @@ import json
 import re
 import struct
 import zlib
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
+from ullage.clock.step_time import StepTime
+from ullage.explain.moments.step_levels import StepLevels
 from ullage.report.page.columns import Packing
 from ullage.report.page.groups import name_groups
 from ullage.report.page.html import (
@@ -27,6 +30,7 @@ from ullage.report.page.html import (
 )
 from ullage.report.page.payload import lay_out
 from ullage.report.page.terminal_html import to_html
+from ullage.report.page.time import StepPage, pack_step
 from ullage.trace.replay import Lives, Replay
 from ullage.trace.segment_lives import SegmentLives
 from ullage.trace.snapshot import (
@@ -223,3 +227,24 @@ def test_a_page_without_categories_is_colored_by_call_site() -> None:
     header, columns = unpack(payload[1])
     assert [grouping["by"] for grouping in header["groupings"]] == ["site"]
     assert columns["size"] == [1] and columns["life"] == [4]
+
+
+def test_a_step_is_packed_to_the_nanosecond(step_time: Callable[..., StepTime]) -> None:
+    packed = Packing()
+    levels = StepLevels(np.array([0.02, 0.05]), np.array([203, 503]), np.array([1000, 1000]))
+    time = pack_step(packed, StepPage(step_time(), levels))
+    header, columns = unpack(packed.text({"time": time}))
+    assert columns["span_start"] == [0, 20_000_000, 50_000_000, 130_000_000, 340_000_000]
+    assert columns["span_stream"] == [-1, 0, 1, 0, 0]
+    names = header["time"]["names"]
+    assert [names[number] for number in columns["span_name"]] == [
+        "cudaStreamSynchronize", "gemm", "all-gather", "gemm", "add</script>",
+    ]  # fmt: skip
+    kinds = header["time"]["kinds"]
+    assert [kinds[number]["label"] for number in columns["span_kind"]][:2] == [
+        "host waits", "matrix products",
+    ]  # fmt: skip
+    assert columns["level_allocated"] == [203, 503]
+    assert [row["label"] for row in header["time"]["rows"]][-2:] == [
+        "several at once", "device idle",
+    ]  # fmt: skip

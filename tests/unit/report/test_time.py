@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from ullage.api.run import check_price
 from ullage.clock.price import find_cost
-from ullage.clock.step_time import Interval, StepTime
-from ullage.errors import SnapshotError
+from ullage.clock.step_time import Interval, StepTime, merge_numbered
+from ullage.errors import SnapshotError, SpecError
 from ullage.explain.compare.sweep import SweepReport
 from ullage.explain.moments.step_levels import step_levels
 from ullage.explain.program import Program
@@ -194,3 +195,17 @@ def test_a_sweep_has_a_column_of_time_and_one_of_cost(
     text = render_sweep(replace(report, points=tuple(points)))
     assert max(map(len, text.splitlines())) <= 80
     assert text == (HERE / "sweep-time.txt").read_text(encoding="utf-8")
+
+
+def test_equal_layers_are_merged(step_time: MakeTime) -> None:
+    layers, rest = merge_numbered(step_time().modules)
+    assert (layers.name, layers.num, rest.name) == ("blocks.*", 1000, "")
+    assert layers.exposed == pytest.approx((0.92 * 0.19, 0.19, 1.14 * 0.19))
+
+
+def test_a_price_is_dollars() -> None:
+    for price in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(SpecError, match="no price of a GPU-hour"):
+            check_price(price)
+    check_price(2.5)
+    check_price(None)

@@ -28,6 +28,14 @@ class StepLevels:
     reserved_bytes: Int64Array
 
 
+def timed_device(record: Record, time: StepTime) -> int:
+    """The index of the timed device: where the clock does not say, the one with the most memory."""
+    if time.device is not None:
+        return time.device
+    fullest = max(record.devices, key=lambda totals: totals.peak_reserved_bytes, default=None)
+    return 0 if fullest is None else fullest.index
+
+
 def step_levels(record: Record, time: StepTime) -> StepLevels:
     """The levels of the timed device in the timed step; none without spans."""
     work = [span for span in time.spans if span.stream >= 0]
@@ -39,9 +47,9 @@ def step_levels(record: Record, time: StepTime) -> StepLevels:
     positions, starts_s = positions[order], starts_s[order]
     # Work that was given later may begin earlier, on another stream; memory has one order.
     starts_s = np.minimum.accumulate(starts_s[::-1])[::-1]
-    timeline = trace_levels(
-        record.events, time.device, record.first_position, _base_bytes(record, time.device)
-    )
+    device = timed_device(record, time)
+    base_bytes = _base_bytes(record, device)
+    timeline = trace_levels(record.events, device, record.first_position, base_bytes)
     first, last = np.searchsorted(timeline.position, [positions[0], positions[-1]], side="right")
     rows = np.arange(max(first - 1, 0), max(last, 1))
     places = np.searchsorted(positions, timeline.position[rows], side="left")

@@ -21,6 +21,7 @@ class Page {
     });
     this.isComparison = document.body.dataset.how === "comparison";
     this._activate(this.panels[0]);
+    this.moment = this.active.run.header.peak_event;
     for (const panel of this.panels) {
       panel.parts.name.textContent = this.isComparison ? panel.run.header.title : "";
       byId("panels").append(panel.element);
@@ -63,6 +64,10 @@ class Page {
   }
 
   fit() {
+    if (this.tab === "time") {
+      this.activeViews.time?.fit();
+      this._showTime();
+    }
     this.fitView();
     for (const panel of this.panels) panel.moveHeights(0, Infinity);
     this.invalidate();
@@ -70,12 +75,14 @@ class Page {
 
   /** Moves the view by a share of its width. */
   pan(share) {
+    if (this.tab === "time") return this.activeViews.time?.pan(share);
     const span = this.view.x1 - this.view.x0;
     this.setView(this.view.x0 + share * span, span);
   }
 
   /** Zooms time around a share of the width. */
   zoom(factor, around = 0.5) {
+    if (this.tab === "time") return this.activeViews.time?.zoom(factor, around);
     const span = this.view.x1 - this.view.x0;
     const full = this.domain.x1 - this.domain.x0;
     const least = this.axis === "seconds" ? full * 1e-7 : Math.min(MIN_EVENTS, full);
@@ -129,10 +136,17 @@ class Page {
     this.moment = event;
     byId("run").value = this.panels.indexOf(panel);
     this._showFacts();
-    byId("legend").replaceChildren(...legendOf(panel.run, panel.timeline.levels, event));
-    const isPeak = event === panel.run.header.peak_event;
-    byId("moment").hidden = isPeak;
+    this._showLegend();
     if (this.tab === "peak") this.showTab("peak");
+  }
+
+  _showLegend() {
+    const { active, moment, tab } = this;
+    const isTime = tab === "time" && this.activeViews.time;
+    byId("legend").replaceChildren(
+      ...(isTime ? this.activeViews.time.legend() : legendOf(active.run, active.timeline.levels, moment)),
+    );
+    byId("moment").hidden = isTime || moment === active.run.header.peak_event;
   }
 
   hover(place) {
@@ -186,10 +200,18 @@ class Page {
       button.tabIndex = button.dataset.tab === tab ? 0 : -1;
     }
     for (const panel of this.panels) panel.resize();
+    this._showLegend();
+    if (tab === "time") this._showTime();
     if (tab === "peak") this.activeViews.treemap.show({ event: this.moment });
     if (tab === "segments") this.activeViews.segments.show(byId("segment-by").value);
     if (tab === "findings") byId("findings").replaceChildren(...findingsOf(this.active.run));
     this._markAll();
+  }
+
+  /** The last step of the active device; one that was not timed has none. */
+  _showTime() {
+    byId("time-plot").hidden = !this.activeViews.time;
+    this.activeViews.time?.draw();
   }
 
   get activeViews() {
@@ -205,7 +227,8 @@ class Page {
         scroller: byId("segment-scroll"), canvas: byId("segment-rows"), filler: byId("segment-filler"),
         summary: byId("segment-summary"),
       });
-      return [panel, { treemap, segments }];
+      const time = panel.run.header.time && new TimeView(panel.run, { canvas: byId("time-plot"), status: byId("status") });
+      return [panel, { treemap, segments, time }];
     }));
     const { run } = this.active;
     const options = [["stack", "call stack"], ["group", "colour"]];
@@ -222,7 +245,9 @@ class Page {
     byId("axis").querySelector("[value=seconds]").disabled = !hasTimes;
     byId("run-label").textContent = this.isComparison ? "run" : "device";
     byId("run").parentElement.hidden = this.panels.length < 2;
-    if (byId("report").childElementCount === 0) document.querySelector("[data-tab=report]").remove();
+    if (byId("report").childElementCount === 0) document.querySelector("[role=tab][data-tab=report]").remove();
+    if (!this.panels.some(({ run }) => run.header.time)) document.querySelector("[role=tab][data-tab=time]").remove();
+    document.querySelectorAll("[role=tab]").forEach((button, i) => (button.title = i + 1));
     this.tabs = Array.from(document.querySelectorAll("[role=tab]"), (button) => button.dataset.tab);
     const count = this.panels.reduce((sum, panel) => sum + panel.run.header.findings.length, 0);
     byId("finding-count").textContent = count > 0 ? ` (${count})` : "";
@@ -262,8 +287,12 @@ class Page {
       THEME_COLORS.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]),
     );
     for (const panel of this.panels) panel.setTheme(theme);
-    for (const { segments } of this.views.values()) segments.setTheme(theme);
+    for (const { segments, time } of this.views.values()) {
+      segments.setTheme(theme);
+      time?.setTheme(theme);
+    }
     this._markAll();
+    if (this.tab === "time") this._showTime();
     if (this.tab === "segments") this.activeViews.segments.draw();
   }
 
@@ -295,6 +324,30 @@ class Page {
       const found = segments.at(event);
       event.target.title = found ? segments.describe(found) : "";
     });
+    on("time-plot", "pointermove", (event) => {
+      const { time } = this.activeViews;
+      if (!time) return;
+      if (event.buttons !== 1) time.hover(event);
+      else if (event.movementX) {
+        time.isDragged = true;
+        time.pan(-event.movementX / (event.target.clientWidth - 72));
+      }
+    });
+    on("time-plot", "pointerdown", () => {
+      if (this.activeViews.time) this.activeViews.time.isDragged = false;
+    });
+    on("time-plot", "pointerleave", () => this.activeViews.time?.hover(null));
+    on("time-plot", "click", (event) => {
+      const { time } = this.activeViews;
+      if (time.isDragged) return;
+      const { span } = time.at(event);
+      byId("details").replaceChildren(...(span === null ? [] : time.details(span)));
+    });
+    on("time-plot", "wheel", (event) => {
+      event.preventDefault();
+      this.zoom(Math.exp(event.deltaY * 0.0015), (event.offsetX - 72) / (event.target.clientWidth - 72));
+    });
+    on("time-plot", "dblclick", () => this.fit());
     on("moment-map", "click", () => this.showTab("peak"));
     on("to-peak", "click", () => this.showMoment(this.active, this.active.run.header.peak_event));
     on("fit", "click", () => this.fit());

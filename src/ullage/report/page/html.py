@@ -19,8 +19,8 @@ __all__ = ["Answer", "Finding", "SnapshotPage", "render_comparison", "render_sna
 # In the order of their dependencies.
 _SCRIPTS = (
     "format.js", "unpack.js", "run.js", "levels.js", "draw_gl.js", "draw_pixels.js", "map.js",
-    "timeline.js", "panel.js", "treemap.js", "segments.js", "search.js", "details.js", "page.js",
-    "open.js",
+    "timeline.js", "panel.js", "treemap.js", "segments.js", "time.js", "search.js", "details.js",
+    "page.js", "open.js",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from ullage.explain.moments.levels import find_levels
 from ullage.explain.owners.sites import Sites, find_sites, rank_frames
 from ullage.report.page.columns import Packing
 from ullage.report.page.groups import category_groups, name_groups
+from ullage.report.page.time import StepPage, pack_step
 from ullage.trace.replay import Lives, Replay
 from ullage.trace.snapshot import Action, Int64Array, Snapshot, UInt8Array
 
@@ -58,6 +59,7 @@ class SnapshotPage:
         findings: the findings, the most important first.
         summary: pairs of a label and a value, shown at the top.
         notes: remarks on the reliability of the page; contradictions of the file are added.
+        step: the time of the last step; None: it was not asked for.
     """
 
     title: str
@@ -72,6 +74,7 @@ class SnapshotPage:
     findings: tuple[Finding, ...] = ()
     summary: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    step: StepPage | None = None
 
 
 def pack_page(page: SnapshotPage) -> str:
@@ -82,7 +85,8 @@ def pack_page(page: SnapshotPage) -> str:
     _add_blocks(packed, page, heights)
     _add_segments(packed, page, heights)
     _add_stacks(packed, page.snapshot, sites)
-    return packed.text(_header(page, sites, heights))
+    step = None if page.step is None else pack_step(packed, page.step)
+    return packed.text({**_header(page, sites, heights), "time": step})
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ullage.errors import SnapshotError
+from ullage.explain.moments.step_levels import step_levels, timed_device
 from ullage.explain.remedies import derive_trials
 from ullage.explain.rules.registry import find_findings
 from ullage.explain.run import Process, RunReport
@@ -17,6 +18,7 @@ from ullage.report.document.run import run_document
 from ullage.report.page.explain import make_pages
 from ullage.report.page.html import Answer, SnapshotPage, render_snapshot
 from ullage.report.page.terminal_html import to_html
+from ullage.report.page.time import StepPage
 from ullage.report.text.run import print_run, verdict_line
 from ullage.report.views import ExplainView
 from ullage.trace.snapshot_reader import read_snapshot
@@ -52,6 +54,10 @@ def _make_pages(process: Process, *, is_only: bool) -> list[SnapshotPage]:
     findings = process.findings or derive_trials(snapshot, find_findings(snapshot))
     pages = make_pages(ExplainView(str(process.snapshot), snapshot, findings))
     record = process.record
+    if process.time is not None:
+        step = StepPage(process.time, step_levels(record, process.time))
+        timed = timed_device(record, process.time)
+        pages = [replace(page, step=step if page.device == timed else None) for page in pages]
     if is_only:
         return pages
     which = f"process {record.pid}" if record.rank is None else f"rank {record.rank}"

@@ -94,7 +94,7 @@ def _parts(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
         yield from _device_parts(fullest, report.devices, bar)
     if len(report.devices) > 1 or report.covers:
         yield from _all_devices(report.devices, dict(report.covers))
-    yield from full_time(report, bar)
+    yield from full_time(report, bar, width)
     if report.devices:
         yield Text("\nHost memory", style="bold")
         yield host_table(report.host)

@@ -11,20 +11,19 @@ from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ullage.clock.price import Cost, Dollars
 from ullage.explain.compare.sweep import Line, Point, SweepReport, parse_number
 from ullage.explain.stops import describe_stop
 from ullage.explain.verdict import Verdict
 from ullage.report.palette import USED_LOOK
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
-from ullage.report.text.time.numbers import format_dollars, format_seconds
+from ullage.report.text.time.numbers import format_as, format_dollars
 from ullage.units import format_bytes
 
 _MIN_BAR, _MAX_BAR = 6, 24
 # With several variables there is a linear fit for each setting of the others.
 _MAX_LINES = 12
 _GPU_SIDE: tuple[JustifyMethod, ...] = ("left",)
-# The columns of what it costs.
-_TOKENS, _STEPS = "1M tokens", "1,000 steps"
 _SIZE_SIDES: tuple[JustifyMethod, ...] = ("right",) * 4
 
 
@@ -80,21 +79,21 @@ def _table(report: SweepReport, bar: str, width: int) -> Table:
     """A line and a bar for each run; a bar across the whole column is the whole device."""
     names = [name for name, _ in report.variables]
     has_gpus = len(report.gpus) > 1
-    time_names = _time_names(report)
+    times = _time_columns(report)
     rows = [
         [
             *(value for _, value in point.setting.values),
             *([point.setting.gpu.slug] if has_gpus else []),
             *_sizes(point),
-            *_times(point, time_names),
+            *(cells[number] for cells in times.values()),
         ]
-        for point in report.points
+        for number, point in enumerate(report.points)
     ]
     last = "smallest GPU" if report.is_unlimited else "left"
     sizes = ["allocated", "reserved", "device", last]
-    head = [*names, *(["GPU"] if has_gpus else []), *sizes, *time_names]
+    head = [*names, *(["GPU"] if has_gpus else []), *sizes, *times]
     sides: list[JustifyMethod] = ["right"] * len(names)
-    time_sides: list[JustifyMethod] = ["right"] * len(time_names)
+    time_sides: list[JustifyMethod] = ["right"] * len(times)
     table = make_grid("left", *sides, *_GPU_SIDE[:has_gpus], *_SIZE_SIDES, *time_sides, "left")
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     room = width - 4 - sum(widths) - 2 * len(widths)
@@ -111,28 +110,32 @@ def _table(report: SweepReport, bar: str, width: int) -> Table:
     return table
 
 
-def _time_names(report: SweepReport) -> list[str]:
-    """The columns of time: the step's, and what a million tokens cost, or 1,000 steps where the
-    number of tokens is not known.
+def _time_columns(report: SweepReport) -> dict[str, list[str]]:
+    """The columns of time by their heads, a cell for each run that fits: the step's, and what a
+    million tokens cost, or 1,000 steps where the number of tokens is not known.
     """
-    runs = [point.report for point in report.points if point.report.time is not None]
-    costs = [run.cost for run in runs if run.cost is not None]
-    if not runs:
-        return []
-    if not costs:
-        return ["step"]
-    has_tokens = all(cost.million_tokens is not None for cost in costs)
-    return ["step", _TOKENS if has_tokens else _STEPS]
+    runs = [point.report for point in report.points]
+    times = [run.time if run.verdict is Verdict.FITS else None for run in runs]
+    known_s = [time.step.s for time in times if time is not None]
+    if not known_s:
+        return {}
+    cells = ["" if time is None else format_as(time.step.s, min(known_s)) for time in times]
+    costs = [run.cost for run in runs]
+    if not any(costs):
+        return {"step": cells}
+    has_tokens = all(cost.million_tokens is not None for cost in costs if cost is not None)
+    amounts = [
+        ""
+        if cost is None or time is None
+        else format_dollars(_amount(cost, of_tokens=has_tokens)[1:2])
+        for cost, time in zip(costs, times, strict=True)
+    ]
+    return {"step": cells, "1M tokens" if has_tokens else "1,000 steps": amounts}
 
 
-def _times(point: Point, names: Sequence[str]) -> list[str]:
-    """The cells of those columns; empty ones where no step was timed."""
-    time, cost = point.report.time, point.report.cost
-    cells = ["" if time is None else format_seconds(time.step.s)]
-    if cost is not None:
-        amount = cost.million_tokens if _TOKENS in names else cost.thousand_steps
-        cells.append("" if amount is None else format_dollars(amount[1:2]))
-    return (cells + [""] * len(names))[: len(names)]
+def _amount(cost: Cost, *, of_tokens: bool) -> Dollars:
+    tokens = cost.million_tokens
+    return tokens if of_tokens and tokens is not None else cost.thousand_steps
 
 
 def _sizes(point: Point) -> list[str]:

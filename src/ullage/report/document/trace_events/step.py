@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from ullage.clock.step_time import Span, StepTime
 from ullage.errors import SnapshotError
-from ullage.explain.moments.step_levels import step_levels
+from ullage.explain.moments.step_levels import step_levels, timed_device
 from ullage.explain.run import Process, RunReport
 from ullage.report.document.trace_events.event import Event, name_event, write_events
 
@@ -25,7 +25,7 @@ def render_timeline(report: RunReport) -> str:
         SnapshotError: none was.
     """
     if report.time is None:
-        raise SnapshotError("no step was timed: the program ended before a whole step")
+        raise SnapshotError("no step was timed: there was no whole one")
     out = io.StringIO()
     write_events(out, _all_events(report))
     return out.getvalue()
@@ -41,7 +41,8 @@ def _events(process: Process, time: StepTime) -> Iterator[Event]:
     record = process.record
     pid = record.pid
     which = f"process {record.pid}" if record.rank is None else f"rank {record.rank}"
-    yield name_event("process_name", f"{which}, device {time.device}, last step", pid=pid)
+    device = timed_device(record, time)
+    yield name_event("process_name", f"{which}, device {device}, last step", pid=pid)
     for stream in sorted({span.stream for span in time.spans}):
         name = "host waits" if stream < 0 else f"stream {stream}"
         yield name_event("thread_name", name, pid=pid, tid=_row(stream))
@@ -64,12 +65,14 @@ def _row(stream: int) -> int:
 
 
 def _span_event(span: Span, pid: int) -> Event:
+    # The end is rounded, not the duration: then work that follows does not seem to be nested in it.
+    begin, end = _microseconds(span.start_s), _microseconds(span.start_s + span.duration_s)
     return {
         "name": span.name,
         "cat": span.category,
         "ph": "X",
-        "ts": _microseconds(span.start_s),
-        "dur": _microseconds(span.duration_s),
+        "ts": begin,
+        "dur": round(end - begin, 3),
         "pid": pid,
         "tid": _row(span.stream),
         "args": {"part": span.part, "module": span.module, "allocator events": span.position},

@@ -1,11 +1,12 @@
 """How long a step takes, and where its time goes: in short, or the whole of it.
 
 yield from brief_time(report, bar)
-yield from full_time(report, bar)
+yield from full_time(report, bar, width=80)
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
@@ -13,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ullage.clock.price import Cost
-from ullage.clock.step_time import Share, StepTime
+from ullage.clock.step_time import Share, StepTime, merge_numbered
 from ullage.explain.run import RunReport
-from ullage.report.module_names import name_module
+from ullage.report.module_names import name_timed_module
 from ullage.report.palette import IDLE_LOOK, OVERLAP_LOOK, REST_LOOK, Look, kind_look
 from ullage.report.terminal import draw_bar, make_grid
 from ullage.report.text.time.numbers import (
@@ -29,6 +30,7 @@ from ullage.report.text.time.numbers import (
 _BAR_WIDTH = 20
 _MAX_KINDS = 4  # in the short report
 _MAX_ROWS = 12  # of modules and unknown kernels
+_SMALL_SHARE = 5e-4  # of the step: what is not shown
 _PER_BAR = 10**9  # bars are drawn of whole numbers: nanoseconds
 
 
@@ -45,7 +47,7 @@ def brief_time(report: RunReport, bar: str) -> Iterator[RenderableType]:
         yield Text(f"Kernels of which nothing is known: {len(time.unknown)}, {share} of the step")
 
 
-def full_time(report: RunReport, bar: str) -> Iterator[RenderableType]:
+def full_time(report: RunReport, bar: str, width: int) -> Iterator[RenderableType]:
     """All that is known of the time of a step; nothing without a time."""
     time = report.time
     if time is None:
@@ -53,21 +55,23 @@ def full_time(report: RunReport, bar: str) -> Iterator[RenderableType]:
     yield from _head(report, time)
     yield _kind_table(time, bar, len(time.categories))
     yield Text(_critical_line(report, time), overflow="ellipsis", no_wrap=True)
-    waits = format_interval(time.host_waits)
+    waits = format_as(time.host_waits, time.step.s)
     yield Text(f"The host waits for the device {waits}; {len(time.steps)} whole steps were timed")
     if time.parts:
         yield Text("\nTime by part", style="bold")
         yield _share_table(time.parts, time, "part")
     if len(time.modules) > 1:
         yield Text("\nTime by module", style="bold")
-        modules = [share._replace(name=name_module(share.name)) for share in time.modules]
+        shares = merge_numbered(time.modules)
+        modules = [share._replace(name=name_timed_module(share.name)) for share in shares]
         yield _share_table(modules, time, "module")
     if time.unknown:
         yield Text("\nKernels of which nothing is known", style="bold")
         yield _share_table(time.unknown, time, "kernel")
     if time.basis:
         yield Text("\nThe times rest on", style="bold")
-        yield from (Text(f"  {line}") for line in time.basis)
+        for line in _basis_lines(time.basis):
+            yield Text(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    "))
 
 
 def time_line(time: StepTime, num_gpus: int = 1) -> str:
@@ -99,10 +103,11 @@ def _head(report: RunReport, time: StepTime) -> Iterator[Text]:
 
 
 def _kind_table(time: StepTime, bar: str, num_kinds: int) -> Table:
-    """The seconds in which only one kind of work is done; with all that is left of the step they
-    come to the whole.
+    """The seconds in which only one kind of work is done; with all that is left of the step, and
+    what is too small to be shown, they come to the whole.
     """
-    shown, rest = time.categories[:num_kinds], time.categories[num_kinds:]
+    kinds = [kind for kind in time.categories if kind.busy.s > _SMALL_SHARE * time.step.s]
+    shown, rest = kinds[:num_kinds], kinds[num_kinds:]
     rows = [(kind_look(kind.name), kind.exposed.s, _hidden_s([kind])) for kind in shown]
     if rest:
         rows.append((REST_LOOK, sum(kind.exposed.s for kind in rest), _hidden_s(rest)))
@@ -110,7 +115,7 @@ def _kind_table(time: StepTime, bar: str, num_kinds: int) -> Table:
     table = make_grid("left", "right", "right", "left", "left")
     scale_s = max(seconds for _, seconds, _ in rows)
     for look, seconds, hidden_s in rows:
-        if seconds + hidden_s < 5e-4 * time.step.s and look in (OVERLAP_LOOK, REST_LOOK):
+        if seconds + hidden_s <= _SMALL_SHARE * time.step.s:
             continue
         table.add_row(
             f"  {look.label}",
@@ -138,15 +143,25 @@ def _critical_line(report: RunReport, time: StepTime) -> str:
     """What the step hangs on; of several processes, whose step it is."""
     num_timed = sum(process.time is not None for process in report.processes)
     slowest = report.slowest
-    whose = "The step"
+    whose = "It"
     if num_timed > 1 and slowest is not None:
         rank, pid = slowest.record.rank, slowest.record.pid
-        which = f"process {pid}" if rank is None else f"rank {rank}"
-        whose = f"The step of {which}, the slowest,"
+        which = f"Process {pid}" if rank is None else f"Rank {rank}"
+        whose = f"{which}, the slowest,"
     parts = ", ".join(
-        f"{part.name} {format_share(part.exposed.s, time.step.s)}" for part in time.parts[:4]
+        f"{part.name} {format_share(part.exposed.s, time.step.s)}" for part in time.parts[:3]
     )
     return f"{whose} hangs on {time.critical}{f'; {parts}' if parts else ''}"
+
+
+def _basis_lines(basis: Sequence[str]) -> Iterator[str]:
+    """The basis; what differs only after the first semicolon is one line."""
+    details: dict[str, dict[str, None]] = {}
+    for line in basis:
+        head, *more = line.split("; ")
+        details.setdefault(head, {}).update(dict.fromkeys(more))
+    for head, rest in details.items():
+        yield "; ".join((head, *rest))
 
 
 def _share_table(shares: Sequence[Share], time: StepTime, noun: str) -> Table:

@@ -1,0 +1,91 @@
+"""The time of the last step on a page: its work as columns, and the memory in use beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ullage.clock.step_time import Span, StepTime
+from ullage.explain.moments.step_levels import StepLevels
+from ullage.report.module_names import name_timed_module
+from ullage.report.page.columns import Packing
+from ullage.report.palette import IDLE_LOOK, OVERLAP_LOOK, kind_look
+from ullage.report.text.time.numbers import format_as, format_share
+
+
+@dataclass(frozen=True, slots=True)
+class StepPage:
+    """The last step of a device: its time, and the memory in use over it."""
+
+    time: StepTime
+    levels: StepLevels
+
+
+def pack_step(packed: Packing, step: StepPage) -> dict[str, Any]:
+    """Adds the columns of a step, times in nanoseconds; returns what the header has of it."""
+    spans = sorted(step.time.spans, key=lambda span: span.start_s)
+    names = _Numbers()
+    kinds, modules, parts = _Numbers(), _Numbers(), _Numbers()
+    packed.add("span_start", _nanoseconds([span.start_s for span in spans]), is_sorted=True)
+    packed.add("span_life", _nanoseconds([span.duration_s for span in spans]))
+    packed.add("span_stream", np.array([span.stream for span in spans], np.int64))
+    for name, numbers, texts in (
+        ("span_name", names, [span.name for span in spans]),
+        ("span_kind", kinds, [_kind(span) for span in spans]),
+        ("span_module", modules, [name_timed_module(span.module) for span in spans]),
+        ("span_part", parts, [span.part for span in spans]),
+    ):
+        packed.add(name, np.array([numbers.of(text) for text in texts], np.int64))
+    levels = step.levels
+    packed.add("level_start", _nanoseconds(levels.start_s.tolist()), is_sorted=True)
+    packed.add("level_allocated", levels.allocated_bytes)
+    packed.add("level_reserved", levels.reserved_bytes)
+    return {
+        "step_s": step.time.step.s,
+        "kinds": [{"label": kind, "color": kind_look(kind).color} for kind in kinds.texts],
+        "names": names.texts,
+        "modules": modules.texts,
+        "parts": parts.texts,
+        "rows": _rows(step.time),
+    }
+
+
+class _Numbers:
+    """Texts, each with a number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def of(self, text: str) -> int:
+        """The number of a text, a new one if it has none."""
+        return self._numbers.setdefault(text, len(self._numbers))
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts in the order of their numbers."""
+        return list(self._numbers)
+
+
+def _kind(span: Span) -> str:
+    return "host waits" if span.stream < 0 else span.category
+
+
+def _nanoseconds(seconds: list[float]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.rint(np.array(seconds, np.float64) * 1e9).astype(np.int64)
+
+
+def _rows(time: StepTime) -> list[dict[str, str]]:
+    """What the legend says: kinds by the seconds in which nothing else runs, and the rest."""
+    rows = [(kind_look(kind.name), kind.exposed.s) for kind in time.categories]
+    rows += [(OVERLAP_LOOK, time.overlapped_s), (IDLE_LOOK, time.device_idle.s)]
+    return [
+        {
+            "label": look.label,
+            "color": look.color,
+            "seconds": format_as(seconds, time.step.s),
+            "share": format_share(seconds, time.step.s),
+        }
+        for look, seconds in rows
+    ]
