@@ -16,7 +16,7 @@ from ullage.clock.costs.attention_rates import Kernel
 from ullage.clock.costs.kernel_names import Rule, rule_of, short_name
 from ullage.clock.costs.operands import Moves, traffic_of
 from ullage.clock.costs.products import template_product_cost
-from ullage.clock.costs.traffic import Traffic, moved, start_s
+from ullage.clock.costs.traffic import Traffic, at_least, moved, start_s
 from ullage.clock.duration import Duration
 from ullage.clock.given_work import FusedAttention, KernelLaunch
 from ullage.clock.interconnect import Interconnect
@@ -35,6 +35,10 @@ _TEMPLATE_BLOCK: Final = 128
 # A round of one block that reads two numbers, one by the other's value. Assumed: 0.8 us, as two
 # accesses to the memory of 0.4 us (Luo et al., arXiv:2402.13499, table 4: 0.25 to 0.5 us).
 _ROUND_S: Final = 0.8e-6
+# What a thread has in flight, assumed to be four accesses of 16 bytes, and the latency of memory
+# (the same source); a multiprocessor's port to the cache: 64 bytes a clock (NVIDIA, A100 and H100
+# whitepapers, "L2 cache").
+_IN_FLIGHT, _LATENCY_S, _PORT_BYTES, _CLOCK_KHZ = 64, 0.6e-6, 64, 1_500_000
 # A sliding window, whose width is not read, may hide most pairs.
 _WINDOW_LOW: Final = 0.1
 
@@ -58,6 +62,8 @@ def launch_cost(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Cost:
     time = moved(gpu, moves.traffic, moves.note, slower=moves.slower)
     if rule is Rule.LOSS:
         time = _in_rounds(gpu, launch, moves)
+    elif rule is not Rule.SMALL:
+        time = at_least(time, _by_threads(gpu, launch, moves))
     category = Category.UNKNOWN if rule is Rule.UNKNOWN else Category.MEMORY_BOUND
     return Cost(time, category, name)
 
@@ -141,6 +147,18 @@ def _in_rounds(gpu: Gpu, launch: KernelLaunch, moves: Moves) -> Duration:
     likely = time.s + rounds * _ROUND_S
     basis = f"{time.basis}; rounds of 0.8 us, assumed"
     return Duration(time.low_s + rounds * _ROUND_S / 4, likely, 2 * likely, basis)
+
+
+def _by_threads(gpu: Gpu, launch: KernelLaunch, moves: Moves) -> Duration:
+    """The time in which the launch's threads can have moved the bytes, where they are few."""
+    resident = gpu.num_multiprocessors * gpu.threads_per_multiprocessor
+    threads = min(launch.num_blocks * launch.block_threads, resident)
+    clock = (gpu.clock_khz or _CLOCK_KHZ) * 1000
+    by_port = min(launch.num_blocks, gpu.num_multiprocessors) * _PORT_BYTES * clock
+    rate = min(max(threads, 1) * _IN_FLIGHT / _LATENCY_S, max(by_port, 1.0))
+    seconds = start_s(gpu) + moves.traffic.likely / rate
+    basis = f"{moves.note}; few threads, 64 bytes in flight each".removeprefix("; ")
+    return Duration(0.25 * seconds, seconds, 2 * seconds, basis)
 
 
 def _peers(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Duration:

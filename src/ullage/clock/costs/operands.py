@@ -10,10 +10,10 @@ elementwise kernel has, of which size, how many operands, how many chunks of a l
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ullage.clock.costs.kernel_names import Rule
+from ullage.clock.costs.kernel_names import Rule, bare_name
 from ullage.clock.costs.traffic import Traffic
 from ullage.clock.given_work import KernelLaunch
 
@@ -24,8 +24,13 @@ __all__ = ["Moves", "traffic_of"]
 _NUMBERS_OF_A_THREAD: Final = (4, 8, 16)
 _STRIDED: Final = re.compile(r"elementwise_kernelILi\d+ELi(\d+)E")
 _POINTERS: Final = re.compile(r"(?:array|Array)IPcLi?m?(\d+)E")
+_SIZES: Final = (1, 2, 4, 8, 16)
+# A block may be larger than its tensor: the allocator leaves up to 1 MiB at its end.
+_BLOCK_SLACK: Final = 1 << 20
+_LAMBDA: Final = re.compile(r"EUl([abdfhijlmst]+)E_")
 # Numbers of a chunk. Source: pytorch, MultiTensorApply.cuh, kChunkSize.
 _CHUNK: Final = 65536
+_FULL_CHUNKS: Final = 0.9
 _DEPTH: Final = re.compile(r"TensorList\w*Metadata(?:I\w*?Li|ILi)(\d+)E")
 _FOREACH_FUNCTOR: Final = re.compile(r"Functor\w*?Li(\d+)ELi(\d+)ELi(\d+)E")
 _FUSED: Final = re.compile(r"Fused(Adam|Sgd|Adagrad)MathFunctor|Fused(Adam|Sgd|Adagrad)")
@@ -60,45 +65,75 @@ def _sum(launch: KernelLaunch) -> int:
 
 
 def _elementwise(launch: KernelLaunch) -> Moves:
-    """Each operand's numbers once; as many operands as the name says, though several may lie in one
-    block: in-place operations read and write the same.
+    """As many operands as the name says, each with all numbers: where fewer blocks fit, operations
+    are in place, and read and write the same.
     """
-    itemsize = _largest_itemsize(launch.name)
-    match = _STRIDED.search(launch.name)
-    threads = launch.num_blocks * launch.block_threads
-    largest = max(launch.operand_bytes, default=0)
-    per_thread = int(match[1]) if match else _numbers_of_a_thread(threads, largest, itemsize)
-    most = threads * per_thread * itemsize
-    clipped = [min(num_bytes, most) for num_bytes in launch.operand_bytes]
-    total = sum(clipped) + min(launch.other_bytes, most * max(0, launch.num_operands - 8))
     pointers = _POINTERS.search(launch.name)
-    num_pointers = int(pointers[1]) if pointers else max(2, len(clipped))
-    again = max(0, num_pointers - max(launch.num_operands, len(clipped)))
-    again_bytes = again * max(clipped, default=0)
-    likely = float(total + again_bytes)
-    # Where the name tells no number of operands, there may be one more in the same block.
-    high = likely if pointers else likely * 1.5
-    note = "" if pointers else "operands in one block count once, or more in the upper bound"
-    return Moves(Traffic(min(0.9 * likely, total), likely, high), note)
+    count = int(pointers[1]) if pointers else _count(launch.name)
+    sizes = _fitting(launch, _NUMBERS_OF_A_THREAD)[:count]
+    in_place = [sizes[0]] * (count - len(sizes)) if sizes else []
+    if not sizes:
+        return _once(launch)
+    likely = float(sum(sizes) + sum(in_place))
+    if pointers:
+        return Moves(Traffic(0.97 * likely, likely, likely), "")
+    note = "the number of operands by what is computed"
+    return Moves(Traffic(sum(sizes), likely, likely), note)
 
 
 def _strided(launch: KernelLaunch) -> Moves:
-    """Assumed: strides and index arithmetic take a quarter longer."""
-    moves = _elementwise(launch)
-    return moves._replace(slower=1.25, note="assumed: strides take a quarter longer")
+    """Operands may be broadcast, and have fewer numbers.
+
+    Assumes: strides and index arithmetic take a quarter longer.
+    """
+    match = _STRIDED.search(launch.name)
+    per_thread = (int(match[1]),) if match else _NUMBERS_OF_A_THREAD
+    count = _count(launch.name)
+    sizes = _fitting(launch, per_thread)[:count]
+    if not sizes:
+        return _once(launch)
+    full = float(sum(sizes) + sizes[0] * (count - len(sizes)))
+    likely = full if launch.num_operands < count else float(sum(sizes))
+    note = "assumed: strides take a quarter longer"
+    return Moves(Traffic(0.97 * sum(sizes), likely, full), note, slower=1.25)
 
 
-def _numbers_of_a_thread(threads: int, largest: int, itemsize: int) -> int:
-    """The least that covers the largest operand; of a view of a larger block, the most."""
-    for number in _NUMBERS_OF_A_THREAD:
-        if threads * number * itemsize >= largest:
-            return number
-    return _NUMBERS_OF_A_THREAD[1 if itemsize > 1 else 2]
+def _fitting(launch: KernelLaunch, per_thread: Sequence[int]) -> list[int]:
+    """The bytes of the operands that have as many numbers as the grid, in their order, by the
+    numbers of a thread that fit most of them. None fits: all, clipped to eight bytes a number.
+    """
+    threads = launch.block_threads
+    best: list[int] = []
+    for number in per_thread:
+        most = launch.num_blocks * threads * number
+        least = most - threads * number + 1
+        sizes = [
+            size * most
+            for num_bytes in launch.operand_bytes
+            for size in _SIZES
+            if size * least <= num_bytes <= size * most + _BLOCK_SLACK
+        ]
+        best = sizes if len(sizes) > len(best) else best
+    if best:
+        return best
+    largest = launch.num_blocks * threads * max(per_thread) * _largest_itemsize(launch.name)
+    return [min(num_bytes, largest) for num_bytes in launch.operand_bytes]
+
+
+def _count(name: str) -> int:
+    """Operands of an elementwise kernel, the result included, by what it calls for each number."""
+    scalars = _LAMBDA.search(name)
+    if "UnaryFunctor" in name:
+        return 2
+    if "BinaryFunctor" in name or "CUDAFunctor_" in name:
+        return 3
+    return 1 + len(scalars[1]) if scalars else 2
 
 
 def _largest_itemsize(name: str) -> int:
     """Bytes of the largest number in a mangled name."""
-    return next((size for pattern, size in _ITEMSIZES if pattern.search(name)), 4)
+    bare = bare_name(name)
+    return next((size for pattern, size in _ITEMSIZES if pattern.search(bare)), 4)
 
 
 def _foreach(launch: KernelLaunch) -> Moves:
@@ -116,11 +151,11 @@ def _foreach(launch: KernelLaunch) -> Moves:
         writes = 0
     elif functor:
         reads = min(depth, int(functor[2]))
-    itemsize = _largest_itemsize(launch.name)
-    chunks = launch.num_blocks * _CHUNK * itemsize * depth
-    num_bytes = min(_sum(launch), chunks) * (reads + writes) / depth
-    note = "a list of tensors by its chunks of 65,536 numbers"
-    return Moves(Traffic.of(num_bytes, 0.7, 1.05), note)
+    # The metadata may have addresses of an earlier launch behind its own: chunks bound them.
+    chunks = launch.num_blocks * _CHUNK * _largest_itemsize(launch.name) * depth
+    num_bytes = min(_sum(launch), _FULL_CHUNKS * chunks) * (reads + writes) / depth
+    note = "lists of tensors by chunks of 65,536 numbers, assumed to be 0.9 full"
+    return Moves(Traffic.of(num_bytes, 0.75, 1.1), note)
 
 
 def _rows(launch: KernelLaunch) -> Moves:
@@ -145,7 +180,6 @@ def _loss(launch: KernelLaunch) -> Moves:
     operands = sorted(launch.operand_bytes, reverse=True)
     num_rows = operands[1] / 8 if len(operands) > 1 else 1.0
     traffic = Traffic.of(num_rows * (32 + 8), 0.5, 2.0)
-    # One block takes all rows in turn. Assumed: a round takes as long as two reads of the memory.
     return Moves(traffic, "one number of each row")
 
 
@@ -159,6 +193,12 @@ def _concatenation(launch: KernelLaunch) -> Moves:
 
 def _once(launch: KernelLaunch) -> Moves:
     return Moves(Traffic.of(_sum(launch), 0.8, 1.3), "each operand once")
+
+
+def _reduced(launch: KernelLaunch) -> Moves:
+    """The first operand is read, the second written; the others are buffers between blocks."""
+    likely = float(sum(launch.operand_bytes[:2]))
+    return Moves(Traffic.of(likely, 0.9, 1.2), "the first operand once", 1.1)
 
 
 def _passes(launch: KernelLaunch) -> Moves:
@@ -222,6 +262,7 @@ _COUNTERS: Final[Mapping[Rule, Callable[[KernelLaunch], Moves]]] = {
     Rule.ROWS: _rows,
     Rule.LOSS: _loss,
     Rule.CONCATENATION: _concatenation,
+    Rule.REDUCED: _reduced,
     Rule.PASSES: _passes,
     Rule.SCATTERED: _scattered,
     Rule.SMALL: _small,
