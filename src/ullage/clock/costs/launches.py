@@ -156,9 +156,9 @@ def _by_threads(gpu: Gpu, launch: KernelLaunch, moves: Moves) -> Duration:
     clock = (gpu.clock_khz or _CLOCK_KHZ) * 1000
     by_port = min(launch.num_blocks, gpu.num_multiprocessors) * _PORT_BYTES * clock
     rate = min(max(threads, 1) * _IN_FLIGHT / _LATENCY_S, max(by_port, 1.0))
-    seconds = start_s(gpu) + moves.traffic.likely / rate
+    start, seconds = start_s(gpu), moves.traffic.likely / rate
     basis = f"{moves.note}; few threads, 64 bytes in flight each".removeprefix("; ")
-    return Duration(0.25 * seconds, seconds, 2 * seconds, basis)
+    return Duration(start / 2 + seconds / 4, start + seconds, start + 2 * seconds, basis)
 
 
 def _peers(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Duration:
