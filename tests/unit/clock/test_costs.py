@@ -117,14 +117,17 @@ def test_bytes_are_those_of_the_numbers_not_of_the_blocks() -> None:
 def test_newer_kernels_take_more_numbers_a_thread() -> None:
     name = ADD.replace("IfE", "IN3c108BFloat16EE")
     wide = launch(name, 8 * MIB, *(16 * MIB,) * 3, per_block=1024)
-    assert seconds(wide) == seconds(launch(name, 8 * MIB, *(16 * MIB,) * 3))
+    narrow = launch(name, 8 * MIB, *(16 * MIB,) * 3)
+    assert seconds(wide) == seconds(narrow)
+    vectors = replace(wide, name=name.replace("kernelILi4E", "kernelILi8E"))
+    assert seconds(vectors) < seconds(wide)
 
 
 def test_a_reduction_reads_its_first_operand() -> None:
     once = launch(SUM, 8 * MIB, 128 * MIB, 4096)
     buffers = launch(SUM, 8 * MIB, 128 * MIB, 4096, 512 * MIB)
     assert seconds(once) == seconds(buffers)
-    assert seconds(once) == pytest.approx(1.1 * memory_bound(H100, 128 * MIB).s, rel=0.05)
+    assert seconds(once) == pytest.approx(1.2 * memory_bound(H100, 128 * MIB).s, rel=0.05)
 
 
 def test_a_table_is_not_read_as_a_whole() -> None:

@@ -28,6 +28,24 @@ _SIZES: Final = (1, 2, 4, 8, 16)
 # A block may be larger than its tensor: the allocator leaves up to 1 MiB at its end.
 _BLOCK_SLACK: Final = 1 << 20
 _LAMBDA: Final = re.compile(r"EUl([abdfhijlmst]+)E_")
+# Numbers of 16 bits on an H100: 2.89 TB/s with accesses of 16 bytes and 2.55 with eight, where 32
+# bits reach 3.05. Source: pytorch, pull requests 141959 and 145746, gelu of 2^29 numbers. Casts are
+# assumed to be as slow (pull request 195542 has 1.1 TB/s for an A100 of unknown size).
+_HALF_WIDE, _HALF_NARROW = 1.05, 1.2
+# A bias added to each row is 2.2 times slower than operands of one shape on an H200 (tile-ai/
+# TileOPs, pull request 537); copies with strides are assumed to lie between.
+_BROADCAST_SLOWER, _STRIDED_SLOWER = 2.0, 1.4
+# Layer norm on an H100 reaches 0.72 to 0.8 of the stated bandwidth forward (2.4 to 2.7 TB/s, in
+# 16 bits); with its backward pass 0.45 on an A100 (pytorch, pull request 87445, 8192 x 4096) and
+# backward alone 0.5 on a GB300 (meta-pytorch/KernelAgent, pull request 133), by the bytes of its
+# two kernels. Streams reach 0.77 to 0.9. Others are assumed to be as its forward pass.
+_ROWS_SLOWER, _NORM_BACKWARD_SLOWER = 1.2, 1.7
+_NORM_BACKWARD: Final = re.compile(
+    r"grad_input|GammaBeta|[nN]orm\w*[bB]ackward|InternalGradients|cuComputePartGrad"
+)
+# Inductor's looped reductions: 0.5 to 0.9 of hand-tuned kernels that stream. Source: PyTorch blog,
+# "SOTA normalization performance with torch.compile".
+_LOOP_SLOWER, _PERSISTENT_SLOWER = 1.3, 1.1
 # Numbers of a chunk. Source: pytorch, MultiTensorApply.cuh, kChunkSize.
 _CHUNK: Final = 65536
 _FULL_CHUNKS: Final = 0.9
@@ -75,16 +93,27 @@ def _elementwise(launch: KernelLaunch) -> Moves:
     if not sizes:
         return _once(launch)
     likely = float(sum(sizes) + sum(in_place))
+    slower = _half_precision(launch.name)
     if pointers:
-        return Moves(Traffic(0.97 * likely, likely, likely), "")
+        return Moves(Traffic(0.97 * likely, likely, likely), "", slower)
     note = "the number of operands by what is computed"
-    return Moves(Traffic(sum(sizes), likely, likely), note)
+    return Moves(Traffic(sum(sizes), likely, likely), note, slower)
+
+
+def _half_precision(name: str) -> float:
+    """How much slower than 32 bits: numbers of 16 bits, a little with accesses of 16 bytes (eight
+    numbers, from torch 2.7 on) and more with eight; and casts, which are not vectorised.
+    """
+    if "vectorized_elementwise_kernelILi8E" in name:
+        return _HALF_WIDE
+    is_half = "BFloat16" in name or "Half" in name
+    return _HALF_NARROW if is_half or "unrolled_elementwise" in name else 1.0
 
 
 def _strided(launch: KernelLaunch) -> Moves:
     """Operands may be broadcast, and have fewer numbers.
 
-    Assumes: strides and index arithmetic take a quarter longer.
+    Assumes: the rates of strided and of broadcast operands (see above).
     """
     match = _STRIDED.search(launch.name)
     per_thread = (int(match[1]),) if match else _NUMBERS_OF_A_THREAD
@@ -94,8 +123,10 @@ def _strided(launch: KernelLaunch) -> Moves:
         return _once(launch)
     full = float(sum(sizes) + sizes[0] * (count - len(sizes)))
     likely = full if launch.num_operands < count else float(sum(sizes))
-    note = "assumed: strides take a quarter longer"
-    return Moves(Traffic(0.97 * sum(sizes), likely, full), note, slower=1.25)
+    is_broadcast = launch.num_operands >= count > len(sizes)
+    slower = _BROADCAST_SLOWER if is_broadcast else _STRIDED_SLOWER
+    note = f"strided access {slower} times slower, assumed"
+    return Moves(Traffic(0.97 * sum(sizes), likely, full), note, slower)
 
 
 def _fitting(launch: KernelLaunch, per_thread: Sequence[int]) -> list[int]:
@@ -198,13 +229,14 @@ def _once(launch: KernelLaunch) -> Moves:
 def _reduced(launch: KernelLaunch) -> Moves:
     """The first operand is read, the second written; the others are buffers between blocks."""
     likely = float(sum(launch.operand_bytes[:2]))
-    return Moves(Traffic.of(likely, 0.9, 1.2), "the first operand once", 1.1)
+    return Moves(Traffic.of(likely, 0.9, 1.2), "the first operand once", _ROWS_SLOWER)
 
 
 def _passes(launch: KernelLaunch) -> Moves:
     """Kernels that may read their input again, mostly from the cache."""
-    traffic = Traffic.of(_sum(launch), 0.8, 1.7)
-    return Moves(traffic, "each operand once, or again in the upper bound", 1.1)
+    slower = _NORM_BACKWARD_SLOWER if _NORM_BACKWARD.search(launch.name) else _ROWS_SLOWER
+    note = f"each operand once, {slower} times slower than a stream"
+    return Moves(Traffic.of(_sum(launch), 0.8, 1.2), note, slower)
 
 
 def _scattered(launch: KernelLaunch) -> Moves:
@@ -238,7 +270,7 @@ def _reduction(launch: KernelLaunch) -> Moves:
     """Inductor's reductions: a loop may read its input twice, mostly from the cache."""
     moves = _pointwise(launch)
     is_looped = launch.name.startswith("triton_red")
-    return moves._replace(slower=1.15 if is_looped else 1.05)
+    return moves._replace(slower=_LOOP_SLOWER if is_looped else _PERSISTENT_SLOWER)
 
 
 def _reads_rows(name: str) -> bool:
