@@ -76,7 +76,7 @@ def test_arguments_that_the_grid_contradicts_are_not_read() -> None:
         assert attention is not None and not attention.is_exact
         assert attention.work == Attention(2, 32, 32, 128, 99 * 128, 99 * 128, is_causal=True)
     time = cost_of(H100, launch, None).duration
-    assert "by the grid" in time.basis
+    assert "by the grid or the operands" in time.basis
     assert time.s / time.low_s > 2
 
 
@@ -110,6 +110,27 @@ def test_memory_efficient_attention_without_arguments_goes_by_operands() -> None
     assert attention.work.q_len == 1024
 
 
+def test_flash_attention_3_has_its_shape_among_the_arguments() -> None:
+    shape = struct.pack("<12i", 9, 128, 0x7F00, 0, 2048, 128, 16, 8, 128, 1, 2, 3)
+    name = "_ZN7cutlass13device_kernelIN5flash11enable_sm90INS1_16FlashAttnFwdSm90INS1_25Collective"
+    launch = KernelLaunch(name, (132, 1, 1), 384, (2 * 2048 * 128 * 16 * 8,), 0, 1, shape)
+    attention = read_attention(launch)
+    assert attention is not None and attention.kernel is Kernel.FLASH_3
+    assert attention.work == Attention(8, 16, 16, 128, 2048, 2048)
+    assert read_attention(replace(launch, operand_bytes=(5000,))) is None
+    assert cost_of(H100, launch, None).flops == attention.work.ops
+
+
+def test_attention_in_triton_goes_by_its_grid() -> None:
+    numbers = 8 * 16 * 2048 * 128
+    launch = KernelLaunch(
+        "triton_tem_fused_flex_attention_0", (16, 8 * 16, 1), 128, (2 * numbers,) * 4, 0, 4
+    )
+    cost = cost_of(H100, launch, None)
+    assert cost.flops == Attention(8, 16, 16, 128, 2048, 2048).ops
+    assert cost.category is Category.ATTENTION
+
+
 def test_another_kernel_of_attention_goes_by_its_bytes() -> None:
     cost = cost_of(H100, KernelLaunch("flash_fwd_of_tomorrow", (8, 1, 1), 128, (1 << 26,)), None)
     assert cost.category is Category.ATTENTION
@@ -117,7 +138,7 @@ def test_another_kernel_of_attention_goes_by_its_bytes() -> None:
     assert read_attention(KernelLaunch("triton_poi_fused", (1, 1, 1), 32, ())) is None
 
 
-@pytest.mark.parametrize("kernel", [Kernel.FLASH_2, Kernel.CUDNN, Kernel.MEMORY_EFFICIENT])
+@pytest.mark.parametrize("kernel", list(Kernel))
 @pytest.mark.parametrize("is_backward", [False, True])
 def test_rates_rise_with_length(kernel: Kernel, *, is_backward: bool) -> None:
     which = Pass(is_backward, is_causal=True)

@@ -147,6 +147,15 @@ def test_a_fused_optimizer_reads_four_lists_and_writes_three() -> None:
     assert seconds(behind) == seconds(work)
 
 
+def test_inductor_has_no_more_numbers_than_its_grid() -> None:
+    numbers = 8 * MIB
+    exact = launch("triton_poi_fused_add_0", numbers, 16 * MIB, 16 * MIB, 8192)
+    by_chance = replace(exact, operand_bytes=(*exact.operand_bytes, 786 * MIB), num_operands=4)
+    assert seconds(by_chance) < 2 * seconds(exact)
+    lookup = launch("triton_poi_fused_embedding_0", numbers, 786 * MIB, 65536, 32 * MIB)
+    assert seconds(lookup) < 1.1 * memory_bound(H100, 64 * MIB).s
+
+
 def test_a_kernel_of_which_nothing_is_known_is_wide() -> None:
     cost = cost_of(H100, launch("mystery", 8 * MIB, 512 * MIB, 512 * MIB), None)
     assert cost.category is Category.UNKNOWN

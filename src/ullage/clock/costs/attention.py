@@ -125,7 +125,7 @@ def _reached(gpu: Gpu, kernel: Kernel, work: Attention, which: Pass) -> _Reached
         return _Reached(on_hopper, width, basis)
     major = gpu.compute_capability[0]
     widths = load_widths()
-    if major == 9 or (major == 10 and kernel is Kernel.CUDNN):
+    if major == 9 or (major == 10 and kernel in (Kernel.CUDNN, Kernel.FLASH_3)):
         times = flops_per_s(gpu, "bfloat16") / flops_per_s(hopper, "bfloat16")
         width = width.joined(widths.other_architecture)
         return _Reached(on_hopper * times, width, f"{basis}, scaled by the stated rates")

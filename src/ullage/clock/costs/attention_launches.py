@@ -29,6 +29,9 @@ _FLASH: Final = re.compile(
     r"|bwd_dq_dk_dv_loop_kernel|bwd_dot_do_o_kernel|bwd_convert_dq_kernel|bwd_convert_dkv_kernel"
     r"|fwd_splitkv_combine_kernel|bwd_clear_dkvaccum_kernel)"
 )
+_FLASH_3: Final = re.compile(r"FlashAttn(Fwd|Bwd)Sm\d+")
+_HEAD_DIMS: Final = frozenset({64, 96, 128, 192, 256})
+_MOST_HEADS: Final = 1024
 _PARTS: Final = {
     "fwd_kernel": "forward",
     "fwd_splitkv_kernel": "decode",
@@ -60,7 +63,8 @@ class AttentionLaunch:
             backward pass that reads and writes gradients once.
         work: the shape.
         precision: torch's name of the operands' type.
-        is_exact: the arguments told the lengths; else the grid, as whole blocks.
+        is_exact: the arguments told lengths and mask; else the grid, as whole blocks, or part of
+            it is assumed.
         is_local: a window of keys is visible.
     """
 
@@ -77,6 +81,9 @@ def read_attention(launch: KernelLaunch) -> AttentionLaunch | None:
     match = _FLASH.search(launch.name)
     if match is not None:
         return _read_flash(launch, match[1])
+    match = _FLASH_3.search(launch.name)
+    if match is not None:
+        return _read_flash_3(launch, match[1])
     match = _MEMORY_EFFICIENT.search(launch.name)
     return None if match is None else _read_memory_efficient(launch, match)
 
@@ -133,6 +140,25 @@ def _find_flash_shape(
         is_grid = -(-length // block) == blocks or (is_keys and 0 < blocks < -(-length // block))
         if batch in batches and is_grid and all(0 < n < _MOST_LENGTH for n in (q_len, kv_len)):
             return batch, heads, kv_heads, q_len, kv_len
+    return None
+
+
+def _read_flash_3(launch: KernelLaunch, direction: str) -> AttentionLaunch | None:
+    """FlashAttention 3, whose grid is the GPU: lengths, size, heads and sequences stand together in
+    its structure, and have as many numbers as an operand has bytes.
+
+    Whether there is a mask is not read: most models that train with this kernel have one.
+    """
+    numbers = _integers(launch.arguments)
+    for place in range(len(numbers) - 3):
+        length, head_dim, heads, batch = numbers[place : place + 4]
+        if head_dim not in _HEAD_DIMS or min(length, heads, batch) < 1 or heads > _MOST_HEADS:
+            continue
+        num_bytes = 2 * length * head_dim * heads * batch
+        if any(num_bytes <= size <= 1.03 * num_bytes for size in launch.operand_bytes):
+            work = Attention(batch, heads, heads, head_dim, length, length)
+            part = "forward" if direction == "Fwd" else "backward"
+            return AttentionLaunch(Kernel.FLASH_3, part, work, "bfloat16", is_exact=False)
     return None
 
 

@@ -44,14 +44,14 @@ _RULES: Final = tuple(
     (re.compile(pattern), rule)
     for pattern, rule in (
         (
-            r"triton_tem_fused\w*(flex_attention|flex_decoding)|^_attn_(fwd|bwd)",
+            r"triton_tem_fused\w*(flex_attention|flex_decoding)|triton_tem_fused_(zeros_)?\d+$|^_attn_(fwd|bwd)",
             Rule.TEMPLATE_ATTENTION,
         ),
         (r"\d+reduce_kernelI", Rule.REDUCED),
         (r"triton_(tem|mm)|triton_\w*_mm_template", Rule.PRODUCT),
         (r"^triton_(poi|for)_", Rule.POINTWISE),
         (r"^triton_(red|per|split_scan|spl)_", Rule.REDUCTION),
-        (r"flash_(fwd|bwd)_|fmha_cutlass", Rule.ATTENTION),
+        (r"flash_(fwd|bwd)_|fmha_cutlass|FlashAttn(Fwd|Bwd)", Rule.ATTENTION),
         (
             (
                 r"one_shot_all_reduce|two_shot_all_reduce|multimem_|all_to_all_|all_gather_kernel"

@@ -6,6 +6,7 @@ launch_cost(find_gpu("h100"), KernelLaunch("_ZN2at6native29vectorized_elementwis
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
@@ -39,6 +40,8 @@ _ROUND_S: Final = 0.8e-6
 # (the same source); a multiprocessor's port to the cache: 64 bytes a clock (NVIDIA, A100 and H100
 # whitepapers, "L2 cache").
 _IN_FLIGHT, _LATENCY_S, _PORT_BYTES, _CLOCK_KHZ = 64, 0.6e-6, 64, 1_500_000
+# Without arguments, blocks may be partly filled; of FlashAttention 3 the mask is not read either.
+_UNREAD: Final = 1.5
 # A sliding window, whose width is not read, may hide most pairs.
 _WINDOW_LOW: Final = 0.1
 
@@ -105,8 +108,8 @@ def _attention(gpu: Gpu, attention: AttentionLaunch, launch: KernelLaunch, name:
             is_backward=is_backward, num_blocks=launch.num_blocks,
         )  # fmt: skip
     if not attention.is_exact:
-        basis = f"{time.basis}; lengths by the grid, in whole blocks"
-        time = Duration(time.low_s / 2, time.s, time.high_s * 1.1, basis)
+        basis = f"{time.basis}; lengths by the grid or the operands"
+        time = Duration(time.low_s / 2, time.s, time.high_s * _UNREAD, basis)
     if attention.is_local:
         time = replace(time, low_s=time.low_s * _WINDOW_LOW, basis=f"{time.basis}; a window")
     part = {"decode": "forward, keys split"}.get(attention.part, attention.part)
@@ -115,19 +118,21 @@ def _attention(gpu: Gpu, attention: AttentionLaunch, launch: KernelLaunch, name:
 
 
 def _template_attention(gpu: Gpu, launch: KernelLaunch, name: str) -> Cost:
-    """Attention in Triton: the grid's first size is that of blocks of 128 queries.
+    """Attention in Triton: the grid's first size is that of blocks of 128 queries, or of 128
+    queries and 128 keys each of the backward pass; the others are those of sequences and heads.
 
     Assumes: queries as long as keys, half of the pairs visible; between a tenth and all of them.
     """
-    length = max(1, launch.grid[0] * _TEMPLATE_BLOCK)
-    queries = max(launch.operand_bytes[:4], default=1) // 2
-    # All heads of all sequences, in numbers of one token.
-    width = max(64, queries // length)
-    work = Attention(1, max(1, width // 64), max(1, width // 64), 64, length, length)
-    is_backward = "backward" in launch.name or "bwd" in launch.name
+    is_backward = "backward" in launch.name or "bwd" in launch.name or "zeros" in launch.name
+    blocks, *rest = launch.grid
+    length = max(1, blocks * _TEMPLATE_BLOCK // (2 if is_backward else 1))
+    heads = max(1, math.prod(rest))
+    numbers = max(launch.operand_bytes[:4], default=1) / 2
+    head_dim = min(256, max(16, 16 * round(numbers / (length * heads) / 16)))
+    work = Attention(1, heads, heads, head_dim, length, length)
     time = attention_time(gpu, Kernel.FLASH_2, work, "bfloat16", is_backward=is_backward)
     basis = f"{time.basis}; shape by grid and operands, half of the pairs visible"
-    time = Duration(0.2 * time.low_s, time.s, 2.5 * time.high_s, basis)
+    time = Duration(0.2 * time.low_s, time.s, 2.2 * time.high_s, basis)
     times = _COUNTED_BACKWARD if is_backward else 1.0
     return Cost(time, Category.ATTENTION, name, work.ops * times)
 

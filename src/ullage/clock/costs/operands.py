@@ -22,6 +22,8 @@ __all__ = ["Moves", "traffic_of"]
 # Numbers of a thread: 4 before torch 2.7, and with strides; later 8, and 16 of one byte.
 # Source: pytorch, aten/src/ATen/native/cuda/CUDALoops.cuh, elems_per_thread, thread_work_size.
 _NUMBERS_OF_A_THREAD: Final = (4, 8, 16)
+# Inductor's blocks of up to 1,024 numbers have four or eight warps; small ones fewer of both.
+_NUMBERS_OF_A_THREAD_IN_TRITON: Final = (4, 8, 2, 16, 1)
 _STRIDED: Final = re.compile(r"elementwise_kernelILi\d+ELi(\d+)E")
 _POINTERS: Final = re.compile(r"(?:array|Array)IPcLi?m?(\d+)E")
 _SIZES: Final = (1, 2, 4, 8, 16)
@@ -256,8 +258,12 @@ def _pointwise(launch: KernelLaunch) -> Moves:
     """Inductor's pointwise kernels. Which operands are also written does not show: the upper bound
     counts the largest again. Rows by index do not read the whole table.
     """
-    operands = sorted(launch.operand_bytes, reverse=True)
-    total = float(_sum(launch))
+    return _fused(launch, _within_the_grid(launch))
+
+
+def _fused(launch: KernelLaunch, sizes: Sequence[int]) -> Moves:
+    operands = sorted(sizes, reverse=True)
+    total = float(sum(operands) + launch.other_bytes)
     largest = operands[0] if operands else 0
     note = "each operand once; one of them may be read and written"
     if len(operands) > 1 and _reads_rows(launch.name) and largest > 4 * operands[1]:
@@ -266,9 +272,17 @@ def _pointwise(launch: KernelLaunch) -> Moves:
     return Moves(Traffic(0.8 * total, total, total + largest), note)
 
 
+def _within_the_grid(launch: KernelLaunch) -> list[int]:
+    """The operands' bytes; where two or more have the grid's numbers, none has more than these."""
+    fitting = _fitting(launch, _NUMBERS_OF_A_THREAD_IN_TRITON)
+    if len(fitting) < 2 or fitting == list(launch.operand_bytes):
+        return list(launch.operand_bytes)
+    return [min(num_bytes, max(fitting)) for num_bytes in launch.operand_bytes]
+
+
 def _reduction(launch: KernelLaunch) -> Moves:
     """Inductor's reductions: a loop may read its input twice, mostly from the cache."""
-    moves = _pointwise(launch)
+    moves = _fused(launch, launch.operand_bytes)
     is_looped = launch.name.startswith("triton_red")
     return moves._replace(slower=_LOOP_SLOWER if is_looped else _PERSISTENT_SLOWER)
 

@@ -57,18 +57,18 @@ def product_cost(gpu: Gpu, work: Product) -> Cost:
 
 
 def _either_way(gpu: Gpu, shape: MatrixProduct, precision: str) -> Duration:
-    """cuBLAS counts columns first, so that rows and columns may be exchanged: the way that is
-    nearer to the measured shapes, where one is.
+    """cuBLAS counts columns first: a linear layer's rows are its n, and the tables' m. Where only
+    the other way lies among the measured shapes, that way.
     """
     times = [
-        matrix_product(gpu, of, precision) for of in (shape, replace(shape, m=shape.n, n=shape.m))
+        matrix_product(gpu, of, precision) for of in (replace(shape, m=shape.n, n=shape.m), shape)
     ]
     return min(times, key=lambda time: round(time.high_s / time.low_s, 2))
 
 
 def _without_quantisation(gpu: Gpu, shape: MatrixProduct, time: Duration) -> Duration:
     """Quantisation reads two bytes of each number of the input and writes one."""
-    quantised = memory_bound(gpu, 3.0 * shape.m * shape.k * shape.batch).s
+    quantised = memory_bound(gpu, 3.0 * shape.n * shape.k * shape.batch).s
     likely = max(time.s - quantised, 1.25 * time.low_s, 0.5 * time.s)
     basis = f"{time.basis}; the likely value without it"
     return Duration(min(time.low_s, likely), min(likely, time.s), time.high_s, basis)
