@@ -149,10 +149,11 @@ def test_rates_rise_with_length(kernel: Kernel, *, is_backward: bool) -> None:
 
 
 # What others published of the same kernels, in TFLOPS; those of the H100 set the widths, the others
-# are not in the model: GPU, kernel, mask,
-# size of a head, length, sequences, forward, backward (0: not published).
+# are not in the model: GPU, kernel, mask, size of a head, length, sequences, forward, backward (0:
+# not published).
 # Sources: gpu-mode/ring-attention, issue 10 (RTX A5000); Dao-AILab/flash-attention, pull request
-# 1791 (H100) and issue 1310 (H20).
+# 1791 (H100), issues 1310 (H20) and 1589 (B200, whose longest sets its multiple), pull request 2605
+# (B200, cuDNN).
 PUBLISHED = [
     ("rtx-a5000", Kernel.FLASH_2, False, 64, 512, 32, 84.08, 52.88),
     ("rtx-a5000", Kernel.FLASH_2, False, 64, 1024, 16, 81.02, 62.54),
@@ -165,6 +166,16 @@ PUBLISHED = [
     ("h20", Kernel.FLASH_2, True, 128, 2048, 2, 65.9, 0),
     ("h20", Kernel.CUDNN, False, 128, 2048, 2, 129.1, 0),
     ("h20", Kernel.CUDNN, True, 128, 2048, 2, 107.8, 0),
+    ("b200", Kernel.CUDNN, False, 64, 1024, 32, 846, 0),
+    ("b200", Kernel.CUDNN, False, 64, 4096, 8, 890, 0),
+    ("b200", Kernel.CUDNN, False, 64, 16384, 2, 906, 0),
+    ("b200", Kernel.CUDNN, True, 64, 1024, 32, 501, 0),
+    ("b200", Kernel.CUDNN, True, 64, 4096, 8, 770, 0),
+    ("b200", Kernel.CUDNN, True, 64, 16384, 2, 872, 0),
+    ("b200", Kernel.CUDNN, False, 128, 1024, 32, 1156, 0),
+    ("b200", Kernel.FLASH_2, False, 64, 512, 32, 308.4, 243.05),
+    ("b200", Kernel.FLASH_2, False, 64, 2048, 8, 380.99, 301.61),
+    ("b200", Kernel.FLASH_2, False, 64, 8192, 2, 343.07, 329.09),
 ]
 
 

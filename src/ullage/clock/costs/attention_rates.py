@@ -86,7 +86,7 @@ _BACKWARD: Final = {
 }
 # The kernel that PyTorch calls memory-efficient, as a share of FlashAttention 2's rate. Source:
 # Dao-AILab/flash-attention, issue 416, xformers beside Flash2: forward 0.55 to 0.82, backward 0.29
-# to 0.53 on one GPU; the middle of both.
+# to 0.53 on one GPU; the middle of both. facebookresearch/xformers, issue 1074, has 0.5 forward.
 _MEMORY_EFFICIENT: Final = {False: 0.68, True: 0.41}
 
 
