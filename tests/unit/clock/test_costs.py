@@ -139,6 +139,23 @@ def test_a_table_is_not_read_as_a_whole() -> None:
     assert seconds(launch(LOSS, 1, 4, 4, 1572 * MIB, 65536)) < 400e-6
 
 
+def test_blocks_behind_the_arguments_do_not_count() -> None:
+    """Kernels with large structures show blocks of earlier calls, such as a table of weights."""
+    junk = (502 * MIB,) * 4
+    sort = (
+        "_ZN14at_cuda_detail3cub6detail10radix_sort30DeviceRadixSortOnesweepKernelINS1_5radix10"
+        "policy_hubIlNS0_8NullTypeEyEE"
+    )
+    tiles = KernelLaunch(sort, (2, 1, 1), 384, (65536, 4096, *junk), 1200 * MIB, 34)
+    assert seconds(tiles) < 10e-6
+    cat = "_ZN2at6native35CatArrayBatchedCopy_alignedK_contigINS0_"
+    work = KernelLaunch(cat, (216, 2, 1), 512, (16 * MIB, 8 * MIB, 8 * MIB, *junk), 0, 7)
+    assert seconds(work) == seconds(replace(work, operand_bytes=work.operand_bytes[:3]))
+    scatter = GATHER.replace("24vectorized_gather", "15sum_and_scatter")
+    rows = launch(scatter, 8192, 32768, 501 * MIB, 32768, 0, 35 * MIB, *junk, per_block=1)
+    assert seconds(rows) < 60e-6
+
+
 def test_a_fused_optimizer_reads_four_lists_and_writes_three() -> None:
     chunks, full = 512, 512 * 65536 * 4
     work = KernelLaunch(ADAM, (chunks, 1, 1), 512, (full,) * 4, 0, 4)

@@ -28,6 +28,7 @@ class Rule(Enum):
     CONCATENATION = "concatenation"
     ONCE = "operands once"
     REDUCED = "the first operand"
+    SORTED = "tiles"
     PASSES = "operands in several passes"
     SCATTERED = "scattered access"
     SMALL = "bookkeeping"
@@ -47,6 +48,7 @@ _RULES: Final = tuple(
             r"triton_tem_fused\w*(flex_attention|flex_decoding)|triton_tem_fused_(zeros_)?\d+$|^_attn_(fwd|bwd)",
             Rule.TEMPLATE_ATTENTION,
         ),
+        (r"at_cuda_detail3cub|_ZN3cub|6thrust|cuda_cub|SortKVInPlace", Rule.SORTED),
         (r"\d+reduce_kernelI", Rule.REDUCED),
         (r"triton_(tem|mm)|triton_\w*_mm_template", Rule.PRODUCT),
         (r"^triton_(poi|for)_", Rule.POINTWISE),

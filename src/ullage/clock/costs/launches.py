@@ -40,6 +40,9 @@ _ROUND_S: Final = 0.8e-6
 # (the same source); a multiprocessor's port to the cache: 64 bytes a clock (NVIDIA, A100 and H100
 # whitepapers, "L2 cache").
 _IN_FLIGHT, _LATENCY_S, _PORT_BYTES, _CLOCK_KHZ = 64, 0.6e-6, 64, 1_500_000
+# Numbers of 16 bits were compared on Hopper, whose multiprocessors have a third more bandwidth each
+# to fill. Assumed: before it they are as fast as with wide accesses.
+_FAST_MEMORY, _HALF_BEFORE_HOPPER = (9, 0), 1.05
 # Without arguments, blocks may be partly filled; of FlashAttention 3 the mask is not read either.
 _UNREAD: Final = 1.5
 # A sliding window, whose width is not read, may hide most pairs.
@@ -62,6 +65,8 @@ def launch_cost(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Cost:
     if rule is Rule.PEERS:
         return Cost(_peers(gpu, launch, links), Category.COMMUNICATION, name)
     moves = traffic_of(launch, rule)
+    if rule is Rule.ELEMENTWISE and gpu.compute_capability < _FAST_MEMORY:
+        moves = moves._replace(slower=min(moves.slower, _HALF_BEFORE_HOPPER))
     time = moved(gpu, moves.traffic, moves.note, slower=moves.slower)
     if rule is Rule.LOSS:
         time = _in_rounds(gpu, launch, moves)

@@ -19,6 +19,7 @@ from ullage.clock.given_work import KernelLaunch
 
 __all__ = ["Moves", "traffic_of"]
 
+_MOST_OPERANDS: Final = 6
 # Numbers of a thread: 4 before torch 2.7, and with strides; later 8, and 16 of one byte.
 # Source: pytorch, aten/src/ATen/native/cuda/CUDALoops.cuh, elems_per_thread, thread_work_size.
 _NUMBERS_OF_A_THREAD: Final = (4, 8, 16)
@@ -53,6 +54,7 @@ _CHUNK: Final = 65536
 _FULL_CHUNKS: Final = 0.9
 _DEPTH: Final = re.compile(r"TensorList\w*Metadata(?:I\w*?Li|ILi)(\d+)E")
 _FOREACH_FUNCTOR: Final = re.compile(r"Functor\w*?Li(\d+)ELi(\d+)ELi(\d+)E")
+_FUNCTOR_TYPE: Final = re.compile(r"FunctorI(N3c10\d+\w+?E|[a-z])")
 _FUSED: Final = re.compile(r"Fused(Adam|Sgd|Adagrad)MathFunctor|Fused(Adam|Sgd|Adagrad)")
 _ITEMSIZES: Final = (
     (re.compile(r"complexId|7complexId"), 16),
@@ -81,6 +83,11 @@ def traffic_of(launch: KernelLaunch, rule: Rule) -> Moves:
 
 
 def _sum(launch: KernelLaunch) -> int:
+    """The bytes of a kernel's operands. Of PyTorch's own, blocks behind the sixth are taken as such
+    that only lie behind the arguments by chance; compiled kernels may have many.
+    """
+    if launch.name.startswith("_Z"):
+        return sum(launch.operand_bytes[:_MOST_OPERANDS])
     return sum(launch.operand_bytes) + launch.other_bytes
 
 
@@ -185,8 +192,11 @@ def _foreach(launch: KernelLaunch) -> Moves:
     elif functor:
         reads = min(depth, int(functor[2]))
     # The metadata may have addresses of an earlier launch behind its own: chunks bound them.
-    chunks = launch.num_blocks * _CHUNK * _largest_itemsize(launch.name) * depth
-    num_bytes = min(_sum(launch), _FULL_CHUNKS * chunks) * (reads + writes) / depth
+    numbers = _FUNCTOR_TYPE.search(bare_name(launch.name))
+    itemsize = _largest_itemsize(numbers[0] if numbers else launch.name)
+    chunks = launch.num_blocks * _CHUNK * itemsize * depth
+    total = sum(launch.operand_bytes) + launch.other_bytes
+    num_bytes = min(total, _FULL_CHUNKS * chunks) * (reads + writes) / depth
     note = "lists of tensors by chunks of 65,536 numbers, assumed to be 0.9 full"
     return Moves(Traffic.of(num_bytes, 0.75, 1.1), note)
 
@@ -195,12 +205,12 @@ def _rows(launch: KernelLaunch) -> Moves:
     """Rows by index: never the table, which is the largest operand; the others, and as many bytes
     of the table again. The upper bound is all operands once, the table twice what is beside it.
     """
-    operands = sorted(launch.operand_bytes, reverse=True)
+    operands = sorted(launch.operand_bytes[: _MOST_OPERANDS - 1], reverse=True)
     if len(operands) < 2:
         return _once(launch)
-    beside = sum(operands[1:]) + launch.other_bytes
+    beside = sum(operands[1:])
     likely = operands[1] + beside
-    high = max(likely, min(sum(operands) + launch.other_bytes, 3 * beside))
+    high = max(likely, min(sum(operands), 3 * beside))
     traffic = Traffic(min(beside, likely), likely, high)
     return Moves(traffic, "assumed: the largest operand is a table, of which rows are read", 1.25)
 
@@ -217,11 +227,25 @@ def _loss(launch: KernelLaunch) -> Moves:
 
 
 def _concatenation(launch: KernelLaunch) -> Moves:
-    """What is read is written: at most twice the largest operand."""
-    total = _sum(launch)
-    most = 2 * max(launch.operand_bytes, default=0)
-    likely = min(total, most) if most else total
-    return Moves(Traffic(0.8 * likely, likely, total), "read and written once")
+    """The first operand is written; as many inputs as the grid's second size are read. Copies of
+    pieces (of sharded parameters) read at most as much as they write.
+    """
+    total = sum(launch.operand_bytes) + launch.other_bytes
+    if "CatArray" not in launch.name:
+        likely = float(min(total, 2 * max(launch.operand_bytes, default=0)))
+        return Moves(Traffic(0.8 * likely, likely, max(total, likely)), "read and written once")
+    result, *inputs = launch.operand_bytes or (0,)
+    likely = 2.0 * min(result, sum(inputs[: max(1, launch.grid[1])]) or result)
+    return Moves(Traffic(0.8 * likely, likely, 1.3 * likely), "read and written once")
+
+
+def _sorted(launch: KernelLaunch) -> Moves:
+    """Sorting, selecting and scanning by tiles: not more than a thread's 32 numbers of eight bytes,
+    with as many values, and of the first two operands.
+    """
+    most = launch.num_blocks * launch.block_threads * 32 * (8 + 8)
+    num_bytes = min(2 * sum(launch.operand_bytes[:2]), most)
+    return Moves(Traffic.of(num_bytes, 0.5, 2.0), "tiles of the first operands", 1.5)
 
 
 def _once(launch: KernelLaunch) -> Moves:
@@ -309,6 +333,7 @@ _COUNTERS: Final[Mapping[Rule, Callable[[KernelLaunch], Moves]]] = {
     Rule.LOSS: _loss,
     Rule.CONCATENATION: _concatenation,
     Rule.REDUCED: _reduced,
+    Rule.SORTED: _sorted,
     Rule.PASSES: _passes,
     Rule.SCATTERED: _scattered,
     Rule.SMALL: _small,
