@@ -31,6 +31,8 @@ _GROUPED_WIDTH: Final = Width(0.6, 4.0)
 _GROUPED: Final = 2.0
 # Kernels whose shape only the sizes of their operands tell.
 _TEMPLATE_WIDTH: Final = Width(0.5, 2.0)
+# Two factors, a bias, something to add, and the result.
+_MOST_OPERANDS: Final = 5
 
 
 def product_cost(gpu: Gpu, work: Product) -> Cost:
@@ -80,10 +82,11 @@ def template_product_cost(gpu: Gpu, launch: KernelLaunch, name: str) -> Cost:
     Assumes: its three largest operands, in numbers of two bytes, are (m, k), (k, n) and (m, n), so
     that their product is (m n k)^2.
     """
-    operands = [num_bytes / 2 for num_bytes in launch.operand_bytes[:3]]
+    largest = sorted(launch.operand_bytes[:_MOST_OPERANDS], reverse=True)[:3]
+    operands = [num_bytes / 2 for num_bytes in largest]
     if len(operands) < 3 or min(operands) < 1:
         return Cost(
-            moved(gpu, Traffic.of(sum(launch.operand_bytes), 0.5, 2.0), "operands once"),
+            moved(gpu, Traffic.of(sum(largest), 0.5, 2.0), "operands once"),
             Category.MATRIX_PRODUCTS,
             name,
         )
