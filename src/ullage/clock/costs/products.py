@@ -103,7 +103,7 @@ def convolution_cost(gpu: Gpu, work: Convolution) -> Cost:
     """The cost of a convolution: the longer of its operations, at a share of a matrix product's
     rate, and its bytes.
 
-    Assumes: the shares (see above). Ignores: changes of layout, which are kernels of their own.
+    Assumes: the shares (see above), and channels-last data; the upper bound has a change of layout.
     """
     ops = 2.0 * work.num_macs
     floor = moved(gpu, Traffic.of(work.num_bytes))
@@ -117,7 +117,9 @@ def convolution_cost(gpu: Gpu, work: Convolution) -> Cost:
     seconds = start_s(gpu) + ops / (share * _rate(gpu, precision))
     basis = f"assumed: {share} of the rate of a large matrix product"
     time = at_least(around(seconds, _CONVOLUTION_WIDTH, basis), floor)
-    return Cost(time, Category.CONVOLUTIONS, name, ops)
+    # Data that are not channels-last are read and written once more.
+    layout_s = 2 * (floor.s - start_s(gpu))
+    return Cost(replace(time, high_s=time.high_s + layout_s), Category.CONVOLUTIONS, name, ops)
 
 
 def _rate(gpu: Gpu, precision: str) -> float:
