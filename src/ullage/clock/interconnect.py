@@ -78,7 +78,7 @@ def parse_interconnect(text: str) -> Interconnect:
     body, is_sized, count = text.strip().partition("x")
     parts = [part.strip() for part in body.strip().split("+")]
     size = int(count) if is_sized and count.isdecimal() else 0
-    if len(parts) > 2 or (is_sized and size < 1):
+    if len(parts) > 2 or not parts[-1] or (is_sized and size < 1):
         raise _unreadable(text)
     within, between = (parts[0], parts[1]) if len(parts) == 2 else ("", parts[0])
     if between.lower() in {"nvlink", "pcie"} and not within:

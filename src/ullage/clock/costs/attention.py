@@ -46,9 +46,10 @@ _BLACKWELL: Final = 1.16
 _AMPERE_SHARE: Final = 0.615
 # Rows of queries that a block takes in most of the kernels.
 _BLOCK_ROWS: Final = 128
-# Single precision takes three products of tensor cores in half the rate of 16 bits.
+# Single precision takes three products of tensor cores at half the rate of 16 bits, a sixth of it.
+# Kernels that do not reach the units' rate in 16 bits lose less. Assumed: a quarter.
 # Source: CUTLASS, OpMultiplyAddFastF32 ("3xTF32"), which PyTorch's memory-efficient kernels use.
-_SINGLE_SHARE: Final = 1 / 6
+_SINGLE_SHARE: Final = 1 / 4
 
 
 class _Reached(NamedTuple):
@@ -89,21 +90,22 @@ def attention_time(
         return at_least(around(seconds, load_widths().constant_rate, basis), floor)
     reached = _reached(gpu, kernel, work, Pass(is_backward, work.is_causal))
     if work.itemsize > 2:
-        reached = reached._replace(ops_per_s=reached.ops_per_s * _SINGLE_SHARE)
+        reached = _Reached(
+            reached.ops_per_s * _SINGLE_SHARE,
+            reached.width.joined(_ASSUMED),
+            f"{reached.basis}; single precision at a quarter of it",
+        )
     blocks = num_blocks or work.batch * work.heads * math.ceil(work.q_len / _BLOCK_ROWS)
-    idle = _idle(gpu, blocks)
-    seconds = ops / reached.ops_per_s
-    start = start_s(gpu)
-    time = around(seconds * math.sqrt(idle.low * idle.high), reached.width, reached.basis)
-    return at_least(
-        Duration(
-            start / 2 + min(time.low_s, seconds * idle.low * reached.width.low),
-            start + time.s,
-            start + max(time.high_s, seconds * idle.high * reached.width.high),
-            time.basis,
-        ),
-        floor,
-    )
+    return at_least(_computed(gpu, ops, reached, _idle(gpu, blocks)), floor)
+
+
+def _computed(gpu: Gpu, ops: float, reached: _Reached, idle: Width) -> Duration:
+    """The time of the operations, with the multiprocessors that have nothing to do."""
+    start, seconds, width = start_s(gpu), ops / reached.ops_per_s, reached.width
+    likely = seconds * math.sqrt(idle.low * idle.high)
+    low_s = min(likely * width.low, seconds * idle.low * width.low)
+    high_s = max(likely * width.high, seconds * idle.high * width.high)
+    return Duration(start / 2 + low_s, start + likely, start + high_s, reached.basis)
 
 
 def _reached(gpu: Gpu, kernel: Kernel, work: Attention, which: Pass) -> _Reached:
@@ -123,7 +125,7 @@ def _reached(gpu: Gpu, kernel: Kernel, work: Attention, which: Pass) -> _Reached
         return _Reached(on_hopper, width, basis)
     major = gpu.compute_capability[0]
     widths = load_widths()
-    if major == 9 or (major == 10 and kernel is Kernel.CUDNN):
+    if major == 9 or (major == 10 and kernel in (Kernel.CUDNN, Kernel.FLASH_3)):
         times = flops_per_s(gpu, "bfloat16") / flops_per_s(hopper, "bfloat16")
         width = width.joined(widths.other_architecture)
         return _Reached(on_hopper * times, width, f"{basis}, scaled by the stated rates")

@@ -29,6 +29,15 @@ _FLASH: Final = re.compile(
     r"|bwd_dq_dk_dv_loop_kernel|bwd_dot_do_o_kernel|bwd_convert_dq_kernel|bwd_convert_dkv_kernel"
     r"|fwd_splitkv_combine_kernel|bwd_clear_dkvaccum_kernel)"
 )
+_FLASH_3: Final = re.compile(r"FlashAttn(Fwd|Bwd)Sm\d+")
+_HEAD_DIMS: Final = frozenset({64, 96, 128, 192, 256})
+_MOST_HEADS: Final = 1024
+_PARTS: Final = {
+    "fwd_kernel": "forward",
+    "fwd_splitkv_kernel": "decode",
+    "bwd_dq_dk_dv_loop_seqk_parallel_kernel": "backward",
+    "bwd_dq_dk_dv_loop_kernel": "backward",
+}
 _TRAITS: Final = re.compile(r"Flash_[fb]wd_kernel_traitsILi(\d+)ELi(\d+)ELi(\d+)E")
 # The flags behind the traits: for most kernels dropout, mask, window, ...; of split keys mask, ....
 _FLAGS: Final = re.compile(r"Flash_kernel_traitsI.*?E+((?:Lb[01]E){2,})E")
@@ -39,6 +48,8 @@ _BOUND_K: Final = re.compile(r"_k(\d+)_")
 _PRECISIONS: Final = {"f32": "fp32", "f16": "float16", "bf16": "bfloat16"}
 # In FlashAttention 2: three pointers and nine strides of eight bytes, then the heads.
 _HEADS_OFFSET: Final = 3 * 8 + 9 * 8
+# Kinds of masks: none, and from either corner.
+_MOST_MASK: Final = 2
 _MOST_LENGTH: Final = 1 << 24
 
 
@@ -52,7 +63,8 @@ class AttentionLaunch:
             backward pass that reads and writes gradients once.
         work: the shape.
         precision: torch's name of the operands' type.
-        is_exact: the arguments told the lengths; else the grid, as whole blocks.
+        is_exact: the arguments told lengths and mask; else the grid, as whole blocks, or part of
+            it is assumed.
         is_local: a window of keys is visible.
     """
 
@@ -69,6 +81,9 @@ def read_attention(launch: KernelLaunch) -> AttentionLaunch | None:
     match = _FLASH.search(launch.name)
     if match is not None:
         return _read_flash(launch, match[1])
+    match = _FLASH_3.search(launch.name)
+    if match is not None:
+        return _read_flash_3(launch, match[1])
     match = _MEMORY_EFFICIENT.search(launch.name)
     return None if match is None else _read_memory_efficient(launch, match)
 
@@ -78,25 +93,25 @@ def _read_flash(launch: KernelLaunch, kind: str) -> AttentionLaunch | None:
     if traits is None:
         return None
     head_dim, rows, columns = (int(number) for number in traits.groups())
-    is_split = kind == "fwd_splitkv_kernel"
-    flags = _flags_of(launch.name)
-    place = 0 if is_split else 1
-    is_causal, is_local = (flags[n : n + 1] == [True] for n in (place, place + 1))
-    is_main = kind.startswith("bwd_dq_dk_dv")
-    part = "gradients"
-    if kind in {"fwd_kernel", "fwd_splitkv_kernel"} or is_main:
-        part = "backward" if is_main else "decode" if is_split else "forward"
-    numbers = _find_flash_shape(launch, columns if is_main else rows, is_keys=is_main)
+    precision = "bfloat16" if "bfloat16" in launch.name else "float16"
+    if kind == "fwd_splitkv_combine_kernel":
+        # Rows of a block by the size of a head (flash_fwd_launch_template.h).
+        count = launch.grid[0] * (4 if head_dim % 128 == 0 else 8 if head_dim % 64 == 0 else 16)
+        work = Attention(1, 1, 1, head_dim, count, count, is_causal=False)
+        return AttentionLaunch(Kernel.FLASH_2, "gradients", work, precision, is_exact=True)
+    part = _PARTS.get(kind, "gradients")
+    is_backward = part == "backward"
+    block = columns if is_backward else rows
+    place = 0 if part == "decode" else 1
+    is_causal, is_local = (_flags_of(launch.name)[n : n + 1] == [True] for n in (place, place + 1))
+    numbers = _find_flash_shape(launch, block, is_keys=is_backward)
     if numbers is not None:
         work = Attention(*numbers[:3], head_dim, *numbers[3:], is_causal)
     else:
         blocks, batch, heads = launch.grid
-        length = blocks * (columns if is_main else rows)
-        work = Attention(batch, heads, heads, head_dim, length, length, is_causal)
-    precision = "bfloat16" if "bfloat16" in launch.name else "float16"
-    return AttentionLaunch(
-        Kernel.FLASH_2, part, work, precision, numbers is not None, is_local and not is_causal
-    )
+        work = Attention(batch, heads, heads, head_dim, blocks * block, blocks * block, is_causal)
+    is_window = is_local and not is_causal
+    return AttentionLaunch(Kernel.FLASH_2, part, work, precision, numbers is not None, is_window)
 
 
 def _flags_of(name: str) -> list[bool]:
@@ -125,6 +140,25 @@ def _find_flash_shape(
         is_grid = -(-length // block) == blocks or (is_keys and 0 < blocks < -(-length // block))
         if batch in batches and is_grid and all(0 < n < _MOST_LENGTH for n in (q_len, kv_len)):
             return batch, heads, kv_heads, q_len, kv_len
+    return None
+
+
+def _read_flash_3(launch: KernelLaunch, direction: str) -> AttentionLaunch | None:
+    """FlashAttention 3, whose grid is the GPU: lengths, size, heads and sequences stand together in
+    its structure, and have as many numbers as an operand has bytes.
+
+    Whether there is a mask is not read: most models that train with this kernel have one.
+    """
+    numbers = _integers(launch.arguments)
+    for place in range(len(numbers) - 3):
+        length, head_dim, heads, batch = numbers[place : place + 4]
+        if head_dim not in _HEAD_DIMS or min(length, heads, batch) < 1 or heads > _MOST_HEADS:
+            continue
+        num_bytes = 2 * length * head_dim * heads * batch
+        if any(num_bytes <= size <= 1.03 * num_bytes for size in launch.operand_bytes):
+            work = Attention(batch, heads, heads, head_dim, length, length)
+            part = "forward" if direction == "Fwd" else "backward"
+            return AttentionLaunch(Kernel.FLASH_3, part, work, "bfloat16", is_exact=False)
     return None
 
 
@@ -172,8 +206,8 @@ def _find_memory_efficient_shape(
         if rows and -(-q_len // rows) == launch.grid[0]:
             return head_dim, q_len, kv_len, mask & 0xFF != 0
         if not rows and heads == launch.grid[1]:
-            is_grouped = mask > 0 and 0 <= later <= 2  # a stride would be longer
-            return head_dim, q_len, kv_len, (later if is_grouped else mask & 0xFF) != 0
+            is_grouped = mask > 0 and heads % mask == 0 and later & 0xFF <= _MOST_MASK
+            return head_dim, q_len, kv_len, (later if is_grouped else mask) & 0xFF != 0
     return None
 
 

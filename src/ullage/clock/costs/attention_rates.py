@@ -7,7 +7,7 @@ heads together. Operations of the visible pairs alone; of the backward pass 2.5 
 forward pass: five products in place of two.
 
 Source: Shah et al., FlashAttention-3, arXiv:2407.08608, figures 5 (forward) and 6 (backward,
-without a mask): FlashAttention 2 and cuDNN.
+without a mask): FlashAttention 2 and 3, and cuDNN.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Kernel(Enum):
     """Implementations of attention; the values are their names in reports."""
 
     FLASH_2 = "FlashAttention 2"
+    FLASH_3 = "FlashAttention 3"
     CUDNN = "cuDNN attention"
     MEMORY_EFFICIENT = "memory-efficient attention"
 
@@ -48,6 +49,16 @@ _FORWARD: Final = {
         128: (191, 260, 298, 319, 333, 335),
         256: (208, 251, 278, 293, 297, 298),
     },
+    (Kernel.FLASH_3, False): {
+        64: (333, 392, 460, 476, 496, 497),
+        128: (467, 565, 625, 638, 646, 648),
+        256: (482, 639, 707, 736, 746, 756),
+    },
+    (Kernel.FLASH_3, True): {
+        64: (197, 265, 371, 420, 460, 473),
+        128: (292, 423, 521, 579, 602, 616),
+        256: (286, 427, 537, 612, 628, 642),
+    },
     (Kernel.CUDNN, False): {
         64: (335, 373, 395, 408, 412, 413),
         128: (497, 574, 617, 609, 600, 595),
@@ -64,6 +75,10 @@ _BACKWARD: Final = {
         64: (198, 238, 264, 279, 287, 291),
         128: (214, 260, 291, 310, 318, 322),
     },
+    Kernel.FLASH_3: {
+        64: (272, 363, 422, 453, 472, 474),
+        128: (316, 424, 501, 542, 559, 561),
+    },
     Kernel.CUDNN: {
         64: (266, 348, 395, 417, 432, 433),
         128: (305, 408, 465, 499, 518, 516),
@@ -71,7 +86,7 @@ _BACKWARD: Final = {
 }
 # The kernel that PyTorch calls memory-efficient, as a share of FlashAttention 2's rate. Source:
 # Dao-AILab/flash-attention, issue 416, xformers beside Flash2: forward 0.55 to 0.82, backward 0.29
-# to 0.53 on one GPU; the middle of both.
+# to 0.53 on one GPU; the middle of both. facebookresearch/xformers, issue 1074, has 0.5 forward.
 _MEMORY_EFFICIENT: Final = {False: 0.68, True: 0.41}
 
 

@@ -13,7 +13,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["Rule", "identifiers", "is_plain", "rule_of", "short_name"]
+__all__ = ["Rule", "bare_name", "identifiers", "is_plain", "rule_of", "short_name"]
 
 
 class Rule(Enum):
@@ -27,6 +27,8 @@ class Rule(Enum):
     LOSS = "one number of each row"
     CONCATENATION = "concatenation"
     ONCE = "operands once"
+    REDUCED = "the first operand"
+    SORTED = "tiles"
     PASSES = "operands in several passes"
     SCATTERED = "scattered access"
     SMALL = "bookkeeping"
@@ -43,13 +45,15 @@ _RULES: Final = tuple(
     (re.compile(pattern), rule)
     for pattern, rule in (
         (
-            r"triton_tem_fused\w*(flex_attention|flex_decoding)|^_attn_(fwd|bwd)",
+            r"triton_tem_fused\w*(flex_attention|flex_decoding)|triton_tem_fused_(zeros_)?\d+$|^_attn_(fwd|bwd)",
             Rule.TEMPLATE_ATTENTION,
         ),
+        (r"at_cuda_detail3cub|_ZN3cub|6thrust|cuda_cub|SortKVInPlace", Rule.SORTED),
+        (r"\d+reduce_kernelI", Rule.REDUCED),
         (r"triton_(tem|mm)|triton_\w*_mm_template", Rule.PRODUCT),
         (r"^triton_(poi|for)_", Rule.POINTWISE),
         (r"^triton_(red|per|split_scan|spl)_", Rule.REDUCTION),
-        (r"flash_(fwd|bwd)_|fmha_cutlass", Rule.ATTENTION),
+        (r"flash_(fwd|bwd)_|fmha_cutlass|FlashAttn(Fwd|Bwd)", Rule.ATTENTION),
         (
             (
                 r"one_shot_all_reduce|two_shot_all_reduce|multimem_|all_to_all_|all_gather_kernel"
@@ -98,7 +102,7 @@ _RULES: Final = tuple(
         ),
         (
             (
-                r"reduce_kernelI|softmax|Softmax|SoftMax|soft_max|layer_norm|LayerNorm|layernorm"
+                r"softmax|Softmax|SoftMax|soft_max|layer_norm|LayerNorm|layernorm"
                 r"|RowwiseMoments|GammaBeta|GroupNorm|group_norm|rms_norm|RMSNorm|batch_norm|BatchNorm"
                 r"|DeviceReduce|DeviceSegmentedReduce|weight_norm|WeightNorm|Norm(For|Back)ward|amax"
                 r"|cub\d*::|reduceUnrolled|compute_internal_gradients|fused_params|Compute\w+Cuda"
@@ -106,6 +110,7 @@ _RULES: Final = tuple(
             ),
             Rule.PASSES,
         ),
+        (r"jagged|nested|bfloat16_to_float|float_to_bfloat16|compute_cuda_kernel", Rule.ONCE),
         (
             (
                 r"gemm|Gemm|GEMM|cutlass|grouped_mm|gemv|int4_mm|int8_mm|mslk|f8f8|f4f4|s8s8"
@@ -136,7 +141,6 @@ _RULES: Final = tuple(
         (r"^_ZN?\w*(at6native|2at4cuda|at_cuda_detail|thrust|c10)", Rule.ONCE),
     )
 )
-# The file of an anonymous namespace says nothing of the kernel.
 _FILE: Final = re.compile(r"_GLOBAL__N__[0-9a-f]{8}_\d+_\w+?_cu_[0-9a-f]{8}")
 _LITERAL: Final = re.compile(r"L[a-z]n?\d+E|[ST]\d*_|E\d+_(?!GLOBAL)")
 _DIGITS: Final = re.compile(r"[1-9]\d{0,3}")
@@ -160,11 +164,16 @@ _TRIMMED: Final = re.compile(
 @lru_cache(maxsize=8192)
 def rule_of(name: str) -> Rule:
     """The rule that counts the bytes of a kernel."""
-    bare = _FILE.sub("", name)
+    bare = bare_name(name)
     for pattern, rule in _RULES:
         if pattern.search(bare):
             return rule
     return Rule.UNKNOWN
+
+
+def bare_name(name: str) -> str:
+    """The name without the files of anonymous namespaces, which say nothing of the kernel."""
+    return _FILE.sub("", name)
 
 
 def is_plain(name: str) -> bool:

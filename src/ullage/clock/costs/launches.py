@@ -6,6 +6,7 @@ launch_cost(find_gpu("h100"), KernelLaunch("_ZN2at6native29vectorized_elementwis
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
@@ -16,7 +17,7 @@ from ullage.clock.costs.attention_rates import Kernel
 from ullage.clock.costs.kernel_names import Rule, rule_of, short_name
 from ullage.clock.costs.operands import Moves, traffic_of
 from ullage.clock.costs.products import template_product_cost
-from ullage.clock.costs.traffic import Traffic, moved, start_s
+from ullage.clock.costs.traffic import Traffic, at_least, moved, start_s
 from ullage.clock.duration import Duration
 from ullage.clock.given_work import FusedAttention, KernelLaunch
 from ullage.clock.interconnect import Interconnect
@@ -35,6 +36,15 @@ _TEMPLATE_BLOCK: Final = 128
 # A round of one block that reads two numbers, one by the other's value. Assumed: 0.8 us, as two
 # accesses to the memory of 0.4 us (Luo et al., arXiv:2402.13499, table 4: 0.25 to 0.5 us).
 _ROUND_S: Final = 0.8e-6
+# What a thread has in flight, assumed to be four accesses of 16 bytes, and the latency of memory
+# (the same source); a multiprocessor's port to the cache: 64 bytes a clock (NVIDIA, A100 and H100
+# whitepapers, "L2 cache").
+_IN_FLIGHT, _LATENCY_S, _PORT_BYTES, _CLOCK_KHZ = 64, 0.6e-6, 64, 1_500_000
+# Numbers of 16 bits were compared on Hopper, whose multiprocessors have a third more bandwidth each
+# to fill. Assumed: before it they are as fast as with wide accesses.
+_FAST_MEMORY, _HALF_BEFORE_HOPPER = (9, 0), 1.05
+# Without arguments, blocks may be partly filled; of FlashAttention 3 the mask is not read either.
+_UNREAD: Final = 1.5
 # A sliding window, whose width is not read, may hide most pairs.
 _WINDOW_LOW: Final = 0.1
 
@@ -55,9 +65,13 @@ def launch_cost(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Cost:
     if rule is Rule.PEERS:
         return Cost(_peers(gpu, launch, links), Category.COMMUNICATION, name)
     moves = traffic_of(launch, rule)
+    if rule is Rule.ELEMENTWISE and gpu.compute_capability < _FAST_MEMORY:
+        moves = moves._replace(slower=min(moves.slower, _HALF_BEFORE_HOPPER))
     time = moved(gpu, moves.traffic, moves.note, slower=moves.slower)
     if rule is Rule.LOSS:
         time = _in_rounds(gpu, launch, moves)
+    elif rule is not Rule.SMALL:
+        time = at_least(time, _by_threads(gpu, launch, moves))
     category = Category.UNKNOWN if rule is Rule.UNKNOWN else Category.MEMORY_BOUND
     return Cost(time, category, name)
 
@@ -99,8 +113,8 @@ def _attention(gpu: Gpu, attention: AttentionLaunch, launch: KernelLaunch, name:
             is_backward=is_backward, num_blocks=launch.num_blocks,
         )  # fmt: skip
     if not attention.is_exact:
-        basis = f"{time.basis}; lengths by the grid, in whole blocks"
-        time = Duration(time.low_s / 2, time.s, time.high_s * 1.1, basis)
+        basis = f"{time.basis}; lengths by the grid or the operands"
+        time = Duration(time.low_s / 2, time.s, time.high_s * _UNREAD, basis)
     if attention.is_local:
         time = replace(time, low_s=time.low_s * _WINDOW_LOW, basis=f"{time.basis}; a window")
     part = {"decode": "forward, keys split"}.get(attention.part, attention.part)
@@ -109,19 +123,21 @@ def _attention(gpu: Gpu, attention: AttentionLaunch, launch: KernelLaunch, name:
 
 
 def _template_attention(gpu: Gpu, launch: KernelLaunch, name: str) -> Cost:
-    """Attention in Triton: the grid's first size is that of blocks of 128 queries.
+    """Attention in Triton: the grid's first size is that of blocks of 128 queries, or of 128
+    queries and 128 keys each of the backward pass; the others are those of sequences and heads.
 
     Assumes: queries as long as keys, half of the pairs visible; between a tenth and all of them.
     """
-    length = max(1, launch.grid[0] * _TEMPLATE_BLOCK)
-    queries = max(launch.operand_bytes[:4], default=1) // 2
-    # All heads of all sequences, in numbers of one token.
-    width = max(64, queries // length)
-    work = Attention(1, max(1, width // 64), max(1, width // 64), 64, length, length)
-    is_backward = "backward" in launch.name or "bwd" in launch.name
+    is_backward = "backward" in launch.name or "bwd" in launch.name or "zeros" in launch.name
+    blocks, *rest = launch.grid
+    length = max(1, blocks * _TEMPLATE_BLOCK // (2 if is_backward else 1))
+    heads = max(1, math.prod(rest))
+    numbers = max(launch.operand_bytes[:4], default=1) / 2
+    head_dim = min(256, max(16, 16 * round(numbers / (length * heads) / 16)))
+    work = Attention(1, heads, heads, head_dim, length, length)
     time = attention_time(gpu, Kernel.FLASH_2, work, "bfloat16", is_backward=is_backward)
     basis = f"{time.basis}; shape by grid and operands, half of the pairs visible"
-    time = Duration(0.2 * time.low_s, time.s, 2.5 * time.high_s, basis)
+    time = Duration(0.2 * time.low_s, time.s, 2.2 * time.high_s, basis)
     times = _COUNTED_BACKWARD if is_backward else 1.0
     return Cost(time, Category.ATTENTION, name, work.ops * times)
 
@@ -141,6 +157,18 @@ def _in_rounds(gpu: Gpu, launch: KernelLaunch, moves: Moves) -> Duration:
     likely = time.s + rounds * _ROUND_S
     basis = f"{time.basis}; rounds of 0.8 us, assumed"
     return Duration(time.low_s + rounds * _ROUND_S / 4, likely, 2 * likely, basis)
+
+
+def _by_threads(gpu: Gpu, launch: KernelLaunch, moves: Moves) -> Duration:
+    """The time in which the launch's threads can have moved the bytes, where they are few."""
+    resident = gpu.num_multiprocessors * gpu.threads_per_multiprocessor
+    threads = min(launch.num_blocks * launch.block_threads, resident)
+    clock = (gpu.clock_khz or _CLOCK_KHZ) * 1000
+    by_port = min(launch.num_blocks, gpu.num_multiprocessors) * _PORT_BYTES * clock
+    rate = min(max(threads, 1) * _IN_FLIGHT / _LATENCY_S, max(by_port, 1.0))
+    start, seconds = start_s(gpu), moves.traffic.likely / rate
+    basis = f"{moves.note}; few threads, 64 bytes in flight each".removeprefix("; ")
+    return Duration(start / 2 + seconds / 4, start + seconds, start + 2 * seconds, basis)
 
 
 def _peers(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Duration:

@@ -31,6 +31,8 @@ _GROUPED_WIDTH: Final = Width(0.6, 4.0)
 _GROUPED: Final = 2.0
 # Kernels whose shape only the sizes of their operands tell.
 _TEMPLATE_WIDTH: Final = Width(0.5, 2.0)
+# Two factors, a bias, something to add, and the result.
+_MOST_OPERANDS: Final = 5
 
 
 def product_cost(gpu: Gpu, work: Product) -> Cost:
@@ -57,18 +59,18 @@ def product_cost(gpu: Gpu, work: Product) -> Cost:
 
 
 def _either_way(gpu: Gpu, shape: MatrixProduct, precision: str) -> Duration:
-    """cuBLAS counts columns first, so that rows and columns may be exchanged: the way that is
-    nearer to the measured shapes, where one is.
+    """cuBLAS counts columns first: a linear layer's rows are its n, and the tables' m. Where only
+    the other way lies among the measured shapes, that way.
     """
     times = [
-        matrix_product(gpu, of, precision) for of in (shape, replace(shape, m=shape.n, n=shape.m))
+        matrix_product(gpu, of, precision) for of in (replace(shape, m=shape.n, n=shape.m), shape)
     ]
     return min(times, key=lambda time: round(time.high_s / time.low_s, 2))
 
 
 def _without_quantisation(gpu: Gpu, shape: MatrixProduct, time: Duration) -> Duration:
     """Quantisation reads two bytes of each number of the input and writes one."""
-    quantised = memory_bound(gpu, 3.0 * shape.m * shape.k * shape.batch).s
+    quantised = memory_bound(gpu, 3.0 * shape.n * shape.k * shape.batch).s
     likely = max(time.s - quantised, 1.25 * time.low_s, 0.5 * time.s)
     basis = f"{time.basis}; the likely value without it"
     return Duration(min(time.low_s, likely), min(likely, time.s), time.high_s, basis)
@@ -80,10 +82,11 @@ def template_product_cost(gpu: Gpu, launch: KernelLaunch, name: str) -> Cost:
     Assumes: its three largest operands, in numbers of two bytes, are (m, k), (k, n) and (m, n), so
     that their product is (m n k)^2.
     """
-    operands = [num_bytes / 2 for num_bytes in launch.operand_bytes[:3]]
+    largest = sorted(launch.operand_bytes[:_MOST_OPERANDS], reverse=True)[:3]
+    operands = [num_bytes / 2 for num_bytes in largest]
     if len(operands) < 3 or min(operands) < 1:
         return Cost(
-            moved(gpu, Traffic.of(sum(launch.operand_bytes), 0.5, 2.0), "operands once"),
+            moved(gpu, Traffic.of(sum(largest), 0.5, 2.0), "operands once"),
             Category.MATRIX_PRODUCTS,
             name,
         )
@@ -100,7 +103,7 @@ def convolution_cost(gpu: Gpu, work: Convolution) -> Cost:
     """The cost of a convolution: the longer of its operations, at a share of a matrix product's
     rate, and its bytes.
 
-    Assumes: the shares (see above). Ignores: changes of layout, which are kernels of their own.
+    Assumes: the shares (see above), and channels-last data; the upper bound has a change of layout.
     """
     ops = 2.0 * work.num_macs
     floor = moved(gpu, Traffic.of(work.num_bytes))
@@ -114,7 +117,9 @@ def convolution_cost(gpu: Gpu, work: Convolution) -> Cost:
     seconds = start_s(gpu) + ops / (share * _rate(gpu, precision))
     basis = f"assumed: {share} of the rate of a large matrix product"
     time = at_least(around(seconds, _CONVOLUTION_WIDTH, basis), floor)
-    return Cost(time, Category.CONVOLUTIONS, name, ops)
+    # Data that are not channels-last are read and written once more.
+    layout_s = 2 * (floor.s - start_s(gpu))
+    return Cost(replace(time, high_s=time.high_s + layout_s), Category.CONVOLUTIONS, name, ops)
 
 
 def _rate(gpu: Gpu, precision: str) -> float:

@@ -22,6 +22,7 @@ __all__ = ["Traffic", "at_least", "moved", "start_s"]
 _L2_TIMES: Final = 3.5
 # Tables hold whole kernels, whose fastest does some work. Assumed: an empty one takes half as long.
 _EMPTY_SHARE: Final = 0.5
+_LEAST_SLOWER, _MOST_SLOWER = 0.65, 1.35
 
 
 class Traffic(NamedTuple):
@@ -52,7 +53,7 @@ def moved(gpu: Gpu, traffic: Traffic, note: str = "", *, slower: float = 1.0) ->
     Args:
         note: what is assumed of the bytes; empty: nothing.
         slower: how many times the likely value is longer than that of a kernel that streams; the
-            upper bound grows by its square, the lower bound is that of streaming.
+            upper bound grows by as much again, up to a third; the lower bound has two thirds of it.
 
     Source: `memory_bound`. Assumes: see the module.
     """
@@ -62,9 +63,10 @@ def moved(gpu: Gpu, traffic: Traffic, note: str = "", *, slower: float = 1.0) ->
     all_cached = _cached(gpu, traffic.low, 1.0)
     half_cached = 0.5 * _cached(gpu, traffic.likely, 0.5)
     streamed = max(0.0, low.low_s - start)
+    streamed *= max(1.0, _LEAST_SLOWER * slower)
     low_s = start * _EMPTY_SHARE + streamed * (1 - all_cached * (1 - l2_share))
     likely_s = start + (likely.s - start) * (1 - half_cached * (1 - l2_share)) * slower
-    high_s = start + (high.high_s - start) * slower**2
+    high_s = start + (high.high_s - start) * slower * min(slower, _MOST_SLOWER)
     basis = likely.basis if not note else f"{likely.basis}; {note}"
     if half_cached:
         basis += "; half of it in the L2 cache"

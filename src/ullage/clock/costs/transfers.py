@@ -16,14 +16,14 @@ from ullage.gpus.peaks import link_bytes_per_s, peer_bytes_per_s
 __all__ = ["copy_cost", "fill_cost", "library_cost"]
 
 _CALIBRATED: Final = "measured by `ullage calibrate`"
-# Of the link's rate, that of pinned memory; packets of PCIe have headers of about a tenth of their
-# 256 bytes. Source: PCI Express Base Specification, transaction layer packets; assumed width.
-_PINNED_SHARE: Final = 0.85
-_PINNED: Final = Width(0.9, 1.3)
-# Memory that is not pinned is copied by the host into a pinned buffer first. Assumed: at most
-# 10 GB/s, as one thread of a host copies, and at least 2 GB/s.
-_PAGEABLE_BYTES_PER_S: Final = 6e9
-_PAGEABLE: Final = Width(0.6, 3.0)
+# Of the link's rate, that of pinned memory: 24 to 27 of 31.5 GB/s (RTX 4090, A100, RTX A6000), and
+# 53 of 63 (H100). Source: NVIDIA/nvbandwidth, issues 15, 24, 42 and 50.
+_PINNED_SHARE: Final = 0.82
+_PINNED: Final = Width(0.93, 1.2)
+# Memory that is not pinned is copied by the host into a pinned buffer first, or out of it: 1.4 GB/s
+# from an A100 into new memory (pytorch, pull request 138018). Assumed otherwise, as one thread of a
+# host copies: bytes a second, and the interval of the time.
+_PAGEABLE: Final = {"to device": (6e9, Width(0.6, 3.0)), "to host": (3e9, Width(0.4, 2.2))}
 # Assumed: the start of a copy over the host's link.
 _START_S: Final = 8e-6
 _LIBRARY: Final = (0.5, 4.0)
@@ -38,7 +38,7 @@ def copy_cost(gpu: Gpu, work: Copy, links: Interconnect) -> Cost:
     if work.direction == "between devices":
         rate = links.within_bytes_per_s or peer_bytes_per_s(gpu, 2)
         rate = float(link_bytes_per_s(gpu)) if links.is_pcie else rate
-        basis = "assumed: 0.85 of the link between GPUs"
+        basis = f"assumed: {_PINNED_SHARE} of the link between GPUs"
         time = around(_START_S + work.num_bytes / (_PINNED_SHARE * rate), _PINNED, basis)
         return Cost(time, Category.COPIES, "copy between devices")
     name = f"copy {_DIRECTIONS.get(work.direction, work.direction)}"
@@ -55,13 +55,14 @@ def _over_host_link(gpu: Gpu, work: Copy) -> Duration:
     pinned = around(
         _START_S + work.num_bytes / (_PINNED_SHARE * link),
         _PINNED,
-        f"assumed: {_PINNED_SHARE} of the host's link",
+        f"{_PINNED_SHARE} of the host's link",
     )
     if work.is_pinned:
         return pinned
-    rate = min(_PAGEABLE_BYTES_PER_S, _PINNED_SHARE * link)
-    basis = "assumed: memory that is not pinned at 6 GB/s, 2 to 10 GB/s"
-    time = around(_START_S + work.num_bytes / rate, _PAGEABLE, basis)
+    assumed, width = _PAGEABLE["to host" if work.direction == "to host" else "to device"]
+    rate = min(assumed, _PINNED_SHARE * link)
+    basis = f"assumed: memory that is not pinned at {rate * 1e-9:.0f} GB/s"
+    time = around(_START_S + work.num_bytes / rate, width, basis)
     return Duration(max(time.low_s, pinned.low_s), time.s, time.high_s, basis)
 
 
@@ -73,7 +74,11 @@ def fill_cost(gpu: Gpu, work: Fill) -> Cost:
 
 def library_cost(gpu: Gpu, work: LibraryCall) -> Cost:
     """The cost of a call of a library: its blocks once, and a wide interval."""
+    # Batch normalisation reads its input once more for the statistics, unless caches hold it.
+    is_norm = "BatchNorm" in work.name
     traffic = Traffic.of(float(work.num_bytes), *_LIBRARY)
+    if is_norm:
+        traffic = Traffic.of(1.25 * work.num_bytes, 0.75, 1.6)
     time = moved(gpu, traffic, "a call of a library, by the bytes that it was handed")
     category = Category.UNKNOWN if not work.name else Category.MEMORY_BOUND
     return Cost(time, category, work.name or "call of a library")
