@@ -24,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.logs.page import render
+from benchmarks.accuracy.logs.page import origin_of, render
 from benchmarks.accuracy.logs.row import HERE, MIB, Result, Row, read_rows
 from benchmarks.accuracy.logs.until_peak import PEAK
 from ullage.phantom.environment import EnvironmentSpec, make_environment
@@ -139,7 +139,8 @@ def main() -> None:
     chosen = [row for row in rows if (args.only or "") in row.name and row.name not in results]
     errors = run_all(chosen, args)
     if not args.only:
-        PAGE.write_text(render(rows, read_results(args.work)), encoding="utf-8")
+        page = render(rows, read_results(args.work), origin_of(args.checkout))
+        PAGE.write_text(page, encoding="utf-8")
         print(f"Wrote {PAGE}")
     if errors:
         raise SystemExit("\n".join(errors))
