@@ -118,11 +118,11 @@ def test_a_pair_is_named_right_if_the_order_is_the_published_one() -> None:
 
 def test_rows_without_a_prediction_are_not_scored_but_listed() -> None:
     figures = [make_figure("a", 1.0), make_figure("b", 1.0), make_figure("c", 1.0)]
-    failed = Prediction(None, None, None, "", 0.0, "no time in its document: it failed")
+    failed = Prediction(None, None, None, "", 0.0, "its document states no time; it failed")
     predictions = {"a": made(0.9, 1.0, 1.1), "b": failed}
     assert [row.figure.name for row in compare(figures, predictions)] == ["a"]
     page = render(figures, predictions)
-    assert "- `b`: no time in its document: it failed" in page
+    assert "- `b`: its document states no time; it failed" in page
     assert "- `c`: not run." in page
 
 

@@ -60,8 +60,8 @@ def predict(recipe: Recipe, python: Path, folders: Mapping[str, str], work: Path
     try:
         return read_prediction(json.loads(done.stdout))
     except (ValueError, KeyError, TypeError):
-        last = done.stderr.strip().splitlines()[-1:]
-        return Prediction(None, None, None, "", 0.0, f"no time in its document: {' '.join(last)}")
+        last = " ".join(done.stderr.strip().splitlines()[-1:])
+        return Prediction(None, None, None, "", 0.0, f"its document states no time; {last}")
 
 
 def read_prediction(document: Mapping[str, object]) -> Prediction:
