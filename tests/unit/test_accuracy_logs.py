@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks.accuracy.logs.__main__ import read_result
-from benchmarks.accuracy.logs.page import render
+from benchmarks.accuracy.logs.page import origin_of, render
 from benchmarks.accuracy.logs.row import HERE, MIB, Result, read_rows
 from benchmarks.accuracy.logs.until_peak import print_until_peak
 
@@ -66,6 +67,15 @@ def test_the_page_counts_what_is_met_and_names_what_did_not_run() -> None:
     assert "within 4 MiB in 0 of 1 logs, 8 MiB off at most" in page
     assert "1 of 2 figures inside the interval, which is at most 5 % wide in 0 of 1 logs" in page
     assert f"Not run: {', '.join(row.name for row in rows[1:])}." in page
+
+
+def test_programs_that_are_no_checkout_say_where_they_are_from(tmp_path: Path) -> None:
+    assert origin_of(tmp_path) == "The programs are not those of a checkout at that commit."
+    (tmp_path / "SOURCES.txt").write_text("Copies of a fork.\n", encoding="utf-8")
+    assert origin_of(tmp_path) == "Copies of a fork."
+    page = render(list(read_rows()), {}, origin_of(tmp_path))
+    assert "**What these rows are.** Copies of a fork.\n\nFigures are whole MiB" in page
+    assert "What these rows are" not in render(list(read_rows()), {})
 
 
 def test_a_program_ends_with_the_line_of_its_peak(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
     git clone https://github.com/openai/parameter-golf DIR        # at the commit of the page
     python -m benchmarks.accuracy.logs --checkout DIR             # minutes a program
     python -m benchmarks.accuracy.logs --checkout DIR --only XSA  # some, without writing the page
+    python -m benchmarks.accuracy.logs --checkout DIR --page      # of what was run before
 
 The environments are made in .envs/, and removed with --one-environment, as each has 2.6 GB. What a
 run gave is kept in build/accuracy-logs/, so that a benchmark that was stopped goes on; --again runs
@@ -24,7 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.logs.page import render
+from benchmarks.accuracy.logs.page import origin_of, render
 from benchmarks.accuracy.logs.row import HERE, MIB, Result, Row, read_rows
 from benchmarks.accuracy.logs.until_peak import PEAK
 from ullage.phantom.environment import EnvironmentSpec, make_environment
@@ -129,6 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--checkout", type=Path, required=True, help="of openai/parameter-golf")
     parser.add_argument("--only", help="rows whose name holds this, without writing the page")
+    parser.add_argument("--page", action="store_true", help="run nothing, and write the page")
     parser.add_argument("--again", action="store_true", help="run what has a result, too")
     parser.add_argument("--one-environment", action="store_true", help="remove each after its rows")
     parser.add_argument("--work", type=Path, default=WORK, help="where data and results are kept")
@@ -137,9 +139,10 @@ def main() -> None:
     rows = list(read_rows())
     results = {} if args.again else read_results(args.work)
     chosen = [row for row in rows if (args.only or "") in row.name and row.name not in results]
-    errors = run_all(chosen, args)
+    errors = [] if args.page else run_all(chosen, args)
     if not args.only:
-        PAGE.write_text(render(rows, read_results(args.work)), encoding="utf-8")
+        page = render(rows, read_results(args.work), origin_of(args.checkout))
+        PAGE.write_text(page, encoding="utf-8")
         print(f"Wrote {PAGE}")
     if errors:
         raise SystemExit("\n".join(errors))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from benchmarks.accuracy.logs.row import MIB, Result, Row
 from benchmarks.provenance import made_by
@@ -15,8 +18,12 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def render(rows: Sequence[Row], results: Mapping[str, Result]) -> str:
-    """The page."""
+def render(rows: Sequence[Row], results: Mapping[str, Result], origin: str = "") -> str:
+    """The page.
+
+    Args:
+        origin: where the programs come from, if not from a checkout at the commit.
+    """
     done = [(row, results[row.name]) for row in rows if row.name in results]
     missing = [row.name for row in rows if row.name not in results]
     versions = ", ".join(sorted({result.torch for _, result in done}))
@@ -29,6 +36,7 @@ def render(rows: Sequence[Row], results: Mapping[str, Result]) -> str:
         if result.assumptions
     ]
     left_out = f"\nNot run: {', '.join(missing)}.\n" if missing else ""
+    disclosed = f"\n**What these rows are.** {origin}\n" if origin else ""
     return f"""# Public logs of compiled training
 
 {made_by("benchmarks.accuracy.logs --checkout DIR", torch=versions)}
@@ -41,7 +49,7 @@ variants of one code base, [{REPOSITORY}](https://github.com/{REPOSITORY}) at co
 `{COMMIT[:12]}`; they are not part of this repository, and none of their figures was used to build
 ullage. Each program runs here as rank 0 of 8 on the phantom, with random tokens, two warm-up steps
 and three steps, up to the line with its peaks.
-
+{disclosed}
 Figures are whole MiB, rounded down; a log with several runs has one figure for each. *Cold* is what
 the run allocates, and *warm* what it allocates without what Inductor allocates to time kernels, as
 with a warm cache; logs are of both. *Difference* is how far the log is above or below these two,
@@ -53,6 +61,25 @@ the upper end, *inside* how many figures of the log lie in it.
 {left_out}
 {chr(10).join(notes)}
 """
+
+
+def origin_of(checkout: Path) -> str:
+    """What is to be told of programs that are not a checkout at the commit; else nothing.
+
+    Such a folder says itself in SOURCES.txt where its programs come from.
+    """
+    try:
+        head = subprocess.check_output(
+            ["git", "-C", str(checkout), "rev-parse", "HEAD"], text=True, stderr=subprocess.DEVNULL
+        ).strip()
+    except (OSError, subprocess.CalledProcessError):
+        head = ""
+    if head == COMMIT:
+        return ""
+    sources = checkout / "SOURCES.txt"
+    if not sources.exists():
+        return "The programs are not those of a checkout at that commit."
+    return "\n".join(textwrap.wrap(sources.read_text(encoding="utf-8").strip(), 100))
 
 
 def _line(row: Row, result: Result) -> str:

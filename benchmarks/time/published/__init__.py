@@ -1,0 +1,1 @@
+"""Published step times of training, compared with the virtual clock's predictions."""

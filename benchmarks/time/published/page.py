@@ -1,0 +1,132 @@
+"""docs/results/time.md: every published step time, the prediction, and how they compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from benchmarks.provenance import made_by
+from benchmarks.time.published.row import Figure, Prediction
+from benchmarks.time.published.score import (
+    Comparison,
+    Pair,
+    compare,
+    families,
+    pairs,
+    rank_correlation,
+    score,
+)
+
+HEAD = """# Step times: predictions compared with published runs
+
+{made_by}
+
+{summary}
+
+Each program runs unmodified as one rank of its job on the phantom, and `ullage run --time` states
+the seconds of a step after warm-up as an interval. A prediction is printed and stored before the
+published figure is read. Nothing was fitted to these figures; they were known, however, to those
+who wrote the clock. Times are milliseconds a step. Where several runs were published, the row has
+their median. Tokens a second for each GPU were turned into times by the tokens of one GPU in a
+step (local batch x sequence length). *Error* is that of the likely time: above 0 where the
+prediction is too slow.
+"""
+COLUMNS = (
+    "row", "GPU", "torch", "torch here", "published", "low", "likely", "high", "error", "inside",
+)  # fmt: skip
+
+
+def render(figures: Sequence[Figure], predictions: Mapping[str, Prediction]) -> str:
+    """The page."""
+    rows = compare(figures, predictions)
+    parts = [HEAD.format(made_by=_made_by(predictions), summary=_summary(rows))]
+    for family, members in families(rows).items():
+        parts += [f"## {family}\n", _table(members, predictions), _of_family(members)]
+    parts += [_pairs(list(pairs(rows))), _settings(figures), _missing(figures, predictions)]
+    return "\n".join(part for part in parts if part)
+
+
+def _made_by(predictions: Mapping[str, Prediction]) -> str:
+    versions = sorted({made.torch for made in predictions.values() if made.torch})
+    return made_by("benchmarks.time.published --programs DIR", torch=", ".join(versions) or None)
+
+
+def _summary(rows: Sequence[Comparison]) -> str:
+    if not rows:
+        return "**No row has been run.**"
+    total, named = score(rows), list(pairs(rows))
+    right = sum(pair.is_named_right for pair in named)
+    return (
+        f"**{total.count} rows: median error {total.median:.1%}, ninth decile "
+        f"{total.ninth_decile:.1%}, the published time inside the interval in {total.inside:.0%}; "
+        f"of {len(named)} pairs of settings the faster one is named in {right}.**"
+    )
+
+
+def _table(rows: Sequence[Comparison], predictions: Mapping[str, Prediction]) -> str:
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---|---|---|---" + "|--:" * 5 + "|---|"]
+    for row in rows:
+        figure = row.figure
+        cells = (
+            f"`{figure.name}`", figure.gpu, figure.torch, predictions[figure.name].torch,
+            _published(figure), _ms(row.low_s), _ms(row.likely_s), _ms(row.high_s),
+            f"{row.error:+.1%}", "yes" if row.is_inside else "no",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _of_family(rows: Sequence[Comparison]) -> str:
+    result, correlation = score(rows), rank_correlation(rows)
+    ranks = "" if correlation is None else f", rank correlation {correlation:.2f}"
+    return (
+        f"Median error {result.median:.1%}, ninth decile {result.ninth_decile:.1%}, inside "
+        f"{result.inside:.0%}{ranks}.\n"
+    )
+
+
+def _pairs(named: Sequence[Pair]) -> str:
+    if not named:
+        return ""
+    lines = [
+        "## Pairs of settings\n",
+        "The second's time as a share of the first's.\n",
+        "| first | second | published | likely | named right |",
+        "|---|---|--:|--:|---|",
+    ]
+    for pair in named:
+        published = pair.second.figure.seconds / pair.first.figure.seconds
+        likely = pair.second.likely_s / pair.first.likely_s
+        lines.append(
+            f"| `{pair.first.figure.name}` | `{pair.second.figure.name}` | {published:.3f} | "
+            f"{likely:.3f} | {'yes' if pair.is_named_right else 'no'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _settings(figures: Sequence[Figure]) -> str:
+    lines = ["## Settings and sources\n"]
+    for figure in figures:
+        note = f" Not as published: {figure.note}." if figure.note else ""
+        lines.append(f"- `{figure.name}`: {figure.setting}. Source: {figure.source}.{note}")
+    return "\n".join(lines) + "\n"
+
+
+def _missing(figures: Sequence[Figure], predictions: Mapping[str, Prediction]) -> str:
+    lines = []
+    for figure in figures:
+        made = predictions.get(figure.name)
+        if made is None:
+            lines.append(f"- `{figure.name}`: not run.")
+        elif made.likely_s is None:
+            lines.append(f"- `{figure.name}`: {made.error}")
+    return "\n".join(["## Rows without a prediction\n", *lines]) + "\n" if lines else ""
+
+
+def _published(figure: Figure) -> str:
+    if figure.slower == figure.faster:
+        return _ms(figure.seconds)
+    return f"{_ms(figure.seconds)} ({_ms(figure.faster)} to {_ms(figure.slower)})"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:,.0f}" if seconds >= 1 else f"{1e3 * seconds:.1f}"
