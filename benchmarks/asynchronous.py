@@ -2,17 +2,22 @@
 
     python -m benchmarks.asynchronous --python .envs/torch-newest/bin/python --python OTHER
     python -m benchmarks.asynchronous --python ... --repetitions 2 --case futures
+    python -m benchmarks.asynchronous --python ... --runs runs.jsonl --minutes 30
 
 When such work ends is an assumption: the page has both ends of what each program allocates and
-reserves. Ends with exit code 1 where two runs of a program differ.
+reserves. Ends with exit code 1 where two runs of a program differ. The file of `--runs` keeps what
+was measured: a later call makes the runs that are still missing.
 """
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,15 +67,13 @@ class Row:
         )
 
 
-def measure(python: str, case: str, repetitions: int) -> Row:
-    """Runs a program so often."""
-    ends, torch = [], ""
-    for _ in range(repetitions):
-        document = run(python, case)
-        (device, *_) = document["devices"]
-        torch = document["torch"].partition("+")[0]
-        ends.append((*(device[name] for name in ENDS), device["num_allocs"]))
-    return Row(case, torch, tuple(ends))
+def measure(python: str, case: str) -> dict[str, Any]:
+    """Runs a program once: {"python": ..., "case": ..., "torch": ..., "ends": [bytes, ...]}."""
+    document = run(python, case)
+    (device, *_) = document["devices"]
+    ends = [*(device[name] for name in ENDS), device["num_allocs"]]
+    torch = document["torch"].partition("+")[0]
+    return {"python": python, "case": case, "torch": torch, "ends": ends}
 
 
 def run(python: str, case: str) -> dict[str, Any]:
@@ -103,8 +106,8 @@ def _lines(rows: Sequence[Row]) -> Iterator[str]:
         "No program states when asynchronous work ends, and PyTorch keeps the tensors of a "
         "collective that nobody waits for until it is seen to be done "
         "([how-it-works.md](../design/how-it-works.md)). The run takes the late end, and the early "
-        "end is the lower bound. Each program is rank 0 of 8 and was run several times: "
-        f"all runs are alike for {num_alike} of {len(rows)}."
+        f"end is the lower bound. Each program is rank 0 of 8 and was run {_num_runs(rows)}: "
+        f"all runs are alike for {num_alike} of {len(rows)} rows."
     )
     yield ""
     yield "| program | torch | runs alike | allocated, MiB | reserved, MiB |"
@@ -113,18 +116,66 @@ def _lines(rows: Sequence[Row]) -> Iterator[str]:
         yield row.text()
 
 
+def _num_runs(rows: Sequence[Row]) -> str:
+    """How often the programs were run, with each torch."""
+    counts: dict[str, list[int]] = {}
+    for row in rows:
+        counts.setdefault(row.torch, []).append(len(row.ends))
+    return " and ".join(
+        f"{_range(numbers)} times with torch {torch}" for torch, numbers in counts.items()
+    )
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def make_rows(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """The rows of all runs, in the order of the programs for each torch."""
+    ends: dict[tuple[str, str], list[tuple[int, ...]]] = {}
+    for one_run in runs:
+        ends.setdefault((one_run["torch"], one_run["case"]), []).append(tuple(one_run["ends"]))
+    ordered = sorted(ends, key=lambda key: (key[0].split("."), CASES.index(key[1])))
+    return [Row(case, torch, tuple(ends[torch, case])) for torch, case in ordered]
+
+
+def find_missing(
+    pythons: Sequence[str],
+    cases: Sequence[str],
+    repetitions: int,
+    runs: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[str, str]]:
+    """The (interpreter, program) of each run that is still to be made, all programs once first."""
+    counts = Counter((one_run["python"], one_run["case"]) for one_run in runs)
+    for python in pythons:
+        for number in range(repetitions):
+            yield from ((python, case) for case in cases if counts[python, case] <= number)
+
+
 def main() -> None:
     """Measures, and writes the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--python", action="append", required=True)
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
     parser.add_argument("--case", action="append", choices=CASES)
+    parser.add_argument("--runs", type=Path, help="a file that keeps the runs")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no run after these")
     options = parser.parse_args()
-    rows = []
-    for python in options.python:
-        for case in options.case or CASES:
-            rows.append(measure(python, case, options.repetitions))
-            print(rows[-1].text(), flush=True)
+    text = options.runs.read_text() if options.runs and options.runs.exists() else ""
+    runs = [json.loads(line) for line in text.splitlines()]
+    ends_s = time.monotonic() + 60 * options.minutes
+    for python, case in [
+        *find_missing(options.python, options.case or CASES, options.repetitions, runs)
+    ]:
+        if time.monotonic() > ends_s:
+            break
+        runs.append(measure(python, case))
+        print(json.dumps(runs[-1]), flush=True)
+        if options.runs:
+            with options.runs.open("a") as file:
+                file.write(json.dumps(runs[-1]) + "\n")
+    rows = make_rows(runs)
     PAGE.write_text(page(rows), encoding="utf-8")
     sys.exit(any(row.num_different for row in rows))
 

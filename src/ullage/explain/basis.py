@@ -14,6 +14,7 @@ from ullage.explain.addresses import AddressEnds
 from ullage.explain.completion import Completion
 from ullage.explain.reserved import find_reserved
 from ullage.explain.tuning import Tuning
+from ullage.explain.workspaces import Workspaces
 from ullage.trace.model import Record
 from ullage.units import format_bytes
 
@@ -103,6 +104,7 @@ def _assumptions(record: Record) -> Iterable[Assumption]:
         yield from _completion(reserved.completion, totals.peak_allocated_bytes)
         yield from _tuning(reserved.tuning, totals.peak_allocated_bytes)
         yield from _address_order(reserved.addresses)
+        yield from _workspaces(reserved.workspaces)
     for read in record.reads:
         yield Assumption(f"{read.what}, {read.answer}", read.where, read.count, read.size_bytes)
     for name, count in record.refused:
@@ -142,6 +144,17 @@ def _address_order(ends: AddressEnds) -> Iterable[Assumption]:
     if ends.width_bytes:
         what = "reserved with addresses in the order of Linux's driver, or of Windows'"
         yield _assumed_size(what, 1, ends.low_bytes, ends.high_bytes)
+
+
+def _workspaces(ends: Workspaces) -> Iterable[Assumption]:
+    """How much depends on the sizes of workspaces, which the entries of each kind have alone."""
+    with_bounds = f"with the {ends.num_blocks:,} workspaces of libraries at their lower, to their"
+    for what, low, high in (
+        ("allocated", ends.allocated_low_bytes, ends.allocated_high_bytes),
+        ("reserved", ends.reserved_low_bytes, ends.reserved_high_bytes),
+    ):
+        if low != high:
+            yield _assumed_size(f"{what} {with_bounds} upper bounds", ends.num_blocks, low, high)
 
 
 def _tuning(ends: Tuning, allocated_bytes: int) -> Iterable[Assumption]:

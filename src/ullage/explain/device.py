@@ -72,7 +72,9 @@ class DeviceReport:
     @property
     def peak_used_bytes(self) -> int:
         """The most of the device that was in use: reserved + context + non-torch, at upper ends."""
-        return self.reserved.high_bytes + self.gpu.context_high_bytes + self.totals.non_torch_bytes
+        return (
+            self.reserved.answered_bytes + self.gpu.context_high_bytes + self.totals.non_torch_bytes
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def explain_devices(
                 is_unlimited=is_unlimited,
                 totals=totals,
                 reserved=reserved,
-                headroom=find_headroom(gpu, reserved, totals, record.assumed),
+                headroom=find_headroom(gpu, reserved, totals),
                 at_peak=at_peak,
                 modules_at_peak=_share_by_module(allocations, totals.index, at_peak.position),
                 oom=own_oom,

@@ -7,30 +7,42 @@ from dataclasses import dataclass
 from ullage.explain.addresses import AddressEnds, find_address_ends
 from ullage.explain.completion import Completion, find_completion
 from ullage.explain.tuning import Tuning, find_tuning
+from ullage.explain.workspaces import Workspaces, find_workspaces
 from ullage.trace.model import DeviceTotals, Record
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """What the peak depends on: when asynchronous work ends, whether kernels are timed, and the
-    order of addresses. The first two were measured by replays of the same order, so the spread of
-    the third adds to theirs.
+    """What the peak depends on: when asynchronous work ends, whether kernels are timed, the order
+    of addresses, and the workspaces of closed libraries. The first two were measured by replays of
+    the same order and the same workspaces, so the spreads of the others add to theirs.
     """
 
+    allocated_bytes: int
     peak_bytes: int
     completion: Completion
     tuning: Tuning
     addresses: AddressEnds
+    workspaces: Workspaces
 
     @property
     def low_bytes(self) -> int:
         """The lower end."""
         below = self.peak_bytes - self.addresses.low_bytes
+        below += self.peak_bytes - self.workspaces.reserved_low_bytes
         return max(self.completion.low_bytes - self.tuning_less_bytes - below, 0)
 
     @property
     def high_bytes(self) -> int:
-        """The upper end, which the verdict uses."""
+        """The upper end."""
+        return self.answered_bytes + self.workspaces.reserved_high_bytes - self.peak_bytes
+
+    @property
+    def answered_bytes(self) -> int:
+        """The upper end with the workspaces that were answered, which the verdict uses: where
+        memory is short, the allocator gives back its cache and torch takes an algorithm that needs
+        less.
+        """
         above = self.addresses.high_bytes - self.peak_bytes
         return max(self.completion.high_bytes, self.tuning.high_bytes) + above
 
@@ -46,16 +58,25 @@ class Reserved:
 
     @property
     def allocated_low_bytes(self) -> int:
-        """The lower end of the peak of what was allocated; its upper end is that of the run."""
+        """The lower end of the peak of what was allocated."""
         at_once, warm = self.completion.allocated_low_bytes, self.tuning.allocated_low_bytes
-        return warm if at_once is None else min(at_once, warm)
+        low = warm if at_once is None else min(at_once, warm)
+        below = self.allocated_bytes - self.workspaces.allocated_low_bytes
+        return max(low - below, 0)
+
+    @property
+    def allocated_high_bytes(self) -> int:
+        """Its upper end: that of the run, but for workspaces."""
+        return self.workspaces.allocated_high_bytes
 
 
 def find_reserved(record: Record, totals: DeviceTotals) -> Reserved:
     """Both ends of one device of a process."""
     return Reserved(
+        totals.peak_allocated_bytes,
         totals.peak_reserved_bytes,
         find_completion(record, totals),
         find_tuning(record, totals),
         find_address_ends(record, totals),
+        find_workspaces(record, totals),
     )

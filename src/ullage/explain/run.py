@@ -194,7 +194,9 @@ def _find_fitting(devices: Sequence[DeviceReport], catalogued: Sequence[Gpu]) ->
     if not devices or any(device.oom is not None for device in devices):
         return ()
     fullest = max(devices, key=lambda device: device.peak_used_bytes)
-    return gpus_that_fit(catalogued, fullest.reserved.high_bytes, fullest.totals.non_torch_bytes)
+    return gpus_that_fit(
+        catalogued, fullest.reserved.answered_bytes, fullest.totals.non_torch_bytes
+    )
 
 
 def _fatal_oom(record: Record, program: Program) -> OutOfMemory | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ullage.explain.reserved import Reserved
-from ullage.trace.model import AssumedBytes, DeviceTotals, ExitKind, ProgramExit
+from ullage.trace.model import DeviceTotals, ExitKind, ProgramExit
 
 if TYPE_CHECKING:
     from ullage.gpus.catalog import Gpu
@@ -80,24 +80,19 @@ class Headroom:
         return self.middle_bytes + above_middle
 
 
-def find_headroom(
-    gpu: Gpu, reserved: Reserved, totals: DeviceTotals, assumed: Sequence[AssumedBytes]
-) -> Headroom:
-    """What a peak leaves of a GPU: total - (reserved + context + non-torch), at upper ends.
-
-    A workspace whose size was assumed lives for one operation, so of several only the most
-    uncertain one widens the interval. It does not decide the verdict: where memory is short, the
-    allocator gives back its cache and torch takes an algorithm that needs less.
+def find_headroom(gpu: Gpu, reserved: Reserved, totals: DeviceTotals) -> Headroom:
+    """What a peak leaves of a GPU: total - (reserved + context + non-torch), at upper ends, but for
+    the workspaces of closed libraries: these widen the interval, and do not decide the verdict.
     """
-    left = gpu.total_bytes - reserved.high_bytes - totals.non_torch_bytes
+    left = gpu.total_bytes - reserved.answered_bytes - totals.non_torch_bytes
     high = gpu.context_high_bytes
     low = gpu.context_low_bytes - totals.outside_spread_bytes
     return Headroom(
         headroom_bytes=left - high,
         middle_bytes=left - (low + high) // 2,
         context_margin_bytes=(high - low + 1) // 2,
-        workspace_more_bytes=max((s.high_bytes - s.answered_bytes for s in assumed), default=0),
-        workspace_less_bytes=max((s.answered_bytes - s.low_bytes for s in assumed), default=0),
+        workspace_more_bytes=reserved.workspaces.more_bytes,
+        workspace_less_bytes=reserved.workspaces.less_bytes,
         completion_less_bytes=reserved.completion_less_bytes,
         tuning_less_bytes=reserved.tuning_less_bytes,
         address_less_bytes=reserved.addresses.width_bytes,

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from ullage.gpus.rates import Rates
+from ullage.units import GIB, MIB
 
 __all__ = ["EstimateOnlyGpu", "Gpu", "Segment", "Source", "TensorRates"]
 
@@ -21,6 +22,11 @@ _PCIE_LANE: Final = {
     **{generation: 10**9 * 2**generation * 16 // 130 for generation in (3, 4, 5)},
     6: 8 * 10**9 * 242 // 256,
 }
+
+
+# Of a GPU without CUDA nobody states a context: that of an MI300X was seen at 0.3 to 1.5 GiB.
+_OTHER_CONTEXT_MIB: Final = (300, 700, 1536)
+_UNIFIED_PARTS: Final = (3, 4)  # Metal's recommendedMaxWorkingSetSize of larger machines
 
 
 class Segment(Enum):
@@ -207,3 +213,28 @@ class EstimateOnlyGpu:
     bandwidth_bytes_per_s: int
     num_cores: int | None
     tensor_ops_per_s: TensorRates
+
+    @property
+    def total_bytes(self) -> int:
+        """The memory that a process can have; of several sizes on sale, of the largest."""
+        size = max(self.memory_sizes_gb) * GIB
+        part, whole = _UNIFIED_PARTS
+        return size * part // whole if self.is_memory_unified else size
+
+    @property
+    def context_bounds(self) -> tuple[int, int, int]:
+        """The least, the likely and the most bytes of its driver's context: assumed, as no source
+        states one for a GPU without CUDA.
+        """
+        low, likely, high = (mib * MIB for mib in _OTHER_CONTEXT_MIB)
+        return low, likely, high
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What an estimate on it assumes, each a sentence."""
+        lines = [f"{self.name} is counted with a CUDA GPU's kernels; it was compared with nothing"]
+        if self.is_memory_unified:
+            part, whole = _UNIFIED_PARTS
+            size = max(self.memory_sizes_gb)
+            lines.append(f"a process has {part}/{whole} of {size} GB of unified memory")
+        return tuple(lines)

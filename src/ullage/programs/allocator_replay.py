@@ -98,7 +98,8 @@ def _replay(
         "platform" (whose order its addresses have),
         "fraction" (of set_per_process_memory_fraction, or null), "before" (the column of what is
         allocated first), "ignored" (the kinds of operations that are left out); "ops" (the column
-        of what is replayed; without it, that of this name).
+        of what is replayed; without it, that of this name), "sizes" (that of the blocks' sizes,
+        likewise).
     """
     os.environ.update(dict.fromkeys(_CONF, order["settings"]))
     os.environ["ULLAGE_DEVICE"] = order["device"]
@@ -107,6 +108,7 @@ def _replay(
     torch.cuda.init()
     if order["fraction"] is not None:
         torch.cuda.set_per_process_memory_fraction(order["fraction"])
+    columns["sizes"] = columns[order.get("sizes", "sizes")]
     player = _Player(torch, columns, set(order["ignored"]))
     stopped_at = player.play(columns[order["before"]])
     if stopped_at is not None:

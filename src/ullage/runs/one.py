@@ -165,10 +165,10 @@ def _outcome(job: Job, run_dir: Path) -> Outcome | None:
 
 def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
     """The record with what its devices would have needed under the other end of each assumption on
-    which a trace's bytes hang: all work done at once, addresses in the other order, and Inductor's
-    cache warm.
+    which a trace's bytes hang: all work done at once, addresses in the other order, Inductor's
+    cache warm, and workspaces of libraries at their bounds.
     """
-    hangs_on_work = record.num_not_yet or record.operands or record.num_timed
+    hangs_on_work = record.num_not_yet or record.operands or record.num_timed or record.scratch
     if snapshot is None or not (hangs_on_work or job.build.chooses_by_address):
         return record
     from ullage.trace.snapshot_reader import read_snapshot
@@ -190,12 +190,16 @@ def _with_replays(record: Record, snapshot: Snapshot, job: Job) -> Record:
     from ullage.whatif.child import Where
     from ullage.whatif.completion import measure_at_once
     from ullage.whatif.tuning import measure_warm
+    from ullage.whatif.workspaces import measure_workspaces
 
     where = Where(job.program.python, job.build, job.device)
     if record.num_not_yet or record.operands:
         record = replace(record, at_once=measure_at_once(snapshot, record, where))
     if record.num_timed:
         record = replace(record, warm=measure_warm(snapshot, where))
+    if record.scratch:
+        ends = measure_workspaces(snapshot, record, where)
+        record = replace(record, workspace_ends=ends)
     return record
 
 

@@ -39,3 +39,24 @@ class WarmCache:
     allocated_bytes: int | None
     reserved_low_bytes: int | None
     reserved_high_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceEnds:
+    """What a device would have needed with the workspaces of closed libraries at their bounds.
+
+    Attributes:
+        what: the names of the workspaces that were replayed, as in `AssumedBytes`.
+        num_blocks: how many of them the libraries were handed, or could have been.
+        allocated_low_bytes, allocated_high_bytes: the peaks of what would have been allocated;
+            None where they could not be measured.
+        reserved_low_bytes, reserved_high_bytes: those of what would have been reserved; likewise.
+    """
+
+    device: int
+    what: frozenset[str]
+    num_blocks: int
+    allocated_low_bytes: int | None
+    allocated_high_bytes: int | None
+    reserved_low_bytes: int | None
+    reserved_high_bytes: int | None

@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage.trace.bounds import AtOnce as AtOnce
-from ullage.trace.bounds import WarmCache
+from ullage.trace.bounds import WarmCache, WorkspaceEnds
 from ullage.trace.category import Category as Category
 from ullage.trace.work import Work
 from ullage.trace.work_log import WorkLog
+from ullage.trace.workspaces import Scratch as Scratch
+from ullage.trace.workspaces import Workspaces as Workspaces
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 UInt32Array: TypeAlias = npt.NDArray[np.uint32]
@@ -129,20 +131,6 @@ class Claims:
     address: Int64Array
     category: tuple[Category, ...]
     name: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.position)
-
-
-@dataclass(frozen=True, slots=True)
-class Workspaces:
-    """Blocks that a library was handed as scratch memory, as columns."""
-
-    position: Int64Array
-    device: Int64Array
-    address: Int64Array
-    size_bytes: Int64Array
-    library: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.position)
@@ -340,7 +328,7 @@ class Record:
     `operands` has what was kept so at the end: (position, device, address). `at_once` has the
     result of doing all work at once. `other_order` has pairs: a device, and its reserved peak with
     the other order of addresses. `num_timed` is how often Inductor timed kernels; `warm`
-    has the result of not doing so.
+    has the result of not doing so. `workspace_ends` has the result of `scratch` at its bounds.
     """
 
     ullage: str
@@ -384,6 +372,8 @@ class Record:
     other_order: tuple[tuple[int, int], ...] = ()
     num_timed: int = 0
     warm: tuple[WarmCache, ...] = ()
+    scratch: Scratch | None = None
+    workspace_ends: tuple[WorkspaceEnds, ...] = ()
     requests: tuple[Request, ...] = ()
     work: Work | None = None
     work_log: WorkLog | None = None

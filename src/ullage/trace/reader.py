@@ -37,6 +37,7 @@ from ullage.trace.model import (
     ProgramExit,
     Record,
     Request,
+    Scratch,
     UInt32Array,
     Workspaces,
 )
@@ -112,6 +113,9 @@ def parse_record(value: object) -> Record:
         workspaces=_parse_workspaces(field_checks.rows(fields, "workspaces")),
         modules=field_checks.parse_texts(fields, "modules"),
         last_use=_parse_last_use(fields, len(events)),
+        scratch=_parse_scratch(field_checks.rows(fields, "scratch"))
+        if "scratch" in fields
+        else None,
         copies=_parse_copies(field_checks.rows(fields, "copies")) if "copies" in fields else None,
         holders=field_checks.parse_rows(fields, "holders", _parse_holder),
         graphs=field_checks.parse_rows(fields, "graphs", _parse_graph),
@@ -291,6 +295,12 @@ def _parse_workspaces(rows: Sequence[object]) -> Workspaces:
         size_bytes=field_checks.int_column(columns[3], "workspaces"),
         library=tuple(field_checks.shown(text, "workspaces") for text in columns[4]),
     )
+
+
+def _parse_scratch(rows: Sequence[object]) -> Scratch:
+    *sizes, what = field_checks.columns(rows, len(ROWS["scratch"]), "scratch")
+    numbers = (field_checks.int_column(column, "scratch") for column in sizes)
+    return Scratch(tuple(field_checks.shown(text, "scratch") for text in what), *numbers)
 
 
 def _parse_copies(rows: Sequence[object]) -> Copies:

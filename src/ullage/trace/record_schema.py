@@ -25,11 +25,14 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "claims": ("position", "device", "address", "category", "name"),
     "operands": ("position", "device", "address"),
     "workspaces": ("position", "device", "address", "bytes", "library"),
+    "scratch": (
+        "position", "device", "address", "low_bytes", "answered_bytes", "high_bytes", "what",
+    ),
     "copies": ("position", "device", "address", "bytes", "stream", "flags"),
     "pinned": ("position", "bytes"),
     "holders": ("position", "device", "address", "chain"),
     "graphs": ("position", "num_nodes", "chain"),
-}
+}  # fmt: skip
 """What the entries of a list are, where each is a row of values."""
 
 
@@ -169,6 +172,7 @@ class UsageFields(TypedDict):
     """What was used when, and what went between host and device."""
 
     last_uses: bytes
+    scratch: Rows
     copies: Rows
     pinned: Rows
 

@@ -43,6 +43,7 @@ class Requests:
             does so by itself.
         num_failed: how many requests failed in the recording.
         variants: other sequences in place of `ops`, by their names.
+        variant_sizes: other sizes in place of `sizes`, by the names of the variants.
     """
 
     sizes: Int64Array
@@ -55,6 +56,7 @@ class Requests:
     num_retries: int
     num_failed: int
     variants: Mapping[str, Int64Array] = field(default_factory=dict)
+    variant_sizes: Mapping[str, Int64Array] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
         """Writes the file that programs/allocator_replay.py reads."""
@@ -63,11 +65,20 @@ class Requests:
             for name in ("sizes", "streams", "ops", "as_it_lay", "packed")
         }
         columns |= {name: np.ascontiguousarray(ops) for name, ops in self.variants.items()}
+        columns |= {
+            sizes_column(name): np.ascontiguousarray(sizes)
+            for name, sizes in self.variant_sizes.items()
+        }
         with path.open("wb") as file:
             lengths = {name: len(column) for name, column in columns.items()}
             file.write(json.dumps(lengths).encode() + b"\n")
             for column in columns.values():
                 file.write(column.tobytes())
+
+
+def sizes_column(name: str) -> str:
+    """The column with the sizes of a variant."""
+    return f"{name}_sizes"
 
 
 def find_requests(

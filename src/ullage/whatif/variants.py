@@ -14,7 +14,7 @@ from ullage.trace.emptied import reserved_before
 from ullage.trace.replay import Replay
 from ullage.trace.snapshot import Snapshot
 from ullage.whatif.child import Where, replaying
-from ullage.whatif.requests import Requests
+from ullage.whatif.requests import Requests, sizes_column
 from ullage.whatif.settings import recorded_settings
 
 
@@ -36,6 +36,7 @@ def replay_variants(
             "fraction": None,
             "before": "packed",
             "ops": ops,
+            "sizes": sizes_column(ops) if ops in requests.variant_sizes else "sizes",
             "ignored": [RETRY],
         }
         for number, ops in enumerate(("ops", *requests.variants))

@@ -10,13 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
-from ullage.units import GIB, MIB
 
 __all__ = ["OtherGpu", "as_device", "remarks_of"]
 
-# Of a GPU without CUDA nobody states a context: that of an MI300X was seen at 0.3 to 1.5 GiB.
-_CONTEXT_MIB: Final = (300, 700, 1536)
-_UNIFIED_PARTS: Final = (3, 4)  # Metal's recommendedMaxWorkingSetSize of larger machines
 _LIKE_AMPERE: Final = (8, 0)
 
 
@@ -51,16 +47,14 @@ def as_device(entry: Gpu | EstimateOnlyGpu) -> Gpu | OtherGpu:
     """A row of the catalogue; of several sizes of memory the largest."""
     if isinstance(entry, Gpu):
         return entry
-    size = max(entry.memory_sizes_gb)
-    total = size * GIB
-    remarks = [f"{entry.name} is counted with a CUDA GPU's kernels; it was compared with nothing"]
-    if entry.is_memory_unified:
-        part, whole = _UNIFIED_PARTS
-        total = total * part // whole
-        remarks.append(f"a process has {part}/{whole} of {size} GB of unified memory")
-    low, likely, high = (mib * MIB for mib in _CONTEXT_MIB)
-    units = entry.num_cores or 1
-    return OtherGpu(entry.slug, entry.name, total, low, likely, high, units, tuple(remarks))
+    return OtherGpu(
+        entry.slug,
+        entry.name,
+        entry.total_bytes,
+        *entry.context_bounds,
+        num_multiprocessors=entry.num_cores or 1,
+        remarks=entry.assumptions,
+    )
 
 
 def remarks_of(gpu: Gpu | OtherGpu | None) -> tuple[str, ...]:

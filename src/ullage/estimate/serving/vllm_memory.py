@@ -297,7 +297,8 @@ def outside(gpu: Gpu | OtherGpu, tensor_parallel: int) -> Spread:
     Error: between its two ends; not compared with a GPU here.
     Source: the context from gpus/catalog.toml; NCCL from public logs of training on one and eight
     ranks, its ends from llm-d-planner 0.3.3's table (0.55 GiB with vLLM 0.11, 2.10 GiB with 0.19,
-    at two ranks and more; the latter where NVLink joins the GPUs).
+    at two ranks and more; the latter where NVLink joins the GPUs, and above what gpus/nccl.py
+    gives as the most of a training job, 1.4 GiB on two H100s).
     """
     low, likely, high = _context(gpu)
     if tensor_parallel > 1:

@@ -17,7 +17,6 @@ from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
 __all__ = ["Device", "describe", "find_nccl"]
 
 _MIB: Final = 2**20
-_GIB: Final = 2**30
 
 # Until PyTorch 1.13, whose wheels have CUDA 11.7, all kernels of PyTorch's libraries were loaded at
 # once. Above the bare context (2 KiB for each resident thread, gpus/catalog.toml), in MiB: Titan V
@@ -35,9 +34,6 @@ _NCCL_MIB: Final = (560, 900, 1024)
 _NVLS_HIGH_MIB: Final = {(2, 4): 5220, (2, 5): 2880, (2, 6): 2880}
 _HOPPER: Final = (9, 0)
 
-# Of a GPU without CUDA nobody states a context: assumed, with wide bounds.
-_OTHER_CONTEXT_MIB: Final = (300, 700, 1536)
-_UNIFIED_PARTS: Final = (3, 4)  # Metal's recommendedMaxWorkingSetSize of larger machines
 _PLAYED_AS: Final = (8, 0)
 
 
@@ -95,22 +91,15 @@ def describe(gpu: Gpu | EstimateOnlyGpu) -> Device:
             Interval(gpu.context_low_bytes, gpu.context_bytes, gpu.context_high_bytes),
             gpu,
         )
-    size = max(gpu.memory_sizes_gb) * _GIB
-    lines = [f"{gpu.name} runs PyTorch's operators as CUDA does; it was compared with nothing"]
-    if gpu.is_memory_unified:
-        part, whole = _UNIFIED_PARTS
-        size = size * part // whole
-        lines.append(f"a process has {part}/{whole} of {max(gpu.memory_sizes_gb)} GB, the rest not")
     reference = Machine()
-    low, likely, high = (size_mib * _MIB for size_mib in _OTHER_CONTEXT_MIB)
     return Device(
         gpu.slug,
-        size,
+        gpu.total_bytes,
         None,
         gpu.num_cores or reference.multiprocessors,
         reference.threads_per_multiprocessor,
-        Interval(low, likely, high),
-        assumptions=tuple(lines),
+        Interval(*gpu.context_bounds),
+        assumptions=gpu.assumptions,
     )
 
 

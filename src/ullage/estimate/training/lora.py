@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ullage.errors import SpecError
 from ullage.estimate.training.architectures.model import Model
@@ -83,24 +83,28 @@ class QuantizedLinear(Module):
         return self.weight.like((ceil(self.weight.numel / _BLOCK),), FLOAT32)
 
 
-class AdaptedLinear(Module):
+_Frozen: TypeAlias = Linear | QuantizedLinear
+
+
+class _WithAdapter(Module):
+    """A frozen layer, and the first matrix of its adapter."""
+
+    def __init__(self, arena: Arena, frozen: _Frozen, lora: Lora, first: tuple[int, DType]) -> None:
+        rank, dtype = first
+        self.base = frozen
+        self.dropout = lora.dropout
+        self.first = Linear(arena, frozen.weight.shape[1], rank, dtype)
+
+
+class AdaptedLinear(_WithAdapter):
     """A frozen layer and its adapter: base(x) + B(A(dropout(x))) * scaling."""
 
     def __init__(
-        self,
-        arena: Arena,
-        base: Linear | QuantizedLinear,
-        lora: Lora,
-        dtype: DType,
-        *,
-        is_peft: bool = True,
+        self, arena: Arena, base: _Frozen, lora: Lora, dtype: DType, *, is_peft: bool = True
     ) -> None:
-        outputs, inputs = base.weight.shape
-        self.base = base
-        self.dropout = lora.dropout
+        super().__init__(arena, base, lora, (lora.rank, dtype))
         self.is_peft = is_peft
-        self.first = Linear(arena, inputs, lora.rank, dtype)
-        self.second = Linear(arena, lora.rank, outputs, dtype)
+        self.second = Linear(arena, lora.rank, base.weight.shape[0], dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         out = self.base(x)
@@ -114,32 +118,25 @@ class AdaptedLinear(Module):
     def _beside_quantized(self, x: Tensor, out: Tensor) -> Tensor:
         """peft copies the quantized layer's output before it adds to it."""
         out = connect(out.like(), record((out,), lambda gradient, _: [gradient]))
-        if x.arena.autocast is not None:
-            more = F.scale(self.second(self.first(F.dropout(x, self.dropout))))
-        else:
+        is_cast_here = x.arena.autocast is None
+        if is_cast_here:
             x = F.to(x, self.first.weight.dtype)
-            more = F.scale(self.second(self.first(F.dropout(x, self.dropout))))
+        more = F.scale(self.second(self.first(F.dropout(x, self.dropout))))
+        if is_cast_here:
             more = F.to(more, out.dtype)
         return F.add(out, more)
 
 
-class MergedLinear(Module):
+class MergedLinear(_WithAdapter):
     """LoRAQKVLinear of litgpt: one adapter for the parts of a merged matrix that are targets; the
     other parts of its result are zeros.
     """
 
     def __init__(
-        self,
-        arena: Arena,
-        base: Linear | QuantizedLinear,
-        lora: Lora,
-        dtype: DType,
-        rows: Sequence[int],
+        self, arena: Arena, base: _Frozen, lora: Lora, dtype: DType, rows: Sequence[int]
     ) -> None:
-        self.base = base
-        self.dropout = lora.dropout
+        super().__init__(arena, base, lora, (lora.rank * len(rows), dtype))
         self.rows = sum(rows)
-        self.first = Linear(arena, base.weight.shape[1], lora.rank * len(rows), dtype)
         self.second = parameter(arena, self.rows, lora.rank, dtype=dtype)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -102,6 +102,8 @@ _num_events = bind("ullage_num_events", c_uint64)
 _events = bind("ullage_events", None, c_uint64, *[c_void_p] * 6)
 _num_workspaces = bind("ullage_num_workspaces", c_uint64)
 _workspace = bind("ullage_workspace", None, c_uint64, POINTER(c_int64))
+_num_scratch = bind("ullage_num_scratch", c_uint64)
+_scratch = bind("ullage_scratch", c_char_p, c_uint64, POINTER(c_int64))
 _last_uses = bind("ullage_last_uses", None, c_uint64, c_void_p)
 _num_copies = bind("ullage_num_copies", c_uint64)
 _copy = bind("ullage_copy", None, c_uint64, POINTER(c_int64))
@@ -188,11 +190,24 @@ def workspaces() -> Rows:
     return rows
 
 
+def _scratch_rows() -> Rows:
+    """Scratch memory whose size a model gave: [position, device, address, low, answered and high
+    bytes, what]; the address is 0 where none was needed.
+    """
+    row = (c_int64 * (len(ROWS["scratch"]) - 1))()
+    rows: Rows = []
+    for index in range(_num_scratch()):
+        what = _scratch(index, row).decode()
+        rows.append([*row, what])
+    return rows
+
+
 def usage(num_events: int) -> UsageFields:
     """What was used when, and what went between host and device.
 
     last_uses: for each of the first events, if it gave out a block, the position at which the block
         was last handed to a kernel, a library or a copy (uint32); 0: never, or no such event.
+    scratch: whose size a model gave; see `_scratch_rows`.
     copies: between host and device, of 64 KiB and more: [position, device, address on the device,
         bytes, stream, flags]; 1 to the device, 2 pinned memory, 4 the host waited for it.
     pinned: pinned memory whenever it grew or shrank: [position, bytes].
@@ -201,6 +216,7 @@ def usage(num_events: int) -> UsageFields:
     _last_uses(num_events, last_uses.buffer_info()[0])
     return {
         "last_uses": last_uses.tobytes(),
+        "scratch": _scratch_rows(),
         "copies": _rows(_num_copies(), _copy, len(ROWS["copies"])),
         "pinned": _rows(_num_pinned(), _pinned, len(ROWS["pinned"])),
     }

@@ -116,7 +116,7 @@ def _device(device: DeviceReport) -> Document:
         "peak_allocated_bytes": totals.peak_allocated_bytes,
         "peak_reserved_bytes": totals.peak_reserved_bytes,
         "peak_allocated_low_bytes": device.reserved.allocated_low_bytes,
-        "peak_allocated_high_bytes": totals.peak_allocated_bytes,
+        "peak_allocated_high_bytes": device.reserved.allocated_high_bytes,
         "peak_reserved_low_bytes": device.reserved.low_bytes,
         "peak_reserved_high_bytes": device.reserved.high_bytes,
         "num_held_blocks": device.reserved.completion.num_held,

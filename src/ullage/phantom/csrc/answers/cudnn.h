@@ -62,10 +62,6 @@ struct dropout {
 };
 
 /* ---- The workspace model (cudnn_workspace.c) --------------------------------------------------------------------- */
-struct scratch {
-  const char *what;          /* for the report */
-  size_t low, answered, high;
-};
 enum direction { FORWARD, BACKWARD_DATA, BACKWARD_FILTER };
 struct convolution {
   enum direction direction;

@@ -225,7 +225,7 @@ API int cudnnBackendExecute(void *handle, const void *plan_descriptor, const voi
   const struct attribute *pointers = find_backend_attribute(pack, PACK_POINTERS), *workspace = find_backend_attribute(pack, PACK_WORKSPACE);
   /* With nothing needed the pointer may be one past the frontend's share, so in another block. */
   void *scratch = workspace && workspace->count && plan->scratch.answered ? *(void *const *)workspace->values : NULL;
-  if (scratch) saw_workspace(LIBRARY_CUDNN, scratch, plan->scratch.answered);
+  saw_scratch(LIBRARY_CUDNN, scratch, &plan->scratch);
   see_frontend_scratch(graph_of_config(backend_of(plan, PLAN_CONFIG, 0)), find_backend_attribute(pack, PACK_UIDS), pointers);
   begin_operands();
   if (pointers) forget_words(pointers->values, (size_t)pointers->count);

@@ -79,11 +79,14 @@ static size_t complex_bytes_of(int type) { return type == 0x6a || type == 0x6c |
 /* cudaDataType of the computation: double 1 and 5, half and bfloat16 2, 6, 14, 15. */
 static size_t complex_bytes_of_data(int type) { return type == 1 || type == 5 ? 16 : type == 0 || type == 4 ? 8 : 4; }
 
+static struct scratch work_scratch(size_t bytes) { return (struct scratch){"cuFFT work area", 0, bytes, HIGH_FACTOR * bytes}; }
+
 static int answer_size(size_t *result, size_t bytes) {
   if (!bytes) return INVALID_SIZE;
   if (!result) return INVALID_VALUE;
   *result = bytes;
-  assume_bytes("cuFFT work area", 0, bytes, HIGH_FACTOR * bytes);
+  const struct scratch scratch = work_scratch(bytes);
+  assume_bytes(scratch.what, scratch.low, scratch.answered, scratch.high);
   return SUCCESS;
 }
 
@@ -211,7 +214,8 @@ API int cufftSetStream(int handle, void *stream) { return (void)handle, follow_s
 API int cufftSetWorkArea(int handle, void *area) {
   struct plan *plan = open_plan(handle);
   if (!plan) return INVALID_PLAN;
-  if (area && plan->work_bytes) saw_workspace(LIBRARY_CUFFT, area, plan->work_bytes);
+  const struct scratch scratch = work_scratch(plan->work_bytes);
+  if (area && plan->work_bytes) saw_scratch(LIBRARY_CUFFT, area, &scratch);
   return SUCCESS;
 }
 

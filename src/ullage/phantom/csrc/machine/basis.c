@@ -37,6 +37,13 @@ struct workspace {
   int32_t device, library;
 };
 
+struct sized {
+  uint64_t position;
+  const char *what;
+  int64_t address, low, answered, high;
+  int32_t device;
+};
+
 struct refused {
   const char *name;
   uint64_t count;
@@ -52,6 +59,8 @@ static struct event *events;
 static uint64_t num_events, event_room;
 static struct workspace *workspaces;
 static uint64_t num_workspaces, workspace_room;
+static struct sized *sized;
+static uint64_t num_sized, sized_room;
 static struct refused refusals[MAX_REFUSED];
 static struct assumed assumptions[MAX_ASSUMED];
 static size_t num_refusals, num_assumptions;
@@ -159,6 +168,17 @@ void saw_workspace(enum library library, const void *p, size_t bytes) {
   note_handed(library, p, bytes);
 }
 
+void saw_scratch(enum library library, const void *p, const struct scratch *scratch) {
+  if (p) saw_workspace(library, p, scratch->answered);
+  if (scratch->high <= scratch->low || (p && !is_device_address(p))) return;
+  pthread_mutex_lock(&lock);
+  if (num_sized < sized_room || grow((void **)&sized, &sized_room, sizeof *sized))
+    sized[num_sized++] = (struct sized){event_position(), scratch->what, (int64_t)(uintptr_t)p, (int64_t)scratch->low,
+                                        (int64_t)scratch->answered, (int64_t)scratch->high,
+                                        p ? device_of_address(p) : current_device()};
+  pthread_mutex_unlock(&lock);
+}
+
 void saw_communication(const void *p) {
   if (!is_device_address(p)) return;
   note_handed(LIBRARY_NCCL, p, 0);
@@ -194,6 +214,19 @@ API void ullage_workspace(uint64_t i, int64_t row[5]) {
   row[2] = w->address;
   row[3] = w->bytes;
   row[4] = w->library;
+}
+
+API uint64_t ullage_num_scratch(void) { return num_sized; }
+
+API const char *ullage_scratch(uint64_t i, int64_t row[6]) {
+  const struct sized *s = &sized[i];
+  row[0] = (int64_t)s->position;
+  row[1] = s->device;
+  row[2] = s->address;
+  row[3] = s->low;
+  row[4] = s->answered;
+  row[5] = s->high;
+  return s->what;
 }
 
 API const char *ullage_refused(uint64_t i, uint64_t *count) {

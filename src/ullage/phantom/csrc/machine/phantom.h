@@ -132,6 +132,16 @@ enum library { LIBRARY_CUBLAS, LIBRARY_CUBLASLT, LIBRARY_CUDNN, LIBRARY_CUSOLVER
 /* The library was handed this scratch memory: the block belongs to WORKSPACE, whoever allocated it. */
 void saw_workspace(enum library library, const void *p, size_t bytes);
 
+/* How much scratch memory an operation is said to need, from a model: `what` is a short stable text of static storage. */
+struct scratch {
+  const char *what;
+  size_t low, answered, high;
+};
+
+/* The library was handed `answered` bytes of scratch memory at p; NULL where it is said to need none. The bounds are kept
+ * for each call, so that the allocator's requests can be made again with them. */
+void saw_scratch(enum library library, const void *p, const struct scratch *scratch);
+
 /* A collective sends from, or receives into, the block that holds p. */
 void saw_communication(const void *p);
 

@@ -1,0 +1,59 @@
+"""How much depends on the scratch memory of closed libraries, whose sizes follow a model.
+
+Where the run kept a snapshot, both ends of the peaks were measured by a replay
+(whatif/workspaces.py). Elsewhere, and of what the replay leaves out, the bounds of the most
+uncertain workspace are known alone; such memory lives for one operation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ullage.trace.model import DeviceTotals, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Workspaces:
+    """Both ends of what a device's allocator holds.
+
+    Attributes:
+        num_blocks: how many workspaces were replayed; 0: the ends below are those of the run.
+        allocated_low_bytes, allocated_high_bytes: the peak of what was allocated.
+        reserved_low_bytes, reserved_high_bytes: that of what was reserved.
+        less_bytes, more_bytes: how much less or more can be needed in all, with what was not
+            replayed.
+    """
+
+    num_blocks: int
+    allocated_low_bytes: int
+    allocated_high_bytes: int
+    reserved_low_bytes: int
+    reserved_high_bytes: int
+    less_bytes: int
+    more_bytes: int
+
+
+def find_workspaces(record: Record, totals: DeviceTotals) -> Workspaces:
+    """Both ends of one device of a process."""
+    allocated, reserved = totals.peak_allocated_bytes, totals.peak_reserved_bytes
+    of_allocated, of_reserved, num_blocks, names = [allocated], [reserved], 0, frozenset[str]()
+    for other in record.workspace_ends:
+        peaks = (other.allocated_low_bytes, other.allocated_high_bytes)
+        if other.device != totals.index or other.reserved_low_bytes is None:
+            continue
+        of_allocated += [peak for peak in peaks if peak is not None]
+        peaks = (other.reserved_low_bytes, other.reserved_high_bytes)
+        of_reserved += [peak for peak in peaks if peak is not None]
+        num_blocks, names = other.num_blocks, other.what
+    rest = [sizes for sizes in record.assumed if sizes.what not in names]
+    less = max((sizes.answered_bytes - sizes.low_bytes for sizes in rest), default=0)
+    more = max((sizes.high_bytes - sizes.answered_bytes for sizes in rest), default=0)
+    return Workspaces(
+        num_blocks=num_blocks,
+        allocated_low_bytes=min(of_allocated),
+        allocated_high_bytes=max(of_allocated),
+        reserved_low_bytes=min(of_reserved),
+        reserved_high_bytes=max(of_reserved),
+        less_bytes=max(less, reserved - min(of_reserved)),
+        more_bytes=max(more, max(of_reserved) - reserved),
+    )

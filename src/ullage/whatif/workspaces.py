@@ -1,0 +1,132 @@
+"""What would have been reserved had closed libraries needed the least or the most scratch memory.
+
+How much memory an operation of cuDNN or cuFFT asks for follows a model with bounds
+(phantom/csrc/answers/cudnn_workspace.c). PyTorch takes it from its allocator for one operation, and
+its segments stay, so the bounds of a workspace are not those of the peak. Here the requests of a
+trace are made again with each workspace at its lower bound, and with each at its upper bound; one
+that the model said was not needed is then allocated and freed where the operation began.
+
+    measure_workspaces(read_snapshot(path), record, where)       a `WorkspaceEnds` for each device
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ullage.explain.owners.matching import Match, match_record
+from ullage.programs.allocator_replay import ATTEMPT
+from ullage.trace.bounds import WorkspaceEnds
+from ullage.trace.lifetime import find_blocks
+from ullage.trace.model import Record, Scratch
+from ullage.trace.replay import Replay, replay
+from ullage.trace.snapshot import Int64Array, Snapshot
+from ullage.whatif.child import Where
+from ullage.whatif.requests import Requests, find_requests
+from ullage.whatif.variants import replay_variants
+
+
+@dataclass(frozen=True, slots=True)
+class _Resized:
+    """The workspaces of a device as its trace has them.
+
+    Attributes:
+        blocks: the block of the trace that each was.
+        less_bytes, more_bytes: (num_workspaces,) by how much its bounds differ from the answer.
+        at, bytes: before which event another would have been needed, and its upper bound.
+    """
+
+    blocks: Int64Array
+    less_bytes: Int64Array
+    more_bytes: Int64Array
+    at: Int64Array
+    bytes: Int64Array
+
+
+def measure_workspaces(
+    snapshot: Snapshot, record: Record, where: Where
+) -> tuple[WorkspaceEnds, ...]:
+    """Both ends of each device whose libraries were handed workspaces of an assumed size.
+
+    What a replay says counts where a replay of what was recorded comes to what was recorded;
+    elsewhere there is no figure.
+
+    Raises:
+        EnvironmentProblem: the replay failed.
+    """
+    scratch = record.scratch
+    if scratch is None:
+        return ()
+    return tuple(
+        _measure(snapshot, record, scratch, device, where)
+        for device, events in enumerate(snapshot.events)
+        if len(events) and (scratch.device == device).any()
+    )
+
+
+def _measure(
+    snapshot: Snapshot, record: Record, scratch: Scratch, device: int, where: Where
+) -> WorkspaceEnds:
+    rows = np.flatnonzero(scratch.device == device)
+    what = frozenset(scratch.what[row] for row in rows)
+    unknown = WorkspaceEnds(device, what, len(rows), None, None, None, None)
+    recorded = replay(snapshot, device)
+    match = match_record(record, recorded, device)
+    if match is None:
+        return unknown
+    resized = find_resized(match, scratch, rows, recorded)
+    requests = find_requests(snapshot, recorded, device)
+    if requests.num_retries or requests.num_failed or not len(resized.blocks) + len(resized.at):
+        return unknown
+    answers = replay_variants(snapshot, device, recorded, with_bounds(requests, resized), where)
+    if not answers:
+        return unknown
+    allocated = [answer["peak_allocated_bytes"] for answer in answers]
+    reserved = [answer["peak_reserved_bytes"] for answer in answers]
+    ends = (min(allocated), max(allocated), min(reserved), max(reserved))
+    return WorkspaceEnds(device, what, len(rows), *ends)
+
+
+def find_resized(match: Match, scratch: Scratch, rows: Int64Array, recorded: Replay) -> _Resized:
+    """The workspaces of these rows; those of before the trace are left out."""
+    lives, blocks = match.lifetimes, recorded.blocks
+    block_of = np.full(len(lives) + 1, -1, dtype=np.int64)
+    is_matched = (match.row >= 0) & (blocks.birth >= 0)
+    block_of[match.row[is_matched]] = np.flatnonzero(is_matched)
+    places = (scratch.position[rows], scratch.device[rows], scratch.address[rows])
+    block = block_of[find_blocks(lives, *places)]
+    is_needed = scratch.address[rows] != 0
+    here = rows[is_needed & (block >= 0)]
+    at = match.event_after(scratch.position[rows[~is_needed]], recorded.num_events)
+    is_traced = scratch.position[rows[~is_needed]] >= match.positions.min(initial=0)
+    return _Resized(
+        blocks=block[is_needed & (block >= 0)],
+        less_bytes=scratch.answered_bytes[here] - scratch.low_bytes[here],
+        more_bytes=scratch.high_bytes[here] - scratch.answered_bytes[here],
+        at=at[is_traced],
+        bytes=scratch.high_bytes[rows[~is_needed]][is_traced],
+    )
+
+
+def with_bounds(requests: Requests, resized: _Resized) -> Requests:
+    """The requests with two variants: each workspace at its lower and at its upper bound.
+
+    A block that several operations shared keeps what the one that asks for most needs of it.
+    """
+    less = np.full(len(requests.sizes), np.iinfo(np.int64).max)
+    np.minimum.at(less, resized.blocks, resized.less_bytes)
+    low = requests.sizes - np.where(less == np.iinfo(np.int64).max, 0, less)
+    more = np.zeros(len(requests.sizes), dtype=np.int64)
+    np.maximum.at(more, resized.blocks, resized.more_bytes)
+    ops, count = requests.ops, len(requests.sizes)
+    is_gone = (ops >= 0) & (low[np.maximum(ops, 0) % count] <= 0)
+    before = np.searchsorted(requests.event, resized.at)
+    return replace(
+        requests,
+        variants={
+            "low": ops[~is_gone],
+            "high": np.insert(ops, before, -(ATTEMPT + 8 * resized.bytes)),
+        },
+        variant_sizes={"low": np.maximum(low, 1), "high": requests.sizes + more},
+    )

@@ -1,0 +1,102 @@
+"""Both ends of the peaks where the sizes of workspaces are assumed, and where they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ullage.explain.program import Program
+from ullage.explain.run import RunReport, explain_run
+from ullage.explain.workspaces import find_workspaces
+from ullage.gpus.catalog import Gpu
+from ullage.report.document.run import run_document
+from ullage.report.text.run import render_run
+from ullage.trace.bounds import AtOnce, WorkspaceEnds
+from ullage.trace.model import Record
+
+Make = Callable[..., Record]
+# 70 bytes at once, 40 at the end: 70 are reserved.
+SCRIPT = "+30 +40 -30 +30 -30"
+NAME, OTHER = "cuDNN convolution forward workspace", "cuSOLVER workspace"
+ENDS = WorkspaceEnds(0, frozenset({NAME}), 3, 65, 80, 60, 95)
+
+
+def sizes(what: str, low: int, answered: int, high: int) -> dict[str, Any]:
+    bounds = {"low_bytes": low, "answered_bytes": answered, "high_bytes": high}
+    return {"what": what, "count": 2, **bounds}
+
+
+def record_of(make_record: Make, *ends: WorkspaceEnds, more: int = 40) -> Record:
+    assumed = [sizes(NAME, 0, 20, 20 + more)]
+    return replace(make_record(SCRIPT, assumed=assumed), workspace_ends=ends)
+
+
+def explain(record: Record, program: Program, gpu: Gpu) -> RunReport:
+    return explain_run(
+        [(record, None)], program=program, torch="2.15.0", gpu=gpu, is_unlimited=False
+    )
+
+
+def test_the_document_has_the_ends_of_the_replay(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    report = explain(record_of(make_record, ENDS), program, small_gpu)
+    shown = run_document(report)["devices"][0]
+    assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (60, 95)
+    assert (shown["peak_allocated_low_bytes"], shown["peak_allocated_high_bytes"]) == (65, 80)
+    kind, allocated, reserved = report.allocator_basis.assumptions
+    assert (kind.what, kind.count) == (NAME, 2)
+    assert (allocated.low_bytes, allocated.high_bytes, allocated.count) == (65, 80, 3)
+    assert (reserved.low_bytes, reserved.high_bytes, reserved.count) == (60, 95, 3)
+    assert "workspaces +25 B -10 B" in render_run(report)
+
+
+def test_the_headroom_counts_them_once_and_the_verdict_not_at_all(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    (device,) = explain(record_of(make_record, ENDS), program, small_gpu).devices
+    assert device.peak_used_bytes == 70 + 120
+    assert device.headroom_bytes == 1000 - 120 - 70
+    assert device.headroom.low_bytes == 1000 - 120 - 95
+    assert device.headroom.high_bytes == 1000 - 80 - 60
+
+
+def test_without_a_replay_the_most_uncertain_workspace_widens_the_headroom_alone(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    unknown = WorkspaceEnds(0, frozenset({NAME}), 3, None, None, None, None)
+    for record in (record_of(make_record), record_of(make_record, unknown)):
+        report = explain(record, program, small_gpu)
+        shown = run_document(report)["devices"][0]
+        assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (70, 70)
+        headroom = report.devices[0].headroom
+        assert (headroom.workspace_less_bytes, headroom.workspace_more_bytes) == (20, 40)
+        assert len(report.allocator_basis.assumptions) == 1
+
+
+@pytest.mark.parametrize(("answered", "less", "more"), [(50, 50, 25), (5, 10, 95)])
+def test_what_was_not_replayed_counts_beside_it(
+    make_record: Make, answered: int, less: int, more: int
+) -> None:
+    assumed = [sizes(NAME, 0, 20, 900), sizes(OTHER, 0, answered, 50 if answered == 50 else 100)]
+    record = replace(make_record(SCRIPT, assumed=assumed), workspace_ends=(ENDS,))
+    ends = find_workspaces(record, record.devices[0])
+    assert (ends.less_bytes, ends.more_bytes) == (less, more)
+
+
+def test_the_ends_of_another_device_do_not_count(make_record: Make) -> None:
+    record = record_of(make_record, replace(ENDS, device=1))
+    ends = find_workspaces(record, record.devices[0])
+    assert (ends.reserved_low_bytes, ends.reserved_high_bytes, ends.num_blocks) == (70, 70, 0)
+
+
+def test_they_add_to_what_asynchronous_work_leaves_open(
+    make_record: Make, program: Program, small_gpu: Gpu
+) -> None:
+    record = record_of(make_record, ENDS)
+    record = replace(record, num_not_yet=1, at_once=(AtOnce(0, 2, 30, 50),))
+    (device,) = explain(record, program, small_gpu).devices
+    assert (device.reserved.low_bytes, device.reserved.high_bytes) == (40, 95)

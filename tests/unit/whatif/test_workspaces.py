@@ -1,0 +1,135 @@
+"""What is replayed with the workspaces of libraries at their bounds; the replays themselves are in
+tests/phantom/test_workspaces.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ullage.phantom.device import choose_device
+from ullage.phantom.torch_build import TorchBuild
+from ullage.programs.allocator_replay import ATTEMPT
+from ullage.trace.bounds import WorkspaceEnds
+from ullage.trace.model import Record, Scratch
+from ullage.trace.snapshot import Snapshot
+from ullage.units import MIB
+from ullage.whatif import variants
+from ullage.whatif.child import Where
+from ullage.whatif.requests import Requests
+from ullage.whatif.workspaces import measure_workspaces
+
+BUILD = TorchBuild("2.15.0", "13.2", Path(), {}, frozenset(), frozenset())
+NOWHERE = Where("no such python", BUILD, choose_device(None))
+NAME = "cuDNN convolution forward workspace"
+TRACE, SCRIPT = "+a +b -a +c -b", f"+{MIB} +{MIB} -{MIB} +{MIB} -{MIB}"
+NOTHING = WorkspaceEnds(0, frozenset({NAME}), 1, None, None, None, None)
+MakeSnapshot = Callable[..., Snapshot]
+MakeRecord = Callable[..., Record]
+
+
+def with_scratch(record: Record, *rows: tuple[int, int, int, int, int]) -> Record:
+    """The record with workspaces: (event that gave the block out, or -1; position, low, answered
+    and high bytes).
+    """
+    columns = np.array(rows, dtype=np.int64).T
+    address = np.where(columns[0] < 0, 0, record.events.address[columns[0]])
+    device = np.zeros(len(rows), dtype=np.int64)
+    scratch = Scratch((NAME,) * len(rows), columns[1], device, address, *columns[2:])
+    return replace(record, scratch=scratch)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the child is sent; its answers are those under "peaks", in MiB."""
+    child: dict[str, Any] = {"peaks": (6, 4, 9)}
+
+    @contextmanager
+    def answering(requests: Requests, orders: Any, _where: Where, _directory: Path) -> Any:
+        child.update(requests=requests, orders=orders)
+        answers = {
+            number: {"peak_reserved_bytes": peak * MIB, "peak_allocated_bytes": (peak - 1) * MIB}
+            for number, peak in enumerate(child["peaks"])
+        }
+        yield lambda: answers
+
+    monkeypatch.setattr(variants, "replaying", answering)
+    return child
+
+
+def sizes_of(requests: Requests, name: str) -> list[int]:
+    sizes: list[int] = requests.variant_sizes[name].tolist()
+    return sizes
+
+
+def test_a_workspace_takes_its_bounds_and_others_what_they_took(
+    make_snapshot: MakeSnapshot, make_record: MakeRecord, sent: dict[str, Any]
+) -> None:
+    record = with_scratch(make_record(SCRIPT), (1, 2, MIB // 4, MIB, 3 * MIB))
+    sent["peaks"] = (6, 3, 9)
+    (ends,) = measure_workspaces(make_snapshot(TRACE), record, NOWHERE)
+    assert ends == WorkspaceEnds(0, frozenset({NAME}), 1, 2 * MIB, 8 * MIB, 3 * MIB, 9 * MIB)
+    requests = sent["requests"]
+    assert sizes_of(requests, "low") == [MIB, MIB // 4, MIB]
+    assert sizes_of(requests, "high") == [MIB, 3 * MIB, MIB]
+    assert requests.variants["low"].tolist() == requests.ops.tolist()
+    columns = [(order["ops"], order["sizes"]) for order in sent["orders"]]
+    assert columns == [("ops", "sizes"), ("low", "low_sizes"), ("high", "high_sizes")]
+
+
+def test_a_workspace_that_could_be_none_is_left_out(
+    make_snapshot: MakeSnapshot, make_record: MakeRecord, sent: dict[str, Any]
+) -> None:
+    record = with_scratch(make_record(SCRIPT), (1, 2, 0, MIB, MIB + 1))
+    measure_workspaces(make_snapshot(TRACE), record, NOWHERE)
+    requests = sent["requests"]
+    assert requests.ops.tolist() == [0, 1, 3, 2, 4]
+    assert requests.variants["low"].tolist() == [0, 3, 2]
+
+
+def test_of_a_block_that_operations_share_the_largest_need_counts(
+    make_snapshot: MakeSnapshot, make_record: MakeRecord, sent: dict[str, Any]
+) -> None:
+    rows = (1, 2, 0, MIB, MIB), (1, 2, MIB // 2, MIB, 2 * MIB)
+    measure_workspaces(make_snapshot(TRACE), with_scratch(make_record(SCRIPT), *rows), NOWHERE)
+    assert sizes_of(sent["requests"], "low")[1] == MIB // 2
+    assert sizes_of(sent["requests"], "high")[1] == 2 * MIB
+
+
+def test_one_that_was_not_needed_comes_and_goes_where_its_operation_began(
+    make_snapshot: MakeSnapshot, make_record: MakeRecord, sent: dict[str, Any]
+) -> None:
+    record = with_scratch(make_record(SCRIPT), (-1, 3, 0, 0, 5 * MIB))
+    measure_workspaces(make_snapshot(TRACE), record, NOWHERE)
+    requests = sent["requests"]
+    assert requests.variants["low"].tolist() == [0, 1, 3, 2, 4]
+    assert requests.variants["high"].tolist() == [0, 1, 3, -(ATTEMPT + 8 * 5 * MIB), 2, 4]
+
+
+def test_a_replay_that_does_not_reproduce_the_recording_gives_no_figure(
+    make_snapshot: MakeSnapshot, make_record: MakeRecord, sent: dict[str, Any]
+) -> None:
+    sent["peaks"] = (7, 4, 9)
+    record = with_scratch(make_record(SCRIPT), (1, 2, 0, MIB, 2 * MIB))
+    assert measure_workspaces(make_snapshot(TRACE), record, NOWHERE) == (NOTHING,)
+
+
+@pytest.mark.parametrize("trace", ["+a +b -b", "!7 +a +b -a +c -b"])
+def test_another_trace_or_one_that_ran_short_is_not_replayed(
+    make_snapshot: MakeSnapshot, make_record: MakeRecord, trace: str
+) -> None:
+    script = SCRIPT if "!" in trace else f"+{MIB} +{2 * MIB} -{2 * MIB} +{MIB} -{MIB}"
+    record = with_scratch(make_record(script), (1, 2, 0, MIB, 2 * MIB))
+    assert measure_workspaces(make_snapshot(trace), record, NOWHERE) == (NOTHING,)
+
+
+def test_without_workspaces_of_an_assumed_size_nothing_is_replayed(
+    make_snapshot: MakeSnapshot, make_record: MakeRecord
+) -> None:
+    assert measure_workspaces(make_snapshot(TRACE), make_record(SCRIPT), NOWHERE) == ()
