@@ -22,6 +22,8 @@ __all__ = ["Traffic", "at_least", "moved", "start_s"]
 _L2_TIMES: Final = 3.5
 # Tables hold whole kernels, whose fastest does some work. Assumed: an empty one takes half as long.
 _EMPTY_SHARE: Final = 0.5
+# How far what a kernel is said to be slower than a stream may be off, either way: assumed, and what
+# others published lies inside (tests/unit/clock/test_published_kernels.py).
 _LEAST_SLOWER, _MOST_SLOWER = 0.65, 1.35
 
 
