@@ -121,13 +121,28 @@ class TimeView {
     const bar = place.lane - 3;
     context.fillStyle = this.theme.segment;
     context.fillRect(0, top, place.width, bar);
+    const narrow = { slot: null, width: 0, color: null };
+    const drawNarrow = (slot) => {
+      if (narrow.width > 0) {
+        context.fillStyle = narrow.color;
+        context.fillRect(narrow.slot, top, 1, bar);
+      }
+      Object.assign(narrow, { slot, width: 0 });
+    };
     for (const span of this.spans[number]) {
       const begin = this._x(this.begin(span), place);
       if (begin > place.width) break;
       const end = this._x(this.end(span), place);
       if (end < 0) continue;
+      if (end - begin < 1) {
+        // Of many in one pixel the longest is drawn: a frame costs what the pixels cost.
+        const slot = Math.floor(begin);
+        if (slot !== narrow.slot) drawNarrow(slot);
+        if (end - begin > narrow.width) Object.assign(narrow, { width: end - begin, color: this.kind(span).color });
+        continue;
+      }
       context.fillStyle = this.kind(span).color;
-      context.fillRect(begin, top, Math.max(end - begin - (end - begin > 4), 0.3), bar);
+      context.fillRect(begin, top, end - begin - (end - begin > 4), bar);
       if (end - begin < 60 || bar < 14) continue;
       const left = Math.max(begin, 0);
       const name = shortened(context, this.name(span), Math.min(end, place.width) - left - 8);
@@ -135,6 +150,7 @@ class TimeView {
       context.textAlign = "left";
       context.fillText(name, left + 4, top + bar / 2);
     }
+    drawNarrow(null);
     if (this.hovered?.lane !== number) return;
     const [begin, end] = [this._x(this.begin(this.hovered.span), place), this._x(this.end(this.hovered.span), place)];
     context.strokeStyle = this.theme.text;

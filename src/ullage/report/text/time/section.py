@@ -30,7 +30,7 @@ from ullage.report.text.time.numbers import (
 _BAR_WIDTH = 20
 _MAX_KINDS = 4  # in the short report
 _MAX_ROWS = 12  # of modules and unknown kernels
-_SMALL_SHARE = 5e-4  # of the step: what is not shown
+_SMALL_SHARE = 2e-3  # of the step: what is not shown
 _PER_BAR = 10**9  # bars are drawn of whole numbers: nanoseconds
 
 
