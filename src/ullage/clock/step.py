@@ -18,7 +18,7 @@ from ullage.clock.given_work import GivenWork, Product
 from ullage.clock.host import HostInterval
 from ullage.clock.reading import given_work
 from ullage.clock.simulation import Moment, Run, simulate
-from ullage.clock.step_time import Interval, Share, Span, StepTime
+from ullage.clock.step_time import NO_MODULE, Interval, Share, Span, StepTime
 from ullage.gpus import Gpu
 from ullage.gpus.peaks import flops_per_s
 from ullage.trace.record_schema import WORK_MARKS
@@ -106,8 +106,8 @@ def measure_step(
 
 
 def _module_name(modules: Sequence[str], scope: int) -> str:
-    """The name of a scope; empty: none."""
-    return modules[scope] if 0 <= scope < len(modules) else ""
+    """The name of a scope; empty: the outermost module."""
+    return modules[scope] if 0 <= scope < len(modules) else NO_MODULE
 
 
 def _read(log: WorkLog, cost_of: CostOf, modules: Sequence[str]) -> _Log:

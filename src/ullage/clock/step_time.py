@@ -7,9 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Interval", "Share", "Span", "StepTime", "merge_numbered"]
+__all__ = ["NO_MODULE", "Interval", "Share", "Span", "StepTime", "merge_numbered"]
 
 _NUMBER = re.compile(r"\d+")
+
+
+NO_MODULE = "(no module)"
+"""Stands for the module of work that is done for none."""
 
 
 class Interval(NamedTuple):
@@ -25,7 +29,7 @@ class Share(NamedTuple):
 
     Attributes:
         name: of the kind ("matrix products"), the part ("forward", "backward", "optimizer",
-            "other") or the module ("transformer.h.0").
+            "other") or the module ("transformer.h.0"; empty: the outermost one).
         busy: the seconds that streams are busy with it.
         exposed: those of them in which the device does nothing else.
         num: pieces of work.
@@ -46,7 +50,7 @@ class Span(NamedTuple):
         stream: a small number for each stream of the device; -1: the host waits.
         name: short and readable.
         category: of the work, as in `Category`.
-        module: the name of the module; empty: none.
+        module: the name of the module; empty: the outermost one; NO_MODULE: none.
         part: "forward", "backward", "optimizer" or "other".
         position: how many events of the allocator came before: the place in the memory's timeline.
     """

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ullage.clock.step_time import NO_MODULE
+
 OUTSIDE = "outside of all modules"
 ITSELF = "the model itself"
-ITSELF_OR_OUTSIDE = "the model itself, or no module"
 
 
 def name_module(path: str | None) -> str:
@@ -15,5 +16,5 @@ def name_module(path: str | None) -> str:
 
 
 def name_timed_module(path: str) -> str:
-    """Names a module of the clock's: work of the outermost module and of none has no path."""
-    return path or ITSELF_OR_OUTSIDE
+    """Names a module of the clock's."""
+    return name_module(None if path == NO_MODULE else path)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
+from ullage.clock.interconnect import parse_interconnect
 from ullage.errors import SpecError
 from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import PhantomDevice
@@ -85,10 +86,17 @@ def make_options(
         assumed=Assumed.parse(assume),
         plan=loaded_plan,
         platform=_parse_platform(platform),
-        has_clock=time or interconnect is not None or _is_virtual(clock),
+        has_clock=time or _names_links(interconnect) or _is_virtual(clock),
         interconnect=interconnect,
         has_virtual_time=_is_virtual(clock),
     )
+
+
+def _names_links(interconnect: str | None) -> bool:
+    """Whether links are named; raises SpecError where they cannot be."""
+    if interconnect is not None:
+        parse_interconnect(interconnect)
+    return interconnect is not None
 
 
 def _is_virtual(clock: str) -> bool:
