@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from ullage.clock.sharing import Sharing
 from ullage.trace.work_log import EntryKind
 
-__all__ = ["HostCosts", "Moment", "Player", "Run", "simulate"]
+__all__ = ["HostCosts", "Moment", "Player", "Run", "WorkTimes", "simulate"]
 
 _QUEUE: Final = 1024
 
@@ -39,6 +39,22 @@ class HostCosts:
 
     launch_s: float
     graph_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkTimes:
+    """What pieces of work take; all may grow while the log does.
+
+    Attributes:
+        seconds: of each piece of work.
+        graph_seconds: of each graph.
+        computes: of each piece of work, whether it shares the device with other streams; None: none
+            does.
+    """
+
+    seconds: Sequence[float]
+    graph_seconds: Mapping[int, float]
+    computes: Sequence[bool] | None = None
 
 
 class Moment(NamedTuple):
@@ -75,25 +91,14 @@ class Run:
     moments: Sequence[Moment]
 
 
-def simulate(
-    rows: Sequence[tuple[int, ...]],
-    first: int,
-    seconds: Sequence[float],
-    graph_seconds: Mapping[int, float],
-    host: HostCosts,
-    computes: Sequence[bool] | None = None,
-) -> Run:
+def simulate(rows: Sequence[tuple[int, ...]], first: int, times: WorkTimes, host: HostCosts) -> Run:
     """Plays a log.
 
     Args:
         rows: of a log: (other, work, scope, position, lane, kind, device).
         first: the serial number before that of the first row.
-        seconds: of each piece of work.
-        graph_seconds: of each graph.
-        computes: of each piece of work, whether it shares the device with other streams; None: none
-            does.
     """
-    player = Player(first, seconds, graph_seconds, host, computes)
+    player = Player(first, times, host)
     for row in rows:
         player.play(row)
     return Run(player.starts, player.ends, player.host_waits, player.moments)
@@ -104,28 +109,16 @@ class Player:
 
     Args:
         first: the serial number before that of the first row.
-        seconds: of each piece of work; may grow while the log does.
-        graph_seconds: of each graph; likewise.
-        computes: of each piece of work, whether it shares the device; likewise. None: none does.
     """
 
-    def __init__(
-        self,
-        first: int,
-        seconds: Sequence[float],
-        graph_seconds: Mapping[int, float],
-        host: HostCosts,
-        computes: Sequence[bool] | None = None,
-    ) -> None:
+    def __init__(self, first: int, times: WorkTimes, host: HostCosts) -> None:
         self.starts: list[float] = []
         self.ends: list[float] = []
         self.host_waits: list[tuple[int, float, float]] = []
         self.moments: list[Moment] = []
         self._serial = first
-        self._seconds = seconds
-        self._graph_seconds = graph_seconds
+        self._times = times
         self._costs = host
-        self._computes = computes
         self._sharing: defaultdict[int, Sharing] = defaultdict(Sharing)  # by device
         self._host_s = 0.0
         self._free_s: defaultdict[int, float] = defaultdict(float)  # by lane
@@ -148,8 +141,9 @@ class Player:
         self._serial += 1
         if kind in (EntryKind.GIVEN, EntryKind.GRAPH):
             is_graph = kind == EntryKind.GRAPH
-            taken = self._graph_seconds.get(other, 0.0) if is_graph else self._seconds[work]
-            computes = self._computes is not None and (is_graph or self._computes[work])
+            times = self._times
+            taken = times.graph_seconds.get(other, 0.0) if is_graph else times.seconds[work]
+            computes = times.computes is not None and (is_graph or times.computes[work])
             sharing = self._sharing[device] if computes else None
             host_s = self._costs.graph_s if is_graph else self._costs.launch_s
             self._give(lane, taken, host_s, sharing)

@@ -17,7 +17,7 @@ from ullage.clock.exposure import Busy, Exposure, measure_exposure
 from ullage.clock.given_work import GivenWork, Product
 from ullage.clock.host import HostInterval
 from ullage.clock.reading import given_work
-from ullage.clock.simulation import Moment, Run, simulate
+from ullage.clock.simulation import Moment, Run, WorkTimes, simulate
 from ullage.clock.step_time import NO_MODULE, Interval, Share, Span, StepTime
 from ullage.gpus import Gpu
 from ullage.gpus.peaks import flops_per_s
@@ -148,7 +148,7 @@ def _play(log: _Log, first: int, host: HostInterval, end: int) -> Run:
     seconds = [_ends(cost)[end] for cost in log.costs]
     graphs = {graph: _ends(cost)[end] for graph, cost in log.graph_costs.items()}
     computes = None if end == _LOW else [computes_on_device(cost) for cost in log.costs]
-    return simulate(log.rows, first, seconds, graphs, host[end], computes)
+    return simulate(log.rows, first, WorkTimes(seconds, graphs, computes), host[end])
 
 
 def computes_on_device(cost: Cost) -> bool:

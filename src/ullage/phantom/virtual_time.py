@@ -122,7 +122,7 @@ class _Played:
         from ullage.clock.costs import cost_of
         from ullage.clock.host import host_costs
         from ullage.clock.interconnect import parse_interconnect
-        from ullage.clock.simulation import Player
+        from ullage.clock.simulation import Player, WorkTimes
         from ullage.gpus import find_gpu
         from ullage.record.timing.work_log import WorkLog
 
@@ -136,9 +136,8 @@ class _Played:
         self._computes: list[bool] = []
         self._num_captured = 0
         self._serial = 0
-        self._player: Player = Player(
-            0, self._seconds, self._graph_seconds, host_costs(gpu).likely, self._computes
-        )
+        times = WorkTimes(self._seconds, self._graph_seconds, self._computes)
+        self._player: Player = Player(0, times, host_costs(gpu).likely)
 
     @property
     def host_s(self) -> float:

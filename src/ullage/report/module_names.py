@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ullage.clock.step_time import NO_MODULE
-
 OUTSIDE = "outside of all modules"
 ITSELF = "the model itself"
 
@@ -17,4 +15,6 @@ def name_module(path: str | None) -> str:
 
 def name_timed_module(path: str) -> str:
     """Names a module of the clock's."""
+    from ullage.clock.step_time import NO_MODULE
+
     return name_module(None if path == NO_MODULE else path)

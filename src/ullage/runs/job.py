@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
-from ullage.clock.interconnect import parse_interconnect
 from ullage.errors import SpecError
 from ullage.native.libraries import LIBRARY_DIR
 from ullage.phantom.device import PhantomDevice
@@ -94,9 +93,12 @@ def make_options(
 
 def _names_links(interconnect: str | None) -> bool:
     """Whether links are named; raises SpecError where they cannot be."""
-    if interconnect is not None:
-        parse_interconnect(interconnect)
-    return interconnect is not None
+    if interconnect is None:
+        return False
+    from ullage.clock.interconnect import parse_interconnect
+
+    parse_interconnect(interconnect)
+    return True
 
 
 def _is_virtual(clock: str) -> bool:

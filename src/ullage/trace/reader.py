@@ -37,13 +37,12 @@ from ullage.trace.model import (
     ProgramExit,
     Record,
     Request,
-    Scratch,
     UInt32Array,
-    Workspaces,
 )
 from ullage.trace.record_schema import ROWS, SCHEMA
 from ullage.trace.work import parse_work
 from ullage.trace.work_log import parse_work_log
+from ullage.trace.workspaces import parse_scratch, parse_workspaces
 
 MAX_FILE_BYTES = 8 << 30
 # 2^40 and more would let positions and sizes overflow 64 bits where they are combined.
@@ -110,10 +109,10 @@ def parse_record(value: object) -> Record:
         events=events,
         marks=field_checks.parse_rows(fields, "marks", parse_mark),
         claims=_parse_claims(field_checks.rows(fields, "claims")),
-        workspaces=_parse_workspaces(field_checks.rows(fields, "workspaces")),
+        workspaces=parse_workspaces(field_checks.rows(fields, "workspaces")),
         modules=field_checks.parse_texts(fields, "modules"),
         last_use=_parse_last_use(fields, len(events)),
-        scratch=_parse_scratch(field_checks.rows(fields, "scratch"))
+        scratch=parse_scratch(field_checks.rows(fields, "scratch"))
         if "scratch" in fields
         else None,
         copies=_parse_copies(field_checks.rows(fields, "copies")) if "copies" in fields else None,
@@ -126,19 +125,25 @@ def parse_record(value: object) -> Record:
         refused=_parse_refused(field_checks.typed(fields.get("refused", {}), dict, "refused")),
         **_parse_not_initialised(fields),
         ooms=field_checks.parse_rows(fields, "ooms", _parse_oom),
-        host_peak_bytes=field_checks.size(fields, "host_peak_bytes", 0),
-        host_needed_bytes=field_checks.size(fields, "host_needed_bytes", 0),
-        pinned_peak_bytes=field_checks.size(fields, "pinned_peak_bytes", 0),
+        **_parse_optional(fields),
         warnings=field_checks.parse_texts(fields, "warnings"),
         changed_variables=field_checks.parse_texts(fields, "changed_variables"),
         groups=field_checks.parse_rows(fields, "groups", _parse_group),
-        num_not_yet=field_checks.size(fields, "num_not_yet", 0),
         operands=field_checks.parse_rows(fields, "operands", _parse_operand),
-        num_timed=field_checks.size(fields, "num_timed", 0),
         requests=field_checks.parse_rows(fields, "requests", _parse_request),
-        work=parse_work(fields),
-        work_log=parse_work_log(fields),
     )
+
+
+def _parse_optional(fields: Mapping[str, Any]) -> dict[str, Any]:
+    sizes = (
+        "host_peak_bytes",
+        "host_needed_bytes",
+        "pinned_peak_bytes",
+        "num_not_yet",
+        "num_timed",
+    )
+    numbers = {name: field_checks.size(fields, name, 0) for name in sizes}
+    return {**numbers, "work": parse_work(fields), "work_log": parse_work_log(fields)}
 
 
 def _parse_not_initialised(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,23 +289,6 @@ def _parse_claims(rows: Sequence[object]) -> Claims:
         category=tuple(field_checks.choice(Category, text, "claims") for text in columns[3]),
         name=tuple(field_checks.shown(text, "claims") for text in columns[4]),
     )
-
-
-def _parse_workspaces(rows: Sequence[object]) -> Workspaces:
-    columns = field_checks.columns(rows, len(ROWS["workspaces"]), "workspaces")
-    return Workspaces(
-        position=field_checks.position_column(columns[0], "workspaces"),
-        device=field_checks.int_column(columns[1], "workspaces"),
-        address=field_checks.int_column(columns[2], "workspaces"),
-        size_bytes=field_checks.int_column(columns[3], "workspaces"),
-        library=tuple(field_checks.shown(text, "workspaces") for text in columns[4]),
-    )
-
-
-def _parse_scratch(rows: Sequence[object]) -> Scratch:
-    *sizes, what = field_checks.columns(rows, len(ROWS["scratch"]), "scratch")
-    numbers = (field_checks.int_column(column, "scratch") for column in sizes)
-    return Scratch(tuple(field_checks.shown(text, "scratch") for text in what), *numbers)
 
 
 def _parse_copies(rows: Sequence[object]) -> Copies:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from ullage.trace import field_checks
+from ullage.trace.record_schema import ROWS
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
@@ -41,3 +45,22 @@ class Scratch:
 
     def __len__(self) -> int:
         return len(self.position)
+
+
+def parse_workspaces(rows: Sequence[object]) -> Workspaces:
+    """The workspaces of a record; raises SnapshotError."""
+    columns = field_checks.columns(rows, len(ROWS["workspaces"]), "workspaces")
+    return Workspaces(
+        position=field_checks.position_column(columns[0], "workspaces"),
+        device=field_checks.int_column(columns[1], "workspaces"),
+        address=field_checks.int_column(columns[2], "workspaces"),
+        size_bytes=field_checks.int_column(columns[3], "workspaces"),
+        library=tuple(field_checks.shown(text, "workspaces") for text in columns[4]),
+    )
+
+
+def parse_scratch(rows: Sequence[object]) -> Scratch:
+    """The scratch memory of a record; raises SnapshotError."""
+    *sizes, what = field_checks.columns(rows, len(ROWS["scratch"]), "scratch")
+    numbers = (field_checks.int_column(column, "scratch") for column in sizes)
+    return Scratch(tuple(field_checks.shown(text, "scratch") for text in what), *numbers)

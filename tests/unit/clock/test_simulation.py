@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ullage.clock.simulation import HostCosts, Player, Run, simulate
+from ullage.clock.simulation import HostCosts, Player, Run, WorkTimes, simulate
 from ullage.trace.record_schema import WORK_MARKS
 from ullage.trace.work_log import EntryKind
 
@@ -25,7 +25,7 @@ def row(kind: EntryKind, lane: int = 0, other: int = 0, work: int = 0) -> Row:
 
 
 def play(rows: Sequence[Row], first: int = 0) -> Run:
-    return simulate(rows, first, SECONDS, {7: 50.0}, HOST)
+    return simulate(rows, first, WorkTimes(SECONDS, {7: 50.0}), HOST)
 
 
 def test_a_stream_is_a_queue() -> None:
@@ -86,10 +86,13 @@ def test_the_device_of_a_stream_is_looked_at() -> None:
 
 
 def test_the_host_waits_for_the_oldest_of_1024_pieces() -> None:
-    run = simulate([given(0)] * 1026, 0, SECONDS, {}, HostCosts(0.0, 0.0))
+    run = simulate([given(0)] * 1026, 0, WorkTimes(SECONDS, {}), HostCosts(0.0, 0.0))
     assert run.ends[1025] == 10260.0
     marked = simulate(
-        [*[given(0)] * 1026, row(EntryKind.MARKED, work=STEP)], 0, SECONDS, {}, HostCosts(0.0, 0.0)
+        [*[given(0)] * 1026, row(EntryKind.MARKED, work=STEP)],
+        0,
+        WorkTimes(SECONDS, {}),
+        HostCosts(0.0, 0.0),
     )
     assert marked.moments[0].host_s == 20.0 and marked.moments[0].done_s == 10260.0
 
@@ -107,7 +110,7 @@ def test_a_step_ends_when_its_work_is_done() -> None:
 
 def test_a_player_plays_what_comes_later() -> None:
     seconds: list[float] = []
-    player = Player(0, seconds, {}, HOST)
+    player = Player(0, WorkTimes(seconds, {}), HOST)
     seconds.append(3.0)
     player.play(given(0))
     player.play(row(EntryKind.RECORDED))

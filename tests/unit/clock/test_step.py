@@ -87,7 +87,7 @@ def test_where_the_time_goes() -> None:
     assert {share.name: share.busy.s for share in time.modules} == {
         "layer": 8.0,
         "norm": 1.0,
-        "": 7.0,
+        "(no module)": 7.0,
     }
     assert [share.name for share in time.unknown] == ["riddle"]
     assert time.critical == "matrix products"

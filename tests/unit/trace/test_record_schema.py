@@ -40,6 +40,7 @@ REST: dict[str, Any] = {
     "operands": [[0, 0, 1 << 30]],
     "num_timed": 0,
     "work": {"rows": [], "tree": []},
+    "work_log": {"first": 0, "entries": b"", "captured": b"", "works": []},
 }  # fmt: skip
 
 
