@@ -136,7 +136,8 @@ def make_rows(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
     ends: dict[tuple[str, str], list[tuple[int, ...]]] = {}
     for one_run in runs:
         ends.setdefault((one_run["torch"], one_run["case"]), []).append(tuple(one_run["ends"]))
-    ordered = sorted(ends, key=lambda key: (key[0].split("."), CASES.index(key[1])))
+    order = [*dict.fromkeys(one_run["torch"] for one_run in runs)]
+    ordered = sorted(ends, key=lambda key: (order.index(key[0]), CASES.index(key[1])))
     return [Row(case, torch, tuple(ends[torch, case])) for torch, case in ordered]
 
 

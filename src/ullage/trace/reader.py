@@ -112,13 +112,9 @@ def parse_record(value: object) -> Record:
         workspaces=parse_workspaces(field_checks.rows(fields, "workspaces")),
         modules=field_checks.parse_texts(fields, "modules"),
         last_use=_parse_last_use(fields, len(events)),
-        scratch=parse_scratch(field_checks.rows(fields, "scratch"))
-        if "scratch" in fields
-        else None,
-        copies=_parse_copies(field_checks.rows(fields, "copies")) if "copies" in fields else None,
+        **_parse_usage(fields),
         holders=field_checks.parse_rows(fields, "holders", _parse_holder),
         graphs=field_checks.parse_rows(fields, "graphs", _parse_graph),
-        pinned=_parse_pinned(field_checks.rows(fields, "pinned")) if "pinned" in fields else None,
         reads=field_checks.parse_rows(fields, "reads", _parse_read),
         shapes=field_checks.parse_rows(fields, "shapes", _parse_shape),
         assumed=field_checks.parse_rows(fields, "assumed", _parse_assumed),
@@ -289,6 +285,12 @@ def _parse_claims(rows: Sequence[object]) -> Claims:
         category=tuple(field_checks.choice(Category, text, "claims") for text in columns[3]),
         name=tuple(field_checks.shown(text, "claims") for text in columns[4]),
     )
+
+
+def _parse_usage(fields: Mapping[str, Any]) -> dict[str, Any]:
+    parsers = {"scratch": parse_scratch, "copies": _parse_copies, "pinned": _parse_pinned}
+    names = [name for name in parsers if name in fields]
+    return {name: parsers[name](field_checks.rows(fields, name)) for name in names}
 
 
 def _parse_copies(rows: Sequence[object]) -> Copies:

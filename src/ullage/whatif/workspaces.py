@@ -1,10 +1,11 @@
 """What would have been reserved had closed libraries needed the least or the most scratch memory.
 
-How much memory an operation of cuDNN or cuFFT asks for follows a model with bounds
-(phantom/csrc/answers/cudnn_workspace.c). PyTorch takes it from its allocator for one operation, and
-its segments stay, so the bounds of a workspace are not those of the peak. Here the requests of a
-trace are made again with each workspace at its lower bound, and with each at its upper bound; one
-that the model said was not needed is then allocated and freed where the operation began.
+How much memory an operation of cuDNN, cuFFT, cuSOLVER or cuSPARSE asks for follows a model with
+bounds (phantom/csrc/answers/cudnn_workspace.c for cuDNN). PyTorch takes it from its allocator for
+one operation, and its segments stay, so the bounds of a workspace are not those of the peak. Here
+the requests of a trace are made again with each workspace at its lower bound, and with each at its
+upper bound; one that the model said was not needed is then allocated and freed where the operation
+began, on the default stream.
 
     measure_workspaces(read_snapshot(path), record, where)       a `WorkspaceEnds` for each device
 """

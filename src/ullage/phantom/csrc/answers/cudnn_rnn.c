@@ -250,17 +250,23 @@ API int cudnnGetRNNTempSpaceSizes(void *handle, void *descriptor, int mode, void
 }
 
 /* ---- Running ----------------------------------------------------------------------------------------------------- */
-static void see_work(const void *work, size_t bytes) {
-  if (work && bytes) saw_workspace(LIBRARY_CUDNN, work, bytes);
+static void see_work(void *descriptor, void *data_descriptor, const void *work, size_t bytes) {
+  const struct rnn *rnn = object_of(descriptor, KIND_RNN);
+  const struct rnn_data *data = object_of(data_descriptor, KIND_RNN_DATA);
+  struct scratch scratch = {"cuDNN RNN workspace", bytes, bytes, bytes};
+  if (rnn && data && data->lengths) scratch = work_scratch(rnn, data, num_steps(data));
+  /* A caller may hand over more than it was told. */
+  if (work && bytes && bytes == scratch.answered) saw_scratch(LIBRARY_CUDNN, work, &scratch);
+  else if (work && bytes) saw_workspace(LIBRARY_CUDNN, work, bytes);
 }
 
 API int cudnnRNNForward(void *handle, void *rnn, int mode, const int32_t *lengths, void *x_desc, const void *x, void *y_desc,
                         void *y, void *h_desc, const void *hx, void *hy, void *c_desc, const void *cx, void *cy,
                         size_t weight_bytes, const void *weights, size_t work_bytes, void *work, size_t reserve_bytes,
                         void *reserve) {
-  (void)handle, (void)rnn, (void)mode, (void)lengths, (void)x_desc, (void)x, (void)y_desc, (void)h_desc, (void)hx;
+  (void)handle, (void)mode, (void)lengths, (void)x, (void)y_desc, (void)h_desc, (void)hx;
   (void)c_desc, (void)cx, (void)weight_bytes, (void)weights, (void)reserve_bytes;
-  see_work(work, work_bytes);
+  see_work(rnn, x_desc, work, work_bytes);
   WROTE(WORD(y), WORD(hy), WORD(cy), WORD(work), WORD(reserve));
   return CUDNN_SUCCESS;
 }
@@ -269,9 +275,9 @@ API int cudnnRNNBackwardData_v8(void *handle, void *rnn, const int32_t *lengths,
                                 void *x_desc, void *dx, void *h_desc, const void *hx, const void *dhy, void *dhx,
                                 void *c_desc, const void *cx, const void *dcy, void *dcx, size_t weight_bytes,
                                 const void *weights, size_t work_bytes, void *work, size_t reserve_bytes, void *reserve) {
-  (void)handle, (void)rnn, (void)lengths, (void)y_desc, (void)y, (void)dy, (void)x_desc, (void)h_desc, (void)hx, (void)dhy;
+  (void)handle, (void)lengths, (void)y_desc, (void)y, (void)dy, (void)h_desc, (void)hx, (void)dhy;
   (void)c_desc, (void)cx, (void)dcy, (void)weight_bytes, (void)weights, (void)reserve_bytes;
-  see_work(work, work_bytes);
+  see_work(rnn, x_desc, work, work_bytes);
   WROTE(WORD(dx), WORD(dhx), WORD(dcx), WORD(work), WORD(reserve));
   return CUDNN_SUCCESS;
 }
@@ -279,9 +285,9 @@ API int cudnnRNNBackwardData_v8(void *handle, void *rnn, const int32_t *lengths,
 API int cudnnRNNBackwardWeights_v8(void *handle, void *rnn, int add, const int32_t *lengths, void *x_desc, const void *x,
                                    void *h_desc, const void *hx, void *y_desc, const void *y, size_t weight_bytes,
                                    void *dweights, size_t work_bytes, void *work, size_t reserve_bytes, void *reserve) {
-  (void)handle, (void)rnn, (void)add, (void)lengths, (void)x_desc, (void)x, (void)h_desc, (void)hx, (void)y_desc, (void)y;
+  (void)handle, (void)add, (void)lengths, (void)x, (void)h_desc, (void)hx, (void)y_desc, (void)y;
   (void)weight_bytes, (void)reserve_bytes;
-  see_work(work, work_bytes);
+  see_work(rnn, x_desc, work, work_bytes);
   WROTE(WORD(dweights), WORD(work), WORD(reserve));
   return CUDNN_SUCCESS;
 }

@@ -99,7 +99,7 @@ API int cusolverGetVersion(int *value) {
   {w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15, w16, w17, w18, w19, w20, w21, w22, w23}
 
 /* What the last size query of this thread was answered: the size of a work area that is handed over without one. */
-static _Thread_local size_t answered_bytes;
+static _Thread_local struct scratch last;
 
 static size_t item_bytes(int type) { return type == 0 ? 4 : type == 1 || type == 4 ? 8 : 16; } /* cudaDataType: S, D or C, Z */
 
@@ -110,8 +110,8 @@ static size_t work_bytes(const char *what, int64_t rows, int64_t cols, int64_t b
   int64_t elements = is_spectral ? 2 * matrix + 6 * longer + 1 : matrix;
   int64_t panel = longer * (cols < PANEL_COLUMNS ? cols : PANEL_COLUMNS);
   size_t answered = (size_t)(elements * batch) * item, low = (size_t)(panel * batch) * item;
-  answered_bytes = answered;
-  if (answered) assume_bytes(what, low < answered ? low : answered, answered, HIGH_FACTOR * answered);
+  last = (struct scratch){what, low < answered ? low : answered, answered, HIGH_FACTOR * answered};
+  if (answered) assume_bytes(what, last.low, answered, last.high);
   return answered;
 }
 
@@ -136,7 +136,9 @@ static int answer_bytes(const uintptr_t *result, const char *what, int64_t rows,
 static void take_work_area(const uintptr_t *words, size_t count, int at, size_t bytes) {
   begin_operands();
   if (forget_words(words, count)) note_library_call("cuSOLVER");
-  if (words[at] && bytes) saw_workspace(LIBRARY_CUSOLVER, (void *)words[at], bytes);
+  if (!words[at] || !bytes) return;
+  if (bytes == last.answered) saw_scratch(LIBRARY_CUSOLVER, (void *)words[at], &last);
+  else saw_workspace(LIBRARY_CUSOLVER, (void *)words[at], bytes);
 }
 
 static void answer_norms(double *norms, const void *a, int batch) {
@@ -169,7 +171,7 @@ static void answer_norms(double *norms, const void *a, int batch) {
   }
 #define WORK_ELEMENTS(name, at, item) WORK(name, at, (size_t)(uint32_t)words[at + 1] * item)
 #define WORK_BYTES(name, at) WORK(name, at, words[at + 1])
-#define WORK_UNSAID(name, at) WORK(name, at, answered_bytes)
+#define WORK_UNSAID(name, at) WORK(name, at, last.answered)
 /* Approximate SVD of a batch (A is argument 5): the residual norms, doubles, go to the host where they are wanted. They are
  * values that a kernel made, so they read as zeros and the read is counted. */
 #define RESIDUALS(name, at, item, residuals)                                                              \

@@ -16,7 +16,7 @@
 enum { NUM_WORDS = 21 };
 
 /* What the last size query of this thread was answered: work areas are handed over without their size. */
-static _Thread_local size_t answered_bytes;
+static _Thread_local struct scratch last;
 
 /* Values change wherever an argument, or a descriptor among the arguments, points; indices only where a pattern is made. */
 static void forget_arguments(const uintptr_t *words, bool makes_pattern) {
@@ -33,14 +33,14 @@ static void forget_arguments(const uintptr_t *words, bool makes_pattern) {
 }
 
 static void use_buffer(const void *buffer) {
-  if (buffer && answered_bytes) saw_workspace(LIBRARY_CUSPARSE, buffer, answered_bytes);
+  if (buffer && last.answered) saw_scratch(LIBRARY_CUSPARSE, buffer, &last);
 }
 
 /* A size for `nonzeros` values, each with a row and a column of `index` bytes. */
 static size_t size_for(const char *what, int64_t nonzeros, size_t value, size_t index) {
   size_t answered = (size_t)(nonzeros < 0 ? 0 : nonzeros) * value;
-  answered_bytes = answered;
-  if (answered) assume_bytes(what, 0, answered, answered / value * (value + 2 * index));
+  last = (struct scratch){what, 0, answered, answered / value * (value + 2 * index)};
+  if (answered) assume_bytes(what, 0, answered, last.high);
   return answered;
 }
 
