@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ullage.clock.compare import Order, compare
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.plan.findings import Candidate, Seen, key_of
+from ullage.plan.objective import Objective
 from ullage.units import format_bytes
 
 
@@ -53,22 +55,46 @@ def with_reason(candidate: Candidate, best: Candidate | None, budget_bytes: int)
         return replace(candidate, why=candidate.seen.reason)
     if candidate.used_bytes > budget_bytes:
         return replace(candidate, why=_too_much(candidate.used_bytes, budget_bytes))
-    if best is not None and candidate.step_s > best.step_s:
-        return replace(candidate, why=f"{100 * (candidate.step_s / best.step_s - 1):.1f} % slower")
+    slower = "" if best is None else say_slower(candidate, best)
+    if slower:
+        return replace(candidate, why=slower)
     if candidate.seen is None:
         return replace(candidate, why="not tried")
     if candidate.seen.num_retries > _num_retries(best):
         return replace(candidate, why="fits only as the allocator gives back its cache")
+    if best is not None and candidate.used_bytes <= best.used_bytes:
+        return replace(candidate, why="about as fast")
     return replace(candidate, why="takes more memory")
+
+
+def say_slower(candidate: Candidate, best: Candidate) -> str:
+    """By how much a plan is slower than the best: "7.3 % slower", or "about as fast" where it seems
+    so and the order is not sure; empty: it is not slower.
+    """
+    if candidate.step_s <= best.step_s:
+        return ""
+    if candidate.time is None or best.time is None:
+        return f"{100 * (candidate.step_s / best.step_s - 1):.1f} % slower"
+    comparison = compare(candidate.time.step, best.time.step)
+    if comparison.order is Order.SLOWER:
+        return f"{100 * comparison.likely:.1f} % slower"
+    return "about as fast"
 
 
 def _num_retries(candidate: Candidate | None) -> int:
     return 0 if candidate is None or candidate.seen is None else candidate.seen.num_retries
 
 
-def fastest_fitting(candidates: Sequence[Candidate]) -> Candidate | None:
-    """The fastest candidate whose run fits; None: there is none."""
+def fastest_fitting(
+    candidates: Sequence[Candidate], objective: Objective = Objective.TIME
+) -> Candidate | None:
+    """The fastest candidate whose run fits, or the cheapest; None: there is none."""
     fitting = [
         candidate for candidate in candidates if candidate.seen is not None and candidate.seen.fits
     ]
-    return min(fitting, key=lambda candidate: candidate.step_s, default=None)
+    return min(fitting, key=lambda candidate: rank_of(candidate, objective), default=None)
+
+
+def rank_of(candidate: Candidate, objective: Objective) -> float:
+    """What is least for the best plan, of those that fit."""
+    return candidate.token_s if objective is Objective.COST else candidate.step_s

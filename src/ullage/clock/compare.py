@@ -1,0 +1,60 @@
+"""Which of two steps is faster, where both were timed by the same clock.
+
+    compare(step, other).order
+
+The intervals of two runs of one program are wide for the same reasons: the runs share most of their
+kernels, and the host that launches them. So they are compared at common costs: the lower bounds
+with each other, the likely values, and the upper bounds. Where all three differences have one sign
+the order is sure, also where the intervals overlap.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from ullage.clock.step_time import Interval
+
+__all__ = ["Comparison", "Order", "compare"]
+
+# Steps as close as this are equally fast: reports show tenths of a percent.
+_LEAST: Final = 1e-3
+
+
+class Order(Enum):
+    """How a step compares with another: surely faster, surely slower, or neither is sure."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    ALIKE = "about as fast"
+
+
+class Comparison(NamedTuple):
+    """How a step compares with another.
+
+    Attributes:
+        order: whether the order is sure, and which it is.
+        least, likely, most: by what share of the other it takes longer, at the costs at which the
+            difference is least, at likely costs, and where it is most; negative: it takes less.
+    """
+
+    order: Order
+    least: float
+    likely: float
+    most: float
+
+
+def compare(step: Interval, other: Interval) -> Comparison:
+    """How a step compares with another of the same program, GPU and clock."""
+    shares = [_share(*pair) for pair in zip(step, other, strict=True)]
+    order = Order.ALIKE
+    if min(shares) > _LEAST:
+        order = Order.SLOWER
+    elif max(shares) < -_LEAST:
+        order = Order.FASTER
+    return Comparison(order, min(shares), shares[1], max(shares))
+
+
+def _share(seconds: float, other_s: float) -> float:
+    """By what share of the other it takes longer; 0 where the other takes no time."""
+    return seconds / other_s - 1 if other_s else 0.0
