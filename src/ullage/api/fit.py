@@ -161,6 +161,7 @@ def fit(
             program=job.program.argv,
             num_runs=trials.num_runs,
             price=price,
+            objective=goal.objective,
             wall_s=time.monotonic() - started_s,
         )
     )

@@ -13,6 +13,7 @@ from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.clocked import Timed
+from ullage.plan.objective import Objective
 from ullage.plan.sizes.smallest import Smallest
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Foreseen, Plan
@@ -132,6 +133,7 @@ class FitReport:
         worst_rank: the rank with the highest peak under the best plan, where there are several; the
             candidates show rank 0.
         price: dollars for the hour of a GPU; None: not known.
+        objective: what was looked for.
     """
 
     program: tuple[str, ...]
@@ -158,6 +160,7 @@ class FitReport:
     num_gpus: int = 1
     worst_rank: WorstRank | None = None
     price: float | None = None
+    objective: Objective = Objective.TIME
 
     @property
     def untimed(self) -> tuple[Candidate, ...]:

@@ -20,7 +20,6 @@ from ullage.errors import PlanError
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
-from ullage.plan.costs.clocked import timed
 from ullage.plan.costs.measure import Measurements, Runner, RunRequest
 from ullage.plan.costs.roofline import step_seconds
 from ullage.plan.findings import Candidate, FitReport, name_plan
@@ -116,7 +115,7 @@ class Spread:
                 continue
             seconds = step_seconds(report.processes[0].record, known.blocks, self._gpu)
             if known.clock is not None:
-                seconds = known.clock.seconds(seconds, timed(report))
+                seconds = known.clock.seconds(seconds, known.timed(report))
             ways.append(_Way(actions, plan, seconds.step))
         if not ways:
             why = "; ".join(f"{name}: {reason}" for name, reason in self._left_out.items())

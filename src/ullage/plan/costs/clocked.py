@@ -33,6 +33,18 @@ class Timed(NamedTuple):
         """The time of several such steps, which together do what one of another program does."""
         return Timed(Interval(*(num * seconds for seconds in self.step)), self.num_tokens)
 
+    def corrected(self, watched: Timed, clean: Timed) -> Timed:
+        """The time of a run that recorded its operations as it were without that.
+
+        Args:
+            watched, clean: of the unchanged program, with that and without.
+        """
+        ends = zip(self.step, watched.step, clean.step, strict=True)
+        return Timed(
+            Interval(*(own * other / most if most else own for own, most, other in ends)),
+            self.num_tokens,
+        )
+
 
 def timed(report: RunReport) -> Timed | None:
     """The time of a run's step; None: the run was not timed, or no step was whole."""

@@ -110,6 +110,7 @@ class Measurements:
         self.left_out: dict[str, str] = {}
         self.clock: ClockTimes | None = None
         self._is_disturbed = False
+        self._watching: tuple[Timed, Timed] | None = None
 
     def measure_program(self) -> Measured | None:
         """Runs the unchanged program; None: it failed, or trains no model."""
@@ -122,12 +123,13 @@ class Measurements:
             return None
         self.made_for = made_for
         # Recording every operation changes the peak a little; by more where functions are compiled,
-        # which then run eagerly, at another speed. There each technique also runs without it.
+        # which then run eagerly. There each technique runs a second time without it.
         clean, watched = (report.devices[0].totals for report in (self.first, with_work))
         moved = abs(watched.peak_allocated_bytes - clean.peak_allocated_bytes)
-        self._is_disturbed = moved > _DISTURBANCE * clean.peak_allocated_bytes or abs(
-            _likely_s(with_work) - _likely_s(self.first)
-        ) > _DISTURBANCE * _likely_s(self.first)
+        self._is_disturbed = moved > _DISTURBANCE * clean.peak_allocated_bytes
+        watched_time, clean_time = timed(with_work), timed(self.first)
+        if watched_time is not None and clean_time is not None:
+            self._watching = watched_time, clean_time
         worked = with_work.processes[0].record
         blocks = find_blocks(worked, kept_by_module(worked))
         self.blocks = tuple(
@@ -184,6 +186,13 @@ class Measurements:
         """The plan of a run with these actions; None: it needs none."""
         return self.plan(actions) if actions else self._under
 
+    def timed(self, with_work: RunReport) -> Timed | None:
+        """The time of a run that recorded its operations, which places tensors otherwise: corrected
+        by what that changes of the unchanged program's time.
+        """
+        time = timed(with_work)
+        return time if time is None or self._watching is None else time.corrected(*self._watching)
+
     def _measure(self, tried: Sequence[Actions]) -> list[Measured]:
         requests: list[RunRequest] = []
         actionses: list[Actions] = []
@@ -210,7 +219,7 @@ class Measurements:
 
     def _read(self, actions: Actions, report: RunReport, with_work: RunReport) -> Measured:
         seconds = step_seconds(with_work.processes[0].record, self.blocks, self._gpu)
-        time = timed(report)
+        time = self.timed(report) if report is with_work else timed(report)
         if self.clock is None:
             self.clock = ClockTimes(seconds, 0.0 if time is None else time.step.s)
         return Measured(
@@ -241,12 +250,6 @@ def helps(measured: Measured, base: Measured) -> bool:
         or held_before - overhead > least
         or measured.seconds.step < base.seconds.step * (1 - _WORTH)
     )
-
-
-def _likely_s(report: RunReport) -> float:
-    """The likely seconds of a step, by the clock; 0: it was not timed."""
-    time = timed(report)
-    return 0.0 if time is None else time.step.s
 
 
 def _ran(report: RunReport) -> bool:
