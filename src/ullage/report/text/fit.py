@@ -61,12 +61,12 @@ def _difference(report: FitReport, best: Candidate) -> str:
     if best.time is None or base.time is None:
         more = 100 * (best.step_s / base.step_s - 1)
         return f"{abs(more):.1f} % {'more' if more >= 0 else 'less'}"
-    order, *shares = compare(best.time.step, base.time.step)
+    order, least, likely, most = compare(best.time.step, base.time.step)
     if order is Order.ALIKE:
         return "about as long"
-    low, likely, high = sorted(f"{abs(100 * share):.1f}" for share in shares)
+    low, high = (f"{100 * share:.1f}" for share in sorted((abs(least), abs(most))))
     ends = "" if low == high else f" ({low} to {high})"
-    return f"{likely} % {'more' if order is Order.SLOWER else 'less'}{ends}"
+    return f"{abs(100 * likely):.1f} % {'more' if order is Order.SLOWER else 'less'}{ends}"
 
 
 def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
