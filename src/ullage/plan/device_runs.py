@@ -75,6 +75,11 @@ class DeviceRuns:
         """The time of a plan's step, by its last run that was timed; None: there is none."""
         return self._times.get(key_of(actions))
 
+    def shortest_s(self, plans: Sequence[Actions]) -> float:
+        """The likely seconds of the shortest step of these plans; 0: none was timed."""
+        times = [self.time(plan) for plan in plans]
+        return min((time.step.s for time in times if time is not None), default=0.0)
+
     def _note(self, actions: Actions, report: RunReport) -> None:
         self._reports[key_of(actions)] = report
         self._note_time(actions, report)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ullage.clock.compare import Order, compare
@@ -10,6 +10,7 @@ from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.plan.findings import Candidate, Seen, key_of
 from ullage.plan.objective import Objective
+from ullage.plan.trying import Rung
 from ullage.units import format_bytes
 
 
@@ -56,29 +57,34 @@ def with_reason(candidate: Candidate, best: Candidate | None, budget_bytes: int)
     if candidate.used_bytes > budget_bytes:
         return replace(candidate, why=_too_much(candidate.used_bytes, budget_bytes))
     slower = "" if best is None else say_slower(candidate, best)
-    if slower:
+    if slower and not _num_retries(candidate):
         return replace(candidate, why=slower)
     if candidate.seen is None:
         return replace(candidate, why="not tried")
     if candidate.seen.num_retries > _num_retries(best):
         return replace(candidate, why="fits only as the allocator gives back its cache")
-    if best is not None and candidate.used_bytes <= best.used_bytes:
-        return replace(candidate, why="about as fast")
-    return replace(candidate, why="takes more memory")
+    return replace(candidate, why=slower or "takes more memory")
 
 
 def say_slower(candidate: Candidate, best: Candidate) -> str:
-    """By how much a plan is slower than the best: "7.3 % slower", or "about as fast" where it seems
-    so and the order is not sure; empty: it is not slower.
+    """By how much a plan is slower than the best: "7.3 % slower", or "about as fast" where the
+    order of two is not sure; empty: it is faster.
     """
-    if candidate.step_s <= best.step_s:
-        return ""
     if candidate.time is None or best.time is None:
-        return f"{100 * (candidate.step_s / best.step_s - 1):.1f} % slower"
+        more = 100 * (candidate.step_s / best.step_s - 1)
+        return f"{more:.1f} % slower" if more > 0 else ""
     comparison = compare(candidate.time.step, best.time.step)
-    if comparison.order is Order.SLOWER:
-        return f"{100 * comparison.likely:.1f} % slower"
-    return "about as fast"
+    if comparison.order is Order.ALIKE:
+        return "about as fast"
+    return f"{100 * comparison.likely:.1f} % slower" if comparison.order is Order.SLOWER else ""
+
+
+def is_surely_slower(candidate: Candidate, other: Candidate, objective: Objective) -> bool:
+    """Whether a plan is slower than another, or dearer, whatever kernels and launches cost."""
+    times = candidate.time, other.time
+    if times[0] is None or times[1] is None or times[0].num_tokens != times[1].num_tokens:
+        return rank_of(candidate, objective) > rank_of(other, objective)
+    return compare(times[0].step, times[1].step).order is Order.SLOWER
 
 
 def _num_retries(candidate: Candidate | None) -> int:
@@ -98,3 +104,17 @@ def fastest_fitting(
 def rank_of(candidate: Candidate, objective: Objective) -> float:
     """What is least for the best plan, of those that fit."""
     return candidate.token_s if objective is Objective.COST else candidate.step_s
+
+
+def best_first(plans: Mapping[Rung, Candidate], objective: Objective) -> list[Rung]:
+    """The rungs of plans that fit, best first; those of which each may be the best come first, in
+    the order of the model.
+    """
+    best = fastest_fitting([*plans.values()], objective)
+
+    def rank(rung: Rung) -> tuple[float, Rung]:
+        plan = plans[rung]
+        is_worse = best is not None and is_surely_slower(plan, best, objective)
+        return rank_of(plan, objective) if is_worse else 0.0, rung
+
+    return sorted(plans, key=rank)

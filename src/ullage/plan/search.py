@@ -29,7 +29,7 @@ from ullage.plan.findings import (
     key_of,
     name_plan,
 )
-from ullage.plan.judging import as_seen, fastest_fitting, is_smooth, rank_of, with_reason
+from ullage.plan.judging import as_seen, best_first, fastest_fitting, is_smooth, with_reason
 from ullage.plan.ladder import Ladder
 from ullage.plan.menu import Actions
 from ullage.plan.objective import Objective
@@ -150,23 +150,20 @@ class Search:
                 fits[rung.place] = observation.fits and is_smooth(observation, most_retries)
                 self._tried[rung.place] = rung
                 self._learn(ladder, rung, actions)
-        fitting = sorted(self._tried[place] for place, is_fitting in fits.items() if is_fitting)
-        fitting.sort(key=lambda rung: self._rank(ladder, rung, budget_bytes))
-        whole = (rung for rung in fitting if self._runs.confirm(ladder.actions(rung), budget_bytes))
-        return next(whole, None), num_rounds
+        fitting = [self._tried[place] for place, is_fitting in fits.items() if is_fitting]
+        candidates = {rung: self._candidate(ladder, rung, budget_bytes) for rung in fitting}
+        for rung in best_first(candidates, self._objective):
+            if self._runs.confirm(candidates[rung].actions, budget_bytes):
+                return rung, num_rounds
+        return None, num_rounds
 
     def _contenders(
         self, ladder: Ladder, fits: Mapping[tuple[int, int], bool], room_bytes: int
     ) -> list[Rung]:
         """Rungs that are faster by the model than the fastest that fits is by the clock."""
         fitting = [ladder.actions(self._tried[place]) for place in fits if fits[place]]
-        times = [time.step.s for plan in fitting if (time := self._runs.time(plan)) is not None]
-        limit_s = min(times, default=0.0) - ladder.step_s
+        limit_s = self._runs.shortest_s(fitting) - ladder.step_s
         return contenders(ladder.rungs, fits, room_bytes, limit_s)
-
-    def _rank(self, ladder: Ladder, rung: Rung, budget_bytes: int) -> float:
-        """What is least for the best rung that fits."""
-        return rank_of(self._candidate(ladder, rung, budget_bytes), self._objective)
 
     def leanest(self, budget_bytes: int) -> FitReport:
         """The one of the last rungs whose run takes the least memory."""
@@ -292,7 +289,9 @@ class Search:
                 (ladder.step_s + rung.time_s, rung.reserved_bytes + self._outside_bytes)
                 for rung in ladder.rungs
             ),
-            bound_s=0.0 if rung is None or best is None else min(ladder.bound_s(rung), best.step_s),
+            bound_s=0.0
+            if rung is None or best is None
+            else best.step_s * min(1.0, ladder.bound_s(rung) / (ladder.step_s + rung.time_s)),
             ended=LATE if self._is_late(1.0) else "",
             exit_code=ExitCode.ANSWER_IS_NO if best is None else ExitCode.FINE,
         )

@@ -16,6 +16,7 @@ from rich.text import Text
 from ullage.clock.compare import Order, compare
 from ullage.gpus.gpu import Gpu
 from ullage.plan.findings import Candidate, FitReport
+from ullage.plan.judging import is_surely_slower
 from ullage.plan.objective import Objective
 from ullage.plan.sizes.smallest import Smallest
 from ullage.report.palette import USED_LOOK
@@ -284,6 +285,8 @@ def _merit(report: FitReport, best: Candidate) -> str:
         return "the cheapest that fits"
     if all(best.step_s <= other.step_s for other in fitting):
         return "the fastest that fits"
+    if not any(is_surely_slower(best, other, report.objective) for other in fitting):
+        return "as fast as any that fits"
     if all(best.used_bytes <= other.used_bytes for other in fitting):
         return "the least memory"
     return "the fastest that fits without a release of the allocator's cache"
