@@ -40,15 +40,7 @@ def fit_document(report: FitReport) -> dict[str, Any]:
         "as_it_is": _candidate(report, report.as_it_is),
         "candidates": [_candidate(report, candidate) for candidate in report.candidates],
         "front": [{"step_s": time, "peak_used_bytes": used} for time, used in report.front],
-        "front_of_runs": [
-            {
-                "name": candidate.name,
-                "step_s": candidate.step_s,
-                "time": _time(candidate),
-                "peak_used_bytes": candidate.used_bytes,
-            }
-            for candidate in report.front_of_runs
-        ],
+        "front_of_runs": [_on_front(candidate) for candidate in report.front_of_runs],
         "objective": report.objective.value,
         "gpu_hour_dollars": report.price,
         "bound_s": report.bound_s,
@@ -122,6 +114,15 @@ def _candidate(report: FitReport, candidate: Candidate) -> dict[str, Any]:
             "num_alloc_retries": outcome.num_retries,
             "host_bytes": outcome.host_bytes,
         },
+    }
+
+
+def _on_front(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "name": candidate.name,
+        "step_s": candidate.step_s,
+        "time": _time(candidate),
+        "peak_used_bytes": candidate.used_bytes,
     }
 
 
