@@ -281,3 +281,8 @@ def test_the_page_marks_what_ran_and_shows_its_bounds(report: FitReport) -> None
     assert drawn.count("<rect") == 3 and drawn.count("<circle") == 4
     assert "22.0 ms (17.6 to 30.8), 7.75 GiB" in drawn
     assert "<rect" not in draw_front(report)
+
+
+def test_without_a_bound_there_is_no_gap(report: FitReport) -> None:
+    assert report.gap == pytest.approx(0.0045, abs=1e-4)
+    assert replace(report, bound_s=0.0).gap == 0.0
