@@ -89,7 +89,7 @@ FLAGS = {
     "exec": {"program", "--plan", "--python"},
     "fit": {
         "program", "--gpu", "--memory", "--capability", "--budget", "--allow", "--objective",
-        "--smallest-gpu", "--gpus", "--max-batch", "--largest", "--multiple-of",
+        "--price", "--smallest-gpu", "--gpus", "--max-batch", "--largest", "--multiple-of",
         "--minutes", "--ray",
         "--rates", "--alloc-conf", "--steps", "--python", "--dummy-weights", "--assume",
         "-o", "--output", "--html", "--json", "--force", "--quiet",

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import ullage
+from ullage.clock.compare import Order, compare
 from ullage.phantom.device import choose_device
 from ullage.plan import menu
 from ullage.plan.findings import FitReport
@@ -39,7 +40,8 @@ def reports(thin_python: Path) -> Iterator[list[FitReport]]:
     """A search for several budgets, the largest first; the last is too small for anything."""
     device = choose_device(GPU)
     unlimited = replace(device, is_unlimited=True)
-    job = make_job(GPT2, device=unlimited, python=thin_python, options=make_options())
+    options = make_options(time=True)
+    job = make_job(GPT2, device=unlimited, python=thin_python, options=options)
     with pytest.MonkeyPatch.context() as patched, Trials(job) as trials:
         patched.setattr(menu, "TECHNIQUES", {name: TECHNIQUES[name] for name in FEW})
         search = Search(make_runner(trials, job), device.gpu, Semantics.SAME)
@@ -78,6 +80,24 @@ def test_less_memory_never_gives_a_faster_plan(reports: list[FitReport]) -> None
     times = [report.best.step_s for report in reports if report.best is not None]
     assert times == sorted(times)
     assert times[-1] > times[0]
+
+
+def test_every_plan_that_ran_has_its_time_by_the_clock(reports: list[FitReport]) -> None:
+    for report in reports:
+        for plan in report.candidates:
+            assert plan.time is not None and plan.time.step.s == plan.step_s, plan.name
+            assert plan.time.step.low_s < plan.step_s < plan.time.step.high_s
+            assert plan.time.num_tokens == reports[0].candidates[0].time.num_tokens  # type: ignore[union-attr]
+
+
+def test_a_plan_that_checkpoints_is_surely_slower_than_none(reports: list[FitReport]) -> None:
+    """It does the same work and some of it twice, whatever kernels and launches cost."""
+    alone = next(one for one in reports[0].candidates if one.name == "checkpoint 12 of 12 Block")
+    base = reports[0].as_it_is
+    assert alone.time is not None and base.time is not None
+    comparison = compare(alone.time.step, base.time.step)
+    assert comparison.order is Order.SLOWER
+    assert comparison.least > 0.05 and comparison.most < 0.5  # one more forward is a third of all
 
 
 def test_the_bound_is_below_the_plan_and_near_it(reports: list[FitReport]) -> None:

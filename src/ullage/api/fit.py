@@ -6,8 +6,9 @@
 
 The program is run as it is, and with each technique by itself, on a phantom that never runs out.
 From what these runs took, memory stretch by stretch and work block by block, follows what any
-mixture takes (plan/costs/profile.py, plan/costs/roofline.py); the best of them are run on the
-device, the fastest first, and nothing is called fitting that was not seen to fit.
+mixture takes (plan/costs/profile.py, plan/costs/clocked.py); the best of them are run on the
+device, the fastest first, and nothing is called fitting that was not seen to fit. The time of each
+plan that ran is the clock's of its run (ullage.clock).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
+from ullage.api.run import check_price
 from ullage.errors import SpecError
 from ullage.phantom.device import choose_device
 from ullage.phantom.rank import Rank, choose_ranks
@@ -25,7 +27,7 @@ from ullage.plan.budget import LIMIT_S, Limit, find_budget, read_semantics
 from ullage.plan.costs.roofline import with_rates
 from ullage.plan.findings import FitReport
 from ullage.plan.fit import Smallest, find_plan
-from ullage.plan.over_ranks import Goal
+from ullage.plan.objective import Goal, Objective, read_objective
 from ullage.plan.runner import make_search_job, make_trials
 from ullage.runs.job import ProgramOptions
 from ullage.techniques.made_for import MadeFor
@@ -94,7 +96,8 @@ def fit(
     capability: str | None = None,
     budget: str | int | None = None,
     allow: str = Semantics.SAME.value,
-    objective: str = "time",
+    objective: str = Objective.TIME.value,
+    price: float | None = None,
     smallest_gpu: bool = False,
     gpus: int = 1,
     ray: str | None = None,
@@ -114,7 +117,10 @@ def fit(
         budget: what may be used of the device, such as "20GiB"; None: all of it.
         allow: "same": techniques that compute the same; "rounding": other precisions too;
             "training": such that change the training too.
-        objective: "time": the fastest plan that fits; "memory": that which takes the least memory.
+        objective: "time": the fastest plan that fits; "cost": the cheapest, which is the fastest
+            but where plans differ in the tokens of a step; "memory": that which takes the least
+            memory.
+        price: dollars for a GPU-hour, for what the steps and tokens of each plan cost.
         smallest_gpu: look for the smallest GPU of the catalogue too, some runs more; where no
             device is named, the plan is for that one.
         gpus: GPUs of one machine that share the training, a rank on each; what is said of the
@@ -140,9 +146,9 @@ def fit(
     if smallest_gpu and gpus > 1:
         raise SpecError("the smallest GPU is looked for by one rank alone; leave --gpus out")
     job = make_search_job(program, device, python, **options)
-    job = replace(job, options=replace(job.options, rank=_first_rank(gpus)))
+    job = replace(job, options=replace(job.options, rank=_first_rank(gpus), has_clock=True))
     started_s = time.monotonic()
-    goal = Goal(device.gpu, budget_bytes, is_for_memory=_is_for_memory(objective))
+    goal = Goal(device.gpu, budget_bytes, read_objective(objective, check_price(price)))
     limit = Limit(started_s + limit_s)
     with make_trials(job, ray, on_progress, read_semantics(allow)) as trials:
         report = find_plan(trials, job, goal, read_semantics(allow), smallest, limit=limit)
@@ -154,6 +160,8 @@ def fit(
             report,
             program=job.program.argv,
             num_runs=trials.num_runs,
+            price=price,
+            objective=goal.objective,
             wall_s=time.monotonic() - started_s,
         )
     )
@@ -164,9 +172,3 @@ def _first_rank(gpus: int) -> Rank | None:
     if gpus < 1:
         raise SpecError(f"gpus={gpus} is not a number of GPUs; expected 1 or more")
     return None if gpus == 1 else choose_ranks((0,), gpus, gpus)[0]
-
-
-def _is_for_memory(objective: str) -> bool:
-    if objective not in {"time", "memory"}:
-        raise SpecError(f"objective={objective!r} is not known; expected: time, memory")
-    return objective == "memory"

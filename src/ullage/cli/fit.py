@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         {
             "Most used": ("gpu", "python", "allow", "max_batch", "output"),
             "GPU": ("gpus", "memory", "capability", "budget", "rates"),
-            "Search": ("objective", "largest", "multiple_of", "smallest_gpu", "minutes"),
+            "Search": ("objective", "price", "largest", "multiple_of", "smallest_gpu", "minutes"),
             "Runs": ("steps", "alloc_conf", "dummy_weights", "assume", "ray"),
             "Output": ("html", "as_json", "force", "quiet"),
         }
@@ -44,9 +44,15 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--objective",
-    type=click.Choice(("time", "memory")),
+    type=click.Choice(("time", "cost", "memory")),
     default="time",
-    help="The fastest plan that fits (default), or the one that needs least memory.",
+    help="The fastest plan that fits (default), the cheapest, or the one that needs least memory.",
+)
+@click.option(
+    "--price",
+    type=float,
+    metavar="DOLLARS",
+    help="Price of a GPU-hour: what the steps and tokens of each plan cost.",
 )
 @click.option("--smallest-gpu", is_flag=True, help="Also find the smallest GPU that fits.")
 @click.option("--max-batch", is_flag=True, help="Find the largest {batch} instead of a plan.")
@@ -106,6 +112,7 @@ def fit_command(options: FitOptions) -> int:
             budget=options.budget,
             allow=options.allow,
             objective=options.objective,
+            price=options.price,
             smallest_gpu=options.smallest_gpu,
             gpus=options.gpus,
             ray=options.ray,

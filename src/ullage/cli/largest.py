@@ -61,6 +61,7 @@ def _check_options(options: FitOptions) -> None:
     """Refuses the options that ask for something else."""
     for flag, is_given in (
         ("--objective", options.objective != "time"),
+        ("--price", options.price is not None),
         ("--smallest-gpu", options.smallest_gpu),
         ("--html", options.html is not None),
         ("--gpus", options.gpus != 1),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ullage.clock.step_time import Interval, StepTime
 
-__all__ = ["Cost", "Dollars", "find_cost"]
+__all__ = ["Cost", "Dollars", "find_cost", "price_steps"]
 
 _HOUR_S = 3600
 
@@ -40,11 +40,23 @@ class Cost:
 
 def find_cost(time: StepTime, gpu_hour: float, num_gpus: int) -> Cost:
     """What steps of that time cost on so many GPUs."""
+    return price_steps(time.step, time.num_tokens, gpu_hour, num_gpus)
+
+
+def price_steps(step: Interval, num_tokens: int, gpu_hour: float, num_gpus: int) -> Cost:
+    """What steps cost on so many GPUs.
+
+    Args:
+        step: seconds of one.
+        num_tokens: of a step on each GPU; 0: not known.
+        gpu_hour: dollars.
+        num_gpus: that work as long.
+    """
     per_second = gpu_hour / _HOUR_S
     million_tokens = None
-    if time.num_tokens:
-        million_tokens = _scale(time.step, per_second * 1e6 / time.num_tokens)
-    return Cost(gpu_hour, num_gpus, _scale(time.step, per_second * 1e3 * num_gpus), million_tokens)
+    if num_tokens:
+        million_tokens = _scale(step, per_second * 1e6 / num_tokens)
+    return Cost(gpu_hour, num_gpus, _scale(step, per_second * 1e3 * num_gpus), million_tokens)
 
 
 def _scale(interval: Interval, dollars_per_second: float) -> Dollars:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import Gpu
+from ullage.plan.costs.clocked import timed
 from ullage.plan.costs.measure import Runner, RunRequest
 from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, failed
 from ullage.plan.judging import judge
@@ -21,8 +22,15 @@ def fits_as_it_is(run: Runner, gpu: Gpu, budget_bytes: int) -> FitReport | None:
     if not observation.fits or observation.num_retries or not report.devices:
         return None
     outcome = report.program.plan
+    time = timed(report)
     candidate = Candidate(
-        AS_IT_IS, (), 0.0, observation.allocated_bytes, observation.used_bytes, observation
+        AS_IT_IS,
+        (),
+        0.0 if time is None else time.step.s,
+        observation.allocated_bytes,
+        observation.used_bytes,
+        observation,
+        time=time,
     )
     return replace(
         failed(report, gpu, budget_bytes, ""),

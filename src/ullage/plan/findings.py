@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ullage.clock.price import Cost, price_steps
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.blocks import Block
+from ullage.plan.costs.clocked import Timed
+from ullage.plan.objective import Objective
 from ullage.plan.sizes.smallest import Smallest
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Foreseen, Plan
@@ -48,13 +51,14 @@ class Candidate:
     Attributes:
         name: for people: "checkpoint 5 of 12 Block".
         actions: of the plan.
-        step_s: seconds of a step, by the cost model.
+        step_s: seconds of a step: the likely ones of the clock, else by the cost model.
         peak_bytes: the peak of the allocated memory, by the profile.
         used_bytes: the peak of the memory in use on the device: by a run there, or else by a run
             with unlimited memory or by the profile.
         seen: the run on the device; None: it did not run there.
         why: why it was not chosen; empty for the best plan.
         configuration: the launcher's file that it stands for; empty: the program's own.
+        time: what the clock says of its run; None: no whole step of it was timed.
     """
 
     name: str
@@ -65,6 +69,14 @@ class Candidate:
     seen: Seen | None = None
     why: str = ""
     configuration: str = ""
+    time: Timed | None = None
+
+    @property
+    def token_s(self) -> float:
+        """Seconds for each token, to rank plans that differ in both; for each step where the number
+        of tokens is not known.
+        """
+        return self.step_s / max(1, 0 if self.time is None else self.time.num_tokens)
 
     @property
     def is_as_it_is(self) -> bool:
@@ -102,7 +114,8 @@ class FitReport:
         best: the fastest plan whose run fits; None: there is none.
         plan: the best plan, to be written to a file; None: there is none, or none is needed.
         candidates: all known plans, fastest first, with the best.
-        front: the Pareto front by the model: (seconds of a step, peak of the memory in use).
+        front: the Pareto front of all plans by the model: (seconds of a step, peak of the memory in
+            use).
         bound_s: a lower bound, by the model, of the step time of all mixtures of these techniques
             that need no more memory than the best.
         left_out: techniques that were not used, and why.
@@ -119,6 +132,8 @@ class FitReport:
         num_gpus: the GPUs that share the training; device and budget are those of each.
         worst_rank: the rank with the highest peak under the best plan, where there are several; the
             candidates show rank 0.
+        price: dollars for the hour of a GPU; None: not known.
+        objective: what was looked for.
     """
 
     program: tuple[str, ...]
@@ -144,11 +159,45 @@ class FitReport:
     ended: str = ""
     num_gpus: int = 1
     worst_rank: WorstRank | None = None
+    price: float | None = None
+    objective: Objective = Objective.TIME
+
+    @property
+    def untimed(self) -> tuple[Candidate, ...]:
+        """The plans without a whole timed step: their times are of the model."""
+        return tuple(plan for plan in self.candidates if plan.time is None)
+
+    @property
+    def front_of_runs(self) -> list[Candidate]:
+        """The Pareto front: no other plan that ran needs less memory and no more time."""
+        front: list[Candidate] = []
+        for candidate in sorted(
+            self.candidates, key=lambda candidate: (candidate.step_s, candidate.used_bytes)
+        ):
+            if self.is_size_known(candidate) and (
+                not front or candidate.used_bytes < front[-1].used_bytes
+            ):
+                front.append(candidate)
+        return front
+
+    def is_size_known(self, candidate: Candidate) -> bool:
+        """Whether the peak is known; it is not if a run stopped within the budget."""
+        outcome = candidate.seen
+        return outcome is None or outcome.fits or candidate.used_bytes > self.budget_bytes
+
+    def cost(self, candidate: Candidate) -> Cost | None:
+        """What steps of a plan cost on all GPUs; None: no price is known, or no time."""
+        if self.price is None or candidate.time is None:
+            return None
+        time = candidate.time
+        return price_steps(time.step, time.num_tokens, self.price, self.num_gpus)
 
     @property
     def gap(self) -> float:
-        """How much faster than the best plan another may be, as a share of the step."""
-        if self.best is None or not self.best.step_s:
+        """How much faster than the best plan another may be, as a share of the step; 0: no bound is
+        known.
+        """
+        if self.best is None or not self.best.step_s or not self.bound_s:
             return 0.0
         return max(0.0, 1 - self.bound_s / self.best.step_s)
 

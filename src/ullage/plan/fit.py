@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ullage.errors import SpecError
@@ -14,7 +15,8 @@ from ullage.phantom.device import PhantomDevice
 from ullage.plan.budget import Limit
 from ullage.plan.findings import FitReport
 from ullage.plan.launchers.launched import find_launched, fit_launched
-from ullage.plan.over_ranks import Goal, fit_spread
+from ullage.plan.objective import Goal
+from ullage.plan.over_ranks import fit_spread
 from ullage.plan.runner import make_runner
 from ullage.runs.job import Job
 from ullage.runs.trials import Trials
@@ -79,22 +81,21 @@ def _fit_one(
     """The best plan for one GPU."""
     from ullage.plan.search import Search
 
+    make = partial(Search, objective=goal.objective, is_late=limit.is_late)
     if allowed is Semantics.TRAINING and mode is Smallest.NO and not goal.is_for_memory:
         # One that does less in a step is faster: it is for where nothing else fits.
-        milder = Search(
-            make_runner(trials, job), goal.gpu, Semantics.ROUNDING, is_late=limit.is_late
-        )
+        milder = make(make_runner(trials, job), goal.gpu, Semantics.ROUNDING)
         limit.follow(milder, goal.budget_bytes)
         report = milder.fastest(goal.budget_bytes)
         if report.best is not None or report.failure:
             return report
-    search = Search(make_runner(trials, job), goal.gpu, allowed, is_late=limit.is_late)
+    search = make(make_runner(trials, job), goal.gpu, allowed)
     limit.follow(search, goal.budget_bytes)
     smallest = None if mode is Smallest.NO else search.smallest_gpu(load_catalog())
     if mode is Smallest.INSTEAD and smallest is not None:
         gpu = find_gpu(smallest.gpu)
         there = replace(job, device=PhantomDevice(gpu, is_unlimited=True))
-        search = Search(make_runner(trials, there), gpu, allowed, is_late=limit.is_late)
+        search = make(make_runner(trials, there), gpu, allowed)
         goal = goal._replace(gpu=gpu, budget_bytes=gpu.total_bytes)
         limit.follow(search, goal.budget_bytes)
     ask = search.leanest if goal.is_for_memory else search.fastest

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ullage.clock.compare import Order, compare
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.plan.findings import Candidate, Seen, key_of
+from ullage.plan.objective import Objective
+from ullage.plan.trying import Rung
 from ullage.units import format_bytes
 
 
@@ -53,22 +56,65 @@ def with_reason(candidate: Candidate, best: Candidate | None, budget_bytes: int)
         return replace(candidate, why=candidate.seen.reason)
     if candidate.used_bytes > budget_bytes:
         return replace(candidate, why=_too_much(candidate.used_bytes, budget_bytes))
-    if best is not None and candidate.step_s > best.step_s:
-        return replace(candidate, why=f"{100 * (candidate.step_s / best.step_s - 1):.1f} % slower")
+    slower = "" if best is None else say_slower(candidate, best)
+    if slower and not _num_retries(candidate):
+        return replace(candidate, why=slower)
     if candidate.seen is None:
         return replace(candidate, why="not tried")
     if candidate.seen.num_retries > _num_retries(best):
         return replace(candidate, why="fits only as the allocator gives back its cache")
-    return replace(candidate, why="takes more memory")
+    return replace(candidate, why=slower or "takes more memory")
+
+
+def say_slower(candidate: Candidate, best: Candidate) -> str:
+    """By how much a plan is slower than the best: "7.3 % slower", or "about as fast" where the
+    order of two is not sure; empty: it is faster.
+    """
+    if candidate.time is None or best.time is None:
+        more = 100 * (candidate.step_s / best.step_s - 1)
+        return f"{more:.1f} % slower" if more > 0 else ""
+    comparison = compare(candidate.time.step, best.time.step)
+    if comparison.order is Order.ALIKE:
+        return "about as fast"
+    return f"{100 * comparison.likely:.1f} % slower" if comparison.order is Order.SLOWER else ""
+
+
+def is_surely_slower(candidate: Candidate, other: Candidate, objective: Objective) -> bool:
+    """Whether a plan is slower than another, or dearer, whatever kernels and launches cost."""
+    times = candidate.time, other.time
+    if times[0] is None or times[1] is None or times[0].num_tokens != times[1].num_tokens:
+        return rank_of(candidate, objective) > rank_of(other, objective)
+    return compare(times[0].step, times[1].step).order is Order.SLOWER
 
 
 def _num_retries(candidate: Candidate | None) -> int:
     return 0 if candidate is None or candidate.seen is None else candidate.seen.num_retries
 
 
-def fastest_fitting(candidates: Sequence[Candidate]) -> Candidate | None:
-    """The fastest candidate whose run fits; None: there is none."""
+def fastest_fitting(
+    candidates: Sequence[Candidate], objective: Objective = Objective.TIME
+) -> Candidate | None:
+    """The fastest candidate whose run fits, or the cheapest; None: there is none."""
     fitting = [
         candidate for candidate in candidates if candidate.seen is not None and candidate.seen.fits
     ]
-    return min(fitting, key=lambda candidate: candidate.step_s, default=None)
+    return min(fitting, key=lambda candidate: rank_of(candidate, objective), default=None)
+
+
+def rank_of(candidate: Candidate, objective: Objective) -> float:
+    """What is least for the best plan, of those that fit."""
+    return candidate.token_s if objective is Objective.COST else candidate.step_s
+
+
+def best_first(plans: Mapping[Rung, Candidate], objective: Objective) -> list[Rung]:
+    """The rungs of plans that fit, best first; those of which each may be the best come first, in
+    the order of the model.
+    """
+    best = fastest_fitting([*plans.values()], objective)
+
+    def rank(rung: Rung) -> tuple[float, Rung]:
+        plan = plans[rung]
+        is_worse = best is not None and is_surely_slower(plan, best, objective)
+        return rank_of(plan, objective) if is_worse else 0.0, rung
+
+    return sorted(plans, key=rank)

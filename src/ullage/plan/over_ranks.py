@@ -1,20 +1,21 @@
 """Finds plans for several GPUs: candidates are played as rank 0 alone, and what was found is played
 on every rank that is unlike it.
 
-    report = fit_spread(run, job, Goal(gpu, budget_bytes, is_for_memory=False), Semantics.SAME)
+    report = fit_spread(run, job, Goal(gpu, budget_bytes), Semantics.SAME)
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.phantom.device import PhantomDevice
 from ullage.phantom.launch import run_directory
 from ullage.plan.findings import FitReport, WorstRank
+from ullage.plan.objective import Goal
 from ullage.plan.spread import Spread
 from ullage.runs.job import Job
 from ullage.runs.survey import Survey
@@ -30,16 +31,6 @@ if TYPE_CHECKING:
 _MAX_TRIES = 3
 
 
-class Goal(NamedTuple):
-    """What a plan has to fit: so much of each GPU; and whether it is to take the least memory
-    rather than the shortest step.
-    """
-
-    gpu: Gpu
-    budget_bytes: int
-    is_for_memory: bool
-
-
 def fit_spread(run: Runner, job: Job, goal: Goal, allowed: Semantics) -> FitReport:
     """The best plan for a job of several ranks that every rank was seen to fit.
 
@@ -49,7 +40,7 @@ def fit_spread(run: Runner, job: Job, goal: Goal, allowed: Semantics) -> FitRepo
         goal: what is looked for.
         allowed: what techniques may change of what each rank computes.
     """
-    spread = Spread(run, goal.gpu, allowed)
+    spread = Spread(run, goal.gpu, allowed, goal.objective)
     num_gpus = 1 if job.options.rank is None else job.options.rank.world_size
     budget_bytes = goal.budget_bytes
 

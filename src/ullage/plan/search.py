@@ -9,32 +9,33 @@ It starts no process itself: a `Runner` does, and returns the report of each run
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.blocks import Block
-from ullage.plan.costs.measure import Measured, Measurements, Runner, RunRequest
+from ullage.plan.costs.clocked import Timed
+from ullage.plan.costs.measure import Measured, Measurements, Runner
+from ullage.plan.device_runs import DeviceRuns
 from ullage.plan.findings import (
     INTERRUPTED,
     LATE,
     Candidate,
     FitReport,
     Key,
-    Seen,
     failed,
     foreseen,
     key_of,
     name_plan,
 )
-from ullage.plan.judging import as_seen, fastest_fitting, is_smooth, judge, with_reason
+from ullage.plan.judging import as_seen, best_first, fastest_fitting, is_smooth, with_reason
 from ullage.plan.ladder import Ladder
 from ullage.plan.menu import Actions
+from ullage.plan.objective import Objective
 from ullage.plan.replays import Replays
 from ullage.plan.sizes.smallest import Smallest, find_smallest
-from ullage.plan.trying import Rung, next_rungs
+from ullage.plan.trying import Rung, contenders, next_rungs
 from ullage.techniques.plan import Plan
 from ullage.techniques.replaying.outcome import Replayed
 from ullage.techniques.technique import Semantics
@@ -56,6 +57,7 @@ class Search:
         gpu: the device.
         allowed: what techniques may change.
         under: a plan that is part of all runs; see `Measurements`.
+        objective: what makes a plan the best of those that fit; `leanest` ignores it.
         is_late: whether this share of the time limit has passed.
     """
 
@@ -66,18 +68,19 @@ class Search:
         allowed: Semantics,
         under: Plan | None = None,
         *,
+        objective: Objective = Objective.TIME,
         is_late: Callable[[float], bool] = lambda _share: False,
     ) -> None:
         self._run = run
         self._gpu = gpu
         self._allowed = allowed
+        self._objective = objective
         self._is_late = is_late
         self._known = Measurements(run, gpu, under)
         self._replays = Replays(run, self._known)
-        self._reports: dict[Key, RunReport] = {}
+        self._runs = DeviceRuns(run, gpu, self._known, self._replays)
         self._tried: dict[tuple[int, int], Rung] = {}
         self._learned: set[Key] = set()
-        self._confirmed: set[Key] = set()
         self._base: Measured | None = None
         self._ladder: Ladder | None = None
         self._is_begun = False
@@ -94,7 +97,7 @@ class Search:
         self._is_begun = True
 
     def fastest(self, budget_bytes: int) -> FitReport:
-        """The fastest rung of the ladder whose run fits."""
+        """The fastest rung of the ladder whose run fits, by the clock where it was timed."""
         self.begin()
         if self._ladder is None or self._base is None:
             return self._failed(budget_bytes)
@@ -125,7 +128,7 @@ class Search:
         fits = {
             rung.place: observation.fits and is_smooth(observation, most_retries)
             for rung in self._tried.values()
-            if (observation := self._seen(ladder.actions(rung), budget_bytes)) is not None
+            if (observation := self._runs.seen(ladder.actions(rung), budget_bytes)) is not None
         }
         room, rivals_left = budget_bytes - self._outside_bytes, _RIVALS
         while num_rounds and not self._is_late(1.0):
@@ -133,20 +136,34 @@ class Search:
             rungs = next_rungs(ladder.rungs, fits, room, _AT_ONCE)
             if not rungs:
                 fastest = min((self._tried[fit] for fit in fits if fits[fit]), default=None)
-                rivals = ladder.rivals(fastest, room, fits)
+                rivals = [
+                    *ladder.rivals(fastest, room, fits),
+                    *self._contenders(ladder, fits, room),
+                ]
                 rungs = rivals[: min(_AT_ONCE, rivals_left)]
                 rivals_left -= len(rungs)
             if not rungs:
                 break
             plans = [ladder.actions(rung) for rung in rungs]
-            observations = self._see(plans, budget_bytes)
+            observations = self._runs.see(plans, budget_bytes)
             for rung, actions, observation in zip(rungs, plans, observations, strict=True):
                 fits[rung.place] = observation.fits and is_smooth(observation, most_retries)
                 self._tried[rung.place] = rung
                 self._learn(ladder, rung, actions)
-        fitting = sorted(self._tried[place] for place, is_fitting in fits.items() if is_fitting)
-        whole = (rung for rung in fitting if self._confirm(ladder.actions(rung), budget_bytes))
-        return next(whole, None), num_rounds
+        fitting = [self._tried[place] for place, is_fitting in fits.items() if is_fitting]
+        candidates = {rung: self._candidate(ladder, rung, budget_bytes) for rung in fitting}
+        for rung in best_first(candidates, self._objective):
+            if self._runs.confirm(candidates[rung].actions, budget_bytes):
+                return rung, num_rounds
+        return None, num_rounds
+
+    def _contenders(
+        self, ladder: Ladder, fits: Mapping[tuple[int, int], bool], room_bytes: int
+    ) -> list[Rung]:
+        """Rungs that are faster by the model than the fastest that fits is by the clock."""
+        fitting = [ladder.actions(self._tried[place]) for place in fits if fits[place]]
+        limit_s = self._runs.shortest_s(fitting) - ladder.step_s
+        return contenders(ladder.rungs, fits, room_bytes, limit_s)
 
     def leanest(self, budget_bytes: int) -> FitReport:
         """The one of the last rungs whose run takes the least memory."""
@@ -157,7 +174,8 @@ class Search:
         while True:
             rungs = ladder.rungs[-2 * _AT_ONCE :]
             self._tried |= {rung.place: rung for rung in rungs}
-            observations = self._see([ladder.actions(rung) for rung in rungs], budget_bytes)
+            plans = [ladder.actions(rung) for rung in rungs]
+            observations = self._runs.see(plans, budget_bytes)
             used = {
                 rung: observation.used_bytes
                 for rung, observation in zip(rungs, observations, strict=True)
@@ -208,7 +226,7 @@ class Search:
     def look_at(self, plans: Sequence[Actions]) -> list[Candidate]:
         """Runs plans of these treatments and moves on the device."""
         self.begin()
-        self._see(plans, self._gpu.total_bytes)
+        self._runs.see(plans, self._gpu.total_bytes)
         return [self.foresee(plan) for plan in plans]
 
     def foresee(self, actions: Actions) -> Candidate:
@@ -235,9 +253,7 @@ class Search:
         if key in self._learned:
             return
         self._learned.add(key)
-        report = self._reports[key]
-        if report.verdict is Verdict.OUT_OF_MEMORY:
-            (report,) = self._run([RunRequest(self._known.plan_to_run(actions))])
+        report = self._runs.learnable(actions)
         if report.verdict is Verdict.FITS:
             ladder.learn(rung, report)
         elif report.verdict is Verdict.FAILED:
@@ -249,33 +265,15 @@ class Search:
         """A smallest part of a refused plan that is refused by itself."""
         for action in actions:
             fewer = tuple(other for other in actions if other != action)
-            if self._see([fewer], self._gpu.total_bytes)[0].is_refused:
+            if self._runs.see([fewer], self._gpu.total_bytes)[0].is_refused:
                 actions = fewer
         return actions
-
-    def _confirm(self, actions: Actions, budget_bytes: int) -> bool:
-        """Whether a plan fits in a run from the program's first line in a process of its own."""
-        key = key_of(actions)
-        if key not in self._confirmed:
-            request = RunRequest(self._known.plan_to_run(actions), self._gpu, is_fresh=True)
-            (self._reports[key],) = self._run([request])
-            self._confirmed.add(key)
-        return judge(self._reports[key], budget_bytes).fits
 
     @property
     def _outside_bytes(self) -> int:
         """The memory of the device in use outside the allocator."""
         device = None if self._base is None else self._base.device
         return 0 if device is None else device.peak_used_bytes - device.totals.peak_reserved_bytes
-
-    def _see(self, plans: Sequence[Actions], budget_bytes: int) -> list[Seen]:
-        """Runs plans on the device, unless they ran before."""
-        by_key = {key_of(plan): plan for plan in plans}
-        new = [plan for key, plan in by_key.items() if key not in self._reports]
-        requests = [RunRequest(self._known.plan_to_run(plan), self._gpu) for plan in new]
-        for actions, report in zip(new, self._run(requests) if requests else [], strict=True):
-            self._reports[key_of(actions)] = report
-        return [judge(self._reports[key_of(plan)], budget_bytes) for plan in plans]
 
     def _told(
         self, ladder: Ladder, base: Measured, rung: Rung | None, budget_bytes: int
@@ -291,7 +289,9 @@ class Search:
                 (ladder.step_s + rung.time_s, rung.reserved_bytes + self._outside_bytes)
                 for rung in ladder.rungs
             ),
-            bound_s=0.0 if rung is None else ladder.bound_s(rung),
+            bound_s=0.0
+            if rung is None or best is None
+            else best.step_s * min(1.0, ladder.bound_s(rung) / (ladder.step_s + rung.time_s)),
             ended=LATE if self._is_late(1.0) else "",
             exit_code=ExitCode.ANSWER_IS_NO if best is None else ExitCode.FINE,
         )
@@ -332,25 +332,25 @@ class Search:
         """A technique by itself on all blocks, as it was measured."""
         used = measured.device.peak_used_bytes
         figures = measured.seconds.step, measured.profile.peak_bytes, used
-        return self._make_candidate(measured.actions, figures, budget_bytes)
+        return self._make_candidate(measured.actions, figures, budget_bytes, measured.time)
 
     def _make_candidate(
-        self, actions: Actions, figures: tuple[float, int, int], budget_bytes: int
+        self,
+        actions: Actions,
+        figures: tuple[float, int, int],
+        budget_bytes: int,
+        time: Timed | None = None,
     ) -> Candidate:
-        """A plan with its step_s, peak_bytes and used_bytes, the last as its run showed, if any."""
+        """A plan with its step_s, peak_bytes and used_bytes, the first and the last as its run
+        showed, if any.
+        """
         step_s, peak_bytes, used_bytes = figures
-        if (observation := self._seen(actions, budget_bytes)) is not None:
+        if (observation := self._runs.seen(actions, budget_bytes)) is not None:
             used_bytes = observation.used_bytes
+        if (time := self._runs.time(actions) or time) is not None:
+            step_s = time.step.s
         name = name_plan(actions, self._known.blocks)
-        return Candidate(name, actions, step_s, peak_bytes, used_bytes, observation)
-
-    def _seen(self, actions: Actions, budget_bytes: int) -> Seen | None:
-        if (report := self._reports.get(key_of(actions))) is None:
-            return None
-        observation = judge(report, budget_bytes)
-        if difference := self._replays.difference(actions):
-            return replace(observation, fits=False, reason=f"replayed, {difference}")
-        return observation
+        return Candidate(name, actions, step_s, peak_bytes, used_bytes, observation, time=time)
 
     def _plan(self, best: Candidate | None, budget_bytes: int) -> Plan | None:
         if best is None or best.seen is None:
@@ -393,6 +393,7 @@ class Search:
         if (ladder := self._ladder) is not None:
             rungs = self._tried.values()
             listed += [self._candidate(ladder, rung, budget_bytes) for rung in rungs]
-        best = fastest_fitting([x for x in listed if not self._replays.difference(x.actions)])
+        alike = [plan for plan in listed if not self._replays.difference(plan.actions)]
+        best = fastest_fitting(alike, self._objective)
         report = self._report(listed, best, budget_bytes)
         return replace(report, ended=INTERRUPTED, exit_code=ExitCode.INTERRUPTED)

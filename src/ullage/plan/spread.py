@@ -23,7 +23,9 @@ from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.measure import Measurements, Runner, RunRequest
 from ullage.plan.costs.roofline import step_seconds
 from ullage.plan.findings import Candidate, FitReport, name_plan
+from ullage.plan.judging import say_slower
 from ullage.plan.menu import Actions, layouts
+from ullage.plan.objective import Objective
 from ullage.plan.search import Search
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Semantics
@@ -46,15 +48,19 @@ class Spread:
         run: makes runs of one rank.
         gpu: the device of each.
         allowed: what techniques may change of what each rank computes.
+        objective: what makes a plan the best of those that fit.
 
     Raises:
         PlanError: the program allows no way to share the training.
     """
 
-    def __init__(self, run: Runner, gpu: Gpu, allowed: Semantics) -> None:
+    def __init__(
+        self, run: Runner, gpu: Gpu, allowed: Semantics, objective: Objective = Objective.TIME
+    ) -> None:
         self._run = _remembering(run)
         self._gpu = gpu
         self._allowed = allowed
+        self._objective = objective
         self._left_out: dict[str, str] = {}
         self._searches: dict[str, Search] = {}
         self._ways = self._measure()
@@ -82,7 +88,9 @@ class Spread:
 
     def _of(self, way: _Way, name: str) -> Search:
         if name not in self._searches:
-            self._searches[name] = Search(self._run, self._gpu, self._allowed, way.plan)
+            self._searches[name] = Search(
+                self._run, self._gpu, self._allowed, way.plan, objective=self._objective
+            )
         return self._searches[name]
 
     def _measure(self) -> list[_Way]:
@@ -106,6 +114,8 @@ class Spread:
                 self._left_out[name_plan(actions, ())] = report.reason
                 continue
             seconds = step_seconds(report.processes[0].record, known.blocks, self._gpu)
+            if known.clock is not None:
+                seconds = known.clock.seconds(seconds, known.timed(report))
             ways.append(_Way(actions, plan, seconds.step))
         if not ways:
             why = "; ".join(f"{name}: {reason}" for name, reason in self._left_out.items())
@@ -199,4 +209,4 @@ def _with_reason(candidate: Candidate, best: Candidate | None) -> Candidate:
         or not candidate.seen.fits
     ):
         return candidate
-    return replace(candidate, why=f"{100 * (candidate.step_s / best.step_s - 1):.1f} % slower")
+    return replace(candidate, why=say_slower(candidate, best) or "takes more memory")

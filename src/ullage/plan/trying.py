@@ -6,7 +6,7 @@ while rungs := next_rungs(ladder.rungs, tried, room_bytes, 2):
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 # How many of the last rungs are tried where the model expects none to fit: real memory does not
@@ -62,3 +62,25 @@ def next_rungs(
         nearest = list(reversed(ahead))[:_BEYOND]
         numbers = [number for number in nearest if number in new]
     return [rungs[number] for number in numbers[:width]]
+
+
+def contenders(
+    rungs: Sequence[Rung], tried: Collection[tuple[int, int]], room_bytes: int, limit_s: float
+) -> list[Rung]:
+    """Rungs under settings of which none ran yet, the fastest of each, that are expected to fit and
+    to take less than the clock says of the best: where the clock says more of several techniques
+    together than of each, others may be faster.
+
+    Args:
+        rungs: fastest first.
+        tried: the places of those that ran.
+        room_bytes: the most that the allocator may reserve.
+        limit_s: how much longer the best takes than the unchanged program, by the clock.
+    """
+    known = {setting for setting, _ in tried}
+    fastest: dict[int, Rung] = {}
+    for rung in rungs:
+        may_be_best = rung.reserved_bytes <= room_bytes and rung.time_s < limit_s
+        if may_be_best and rung.setting not in known:
+            fastest.setdefault(rung.setting, rung)
+    return [*fastest.values()]

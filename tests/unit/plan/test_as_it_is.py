@@ -37,6 +37,7 @@ class Machine:
             verdict=verdict,
             reason="no room" if verdict is Verdict.OUT_OF_MEMORY else "fits",
             exit_code=0,
+            time=None,
             devices=[SimpleNamespace(peak_used_bytes=used_bytes, totals=totals)],
             host=SimpleNamespace(pinned_peak_bytes=0),
             program=SimpleNamespace(argv=("train.py",), plan=SimpleNamespace(found=MADE_FOR)),

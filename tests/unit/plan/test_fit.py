@@ -10,7 +10,7 @@ import pytest
 
 from ullage.gpus.catalog import find_gpu
 from ullage.plan import fit, search
-from ullage.plan.over_ranks import Goal
+from ullage.plan.objective import Goal, Objective
 from ullage.techniques.technique import Semantics
 
 GPU = find_gpu("h100-80gb")
@@ -40,7 +40,7 @@ def ask(
 
     monkeypatch.setattr(search, "Search", make)
     monkeypatch.setattr(fit, "replace", lambda report, **_: report)
-    goal = Goal(GPU, GPU.total_bytes, is_for_memory=is_for_memory)
+    goal = Goal(GPU, GPU.total_bytes, Objective.MEMORY if is_for_memory else Objective.TIME)
     nothing: Any = None
     report = fit._fit_one(nothing, nothing, goal, allowed, fit.Smallest.NO, limit=fit.Limit(0.0))
     return report, asked
@@ -92,7 +92,7 @@ def test_a_search_that_is_interrupted_gives_what_it_has_found(
     nothing: Any = None
     monkeypatch.setattr(search, "Search", make)
     monkeypatch.setattr(fit, "_fit_as_it_is", lambda *_: None)
-    goal = Goal(GPU, 7, is_for_memory=False)
+    goal = Goal(GPU, 7)
     limit = fit.Limit(0.0)
     found: Any = fit.find_plan(nothing, job, goal, Semantics.SAME, fit.Smallest.NO, limit=limit)
     assert found.best == "of 7"
@@ -107,7 +107,7 @@ def test_a_search_that_is_interrupted_before_its_first_run_is_just_interrupted(
     job: Any = SimpleNamespace(options=SimpleNamespace(rank=None))
     nothing: Any = None
     monkeypatch.setattr(fit, "_fit_as_it_is", interrupt)
-    goal, limit = Goal(GPU, 7, is_for_memory=False), fit.Limit(0.0)
+    goal, limit = Goal(GPU, 7), fit.Limit(0.0)
     with pytest.raises(KeyboardInterrupt):
         fit.find_plan(nothing, job, goal, Semantics.SAME, fit.Smallest.NO, limit=limit)
 

@@ -57,7 +57,7 @@ class Ranks:
         retries = int(one.gpu is not None and name in self.retries)
         totals = SimpleNamespace(peak_allocated_bytes=used - 2 * GIB, num_alloc_retries=retries)
         return SimpleNamespace(
-            verdict=Verdict.FITS, reason="", torch="2.15.0", warnings=(), exit_code=0,
+            verdict=Verdict.FITS, reason="", torch="2.15.0", warnings=(), exit_code=0, time=None,
             processes=[SimpleNamespace(record=seconds)],
             devices=[SimpleNamespace(peak_used_bytes=used, totals=totals)],
             host=SimpleNamespace(pinned_peak_bytes=0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.plan.trying import Rung, next_rungs
+from ullage.plan.trying import Rung, contenders, next_rungs
 
 COUNT = 60
 
@@ -48,3 +48,17 @@ def test_where_nothing_is_expected_to_fit_the_leanest_are_tried() -> None:
 
 def test_no_rungs_are_none_to_try() -> None:
     assert next_rungs([], {}, 10, 2) == []
+
+
+def test_contenders_are_the_fastest_of_each_setting_that_did_not_run() -> None:
+    """Setting 0 ran; 1 is too large at first; 2 takes longer than the clock says of the best."""
+    rungs = [
+        Rung(0.5, 10, 10, 0, 0),
+        Rung(0.6, 30, 30, 1, 0),
+        Rung(0.7, 20, 20, 1, 1),
+        Rung(0.8, 10, 10, 1, 2),
+        Rung(1.2, 5, 5, 2, 0),
+    ]
+    assert contenders(rungs, {(0, 7)}, 20, 1.0) == [rungs[2]]
+    assert contenders(rungs, {(0, 7)}, 20, 1.3) == [rungs[2], rungs[4]]
+    assert contenders(rungs, {(0, 7), (1, 2)}, 20, 1.0) == []

@@ -8,11 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from ullage.clock.step_time import Interval
 from ullage.explain.verdict import ExitCode
 from ullage.gpus.catalog import find_gpu
 from ullage.gpus.rates import Rates, Speed
 from ullage.plan.costs.blocks import Block
+from ullage.plan.costs.clocked import Timed
 from ullage.plan.findings import INTERRUPTED, Candidate, FitReport, Seen, name_plan
+from ullage.plan.objective import Objective
 from ullage.report.document.fit import fit_document
 from ullage.report.page.fit import draw_front, render_fit_page
 from ullage.report.text.fit import fit_line, render_fit
@@ -211,3 +214,75 @@ def test_a_search_that_was_ended_says_so(report: FitReport) -> None:
     assert fit_document(ended)["ended"] == "it was interrupted"
     nothing = replace(ended, best=None)
     assert fit_line(nothing).startswith("no plan found before it was ")
+
+
+def clocked(report: FitReport, **ends: tuple[float, float, float]) -> FitReport:
+    """The report where the clock timed each plan: 0.8 to 1.4 times the likely seconds."""
+
+    def told(plan: Candidate) -> Candidate:
+        interval = ends.get("best") if plan.actions else None
+        return replace(
+            plan,
+            time=Timed(
+                Interval(*(interval or (0.8 * plan.step_s, plan.step_s, 1.4 * plan.step_s))), 4096
+            ),
+        )
+
+    assert report.best is not None
+    return replace(
+        report,
+        as_it_is=told(report.as_it_is),
+        best=told(report.best),
+        candidates=tuple(map(told, report.candidates)),
+    )
+
+
+def test_a_difference_that_is_sure_is_told_with_its_bounds(report: FitReport) -> None:
+    assert "a step takes 10.0 % more" in fit_line(clocked(report))
+    wide = clocked(report, best=(0.0168, 0.022, 0.0336))
+    assert fit_line(wide).endswith("a step takes 10.0 % more (5.0 to 20.0)")
+    unsure = clocked(report, best=(0.0158, 0.022, 0.0336))
+    assert fit_line(unsure).endswith("a step takes about as long")
+
+
+def test_each_plan_has_its_bounds_and_the_text_says_what_they_rest_on(report: FitReport) -> None:
+    text = " ".join(render_fit(clocked(report), 120).split())
+    assert "bounds" in text and "22.0 ms 17.6-30.8" in text
+    assert "times of the runs by the clock" in text and "bounds" not in render_fit(report)
+    assert "as no whole step was timed" in " ".join(render_fit(report, 120).split())
+    some = clocked(report)
+    some = replace(some, candidates=(*some.candidates[:2], report.candidates[2]))
+    text = " ".join(render_fit(some, 120).split())
+    assert "by model" in text and "1 plans without a whole timed step" in text
+
+
+def test_the_document_has_the_interval_and_the_front_of_the_runs(report: FitReport) -> None:
+    document = fit_document(clocked(report))
+    assert document["best"]["time"]["step_s"] == pytest.approx([0.0176, 0.022, 0.0308])
+    assert document["best"]["time"]["tokens_per_step"] == 4096
+    assert document["best"]["cost"] is None and document["gpu_hour_dollars"] is None
+    names = [plan["name"] for plan in document["front_of_runs"]]
+    assert names == [plan.name for plan in report.candidates]
+    assert fit_document(report)["best"]["time"] is None
+
+
+def test_at_a_price_each_plan_costs_something(report: FitReport) -> None:
+    """0.022 s of a GPU at 3.60 dollars an hour are 22 microdollars, for 4096 tokens."""
+    priced = replace(clocked(report), price=3.6, num_gpus=2, objective=Objective.COST)
+    cost = fit_document(priced)["best"]["cost"]
+    assert cost["thousand_steps_dollars"][1] == pytest.approx(0.044)
+    assert cost["million_tokens_dollars"][1] == pytest.approx(22e-6 / 4096 * 1e6)
+    text = " ".join(render_fit(priced, 120).split())
+    assert "M tokens" in text and "$0.00537" in text and "the cheapest" in text
+
+
+def test_the_page_marks_what_ran_and_shows_its_bounds(report: FitReport) -> None:
+    drawn = draw_front(clocked(report))
+    assert drawn.count("<rect") == 3 and drawn.count("<circle") == 4
+    assert "22.0 ms (17.6 to 30.8), 7.75 GiB" in drawn
+    assert "<rect" not in draw_front(report)
+
+
+def test_without_a_bound_there_is_no_gap(report: FitReport) -> None:
+    assert report.gap == pytest.approx(0.0045, abs=1e-4)
+    assert replace(report, bound_s=0.0).gap == 0.0

@@ -20,6 +20,7 @@ class FitOptions:
     budget: str | None
     allow: str
     objective: str
+    price: float | None
     smallest_gpu: bool
     max_batch: bool
     largest: str | None

@@ -14,6 +14,7 @@ from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.blocks import Block, find_blocks
+from ullage.plan.costs.clocked import ClockTimes, Timed, timed
 from ullage.plan.costs.profile import Profile, kept_by_module, read_profile
 from ullage.plan.costs.roofline import Seconds, step_seconds
 from ullage.plan.menu import Actions, moves, treatments
@@ -64,13 +65,16 @@ class Measured:
         actions: of the plan.
         device: the memory of the device in a run with unlimited memory.
         profile: the memory of each stretch.
-        seconds: the time of a step.
+        seconds: the time of a step: by the clock, divided among the blocks as the roofline says; by
+            the roofline where the unchanged program was not timed.
+        time: by the clock; None: it was not timed.
     """
 
     actions: Actions
     device: DeviceReport
     profile: Profile
     seconds: Seconds
+    time: Timed | None = None
 
 
 class Measurements:
@@ -90,6 +94,7 @@ class Measurements:
         treatments: techniques for modules, each on all blocks.
         moves: techniques for the optimizer or the whole program.
         left_out: techniques that cannot be used with the program, and why.
+        clock: turns the roofline's seconds into the clock's; None: the program did not run yet.
     """
 
     def __init__(self, run: Runner, gpu: Gpu, under: Plan | None = None) -> None:
@@ -103,7 +108,9 @@ class Measurements:
         self.treatments: list[Measured] = []
         self.moves: list[Measured] = []
         self.left_out: dict[str, str] = {}
+        self.clock: ClockTimes | None = None
         self._is_disturbed = False
+        self._watching: tuple[Timed, Timed] | None = None
 
     def measure_program(self) -> Measured | None:
         """Runs the unchanged program; None: it failed, or trains no model."""
@@ -120,6 +127,9 @@ class Measurements:
         clean, watched = (report.devices[0].totals for report in (self.first, with_work))
         moved = abs(watched.peak_allocated_bytes - clean.peak_allocated_bytes)
         self._is_disturbed = moved > _DISTURBANCE * clean.peak_allocated_bytes
+        watched_time, clean_time = timed(with_work), timed(self.first)
+        if watched_time is not None and clean_time is not None:
+            self._watching = watched_time, clean_time
         worked = with_work.processes[0].record
         blocks = find_blocks(worked, kept_by_module(worked))
         self.blocks = tuple(
@@ -176,6 +186,13 @@ class Measurements:
         """The plan of a run with these actions; None: it needs none."""
         return self.plan(actions) if actions else self._under
 
+    def timed(self, with_work: RunReport) -> Timed | None:
+        """The time of a run that recorded its operations, which places tensors otherwise: corrected
+        by what that changes of the unchanged program's time.
+        """
+        time = timed(with_work)
+        return time if time is None or self._watching is None else time.corrected(*self._watching)
+
     def _measure(self, tried: Sequence[Actions]) -> list[Measured]:
         requests: list[RunRequest] = []
         actionses: list[Actions] = []
@@ -201,11 +218,16 @@ class Measurements:
         return measurements
 
     def _read(self, actions: Actions, report: RunReport, with_work: RunReport) -> Measured:
+        seconds = step_seconds(with_work.processes[0].record, self.blocks, self._gpu)
+        time = self.timed(report) if report is with_work else timed(report)
+        if self.clock is None:
+            self.clock = ClockTimes(seconds, 0.0 if time is None else time.step.s)
         return Measured(
             actions,
             report.devices[0],
             read_profile(report.processes[0].record, self.blocks),
-            step_seconds(with_work.processes[0].record, self.blocks, self._gpu),
+            self.clock.seconds(seconds, time),
+            time if self.clock.is_timed else None,
         )
 
 

@@ -21,6 +21,7 @@ from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.blocks import Block, find_blocks
+from ullage.plan.costs.clocked import ClockTimes, Timed, timed
 from ullage.plan.costs.profile import kept_by_module
 from ullage.plan.costs.roofline import step_seconds
 from ullage.plan.findings import AS_IT_IS, Candidate, FitReport, Seen, failed, foreseen
@@ -70,6 +71,7 @@ class _Measured:
     used_bytes: int
     peak_bytes: int
     made_for: MadeFor
+    time: Timed | None = None
 
     @property
     def order(self) -> tuple[bool, float]:
@@ -103,6 +105,7 @@ class ShardedSearch:
         self._shardings = shardings
         self._left_out: dict[str, str] = {}
         self._blocks: tuple[Block, ...] = ()
+        self._clock: ClockTimes | None = None
 
     @property
     def _kinds(self) -> tuple[str, ...]:
@@ -216,13 +219,19 @@ class ShardedSearch:
         device = report.devices[0]
         # Ranks that share a batch need more steps for as many batches.
         num_steps = 1 if sharding is None else sharding.num_context_ranks
+        seconds = step_seconds(report.processes[0].record, self._blocks, self._gpu)
+        time = timed(report)
+        if self._clock is None:
+            self._clock = ClockTimes(seconds, 0.0 if time is None else time.step.s)
+        is_timed = self._clock.is_timed and time is not None
         return _Measured(
             sharding,
             plan,
-            num_steps * step_seconds(report.processes[0].record, self._blocks, self._gpu).step,
+            num_steps * self._clock.seconds(seconds, time).step,
             device.peak_used_bytes,
             device.totals.peak_allocated_bytes,
             made_for,
+            time.times(num_steps) if is_timed and time is not None else None,
         )
 
     def _checkpointed(self, measured: _Measured) -> tuple[Sharding, Plan | None]:
@@ -289,6 +298,7 @@ class ShardedSearch:
             configuration=""
             if measured.sharding is None
             else self._text(measured.sharding, measured.plan),
+            time=measured.time,
         )
 
     def _plan(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ullage.clock.price import Cost
 from ullage.gpus.gpu import Gpu
 from ullage.plan.findings import Candidate, FitReport
 from ullage.plan.sizes.smallest import Smallest
@@ -18,7 +19,9 @@ FIT_SCHEMA: Final = "ullage.fit/1"
 
 
 def fit_document(report: FitReport) -> dict[str, Any]:
-    """The document of a search; sizes are bytes, times are seconds per step by the cost model."""
+    """The document of a search; sizes are bytes. Times are seconds per step: by the clock where a
+    plan has a "time", else by the cost model.
+    """
     return {
         "schema": FIT_SCHEMA,
         "verdict": _verdict(report),
@@ -33,10 +36,13 @@ def fit_document(report: FitReport) -> dict[str, Any]:
         "failure": report.failure or None,
         "warnings": list(report.warnings),
         "plan": None if report.plan is None else report.plan.document,
-        "best": None if report.best is None else _candidate(report.best),
-        "as_it_is": _candidate(report.as_it_is),
-        "candidates": [_candidate(candidate) for candidate in report.candidates],
+        "best": None if report.best is None else _candidate(report, report.best),
+        "as_it_is": _candidate(report, report.as_it_is),
+        "candidates": [_candidate(report, candidate) for candidate in report.candidates],
         "front": [{"step_s": time, "peak_used_bytes": used} for time, used in report.front],
+        "front_of_runs": [_on_front(candidate) for candidate in report.front_of_runs],
+        "objective": report.objective.value,
+        "gpu_hour_dollars": report.price,
         "bound_s": report.bound_s,
         "gap_frac": report.gap,
         "replayed": None if report.replayed is None else report.replayed.document,
@@ -86,13 +92,15 @@ def describe_actions(actions: Sequence[Action]) -> list[dict[str, Any]]:
     ]
 
 
-def _candidate(candidate: Candidate) -> dict[str, Any]:
+def _candidate(report: FitReport, candidate: Candidate) -> dict[str, Any]:
     outcome = candidate.seen
     return {
         "name": candidate.name,
         "actions": describe_actions(candidate.actions),
         "semantics": semantics_of(candidate.actions).value,
         "step_s": candidate.step_s,
+        "time": _time(candidate),
+        "cost": _cost(report.cost(candidate)),
         "peak_allocated_bytes": candidate.peak_bytes,
         "peak_used_bytes": candidate.used_bytes,
         "why_not": candidate.why or None,
@@ -106,4 +114,31 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
             "num_alloc_retries": outcome.num_retries,
             "host_bytes": outcome.host_bytes,
         },
+    }
+
+
+def _on_front(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "name": candidate.name,
+        "step_s": candidate.step_s,
+        "time": _time(candidate),
+        "peak_used_bytes": candidate.used_bytes,
+    }
+
+
+def _time(candidate: Candidate) -> dict[str, Any] | None:
+    """The clock's interval: lower bound, likely, upper bound; None: no whole step was timed."""
+    time = candidate.time
+    if time is None:
+        return None
+    return {"step_s": list(time.step), "tokens_per_step": time.num_tokens or None}
+
+
+def _cost(cost: Cost | None) -> dict[str, Any] | None:
+    if cost is None:
+        return None
+    tokens = cost.million_tokens
+    return {
+        "thousand_steps_dollars": list(cost.thousand_steps),
+        "million_tokens_dollars": None if tokens is None else list(tokens),
     }

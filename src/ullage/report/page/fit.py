@@ -6,14 +6,16 @@ render_fit_page(report)         the text of the file; the document is in it
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from html import escape
 from importlib.resources import files
 from typing import Final
 
-from ullage.plan.findings import FitReport
+from ullage.plan.findings import Candidate, FitReport
 from ullage.report.document.fit import fit_document
 from ullage.report.page.terminal_html import to_html
 from ullage.report.text.fit import fit_line, print_fit
+from ullage.report.text.time.numbers import format_interval
 from ullage.units import GIB, format_bytes
 from ullage.version import __version__
 
@@ -41,7 +43,9 @@ def render_fit_page(report: FitReport) -> str:
 <p class="lead">{escape(fit_line(report))}</p></header>
 <main><h2>Time against memory</h2>
 <p class="quiet">Each point is a plan that no other beats on both, by the profile and the model of
-costs; the large one is the fastest that was seen to fit, the dashed line the budget.</p>
+costs; each square one that ran, with the likely time of the clock (its bounds are shown on it); the
+large point is the best that was seen to fit, the dashed line the budget. The bounds of all plans
+move together, as they share most of their kernels.</p>
 {draw_front(report)}
 <h2>Plans</h2><pre>{to_html(lambda console: print_fit(report, console))}</pre></main>
 <footer>ullage {__version__}. The whole answer is in this file as JSON, in the element
@@ -56,22 +60,27 @@ def draw_front(report: FitReport) -> str:
     if not report.front:
         return ""
     points = [(1e3 * time, used / GIB) for time, used in report.front]
-    low, high = points[0][0], points[-1][0]
-    top = max([report.budget_bytes / GIB, *(used for _, used in points)])
     best = report.best
+    runs = [candidate for candidate in report.front_of_runs if candidate.time is not None]
+    chosen = runs if best is None else [*runs, best]
+    ran = [(1e3 * candidate.step_s, candidate.used_bytes / GIB) for candidate in chosen]
+    low, high = (end(time for time, _ in [*points, *ran]) for end in (min, max))
+    top = max([report.budget_bytes / GIB, *(used for _, used in [*points, *ran])])
 
     def at(time: float, used: float) -> tuple[float, float]:
         x = _MARGIN + (time - low) / ((high - low) or 1.0) * (_WIDTH - 2 * _MARGIN)
         return x, _HEIGHT - _MARGIN - used / top * (_HEIGHT - 2 * _MARGIN)
 
-    def dot(time: float, used: float, radius: float, name: str) -> str:
+    def dot(time: float, used: float) -> str:
         x, y = at(time, used)
-        title = escape(f"{name}{time:.1f} ms, {used:.2f} GiB")
-        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}"><title>{title}</title></circle>'
+        title = f"{time:.1f} ms, {used:.2f} GiB, by the model"
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"><title>{title}</title></circle>'
 
-    dots = [dot(time, used, 2.5, "") for time, used in points]
+    dots = [dot(time, used) for time, used in points]
+    dots += [_square(candidate, at) for candidate in runs]
     if best is not None:
-        dots.append(dot(1e3 * best.step_s, best.used_bytes / GIB, 7, f"{best.name}: "))
+        x, y = at(1e3 * best.step_s, best.used_bytes / GIB)
+        dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="7">{_title(best)}</circle>')
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in points))
     right, bottom, limit = (
         _WIDTH - _MARGIN,
@@ -88,3 +97,17 @@ def draw_front(report: FitReport) -> str:
 <text x="{right}" y="{bottom + 20}" text-anchor="end">{high:.1f} ms a step</text>
 <text x="{_MARGIN}" y="{_MARGIN - 10}">{format_bytes(int(top * GIB))} of the device</text></g>
 </svg>"""
+
+
+def _square(candidate: Candidate, at: Callable[[float, float], tuple[float, float]]) -> str:
+    """A plan that ran."""
+    x, y = at(1e3 * candidate.step_s, candidate.used_bytes / GIB)
+    place = f'x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6"'
+    return f"<rect {place}>{_title(candidate)}</rect>"
+
+
+def _title(candidate: Candidate) -> str:
+    """What is shown on a plan: its name, its time with the bounds, its memory."""
+    ends = [candidate.step_s] if candidate.time is None else candidate.time.step
+    used = format_bytes(candidate.used_bytes, 2)
+    return f"<title>{escape(f'{candidate.name}: {format_interval(ends)}, {used}')}</title>"

@@ -9,16 +9,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ullage.clock.compare import Order, compare
 from ullage.gpus.gpu import Gpu
 from ullage.plan.findings import Candidate, FitReport
+from ullage.plan.judging import is_surely_slower
+from ullage.plan.objective import Objective
 from ullage.plan.sizes.smallest import Smallest
 from ullage.report.palette import USED_LOOK
 from ullage.report.semantics import name_kind, say_changes
 from ullage.report.terminal import bar_mark, draw_bar, make_grid, print_parts, render
+from ullage.report.text.time.numbers import format_dollars
 from ullage.units import format_bytes
 
 _BAR_WIDTH: Final = 12
@@ -46,12 +50,24 @@ def fit_line(report: FitReport) -> str:
         return f"no plan{by_then} fits {where}"
     if best.is_as_it_is:
         return f"fits {where} as it is: {format_bytes(best.seen.used_bytes, 2)}"
-    slower = 100 * (best.step_s / report.as_it_is.step_s - 1)
-    time = f"{abs(slower):.1f} % {'more' if slower >= 0 else 'less'}"
     return (
         f"fits {where} under {name_kind(best.actions)}: {best.name}; "
-        f"{format_bytes(best.seen.used_bytes, 2)}, a step takes {time}"
+        f"{format_bytes(best.seen.used_bytes, 2)}, a step takes {_difference(report, best)}"
     )
+
+
+def _difference(report: FitReport, best: Candidate) -> str:
+    """How much longer a step takes than in the unchanged program: "7.3 % more (6.8 to 9.0)"."""
+    base = report.as_it_is
+    if best.time is None or base.time is None:
+        more = 100 * (best.step_s / base.step_s - 1)
+        return f"{abs(more):.1f} % {'more' if more >= 0 else 'less'}"
+    order, least, likely, most = compare(best.time.step, base.time.step)
+    if order is Order.ALIKE:
+        return "about as long"
+    low, high = (f"{100 * share:.1f}" for share in sorted((abs(least), abs(most))))
+    ends = "" if low == high else f" ({low} to {high})"
+    return f"{abs(100 * likely):.1f} % {'more' if order is Order.SLOWER else 'less'}{ends}"
 
 
 def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
@@ -86,10 +102,22 @@ def _parts(report: FitReport, bar: str) -> Iterator[RenderableType]:
     for warning in report.warnings:
         yield Text(f"warning: {warning}", style="yellow")
     yield from left_out_lines(report.left_out)
-    yield Text(
-        "\nBasis: memory as the phantom measured it; times from a cost model (roofline and "
-        f"host link, rates {_rates(report.gpu)})"
+    yield Text(f"\nBasis: memory as the phantom measured it; {_time_basis(report)}")
+
+
+def _time_basis(report: FitReport) -> str:
+    """What the times rest on."""
+    model = f"roofline and host link, rates {_rates(report.gpu)}"
+    num, num_untimed = len(report.candidates), len(report.untimed)
+    if num == num_untimed:
+        return f"times from a cost model ({model}), as no whole step was timed"
+    basis = (
+        "times of the runs by the clock, likely and with their bounds; the choice of what to run "
+        f"by a cost model ({model}), scaled to the clock"
     )
+    if num_untimed:
+        basis += f"; {num_untimed} plans without a whole timed step have the model's time"
+    return basis
 
 
 def _bound_lines(report: FitReport, best: Candidate) -> Iterator[Text]:
@@ -160,38 +188,24 @@ def _table(report: FitReport, bar: str) -> Table:
     """The plans, each with a bar relative to the budget and the reason why it was not chosen: first
     the Pareto front of the plans that ran, then the others; the fastest first.
     """
-    table = make_grid("left", "right", "right", "left", "left")
-    table.add_row("", "step", "device", "of the budget", "plan, Pareto front", style="dim")
-    front = _front(report)
+    columns: dict[str, JustifyMethod] = {"": "left", "step": "right"}
+    if len(report.untimed) < len(report.candidates):
+        columns["bounds"] = "right"
+    if unit := _price_unit(report):
+        columns[unit] = "right"
+    columns |= {"device": "right", "of the budget": "left", "plan, Pareto front": "left"}
+    table = make_grid(*columns.values())
+    table.add_row(*columns, style="dim")
+    front = report.front_of_runs
     rest = [candidate for candidate in report.candidates if candidate not in front]
     names = Counter([report.best.name] if report.best else [])
     for candidate in front:
         _add_row(table, report, candidate, bar, names)
     if rest:
-        table.add_row("", "", "", "", "others", style="dim")
+        table.add_row(*([""] * (len(columns) - 1)), "others", style="dim")
     for candidate in rest:
         _add_row(table, report, candidate, bar, names)
     return table
-
-
-def _front(report: FitReport) -> list[Candidate]:
-    """The Pareto front: no other plan that ran needs less memory and no more time."""
-    front: list[Candidate] = []
-    for candidate in sorted(
-        report.candidates, key=lambda candidate: (candidate.step_s, candidate.used_bytes)
-    ):
-        if _is_size_known(report, candidate) and (
-            not front or candidate.used_bytes < front[-1].used_bytes
-        ):
-            front.append(candidate)
-    return front
-
-
-def _is_size_known(report: FitReport, candidate: Candidate) -> bool:
-    """Whether the peak is known; it is not if a run stopped within the budget."""
-    return (
-        candidate.seen is None or candidate.seen.fits or candidate.used_bytes > report.budget_bytes
-    )
 
 
 def _add_row(
@@ -199,7 +213,7 @@ def _add_row(
 ) -> None:
     """Adds a plan; names: the names of the chosen plan and of the plans in the table."""
     is_best = report.best is not None and _tell(candidate) == _tell(report.best)
-    ran = _is_size_known(report, candidate)
+    ran = report.is_size_known(candidate)
     picture = draw_bar(USED_LOOK, candidate.used_bytes, report.budget_bytes, bar, _BAR_WIDTH)
     name = (
         f"{candidate.name} (other blocks)"
@@ -212,10 +226,39 @@ def _add_row(
     table.add_row(
         ">" if is_best else "",
         _ms(candidate.step_s) if candidate.step_s else "",
+        *([_bounds(candidate)] if len(report.untimed) < len(report.candidates) else []),
+        *([_price(report, candidate)] if _price_unit(report) else []),
         format_bytes(candidate.used_bytes, 2) if ran else "",
         picture if ran else "",
         text.append(f": {why}", style="" if is_best else "dim") if why else text,
     )
+
+
+def _bounds(candidate: Candidate) -> str:
+    """The lower and the upper bound of a step: "19.9-38.1"."""
+    if candidate.time is None:
+        return "by model"
+    low, _, high = candidate.time.step
+    return f"{1e3 * low:.1f}-{1e3 * high:.1f}"
+
+
+def _price_unit(report: FitReport) -> str:
+    """What the prices of the table are of; empty: there is none."""
+    costs = [report.cost(candidate) for candidate in report.candidates]
+    known = [cost for cost in costs if cost is not None]
+    if not known:
+        return ""
+    return "1k steps" if any(cost.million_tokens is None for cost in known) else "M tokens"
+
+
+def _price(report: FitReport, candidate: Candidate) -> str:
+    """The likely dollars for steps, or for tokens where their number is known of all plans."""
+    cost = report.cost(candidate)
+    if cost is None:
+        return ""
+    is_of_tokens = _price_unit(report) == "M tokens" and cost.million_tokens is not None
+    dollars = cost.million_tokens if is_of_tokens else cost.thousand_steps
+    return "" if dollars is None else format_dollars(dollars[1:2])
 
 
 def _tell(candidate: Candidate) -> tuple[object, ...]:
@@ -238,8 +281,12 @@ def _merit(report: FitReport, best: Candidate) -> str:
         for candidate in report.candidates
         if candidate.seen is not None and candidate.seen.fits
     ]
+    if report.objective is Objective.COST:
+        return "the cheapest that fits"
     if all(best.step_s <= other.step_s for other in fitting):
         return "the fastest that fits"
+    if not any(is_surely_slower(best, other, report.objective) for other in fitting):
+        return "as fast as any that fits"
     if all(best.used_bytes <= other.used_bytes for other in fitting):
         return "the least memory"
     return "the fastest that fits without a release of the allocator's cache"

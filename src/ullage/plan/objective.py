@@ -1,0 +1,52 @@
+"""What a search looks for."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from ullage.errors import SpecError
+from ullage.gpus.catalog import Gpu
+
+
+class Objective(Enum):
+    """Which of the plans that fit is the best: the one with the shortest step, the one with the
+    cheapest tokens (or steps, where tokens are not known), or the one with the lowest peak.
+    """
+
+    TIME = "time"
+    COST = "cost"
+    MEMORY = "memory"
+
+
+class Goal(NamedTuple):
+    """What a plan has to fit, so much of each GPU, and which of those that do is the best."""
+
+    gpu: Gpu
+    budget_bytes: int
+    objective: Objective = Objective.TIME
+
+    @property
+    def is_for_memory(self) -> bool:
+        """Whether the plan is to take the least memory."""
+        return self.objective is Objective.MEMORY
+
+
+def read_objective(word: str, price: float | None) -> Objective:
+    """What is looked for.
+
+    Args:
+        word: of the command line.
+        price: dollars for a GPU-hour; None: not known.
+
+    Raises:
+        SpecError: no such objective, or one that needs a price.
+    """
+    try:
+        objective = Objective(word)
+    except ValueError:
+        expected = ", ".join(each.value for each in Objective)
+        raise SpecError(f"objective={word!r} is not known; expected: {expected}") from None
+    if objective is Objective.COST and price is None:
+        raise SpecError("the cost is not known without the price of a GPU-hour; give --price")
+    return objective
