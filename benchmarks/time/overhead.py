@@ -77,8 +77,8 @@ def page(rows: list[str], repeats: int) -> str:
     return f"""# What `--time` costs
 
 `ullage run` of a program with and without `--time`, {repeats} times each in turn; medians. The
-whole command has the simulation of the clock and the report in it; a step is what the program itself
-measures on the phantom. Asked for: a step of Llama-1B at most 1.1 times.
+whole command includes the simulation of the clock and the report; a step is what the program
+itself measures on the phantom. Asked for: a step of Llama-1B at most 1.1 times.
 
 | program | command | with `--time` | quotient | step | with `--time` | quotient |
 |---|---|---|---|---|---|---|
