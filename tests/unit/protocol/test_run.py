@@ -26,6 +26,7 @@ FULL = RunVariables(
     has_snapshot=False,
     has_work=True,
     has_clock=True,
+    virtual_time="h100-80gb nvlink",
     has_real_init=True,
     has_dummy_weights=True,
     has_values=False,
