@@ -44,7 +44,7 @@ _BROADCAST_SLOWER, _STRIDED_SLOWER = 2.0, 1.4
 # two kernels. Streams reach 0.77 to 0.9. Others are assumed to be as its forward pass.
 _ROWS_SLOWER, _NORM_BACKWARD_SLOWER = 1.2, 1.7
 _NORM_BACKWARD: Final = re.compile(
-    r"grad_input|GammaBeta|[nN]orm\w*[bB]ackward|InternalGradients|cuComputePartGrad"
+    r"grad_input|GammaBeta|[nN]orm\w*(?:Backward|backward)|InternalGradients|cuComputePartGrad"
 )
 # Inductor's looped reductions: 0.5 to 0.9 of hand-tuned kernels that stream. Source: PyTorch blog,
 # "SOTA normalization performance with torch.compile".
