@@ -10,6 +10,7 @@ import pytest
 
 from ullage.plan.solver import certificate
 from ullage.plan.solver.certificate import certify, is_available
+from ullage.plan.solver.counts import start_solver
 from ullage.plan.solver.problem import Failure, Problem, Solution
 from ullage.plan.solver.solve import relax, solve
 
@@ -96,3 +97,10 @@ def test_unlike_blocks_by_the_hundred_are_solved_to_a_thousandth(make_random: Ma
     answer = solve(problem, limits(problem)[2])
     assert isinstance(answer, Solution)
     assert answer.gap <= 1e-3
+
+
+def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    print("before")
+    start_solver(0.01, 1.0)
+    print("after")
+    assert capfd.readouterr().out == "before\nafter\n"

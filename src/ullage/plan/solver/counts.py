@@ -10,6 +10,11 @@ that keep least first, and if that choice fits, it is optimal.
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,12 +97,31 @@ def start_solver(gap: float, seconds: float) -> Any:  # noqa: ANN401 - has no ty
     """HiGHS with an empty model. The number of threads never varies: HiGHS has one global pool."""
     import highspy
 
-    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+    with _silence():
+        solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)  # noqa: FBT003 - its own interface
     solver.setOptionValue("mip_rel_gap", gap)
     solver.setOptionValue("time_limit", seconds)
     solver.setOptionValue("threads", _THREADS)
     return solver
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keeps C from writing to stdout: HiGHS 1.16 prints its version when it is made, before an
+    option can stop it, and a JSON document would begin with that.
+    """
+    c_library = ctypes.CDLL(None)
+    sys.stdout.flush()
+    with open(os.devnull, "wb") as nothing:  # noqa: PTH123
+        own = os.dup(1)
+        os.dup2(nothing.fileno(), 1)
+        try:
+            yield
+        finally:
+            c_library.fflush(None)
+            os.dup2(own, 1)
+            os.close(own)
 
 
 def _integers(num: int) -> Any:  # noqa: ANN401 - has no types
