@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,9 +139,12 @@ def test_the_page_states_every_row_and_what_is_met() -> None:
 
 
 def test_predictions_are_read_from_a_document_and_kept(tmp_path: Path) -> None:
-    document = {"time": {"step_s": [0.9, 1.0, 1.1]}, "torch": "2.9.1+cu128", "wall_s": 10}
+    kind = {"name": "matrix products", "exposed_s": [0.7, 0.8, 0.9]}
+    time = {"step_s": [0.9, 1.0, 1.1], "kinds": [kind], "device_idle_s": [0.1, 0.2, 0.3]}
+    document = {"time": time, "torch": "2.9.1+cu128", "wall_s": 10}
     prediction = read_prediction(document)
-    assert prediction == made(0.9, 1.0, 1.1)
+    kinds = {"matrix products": 0.8, "device idle": 0.2}
+    assert prediction == replace(made(0.9, 1.0, 1.1), kinds=kinds)
     for broken in ({**document, "time": None}, {"torch": "2.9.1", "wall_s": 10}):
         with pytest.raises((KeyError, TypeError)):
             read_prediction(broken)

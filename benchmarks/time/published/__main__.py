@@ -57,10 +57,15 @@ def predict(recipe: Recipe, python: Path, folders: Mapping[str, str], work: Path
     )  # fmt: skip
     (directory / "output.txt").write_text(done.stderr, encoding="utf-8")
     (directory / "document.json").write_text(done.stdout, encoding="utf-8")
+    return read_kept(directory)
+
+
+def read_kept(directory: Path) -> Prediction:
+    """What a run left in its directory."""
     try:
-        return read_prediction(json.loads(done.stdout))
+        return read_prediction(json.loads((directory / "document.json").read_text("utf-8")))
     except (ValueError, KeyError, TypeError):
-        last = " ".join(done.stderr.strip().splitlines()[-1:])
+        last = " ".join((directory / "output.txt").read_text("utf-8").strip().splitlines()[-1:])
         return Prediction(None, None, None, "", 0.0, f"its document states no time; {last}")
 
 
@@ -74,7 +79,10 @@ def read_prediction(document: Mapping[str, object]) -> Prediction:
     if not isinstance(time, dict) or not isinstance(wall_s, (int, float)):
         raise TypeError(f"time is {time!r}, wall_s {wall_s!r}; expected an object and a number")
     low, likely, high = map(float, time["step_s"])
-    return Prediction(low, likely, high, str(torch).partition("+")[0], float(wall_s))
+    kinds = {kind["name"]: float(kind["exposed_s"][1]) for kind in time["kinds"]}
+    kinds["device idle"] = float(time["device_idle_s"][1])
+    version = str(torch).partition("+")[0]
+    return Prediction(low, likely, high, version, float(wall_s), kinds=kinds)
 
 
 def read_results(path: Path) -> dict[str, Prediction]:
@@ -97,10 +105,15 @@ def main() -> None:
     parser.add_argument("--programs", type=Path, help="folder of the programs; none: only the page")
     parser.add_argument("--python", type=Path, help="interpreter of their environment")
     parser.add_argument("--row", nargs="+", help="these rows; default: all")
+    parser.add_argument("--reread", action="store_true", help="take the documents kept in --work")
     parser.add_argument("--work", type=Path, default=WORK, help="where data and outputs are kept")
     args = parser.parse_args()
     predictions = read_results(RESULTS)
     errors = []
+    if args.reread:
+        kept = (path.parent for path in args.work.glob("*/document.json"))
+        predictions = {directory.name: read_kept(directory) for directory in kept}
+        write_results(RESULTS, predictions)
     if args.programs is not None:
         folders = {
             "programs": str(args.programs.resolve()),

@@ -6,7 +6,7 @@ import csv
 import json
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -72,7 +72,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds of a step by the clock, or why there are none."""
+    """Seconds of a step by the clock, or why there are none.
+
+    Attributes:
+        kinds: the likely seconds that belong to each kind of work, most first; with those in which
+            the device is idle they add up to the step.
+    """
 
     low_s: float | None
     likely_s: float | None
@@ -80,6 +85,7 @@ class Prediction:
     torch: str
     wall_s: float
     error: str = ""
+    kinds: Mapping[str, float] = field(default_factory=dict)
 
 
 def read_recipes(path: Path = HERE / "rows.csv") -> Iterator[Recipe]:
