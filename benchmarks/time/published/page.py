@@ -43,14 +43,14 @@ prediction is too slow.
 MISSES = """## What misses, and why it may
 
 - Every row of torchtitan and nanochat is predicted too fast, by 3 to 20 %, and lies inside the
-  interval. The likely time is that of the kernels alone, at the clocks of NVIDIA's measurements. Not
-  in it: a GPU at its power limit (the H100s of T1 and T3 had 500 W of 700), ranks that are slower
-  than this one and are waited for, what messages take from kernels beside them, and the host's own
-  work. No figure of these is known to the authors from operator benchmarks, so none was put in.
+  interval. The likely time is that of the kernels alone, at the clocks of NVIDIA's measurements.
+  It leaves out a GPU at its power limit (the H100s of T1 and T3 had 500 W of 700), ranks that are
+  slower than this one and are waited for, what messages take from kernels beside them, and the
+  host's own work. No operator benchmark is known to the authors that tells these, so none is in.
 - A step on 128 GPUs is predicted as long as one on 8, and was 2 % longer (pairs of T1 with T3): the
-  model hides the messages between machines behind computation, and does not know the slowest of 128.
-- Float8 (T1c, T3c) is nearest: the tables of products in float8 have NVIDIA's quantisation in them,
-  which errs to the other side.
+  model hides the messages between machines behind computation, and knows no slowest of 128 ranks.
+- Float8 (T1c, T3c) is nearest: the tables of products in float8 have NVIDIA's quantisation in
+  them, which errs to the other side.
 - Intervals are wide (a third to each side), since every kernel's error is taken in one direction.
 """
 COLUMNS = (
