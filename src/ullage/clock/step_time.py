@@ -31,7 +31,9 @@ class Share(NamedTuple):
         name: of the kind ("matrix products"), the part ("forward", "backward", "optimizer",
             "other") or the module ("transformer.h.0"; empty: the outermost one).
         busy: the seconds that streams are busy with it.
-        exposed: those of them in which the device does nothing else.
+        exposed: those of them that the step is made of: where several streams are busy, a moment
+            belongs to computation before copies, and to copies before communication. With the
+            seconds in which the device is idle, those of all kinds add up to the step.
         num: pieces of work.
     """
 
@@ -125,14 +127,6 @@ class StepTime:
         if not num or not self.step.low_s:
             return None
         return Interval(*(num / seconds for seconds in reversed(self.step)))
-
-    @property
-    def overlapped_s(self) -> float:
-        """Likely seconds in which the device does work of several kinds at once: what is left of
-        the step when it is idle and what only one kind takes are taken away.
-        """
-        exposed_s = sum(share.exposed.s for share in self.categories)
-        return max(0.0, self.step.s - self.device_idle.s - exposed_s)
 
     @property
     def critical(self) -> str:

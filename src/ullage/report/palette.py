@@ -52,7 +52,6 @@ KIND_LOOKS = MappingProxyType(
     }
 )
 REST_LOOK = Look("other kinds", "#999999")
-OVERLAP_LOOK = Look("several at once", "#6b7a90")
 IDLE_LOOK = Look("device idle", "#b8b8b8")
 
 

@@ -23,7 +23,7 @@ def share(name: str, busy_s: float, exposed_s: float, num: int) -> Share:
 def make_step_time(scale: float = 1.0) -> StepTime:
     """0.412 s: products on stream 0, communication beside them on stream 1, and a pause."""
     categories = (
-        share(Category.MATRIX_PRODUCTS.value, 0.254 * scale, 0.188 * scale, 1204),
+        share(Category.MATRIX_PRODUCTS.value, 0.258 * scale, 0.258 * scale, 1204),
         share(Category.MEMORY_BOUND.value, 0.071 * scale, 0.067 * scale, 3310),
         share(Category.ATTENTION.value, 0.041 * scale, 0.04 * scale, 96),
         share(Category.COMMUNICATION.value, 0.09 * scale, 0.021 * scale, 52),

@@ -75,7 +75,7 @@ def test_time_takes_at_most_twelve_lines_of_the_short_report(report: RunReport) 
 def test_what_is_shown_comes_to_the_whole_step(step_time: MakeTime) -> None:
     time = step_time()
     exposed_s = sum(kind.exposed.s for kind in time.categories)
-    assert exposed_s + time.overlapped_s + time.device_idle.s == pytest.approx(time.step.s)
+    assert exposed_s + time.device_idle.s == pytest.approx(time.step.s)
 
 
 def test_the_document_has_the_time(report: RunReport) -> None:

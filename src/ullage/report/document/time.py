@@ -22,7 +22,6 @@ def time_document(time: StepTime | None, cost: Cost | None, rank: int | None) ->
         "steps_s": [list(step) for step in time.steps],
         "device_idle_s": list(time.device_idle),
         "host_waits_s": list(time.host_waits),
-        "overlapped_s": time.overlapped_s,
         "kinds": _shares(time.categories),
         "parts": _shares(time.parts),
         "modules": _shares(time.modules),

@@ -11,7 +11,7 @@ from ullage.clock.step_time import Span, StepTime
 from ullage.explain.moments.step_levels import StepLevels
 from ullage.report.module_names import name_timed_module
 from ullage.report.page.columns import Packing
-from ullage.report.palette import IDLE_LOOK, OVERLAP_LOOK, kind_look
+from ullage.report.palette import IDLE_LOOK, kind_look
 from ullage.report.text.time.numbers import format_as, format_share
 
 
@@ -77,9 +77,9 @@ def _nanoseconds(seconds: list[float]) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _rows(time: StepTime) -> list[dict[str, str]]:
-    """What the legend says: kinds by the seconds in which nothing else runs, and the rest."""
+    """What the legend says: what the step is made of."""
     rows = [(kind_look(kind.name), kind.exposed.s) for kind in time.categories]
-    rows += [(OVERLAP_LOOK, time.overlapped_s), (IDLE_LOOK, time.device_idle.s)]
+    rows.append((IDLE_LOOK, time.device_idle.s))
     return [
         {
             "label": look.label,

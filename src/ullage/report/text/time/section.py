@@ -17,7 +17,7 @@ from ullage.clock.price import Cost
 from ullage.clock.step_time import Share, StepTime, merge_numbered
 from ullage.explain.run import RunReport
 from ullage.report.module_names import name_timed_module
-from ullage.report.palette import IDLE_LOOK, OVERLAP_LOOK, REST_LOOK, Look, kind_look
+from ullage.report.palette import IDLE_LOOK, REST_LOOK, Look, kind_look
 from ullage.report.terminal import draw_bar, make_grid
 from ullage.report.text.time.numbers import (
     format_as,
@@ -103,15 +103,13 @@ def _head(report: RunReport, time: StepTime) -> Iterator[Text]:
 
 
 def _kind_table(time: StepTime, bar: str, num_kinds: int) -> Table:
-    """The seconds in which only one kind of work is done; with all that is left of the step, and
-    what is too small to be shown, they come to the whole.
-    """
+    """What the step is made of; with what is too small to be shown, it comes to the whole."""
     kinds = [kind for kind in time.categories if kind.busy.s > _SMALL_SHARE * time.step.s]
     shown, rest = kinds[:num_kinds], kinds[num_kinds:]
     rows = [(kind_look(kind.name), kind.exposed.s, _hidden_s([kind])) for kind in shown]
     if rest:
         rows.append((REST_LOOK, sum(kind.exposed.s for kind in rest), _hidden_s(rest)))
-    rows += [(OVERLAP_LOOK, time.overlapped_s, 0.0), (IDLE_LOOK, time.device_idle.s, 0.0)]
+    rows.append((IDLE_LOOK, time.device_idle.s, 0.0))
     table = make_grid("left", "right", "right", "left", "left")
     scale_s = max(seconds for _, seconds, _ in rows)
     for look, seconds, hidden_s in rows:
