@@ -6,13 +6,13 @@
 
 import argparse
 import os
-import platform
 import statistics
+import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.provenance import made_by
 from benchmarks.speed.measure import Command, Timing, interleave
 
 ROOT = Path(__file__).parent.parent.parent
@@ -45,7 +45,15 @@ def main() -> None:
             timings = interleave(commands, Path(directory), options.repeats)
         rows.append(row(name, timings))
         print(rows[-1], flush=True)
-    PAGE.write_text(page(rows, options.repeats), encoding="utf-8")
+    PAGE.write_text(page(rows, options.repeats, torch_version(python)), encoding="utf-8")
+
+
+def torch_version(python: str) -> str:
+    """The version of the environment's torch."""
+    code = "from importlib.metadata import version; print(version('torch'))"
+    return subprocess.run(
+        [python, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def command(python: str, program: Path, *more: str) -> Command:
@@ -71,10 +79,12 @@ def row(name: str, timings: dict[str, list[Timing]]) -> str:
     )
 
 
-def page(rows: list[str], repeats: int) -> str:
+def page(rows: list[str], repeats: int, torch: str) -> str:
     """The page."""
-    machine = f"{os.cpu_count()} cores ({platform.machine()})"
+    made = made_by("benchmarks.time.overhead --python ENV/bin/python", torch=torch)
     return f"""# What `--time` costs
+
+{made}
 
 `ullage run` of a program with and without `--time`, {repeats} times each in turn; medians. The
 whole command includes the simulation of the clock and the report; a step is what the program
@@ -83,8 +93,6 @@ itself measures on the phantom. Asked for: a step of Llama-1B at most 1.1 times.
 | program | command | with `--time` | quotient | step | with `--time` | quotient |
 |---|---|---|---|---|---|---|
 {chr(10).join(rows)}
-
-Made by `python -m benchmarks.time.overhead` on {datetime.now(UTC):%Y-%m-%d}, {machine}.
 """
 
 
