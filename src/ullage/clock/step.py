@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy.typing as npt
 
 from ullage.clock.cost import Category, Cost
+from ullage.clock.duration import Duration
 from ullage.clock.exposure import Busy, Exposure, measure_exposure
 from ullage.clock.given_work import GivenWork, Product
 from ullage.clock.host import HostInterval
@@ -132,8 +133,7 @@ def _longest(lanes: Sequence[Sequence[Cost]]) -> Cost:
     seconds = Counter[Category]()
     for cost in longest:
         seconds[cost.category] += cost.duration.s  # type: ignore[assignment]
-    first = longest[0]
-    duration = type(first.duration)(
+    duration = Duration(
         max(sums[0]), max(sums[1]), max(sums[2]), "the streams of a CUDA graph run at once"
     )
     flops = sum(cost.flops for lane in lanes for cost in lane)

@@ -223,8 +223,7 @@ static size_t item_bytes(int type) {
 static int answer_rotation(const char *name, const uintptr_t *words, int count) {
   for (int i = 1; i <= count; i++)
     if (!is_device_address((void *)words[i])) return refuse(name, NOT_SUPPORTED);
-  begin_operands();
-  if (forget_words(words, (size_t)count + 1)) note_library_call(name);
+  note_library_call(name, words, (size_t)count + 1);
   return SUCCESS;
 }
 #define ROTATION(name, count)                              \
@@ -355,16 +354,14 @@ API int cublasGetLoggerCallback(void **callback) {
 #define DO_VOID(name)                             \
   API void name(WORDS) {                          \
     const uintptr_t words[] = WORD_LIST;          \
-    begin_operands();                             \
-    if (forget_words(words, sizeof words / sizeof *words)) note_library_call(__func__); \
+    note_library_call(__func__, words, sizeof words / sizeof *words); \
   }
 #define REFUSE(name) API int name(void) { return refuse(#name, NOT_SUPPORTED); }
 /* The host is told whether the arguments were in order: 0. */
 #define INFO(name, at)                                                          \
   API int name(WORDS) {                                                         \
     const uintptr_t words[] = WORD_LIST;                                        \
-    begin_operands();                                                           \
-    if (forget_words(words, sizeof words / sizeof *words)) note_library_call(__func__); \
+    note_library_call(__func__, words, sizeof words / sizeof *words); \
     if (words[at] && !is_device_address((void *)words[at])) *(int *)words[at] = 0; \
     return SUCCESS;                                                             \
   }

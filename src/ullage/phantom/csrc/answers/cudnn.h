@@ -37,8 +37,7 @@ int destroy_object(void *object);
 #define WROTE(...)                                                                      \
   do {                                                                                  \
     const uintptr_t wrote[] = {__VA_ARGS__};                                            \
-    begin_operands();                                                                   \
-    if (forget_words(wrote, sizeof wrote / sizeof *wrote)) note_library_call(__func__); \
+    note_library_call(__func__, wrote, sizeof wrote / sizeof *wrote);                   \
   } while (0)
 #define WORD(pointer) ((uintptr_t)(pointer))
 

@@ -186,8 +186,8 @@ static void log_call(enum direction direction, const void *image, const void *fi
     note_work(stream_of_library());                                                                                       \
     log_call(direction, image, filter, response, descriptor);                                                             \
     if (work && work_bytes) saw_workspace(LIBRARY_CUDNN, work, work_bytes);                                               \
-    const uintptr_t words[] = {WORD(a), WORD(b), WORD(c), WORD(work)};                                                   \
-    forget_words(words + 2, 2);                                                                                           \
+    const uintptr_t words[] = {WORD(c), WORD(work)};                                                                     \
+    forget_words(words, sizeof words / sizeof *words);                                                                   \
     note_use(a), note_use(b);                                                                                             \
     return CUDNN_SUCCESS;                                                                                                 \
   }

@@ -45,6 +45,7 @@ void log_graph_work(const struct backend *graph) {
                         {is_backward, query.dims[0], query.dims[1], key.dims[1], query.dims[2], key.dims[2], query.dims[3], has_position_mask(graph)}};
     log_work(stream_of_library(), &work);
   } else {
-    note_library_call("cuDNN graph");
+    note_work(stream_of_library());
+    log_library_call(stream_of_library(), "cuDNN graph");
   }
 }

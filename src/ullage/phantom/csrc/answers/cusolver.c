@@ -134,8 +134,7 @@ static int answer_bytes(const uintptr_t *result, const char *what, int64_t rows,
 }
 
 static void take_work_area(const uintptr_t *words, size_t count, int at, size_t bytes) {
-  begin_operands();
-  if (forget_words(words, count)) note_library_call("cuSOLVER");
+  note_library_call("cuSOLVER", words, count);
   if (!words[at] || !bytes) return;
   if (bytes == last.answered) saw_scratch(LIBRARY_CUSOLVER, (void *)words[at], &last);
   else saw_workspace(LIBRARY_CUSOLVER, (void *)words[at], bytes);

@@ -20,8 +20,7 @@ static _Thread_local struct scratch last;
 
 /* Values change wherever an argument, or a descriptor among the arguments, points; indices only where a pattern is made. */
 static void forget_arguments(const uintptr_t *words, bool makes_pattern) {
-  begin_operands();
-  if (forget_words(words, NUM_WORDS)) note_library_call("cuSPARSE");
+  note_library_call("cuSPARSE", words, NUM_WORDS);
   for (int i = 1; i < NUM_WORDS; i++) {
     const struct operand *operand = find_operand((const void *)words[i]);
     if (!operand) continue;

@@ -41,8 +41,7 @@
 #define DO_RETURNING(type, name, value)             \
   API type name(WORDS) {                            \
     const uintptr_t words[] = WORD_LIST;            \
-    begin_operands();                               \
-    if (forget_words(words, sizeof words / sizeof *words)) note_library_call(__func__); \
+    note_library_call(__func__, words, sizeof words / sizeof *words); \
     return (value);                                 \
   }
 
@@ -120,7 +119,8 @@ void fill_values(void *dst, int value, size_t bytes);       /* memset */
 void note_work(const void *stream);
 void note_collective(const void *stream); /* of NCCL */
 void follow_stream(const void *stream); /* what this thread's libraries are given next goes to that stream */
-void note_library_call(const char *name); /* with the operands that it was handed since begin_operands */
+/* A call that only does something: what its words point into may be written, and if any does, it is work. */
+void note_library_call(const char *name, const uintptr_t *words, size_t count);
 const void *stream_of_library(void);      /* of this thread */
 
 /* work_log.c: what the clock is to time. */

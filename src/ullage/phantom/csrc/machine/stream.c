@@ -39,7 +39,9 @@ void note_collective(const void *stream) {
 void follow_stream(const void *stream) { library_stream = stream; }
 const void *stream_of_library(void) { return library_stream; }
 
-void note_library_call(const char *name) {
+void note_library_call(const char *name, const uintptr_t *words, size_t count) {
+  begin_operands();
+  if (!forget_words(words, count)) return;
   note_work(library_stream);
   log_library_call(library_stream, name);
 }
