@@ -21,8 +21,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ullage.configuration.project_file import (
+    CONFIG_NAME,
+    PROJECT_NAME,
+    find_configuration,
+    read_configuration,
+)
+from ullage.configuration.sections import Section, Source
 from ullage.errors import SpecError
-from ullage.files import is_file
 from ullage.gate.budget import Amount, Budget
 from ullage.gate.lock import LOCK_NAME
 from ullage.gate.places import (
@@ -34,20 +40,14 @@ from ullage.gate.places import (
 )
 from ullage.gate.requests import check_contradictions, check_replay, read_replay
 from ullage.gate.scenario import DISTINCT, GPU, Scenario, expand, variables_in
-from ullage.gate.sections import Section, Source
-from ullage.parsing import parse_toml, show_value
+from ullage.parsing import show_value
 from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.rank import choose_ranks
-from ullage.printable import printable
 from ullage.record.values.assume import Assumed
 from ullage.units import format_bytes, parse_bytes
 
-CONFIG_NAME = "ullage.toml"
-_PROJECT_NAME = "pyproject.toml"
-_AROUND = ("tool", "ullage")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _EXAMPLE = '[scenario.train] with command = "train.py" and gpu = "h100-80gb"'
-_TABLE = "[tool.ullage.scenario.train]"
 MAX_CASES = 4096
 
 
@@ -74,8 +74,15 @@ def load_configuration(start: Path, path: Path | None = None) -> Configuration:
     Raises:
         SpecError: there is none, or something in it is wrong.
     """
-    source, table = _read(path) if path is not None else _find(start.absolute())
+    opened = read_configuration(path) if path is not None else find_configuration(start.absolute())
+    if opened is None:
+        raise SpecError(
+            f"there is no {CONFIG_NAME} in {str(start.absolute())!r} or above, and no "
+            f"[tool.ullage] in a {PROJECT_NAME}; write one: {_EXAMPLE}"
+        )
+    source, table = opened
     top = Section(source, (), table)
+    top.inner("watch").items()  # for watch/alerts/rules_file.py
     scenarios = {
         name: _parse_scenario(name, top_table, source)
         for name, top_table in top.inner("scenario").items().items()
@@ -84,72 +91,6 @@ def load_configuration(start: Path, path: Path | None = None) -> Configuration:
     if not scenarios:
         raise SpecError(f"{source.path} has no scenario; write one, such as {_EXAMPLE}")
     return Configuration(source.path, scenarios)
-
-
-def _find(start: Path) -> tuple[Source, Mapping[str, Any]]:
-    for directory in (start, *start.parents):
-        own, project = directory / CONFIG_NAME, directory / _PROJECT_NAME
-        has_table = is_file(project) and _has_table(project)
-        if has_table and is_file(own):
-            raise SpecError(
-                f"both {own} and [tool.ullage] in {project} are there; keep one of them"
-            )
-        if is_file(own):
-            return _read(own)
-        if has_table:
-            return _read(project)
-    raise SpecError(
-        f"there is no {CONFIG_NAME} in {str(start)!r} or above, and no [tool.ullage] in a "
-        f"{_PROJECT_NAME}; write one: {_EXAMPLE}"
-    )
-
-
-def _has_table(project: Path) -> bool:
-    """Whether a pyproject.toml has our table; True where it cannot be parsed and might have it."""
-    try:
-        content = project.read_bytes()
-    except OSError:
-        return False
-    if not re.search(rb"\bullage\b", content):
-        return False
-    try:
-        tool = parse_toml(content.decode()).get(_AROUND[0])
-    except ValueError:
-        return b"tool.ullage" in content
-    return isinstance(tool, dict) and _AROUND[1] in tool
-
-
-def _read(path: Path) -> tuple[Source, Mapping[str, Any]]:
-    try:
-        content = path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{str(path)!r} cannot be read: {error}") from None
-    try:
-        text = content.decode()
-        document = parse_toml(text)
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{str(path)!r} cannot be read: it is not UTF-8 ({error})") from None
-    except ValueError as error:
-        raise SpecError(f"{printable(path.name)}: {_explain_syntax(str(error))}") from None
-    around = _AROUND if path.name == _PROJECT_NAME else ()
-    table: object = document
-    for depth, key in enumerate(around, start=1):
-        table = table.get(key, {}) if isinstance(table, dict) else table
-        if not isinstance(table, dict):
-            raise Source(path.absolute(), text).error(
-                around[:depth],
-                f"{'.'.join(around[:depth])} is {show_value(table)}; expected a table: {_TABLE}",
-            )
-    return Source(path.absolute(), text, around), table if isinstance(table, dict) else {}
-
-
-def _explain_syntax(message: str) -> str:
-    """Explains the error of tomllib; a repeated table is a repeated scenario."""
-    twice = re.search(r"Cannot declare \((?:.*?, )?'scenario', '([^']+)'\) twice", message)
-    if twice is None:
-        return message
-    where = message[message.rfind("(") :]
-    return f"there are two scenarios {twice[1]!r} {where}; give one of them another name"
 
 
 def _parse_scenario(name: str, table: object, source: Source) -> Scenario:

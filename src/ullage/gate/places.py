@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from ullage.configuration.sections import Section
 from ullage.files import is_directory
-from ullage.gate.sections import Section
 
 # A scenario is a few steps of a program; the phantom takes seconds for them.
 DEFAULT_TIMEOUT_S = 30 * 60

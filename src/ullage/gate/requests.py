@@ -18,10 +18,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from ullage.configuration.sections import Section
 from ullage.errors import SpecError
 from ullage.gate.figures import MIN_STEPS
 from ullage.gate.scenario import PORT_NAME, Case, Replay, variables_in
-from ullage.gate.sections import Section
 from ullage.phantom.http_requests import PORT, Endpoint, check_request
 from ullage.record.requests.requests import Request, in_parts, read_requests
 

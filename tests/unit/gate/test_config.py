@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from ullage.configuration.toml_lines import find_line
 from ullage.errors import SpecError
 from ullage.gate.budget import Amount
 from ullage.gate.config import Configuration, load_configuration
 from ullage.gate.matching import is_of, select
 from ullage.gate.scenario import expand
-from ullage.gate.toml_lines import find_line
 from ullage.units import GIB
 
 Refuse = Callable[[Path, str, int, str], None]

@@ -14,15 +14,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ullage.configuration.toml_lines import find_line
 from ullage.errors import SpecError
-from ullage.gate.toml_lines import find_line
 from ullage.parsing import show_value
 from ullage.printable import printable
 
 Kind = TypeVar("Kind")
 _KINDS = {str: "a text", int: "a whole number", bool: "true or false", list: "a list",
           dict: "a table", (str, list): "a text or a list",
-          (str, int): "a text or a number"}  # fmt: skip
+          (str, int): "a text or a number", (str, int, float): "a text or a number"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,11 @@ class Section:
     def size(self, key: str) -> str | int | None:
         """A size as it is written."""
         value: str | int | None = self._take(key, (str, int))
+        return value
+
+    def amount(self, key: str) -> str | int | float | None:
+        """A number, or a number with its unit as a text."""
+        value: str | int | float | None = self._take(key, (str, int, float))
         return value
 
     def words(self, key: str) -> str | list[str] | None:

@@ -1,0 +1,1 @@
+"""The configuration file of a project: where it is, and how a table of it is read."""

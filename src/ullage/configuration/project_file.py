@@ -1,0 +1,97 @@
+"""Finds and reads the file that holds the configuration: ullage.toml, or [tool.ullage] of
+pyproject.toml.
+
+    opened = find_configuration(Path.cwd())     # None: there is none here or above
+    source, table = read_configuration(Path("ullage.toml"))
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ullage.configuration.sections import Source
+from ullage.errors import SpecError
+from ullage.files import is_file
+from ullage.parsing import parse_toml, show_value
+from ullage.printable import printable
+
+CONFIG_NAME = "ullage.toml"
+PROJECT_NAME = "pyproject.toml"
+_AROUND = ("tool", "ullage")
+_TABLE = "[tool.ullage.scenario.train]"
+
+
+def find_configuration(start: Path) -> tuple[Source, Mapping[str, Any]] | None:
+    """The configuration of a directory, or of the nearest one above that has one.
+
+    Raises:
+        SpecError: it cannot be read, or a directory has two.
+    """
+    for directory in (start, *start.parents):
+        own, project = directory / CONFIG_NAME, directory / PROJECT_NAME
+        has_table = is_file(project) and _has_table(project)
+        if has_table and is_file(own):
+            raise SpecError(
+                f"both {own} and [tool.ullage] in {project} are there; keep one of them"
+            )
+        if is_file(own):
+            return read_configuration(own)
+        if has_table:
+            return read_configuration(project)
+    return None
+
+
+def _has_table(project: Path) -> bool:
+    """Whether a pyproject.toml has our table; True where it cannot be parsed and might have it."""
+    try:
+        content = project.read_bytes()
+    except OSError:
+        return False
+    if not re.search(rb"\bullage\b", content):
+        return False
+    try:
+        tool = parse_toml(content.decode()).get(_AROUND[0])
+    except ValueError:
+        return b"tool.ullage" in content
+    return isinstance(tool, dict) and _AROUND[1] in tool
+
+
+def read_configuration(path: Path) -> tuple[Source, Mapping[str, Any]]:
+    """What a file says about ullage.
+
+    Raises:
+        SpecError: it cannot be read, or it is not TOML.
+    """
+    try:
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{str(path)!r} cannot be read: {error}") from None
+    try:
+        text = content.decode()
+        document = parse_toml(text)
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{str(path)!r} cannot be read: it is not UTF-8 ({error})") from None
+    except ValueError as error:
+        raise SpecError(f"{printable(path.name)}: {_explain_syntax(str(error))}") from None
+    around = _AROUND if path.name == PROJECT_NAME else ()
+    table: object = document
+    for depth, key in enumerate(around, start=1):
+        table = table.get(key, {}) if isinstance(table, dict) else table
+        if not isinstance(table, dict):
+            raise Source(path.absolute(), text).error(
+                around[:depth],
+                f"{'.'.join(around[:depth])} is {show_value(table)}; expected a table: {_TABLE}",
+            )
+    return Source(path.absolute(), text, around), table if isinstance(table, dict) else {}
+
+
+def _explain_syntax(message: str) -> str:
+    """Explains the error of tomllib; a repeated table is a repeated scenario."""
+    twice = re.search(r"Cannot declare \((?:.*?, )?'scenario', '([^']+)'\) twice", message)
+    if twice is None:
+        return message
+    where = message[message.rfind("(") :]
+    return f"there are two scenarios {twice[1]!r} {where}; give one of them another name"
