@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
+from ullage.clock.contention import Bound, Load
 from ullage.clock.duration import Duration
 
 __all__ = ["Category", "Cost"]
@@ -22,6 +24,15 @@ class Category(Enum):
     UNKNOWN = "unknown kernels"
 
 
+_BOUNDS: Final = {
+    Category.MATRIX_PRODUCTS: Bound.MULTIPROCESSORS,
+    Category.ATTENTION: Bound.MULTIPROCESSORS,
+    Category.CONVOLUTIONS: Bound.MULTIPROCESSORS,
+    Category.MEMORY_BOUND: Bound.BANDWIDTH,
+    Category.UNKNOWN: Bound.BANDWIDTH,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """The time of a piece of work when nothing else runs.
@@ -31,9 +42,16 @@ class Cost:
         category: the kind of work.
         flops: floating-point operations that count for the utilisation; 0: none.
         name: a short readable name for timelines, such as "flash attention backward".
+        load: what a message takes from kernels beside it; None: nothing, or it is no message.
     """
 
     duration: Duration
     category: Category
     name: str
     flops: float = 0.0
+    load: Load | None = None
+
+    @property
+    def use(self) -> Bound | Load | None:
+        """What it needs of the device that others need, too; None: nothing."""
+        return self.load or _BOUNDS.get(self.category)

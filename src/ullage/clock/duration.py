@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
-__all__ = ["Duration", "Width", "around"]
+__all__ = ["Duration", "Width", "around", "join_errors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +54,15 @@ def around(seconds: float, width: Width, basis: str) -> Duration:
     """The interval of a prediction. The likely value lies inside of it."""
     low, high = min(width.low, 1.0), max(width.high, 1.0)
     return Duration(seconds * low, seconds, seconds * high, basis)
+
+
+def join_errors(errors: Collection[float], correlation: float = 0.0) -> float:
+    """The size of the sum of errors, any two of which have this correlation: 1: all have the same
+    direction.
+
+    >>> join_errors([3.0, 4.0]), join_errors([3.0, 4.0], 1.0)
+    (5.0, 7.0)
+    """
+    alike = sum(abs(error) for error in errors) ** 2
+    alone = sum(error**2 for error in errors)
+    return math.sqrt(correlation * alike + (1 - correlation) * alone)

@@ -2,18 +2,39 @@
 
 A moment belongs to the piece of work with the lowest rank among those that run (computation before
 copies before communication), and of equal ranks to the one that began first. So the exposed seconds
-of all pieces and the idle seconds add up to the step.
+of all pieces and the idle seconds add up to the step; and so do their errors, where the step is
+measured at other costs.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-__all__ = ["Busy", "Exposure", "measure_exposure"]
+from ullage.clock.cost import Category, Cost
+from ullage.clock.duration import join_errors
+
+__all__ = ["Busy", "Exposure", "joined_share", "measure_exposure"]
+
+# What costs rest on was measured apart from one another: the rates of computation, the memory's
+# bandwidth, the links between GPUs and that to the host, and the host itself. Errors of one source
+# are taken to have one direction, those of two are independent. Nothing is known of unknown
+# kernels: all of their error is added.
+_HOST, _COMPUTATION, _UNKNOWN = "host", "computation", "unknown"
+_SOURCES: Final = {
+    Category.ATTENTION: _COMPUTATION,
+    Category.CONVOLUTIONS: _COMPUTATION,
+    Category.MEMORY_BOUND: "bandwidth",
+    Category.COMMUNICATION: "links",
+    Category.COPIES: "host link",
+}
+# How far the errors of two shapes of matrix products are alike. Between NVIDIA's tables of like
+# GPUs (H100 and H200; B200, GB200 and B300) 0.43 of the variance is common to all shapes
+# (tests/unit/clock/test_errors.py).
+_ALIKE: Final = 0.5
 
 
 class Busy(NamedTuple):
@@ -85,3 +106,26 @@ def _sums(seconds: Mapping[int, float], names: Mapping[int, str]) -> Mapping[str
     for index, value in seconds.items():
         sums[names[index]] += value  # type: ignore[assignment]
     return sums
+
+
+def joined_share(errors: Iterable[tuple[Cost, float]], idle_s: float) -> float:
+    """How large the error of a step is where those of two sources are independent, as a share of
+    what it is with all errors in one direction.
+
+    Args:
+        errors: the seconds that each piece of work adds to the step.
+        idle_s: the seconds that idleness adds.
+    """
+    shapes: defaultdict[str, float] = defaultdict(float)  # of matrix products
+    sources = defaultdict(float, {_HOST: idle_s})
+    for cost, error_s in errors:
+        if cost.category is Category.MATRIX_PRODUCTS:
+            shapes[cost.name] += error_s
+        else:
+            sources[_SOURCES.get(cost.category, _UNKNOWN)] += error_s
+    most_s = sum(map(abs, [*shapes.values(), *sources.values()]))
+    if not most_s:
+        return 1.0
+    unknown_s = abs(sources.pop(_UNKNOWN, 0.0))
+    sources[_COMPUTATION] = abs(sources[_COMPUTATION]) + join_errors(shapes.values(), _ALIKE)
+    return (unknown_s + join_errors(sources.values())) / most_s

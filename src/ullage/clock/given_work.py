@@ -120,11 +120,16 @@ class CollectiveCall:
         num_bytes: the buffer that it fills or reduces: of an all-gather the whole result, of a
             reduce-scatter the whole input.
         num_gpus: ranks of the communicator.
+        num_local: of them on this machine; 0: not known.
+        least_channels, most_channels: what the job allows NCCL; 0: no limit.
     """
 
     name: str
     num_bytes: int
     num_gpus: int
+    num_local: int = 0
+    least_channels: int = 0
+    most_channels: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ullage.clock.step_time import Interval, StepTime
 
-__all__ = ["Cost", "Dollars", "find_cost", "price_steps"]
+__all__ = ["Dollars", "Expense", "find_expense", "price_steps"]
 
 _HOUR_S = 3600
 
@@ -21,7 +21,7 @@ class Dollars(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class Expense:
     """What training costs at a price.
 
     Attributes:
@@ -38,12 +38,12 @@ class Cost:
     million_tokens: Dollars | None
 
 
-def find_cost(time: StepTime, gpu_hour: float, num_gpus: int) -> Cost:
+def find_expense(time: StepTime, gpu_hour: float, num_gpus: int) -> Expense:
     """What steps of that time cost on so many GPUs."""
     return price_steps(time.step, time.num_tokens, gpu_hour, num_gpus)
 
 
-def price_steps(step: Interval, num_tokens: int, gpu_hour: float, num_gpus: int) -> Cost:
+def price_steps(step: Interval, num_tokens: int, gpu_hour: float, num_gpus: int) -> Expense:
     """What steps cost on so many GPUs.
 
     Args:
@@ -56,7 +56,7 @@ def price_steps(step: Interval, num_tokens: int, gpu_hour: float, num_gpus: int)
     million_tokens = None
     if num_tokens:
         million_tokens = _scale(step, per_second * 1e6 / num_tokens)
-    return Cost(gpu_hour, num_gpus, _scale(step, per_second * 1e3 * num_gpus), million_tokens)
+    return Expense(gpu_hour, num_gpus, _scale(step, per_second * 1e3 * num_gpus), million_tokens)
 
 
 def _scale(interval: Interval, dollars_per_second: float) -> Dollars:

@@ -56,8 +56,8 @@ def given_work(row: WorkRow) -> GivenWork:
                 _precision(row), None if causal < 0 else bool(causal),
             )  # fmt: skip
         case WorkKind.COLLECTIVE:
-            which, num_bytes, ranks = numbers[:3]
-            return CollectiveCall(_COLLECTIVES[which], num_bytes, ranks)
+            which, *rest = numbers[:6]
+            return CollectiveCall(_COLLECTIVES[which], *rest)
         case WorkKind.COPY:
             direction, num_bytes, is_pinned = numbers[:3]
             return Copy(_COPIES[direction], num_bytes, bool(is_pinned))

@@ -6,11 +6,12 @@ it waits for events of other streams, and the host for streams, events or the de
 them. A stream takes about 1,024 pieces; then the host waits for the oldest
 (https://forums.developer.nvidia.com/t/68937).
 
-Kernels on several streams share the device (sharing.py); copies between host and device, and
-messages, run beside them at full speed.
+Kernels on several streams share the device, and messages on several streams a link (sharing.py).
+Messages take multiprocessors and bandwidth from the kernels beside them (contention.py); copies
+between host and device run beside both at full speed.
 
-Ignores: that messages and copies slow kernels down; that another thread of the program gives work
-at the same time.
+Ignores: that copies slow kernels down; that another thread of the program gives work at the same
+time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from ullage.clock.contention import Bound, Contention, Load
 from ullage.clock.sharing import Sharing
 from ullage.trace.work_log import EntryKind
 
@@ -48,13 +50,15 @@ class WorkTimes:
     Attributes:
         seconds: of each piece of work.
         graph_seconds: of each graph.
-        computes: of each piece of work, whether it shares the device with other streams; None: none
-            does.
+        uses: of each piece of work what it needs of the device: what bounds a kernel, what a
+            message takes; None: nothing that others need. None for all: nothing slows another.
+        contention: how many times as much as by its law messages slow kernels.
     """
 
     seconds: Sequence[float]
     graph_seconds: Mapping[int, float]
-    computes: Sequence[bool] | None = None
+    uses: Sequence[Bound | Load | None] | None = None
+    contention: float = 0.0
 
 
 class Moment(NamedTuple):
@@ -119,9 +123,15 @@ class Player:
         self._serial = first
         self._times = times
         self._costs = host
-        self._sharing: defaultdict[int, Sharing] = defaultdict(Sharing)  # by device
+        # By device, and of messages by link.
+        self._sharing: defaultdict[tuple[int, str], Sharing] = defaultdict(Sharing)
+        self._contention: defaultdict[int, Contention] = defaultdict(
+            lambda: Contention(times.contention)
+        )
         self._host_s = 0.0
         self._free_s: defaultdict[int, float] = defaultdict(float)  # by lane
+        self._last_row: dict[int, int] = {}  # by lane
+        self._shared: dict[int, Sharing] = {}  # by lane: where its last piece of work was placed
         self._device_of: dict[int, int] = {}
         self._records: dict[int, float] = {}
         self._pending: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_QUEUE))
@@ -135,6 +145,10 @@ class Player:
         """When the event with this record happened; None: the record is not in the log."""
         return self._records.get(serial)
 
+    def pass_time(self, seconds: float) -> None:
+        """The host does something of its own, or sleeps."""
+        self._host_s += seconds
+
     def play(self, row: Sequence[Any]) -> None:
         """Takes the next row of the log."""
         other, work, _, _, lane, kind, device = row
@@ -143,14 +157,20 @@ class Player:
             is_graph = kind == EntryKind.GRAPH
             times = self._times
             taken = times.graph_seconds.get(other, 0.0) if is_graph else times.seconds[work]
-            computes = times.computes is not None and (is_graph or times.computes[work])
-            sharing = self._sharing[device] if computes else None
-            host_s = self._costs.graph_s if is_graph else self._costs.launch_s
-            self._give(lane, taken, host_s, sharing)
+            use = None
+            if times.uses is not None:
+                use = Bound.MULTIPROCESSORS if is_graph else times.uses[work]
             self._device_of[lane] = device
+            start = self._begin(lane, self._costs.graph_s if is_graph else self._costs.launch_s)
+            end = start + taken if use is None else self._place(lane, start, taken, use)
+            self._free_s[lane] = end
+            self._pending[lane].append(end)
+            self._last_row[lane] = len(self.ends)
+            self.starts.append(start)
+            self.ends.append(end)
             return
         if kind == EntryKind.RECORDED:
-            self._records[self._serial] = self._free_s[lane]
+            self._records[self._serial] = max(self._free_s[lane], self._host_s)
         elif kind == EntryKind.WAITED:
             self._free_s[lane] = max(self._free_s[lane], self._records.get(other, 0.0))
         elif kind == EntryKind.HOST_WAITED_LANE:
@@ -165,17 +185,39 @@ class Player:
         self.starts.append(self._host_s)
         self.ends.append(self._host_s)
 
-    def _give(self, lane: int, taken_s: float, host_s: float, sharing: Sharing | None) -> None:
+    def _begin(self, lane: int, host_s: float) -> float:
+        """The host gives a stream a piece of work; returns when that begins."""
         pending = self._pending[lane]
         if len(pending) == _QUEUE:
             self._host_s = max(self._host_s, pending[0])
         self._host_s += host_s
-        start = max(self._free_s[lane], self._host_s)
-        end = start + taken_s if sharing is None else sharing.place(lane, start, taken_s)
-        self._free_s[lane] = end
-        pending.append(end)
-        self.starts.append(start)
-        self.ends.append(end)
+        return max(self._free_s[lane], self._host_s)
+
+    def _place(self, lane: int, start: float, taken_s: float, use: Bound | Load) -> float:
+        """When a piece of work ends that needs what others need, too."""
+        device = self._device_of[lane]
+        contention = self._contention[device]
+        if isinstance(use, Bound):
+            sharing = self._shared[lane] = self._sharing[device, ""]
+            taken_s = contention.stretch(start, taken_s, use)
+            end, lost = sharing.place(lane, start, taken_s)
+            contention.note_kernel(lane, start, end, use)
+            self._extend(lost)
+            return end
+        sharing = self._shared[lane] = self._sharing[device, use.link]
+        end, lost = sharing.place(lane, start, taken_s)
+        self._extend(lost)
+        self._extend(contention.place_message(lane, start, end, use))
+        return end
+
+    def _extend(self, lost: Mapping[int, float]) -> None:
+        """The last pieces of work of streams take longer, as others run beside them."""
+        for lane, seconds in lost.items():
+            self._free_s[lane] += seconds
+            self._pending[lane][-1] += seconds
+            self.ends[self._last_row[lane]] += seconds
+            self._shared[lane].extend(lane, seconds)
+            self._contention[self._device_of[lane]].extend(lane, seconds)
 
     def _wait_until(self, seconds: float) -> None:
         if seconds > self._host_s:

@@ -4,6 +4,7 @@ costs at their lower bounds, as they are likely, and at their upper bounds.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy.typing as npt
 
+from ullage.clock.contention import Bound
 from ullage.clock.cost import Category, Cost
 from ullage.clock.duration import Duration
-from ullage.clock.exposure import Busy, Exposure, measure_exposure
+from ullage.clock.exposure import Busy, Exposure, joined_share, measure_exposure
 from ullage.clock.given_work import GivenWork, Product
 from ullage.clock.host import HostInterval
 from ullage.clock.reading import given_work
@@ -25,7 +27,7 @@ from ullage.gpus.peaks import flops_per_s
 from ullage.trace.record_schema import WORK_MARKS
 from ullage.trace.work_log import EntryKind, WorkLog
 
-__all__ = ["Batch", "CostOf", "computes_on_device", "graph_costs", "measure_step"]
+__all__ = ["Batch", "CostOf", "graph_costs", "measure_step"]
 
 CostOf = Callable[[GivenWork], Cost]
 _STEP: Final = WORK_MARKS.index("step")
@@ -38,8 +40,17 @@ _PARTS: Final = {
     WORK_MARKS.index("optimizer_end"): "other",
 }
 _ENDS: Final = (0, 1, 2)  # low, likely, high
-_LOW: Final = 0  # kernels on several streams are as fast as alone
+_HIGH: Final = 2
+# How far GPUs of one kind in one cluster are apart: 8 % on average, by their making and by their
+# power management. One GPU may be half of it faster or slower than that of the measurements; of
+# ranks that wait for one another the slowest counts, and the whole of it.
+# Source: Sinha et al., Not All GPUs Are Created Equal, SC22, arXiv:2208.11035, abstract.
+_APART: Final = 0.08
+_LOW: Final = 0  # what runs side by side is as fast as alone
 _LIKELY: Final = 1
+# How many times as much as by its law messages slow kernels (contention.py). The worst slowdown
+# that arXiv:2507.03114 measured, 40 %, is twice its mean, 18.9 %.
+_CONTENTION: Final = (0.0, 1.0, 2.0)
 
 
 class Batch(NamedTuple):
@@ -88,9 +99,10 @@ def measure_step(
     if not steps:
         return None
     last = _Step(read, runs, *steps[-1])
+    spread = last.spread()
     return StepTime(
-        step=last.interval(),
-        steps=tuple(_interval(runs, begin, end) for begin, end in steps),
+        step=spread.of(last.interval()),
+        steps=tuple(spread.of(_interval(runs, begin, end)) for begin, end in steps),
         device_idle=last.idle(),
         host_waits=last.host_waits(),
         categories=last.shares(lambda cost, _row, _part: cost.category.value),
@@ -103,6 +115,7 @@ def measure_step(
         num_samples=batch.num_samples if batch else 0,
         spans=last.spans(),
         basis=tuple(dict.fromkeys([*basis, *last.basis()])),
+        extremes=last.interval(),
     )
 
 
@@ -147,13 +160,9 @@ def _ends(cost: Cost) -> tuple[float, float, float]:
 def _play(log: _Log, first: int, host: HostInterval, end: int) -> Run:
     seconds = [_ends(cost)[end] for cost in log.costs]
     graphs = {graph: _ends(cost)[end] for graph, cost in log.graph_costs.items()}
-    computes = None if end == _LOW else [computes_on_device(cost) for cost in log.costs]
-    return simulate(log.rows, first, WorkTimes(seconds, graphs, computes), host[end])
-
-
-def computes_on_device(cost: Cost) -> bool:
-    """Whether a piece of work slows kernels of other streams down: all but messages and copies."""
-    return cost.category not in (Category.COMMUNICATION, Category.COPIES)
+    uses = None if end == _LOW else [cost.use for cost in log.costs]
+    times = WorkTimes(seconds, graphs, uses, _CONTENTION[end])
+    return simulate(log.rows, first, times, host[end])
 
 
 def _whole_steps(run: Run) -> list[tuple[int, int]]:
@@ -185,6 +194,27 @@ def _ordered(seconds: Sequence[float]) -> Interval:
     return Interval(min(low, likely), likely, max(likely, high))
 
 
+class _Spread(NamedTuple):
+    """Of a step.
+
+    Attributes:
+        below, above: the shares of the deviations to the extremes that are left.
+        less, more: the shares of the step by which another GPU of the kind may differ.
+    """
+
+    below: float
+    above: float
+    less: float
+    more: float
+
+    def of(self, extremes: Interval) -> Interval:
+        """The interval of a step with these extremes."""
+        low_s, seconds, high_s = extremes
+        below_s = math.hypot(self.below * (seconds - low_s), self.less * seconds)
+        above_s = math.hypot(self.above * (high_s - seconds), self.more * seconds)
+        return Interval(max(0.0, seconds - below_s), seconds, seconds + above_s)
+
+
 class _Step:
     """One step of the three runs."""
 
@@ -202,6 +232,26 @@ class _Step:
 
     def interval(self) -> Interval:
         return _ordered([end.done_s - begin.done_s for begin, end in self._bounds])
+
+    def spread(self) -> _Spread:
+        """The interval around the likely value where errors of two sources are independent."""
+        exposed_s = self._exposures[_LIKELY].exposed_s
+        given = [(self._cost(row), exposed_s.get(row, 0.0)) for row in self._given]
+        is_job = any(cost.load is not None for cost, _ in given)
+        computed_s = sum(seconds for cost, seconds in given if isinstance(cost.use, Bound))
+        apart = _APART * computed_s / (self.interval().s or 1.0)
+        return _Spread(
+            self._joined(_LOW), self._joined(_HIGH), apart / 2, apart if is_job else apart / 2
+        )
+
+    def _joined(self, end: int) -> float:
+        """How much of the deviation to a bound, which has all errors in one direction, is left."""
+        likely, bound = self._exposures[_LIKELY], self._exposures[end]
+        errors = []
+        for row in self._given:
+            error_s = bound.exposed_s.get(row, 0.0) - likely.exposed_s.get(row, 0.0)
+            errors.append((self._cost(row), error_s))
+        return joined_share(errors, bound.idle_s - likely.idle_s)
 
     def idle(self) -> Interval:
         return _ordered([exposure.idle_s for exposure in self._exposures])

@@ -31,6 +31,7 @@ class Share(NamedTuple):
         name: of the kind ("matrix products"), the part ("forward", "backward", "optimizer",
             "other") or the module ("transformer.h.0"; empty: the outermost one).
         busy: the seconds that streams are busy with it.
+            The bounds here and below are those of all costs at theirs.
         exposed: those of them that the step is made of: where several streams are busy, a moment
             belongs to computation before copies, and to copies before communication. With the
             seconds in which the device is idle, those of all kinds add up to the step.
@@ -72,7 +73,7 @@ class StepTime:
     """The time of the last whole step of a run, on one device.
 
     Attributes:
-        step: of the last whole step.
+        step: of the last whole step, where errors of different sources are independent.
         steps: of each whole step that was kept, the last included.
         device_idle: within the step, no stream is busy: the host has not launched the next kernel
             yet, or waits for the device.
@@ -87,6 +88,8 @@ class StepTime:
         spans: the timeline of the step.
         basis: what the times rest on, and what is assumed.
         device: the index of the device that was timed; None: the one that the process used.
+        extremes: of the last whole step, with all costs at their lower, and at their upper bounds;
+            by them steps are compared. None: as `step`.
     """
 
     step: Interval
@@ -104,6 +107,7 @@ class StepTime:
     spans: tuple[Span, ...]
     basis: tuple[str, ...]
     device: int | None = None
+    extremes: Interval | None = None
 
     @property
     def utilisation(self) -> Interval | None:

@@ -9,6 +9,7 @@ from ullage.clock.interconnect import parse_interconnect
 from ullage.trace.model import MarkKind
 
 if TYPE_CHECKING:
+    from ullage.clock.host import HostInterval
     from ullage.clock.step import Batch
     from ullage.clock.step_time import StepTime
     from ullage.gpus import Gpu
@@ -24,21 +25,20 @@ def time_process(record: Record, gpu: Gpu, interconnect: str | None) -> StepTime
     from ullage.clock.step import measure_step
 
     links = None if interconnect is None else parse_interconnect(interconnect)
+    host = host_costs(gpu)
     return measure_step(
         record.work_log,
         gpu,
         lambda work: cost_of(gpu, work, links),
-        host_costs(gpu),
+        host,
         modules=record.modules,
         batch=_batch(record),
-        basis=_basis(record, gpu),
+        basis=_basis(record, gpu, host),
     )
 
 
-def _basis(record: Record, gpu: Gpu) -> Iterator[str]:
-    from ullage.clock.host import host_costs
-
-    low, likely, high = (f"{costs.launch_s * 1e6:.0f}" for costs in host_costs(gpu))
+def _basis(record: Record, gpu: Gpu, host: HostInterval) -> Iterator[str]:
+    low, likely, high = (f"{costs.launch_s * 1e6:.0f}" for costs in host)
     yield (
         f"the host: {likely} us for each operator ({low} to {high}), "
         f"{'assumed' if gpu.measured is None else 'measured by `ullage calibrate`'}; the program's "
@@ -46,7 +46,19 @@ def _basis(record: Record, gpu: Gpu) -> Iterator[str]:
     )
     if any(len(group) > 1 for group in record.groups):
         yield "the other ranks: as far as this one whenever a collective begins"
-    yield "kernels on several streams share the device; in the lower bound each is as fast as alone"
+    yield (
+        "kernels on several streams share the device, and messages on one link share that; in the "
+        "lower bound each is as fast as alone"
+    )
+    yield (
+        "the interval: errors of computation, memory, links and host are independent, those of one "
+        "of these and of unknown kernels go in one direction; GPUs of a kind are 8 % apart, and of "
+        "several that wait for one another the slowest counts (arXiv:2208.11035)"
+    )
+    yield (
+        "kernels beside a message are slower by the multiprocessors or the bandwidth that it "
+        "takes; in the lower bound by nothing, in the upper bound by twice as much"
+    )
 
 
 def _batch(record: Record) -> Batch:

@@ -10,6 +10,7 @@ import pytest
 from ullage.clock import memory_bound
 from ullage.clock.cost import Category
 from ullage.clock.costs import cost_of
+from ullage.clock.costs.grouped import Groups, find_groups
 from ullage.clock.given_work import (
     CollectiveCall,
     Convolution,
@@ -262,3 +263,44 @@ def test_a_ring_over_machines_is_bound_by_the_network() -> None:
     assert seconds(replace(work, num_gpus=8)) < fast.s
     within = cost_of(H100, replace(work, num_gpus=8), Interconnect(is_pcie=True)).duration
     assert within.s > 5 * seconds(replace(work, num_gpus=8))
+
+
+def test_pieces_of_a_large_tensor_come_to_the_whole() -> None:
+    """6.6 GB of single precision to 16 bits, in four pieces, whose blocks are what is left."""
+    name = (
+        "_ZN2at6native29vectorized_elementwise_kernelILi8EZNS0_27converting_copy_kernel_cudaIfN3c10"
+        "8BFloat16EEEvRNS_18TensorIteratorBaseEEUlfE_St5arrayIPcLm2EELb0EEEviT0_T1_"
+    )
+    numbers, pieces = 1_646_821_376, 4
+    seconds = 0.0
+    for rest in range(pieces, 0, -1):
+        share = numbers * rest // pieces
+        seconds += cost_of(
+            H100, launch(name, numbers // pieces, 2 * numbers, 4 * share, per_block=1024)
+        ).duration.s
+    whole = memory_bound(H100, 6 * numbers).s
+    assert 0.95 * whole < seconds < 1.35 * whole
+
+
+def test_grouped_products_are_counted_once() -> None:
+    """Eight experts of (4096, 28672), 4,096 rows in all, as torch 2.15 launches them."""
+    groups = KernelLaunch(
+        "_ZN2at4cuda6detail25prepare_grouped_gemm_dataIN7cutlass10bfloat16_tES4_S4_fN4cute5tupleI",
+        (1, 1, 1), 8, (512, 234881024, 1879048192, 33554432, 512), 0, 5,
+    )  # fmt: skip
+    assert find_groups(groups) == Groups(8, 4096, 28672, 4096, is_weight=False)
+    cost = cost_of(H100, groups)
+    assert cost.flops == 2 * 4096 * 28672 * 4096
+    alone = cost_of(H100, Product(28672, 4096, 4096, 1, "bfloat16", 2)).duration
+    assert 0.9 * alone.s < cost.duration.s < 2 * alone.s
+    gradient = replace(groups, operand_bytes=(512, 1879048192, 234881024, 33554432, 512))
+    found = find_groups(gradient)
+    assert found is not None
+    assert (found.rows, found.is_weight) == (4096, True)
+    assert cost_of(H100, gradient).flops == cost.flops
+    multiplied = launch(
+        "_ZN7cutlass13device_kernelINS5_4gemm6kernel13GemmUniversalINS5_17GroupProblemShapeI",
+        512,
+        512,
+    )
+    assert cost_of(H100, multiplied).duration.s < 1e-5

@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ullage.clock.duration import join_errors
 from ullage.clock.table import Table, load_table, table_names
 from ullage.clock.work import Attention, Collective, Kind, MatrixProduct, roofline
 
 SAMPLE = Path(__file__).with_name("held_out.csv")
 GPUS = sorted({name[0] for name in table_names()})
 Work = MatrixProduct | Attention | Collective
+Rows = list[tuple[Table, Work, float]]
 
 
 def work_of(row: dict[str, str]) -> Work:
@@ -30,7 +32,7 @@ def work_of(row: dict[str, str]) -> Work:
 
 
 @cache
-def sample() -> dict[str, list[tuple[Table, Work, float]]]:
+def sample() -> dict[str, Rows]:
     rows = defaultdict(list)
     with SAMPLE.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -69,3 +71,34 @@ def test_the_roofline_is_worse(gpu: str) -> None:
         for table, work, seconds in rows
     ]
     assert np.median(by_table) < 0.2 * np.median(by_rates)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("num_shapes", [2, 8, 20])
+def test_joined_intervals_hold_sums_of_left_out_kernels(gpu: str, num_shapes: int) -> None:
+    """Four in five or more of sums of products and attention, each with a random share of the sum,
+    none of which the tables have. Errors of products are joined as the clock does (step.py).
+    """
+    random = np.random.default_rng(3)
+    rows = sample()[gpu]
+    kinds = [
+        [row for row in rows if row[0].kind is kind and row[2] > 2e-5]
+        for kind in (Kind.MATRIX_PRODUCT, Kind.ATTENTION_FORWARD)
+    ]
+    inside = [_holds(random, kinds, num_shapes) for _ in range(300)]
+    assert np.mean(inside) >= 0.8
+
+
+def _holds(random: np.random.Generator, kinds: list[Rows], num_shapes: int) -> bool:
+    ratios, below, above = 0.0, [], []
+    for rows, correlation in zip(kinds, (0.5, 1.0), strict=True):
+        shares = random.dirichlet(np.ones(num_shapes))
+        ends = []
+        for share, place in zip(shares, random.integers(len(rows), size=num_shapes), strict=True):
+            table, work, seconds = rows[place]
+            width = table.predict(work).width
+            ratios += share * (seconds / table.seconds(work) - 1)
+            ends.append((share * (1 - width.low), share * (width.high - 1)))
+        below.append(join_errors([low for low, _ in ends], correlation))
+        above.append(join_errors([high for _, high in ends], correlation))
+    return -sum(below) <= ratios <= sum(above)

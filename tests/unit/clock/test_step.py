@@ -70,7 +70,8 @@ def of_two_steps() -> StepTime:
 def test_a_step_is_an_interval() -> None:
     time = of_two_steps()
     # The stream of computation is the longer one: 4 + 1 + 4 + 1.
-    assert time.step == (3.0 + 1.0 + 3.0 + 0.5, 10.0, 6.0 + 1.0 + 6.0 + 9.0)
+    assert time.extremes == (3.0 + 1.0 + 3.0 + 0.5, 10.0, 6.0 + 1.0 + 6.0 + 9.0)
+    assert time.step.low_s < 7.5 and time.step.s == 10.0 and time.step.high_s > 20.0
     assert time.num_tokens == 1000 and time.num_samples == 4
     assert time.flops == 2e12
     assert time.utilisation is not None
@@ -133,4 +134,4 @@ def test_a_graph_takes_as_long_as_its_longest_stream() -> None:
                 ((PRODUCT, 0), (KERNEL, 0), (MESSAGE, 1))]  # fmt: skip
     log = WorkLog(0, np.array(rows, dtype=ENTRY), np.array(captured, dtype=ENTRY), WORKS)
     time = measure_step(log, GPU, cost_of, NOTHING)
-    assert time is not None and time.step == (5.0, 6.0, 7.0) and time.flops == 1e12
+    assert time is not None and time.extremes == (5.0, 6.0, 7.0) and time.flops == 1e12

@@ -3,21 +3,26 @@
     collective_cost(find_gpu("h100"), CollectiveCall("all-reduce", 2**30, 64), Interconnect())
 
 Within a machine by NVIDIA's measurements of NCCL (clock/kernels.py). Between machines a ring passes
-through all GPUs, and each GPU's network adapter carries what one of its neighbours sends: the time
-is the bytes that each GPU sends by the slower link, and a latency for each machine; what passes
-within the machine overlaps with it.
+through all GPUs, and the network adapters of a machine's ranks share what leaves the machine: the
+time is that of NCCL's own model (rings.py), or of what passes within the machine, which overlaps
+with it. Where the ranks are, the log says: those of a communicator for every eighth rank have one
+adapter each.
 
-Assumes: a communicator that fits into one machine is in one machine.
-Ignores: kernels that run beside it are slowed by it, and it by them; contention in the network.
+What it takes from the kernels beside it is its load (channels.py).
+
+Assumes: where the log does not say where the ranks are, those that fit into one machine are in one,
+and others fill machines; each rank on a machine has a network adapter of its own.
+Ignores: that kernels beside it slow it down; contention in the network.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Final
 
 from ullage.clock.cost import Category, Cost
+from ullage.clock.costs.channels import Passage, message_load
+from ullage.clock.costs.rings import Route, between_machines
 from ullage.clock.costs.traffic import Traffic, moved
 from ullage.clock.duration import Duration, Width, around
 from ullage.clock.given_work import CollectiveCall
@@ -45,9 +50,13 @@ _MESSAGES: Final = {"send", "receive"}
 # The share of a network adapter's rate that NCCL reaches: 46 to 48 of 50 GB/s.
 # Source: NVIDIA/nccl-tests, issue 290, a maintainer on 400 Gb/s.
 _NETWORK_SHARE: Final = 0.94
+# NCCL's latency of a step over the network, of which Interconnect has its own.
+_LATENCY_S: Final = 14e-6
 # Assumed: other networks, and traffic beside it, may take nearly half of the rate.
 _NETWORK_WIDTH: Final = Width(0.9, 1.8)
-_BESIDE: Final = "what it slows beside it is ignored"
+# Assumed: NCCL's latencies are those of its authors' machines.
+_LATENCY_WIDTH: Final = Width(0.7, 2.0)
+_BESIDE: Final = "kernels beside it lose the multiprocessors of its channels, and its bandwidth"
 
 
 def collective_cost(gpu: Gpu, work: CollectiveCall, links: Interconnect) -> Cost:
@@ -58,64 +67,62 @@ def collective_cost(gpu: Gpu, work: CollectiveCall, links: Interconnect) -> Cost
         # A communicator of one copies from one buffer to the other, if anything.
         time = moved(gpu, Traffic(0, 2 * work.num_bytes, 2 * work.num_bytes), "one GPU alone")
         return Cost(time, Category.COMMUNICATION, name)
+    num_local = min(work.num_local or num_gpus, num_gpus, links.gpus_per_machine)
+    is_within = num_local == num_gpus
     if work.name in _MESSAGES:
-        return Cost(_message(gpu, work, links), Category.COMMUNICATION, work.name)
-    shape = Collective(_KINDS.get(work.name, Kind.ALL_REDUCE), max(work.num_bytes, 1), num_gpus)
-    if num_gpus <= links.gpus_per_machine:
-        return Cost(_within(gpu, shape, links), Category.COMMUNICATION, name)
-    return Cost(_between(gpu, shape, links), Category.COMMUNICATION, name)
+        name, sent_bytes = work.name, float(work.num_bytes)
+        time = _message(gpu, work, links, num_local)
+    else:
+        kind = _KINDS.get(work.name, Kind.ALL_REDUCE)
+        shape = Collective(kind, max(work.num_bytes, 1), num_gpus)
+        sent_bytes = shape.sent_bytes
+        far = (gpu, shape, links, num_local)
+        time = _within(gpu, shape, links) if is_within else _between(*far)
+    time = replace(time, basis=f"{time.basis}; {_BESIDE}")
+    passage = Passage(sent_bytes, time.s, num_local, is_within, links.is_pcie)
+    load = message_load(gpu, work, passage)
+    return Cost(time, Category.COMMUNICATION, name, load=load)
 
 
 def _within(gpu: Gpu, shape: Collective, links: Interconnect) -> Duration:
     rate = link_bytes_per_s(gpu) if links.is_pcie else links.within_bytes_per_s
-    time = collective(gpu, shape, rate)
-    return replace(time, basis=f"{time.basis}; {_BESIDE}")
+    return collective(gpu, shape, rate)
 
 
-def _message(gpu: Gpu, work: CollectiveCall, links: Interconnect) -> Duration:
+def _message(gpu: Gpu, work: CollectiveCall, links: Interconnect, num_local: int) -> Duration:
     """A message takes as long as an all-gather of two that sends as many bytes. Whether it stays in
-    the machine is not known: it does if all ranks fit into one.
+    the machine is not known: it does if all ranks are in one, and does not if this one is alone.
     """
     pair = Collective(Kind.ALL_GATHER, max(2 * work.num_bytes, 1), 2)
     time = _within(gpu, pair, links)
-    if work.num_gpus <= links.gpus_per_machine:
+    if num_local == work.num_gpus:
         return replace(time, basis=f"{time.basis}; a message as half an all-gather of two")
     rate, note = links.network(gpu)
     seconds = links.latency_s + work.num_bytes / (rate * _NETWORK_SHARE)
     far = around(seconds, _NETWORK_WIDTH, "")
     basis = "; ".join(part for part in ("a message between machines", note) if part)
-    return Duration(min(time.low_s, far.low_s), far.s, far.high_s, basis)
+    low_s = far.low_s if num_local == 1 else min(time.low_s, far.low_s)
+    return Duration(low_s, far.s, far.high_s, basis)
 
 
-def _between(gpu: Gpu, shape: Collective, links: Interconnect) -> Duration:
+def _between(gpu: Gpu, shape: Collective, links: Interconnect, num_local: int) -> Duration:
+    """Each rank of a machine has an adapter, and all of these carry what leaves the machine."""
     rate, note = links.network(gpu)
-    size = links.gpus_per_machine
-    num_machines = math.ceil(shape.num_gpus / size)
-    inside = _within(gpu, replace(shape, num_gpus=size), links)
+    longer = links.latency_s / _LATENCY_S
+    route = Route(shape.num_gpus, num_local, rate * _NETWORK_SHARE * num_local, longer)
+    sent = shape.sent_bytes
     if shape.kind is Kind.ALL_TO_ALL:
         # Each GPU sends to those of other machines through its own adapter.
-        sent = shape.sent_bytes * (1 - size / shape.num_gpus)
-    else:
-        # The GPUs of a machine have as many adapters as the ring has lanes: each carries a share of
-        # what leaves the machine.
-        sent = shape.sent_bytes / size
-    passes = 2 if shape.kind is Kind.ALL_REDUCE else 1
-    # Trees take as many hops as the logarithm of the machines, rings one for each.
-    tree, ring = (passes * links.latency_s * n for n in (math.log2(num_machines), num_machines))
-    seconds = sent / (rate * _NETWORK_SHARE)
-    outside = around(seconds + math.sqrt(tree * ring), _NETWORK_WIDTH, "")
-    basis = "; ".join(
-        part
-        for part in (
-            f"a ring over {num_machines} machines, {rate * 8e-9:.0f} Gb/s a GPU",
-            note,
-            inside.basis,
-        )
-        if part
-    )
-    return Duration(
-        max(inside.low_s, _NETWORK_WIDTH.low * seconds + tree),
-        max(inside.s, outside.s),
-        max(inside.high_s, outside.high_s, seconds + ring),
-        basis,
-    )
+        sent *= (1 - num_local / shape.num_gpus) * num_local
+    times = between_machines(route, shape.kind, sent)
+    transfer = around(times.transfer_s, _NETWORK_WIDTH, "")
+    latency = around(times.latency_s, _LATENCY_WIDTH, "")
+    low_s, seconds = transfer.low_s + latency.low_s, transfer.s + latency.s
+    high_s = transfer.high_s + latency.high_s
+    basis = [f"a ring over {route.num_machines} machines, {rate * 8e-9:.0f} Gb/s a GPU", note]
+    if num_local > 1:
+        inside = _within(gpu, replace(shape, num_gpus=num_local), links)
+        low_s, seconds = max(low_s, inside.low_s), max(seconds, inside.s)
+        high_s = max(high_s, inside.high_s)
+        basis.append(inside.basis)
+    return Duration(low_s, seconds, high_s, "; ".join(part for part in basis if part))

@@ -33,6 +33,8 @@ class Rule(Enum):
     SCATTERED = "scattered access"
     SMALL = "bookkeeping"
     PRODUCT = "matrix product"
+    GROUPS = "the shapes of grouped products"
+    GROUPED = "grouped products"
     POINTWISE = "Inductor's pointwise"
     REDUCTION = "Inductor's reduction"
     TEMPLATE_ATTENTION = "attention in Triton"
@@ -50,6 +52,8 @@ _RULES: Final = tuple(
         ),
         (r"at_cuda_detail3cub|_ZN3cub|6thrust|cuda_cub|SortKVInPlace", Rule.SORTED),
         (r"\d+reduce_kernelI", Rule.REDUCED),
+        (r"prepare_grouped_gemm_data", Rule.GROUPS),
+        (r"GemmUniversal.*GroupProblemShape", Rule.GROUPED),
         (r"triton_(tem|mm)|triton_\w*_mm_template", Rule.PRODUCT),
         (r"^triton_(poi|for)_", Rule.POINTWISE),
         (r"^triton_(red|per|split_scan|spl)_", Rule.REDUCTION),

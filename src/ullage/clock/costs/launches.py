@@ -14,6 +14,12 @@ from ullage.clock.cost import Category, Cost
 from ullage.clock.costs.attention import BACKWARD_OPS, attention_time
 from ullage.clock.costs.attention_launches import AttentionLaunch, read_attention
 from ullage.clock.costs.attention_rates import Kernel
+from ullage.clock.costs.grouped import (
+    find_groups,
+    grouped_cost,
+    multiplied_cost,
+    precision_of_groups,
+)
 from ullage.clock.costs.kernel_names import Rule, rule_of, short_name
 from ullage.clock.costs.operands import Moves, traffic_of
 from ullage.clock.costs.products import template_product_cost
@@ -60,7 +66,12 @@ def launch_cost(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Cost:
         return Cost(_by_bytes(gpu, launch), Category.ATTENTION, name)
     if rule is Rule.TEMPLATE_ATTENTION:
         return _template_attention(gpu, launch, name)
-    if rule is Rule.PRODUCT:
+    if rule is Rule.GROUPED:
+        return multiplied_cost(gpu, "grouped product")
+    groups = find_groups(launch) if rule is Rule.GROUPS else None
+    if groups is not None:
+        return grouped_cost(gpu, groups, precision_of_groups(launch.name))
+    if rule in (Rule.PRODUCT, Rule.GROUPS):
         return template_product_cost(gpu, launch, name)
     if rule is Rule.PEERS:
         return Cost(_peers(gpu, launch, links), Category.COMMUNICATION, name)

@@ -28,6 +28,11 @@ _NUMBERS_OF_A_THREAD_IN_TRITON: Final = (4, 8, 2, 16, 1)
 _STRIDED: Final = re.compile(r"elementwise_kernelILi\d+ELi(\d+)E")
 _POINTERS: Final = re.compile(r"(?:array|Array)IPcLi?m?(\d+)E")
 _SIZES: Final = (1, 2, 4, 8, 16)
+# Of larger operands PyTorch computes piece by piece, each within reach of 32 bits; a piece has at
+# least a quarter of that. Source: pytorch, aten/src/ATen/TensorIterator.cpp,
+# can_use_32bit_indexing and with_32bit_indexing, which halves until it fits.
+_REACH: Final = 1 << 31
+_LEAST_PIECE: Final = _REACH // 4
 # A block may be larger than its tensor: the allocator leaves up to 1 MiB at its end.
 _BLOCK_SLACK: Final = 1 << 20
 _LAMBDA: Final = re.compile(r"EUl([abdfhijlmst]+)E_")
@@ -97,6 +102,11 @@ def _elementwise(launch: KernelLaunch) -> Moves:
     """
     pointers = _POINTERS.search(launch.name)
     count = int(pointers[1]) if pointers else _count(launch.name)
+    piece = _piece(launch)
+    if piece:
+        likely = count * piece
+        note = "a piece of operands beyond the reach of 32 bits"
+        return Moves(Traffic.of(likely, 0.75, 1.35), note, _half_precision(launch.name))
     sizes = _fitting(launch, _NUMBERS_OF_A_THREAD)[:count]
     in_place = [sizes[0]] * (count - len(sizes)) if sizes else []
     if not sizes:
@@ -107,6 +117,23 @@ def _elementwise(launch: KernelLaunch) -> Moves:
         return Moves(Traffic(0.97 * likely, likely, likely), "", slower)
     note = "the number of operands by what is computed"
     return Moves(Traffic(sum(sizes), likely, likely), note, slower)
+
+
+def _piece(launch: KernelLaunch) -> float:
+    """The bytes of an operand of a piece, by the grid: the allocator's blocks have what is left of
+    whole tensors. 0: it is none. Casts have numbers of two sizes; the mean.
+    """
+    if max(launch.operand_bytes[:_MOST_OPERANDS], default=0) <= _REACH:
+        return 0.0
+    itemsize = float(_largest_itemsize(launch.name))
+    if "converting_copy" in launch.name and itemsize == 4 and "3c10" in launch.name:
+        itemsize = 3.0
+    threads = launch.num_blocks * launch.block_threads
+    for number in sorted(_NUMBERS_OF_A_THREAD, reverse=True):
+        num_bytes = threads * number * itemsize
+        if _LEAST_PIECE <= num_bytes <= _REACH:
+            return num_bytes
+    return 0.0
 
 
 def _half_precision(name: str) -> float:

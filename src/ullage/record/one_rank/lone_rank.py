@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from ullage.protocol.run import LoneRank
+from ullage.record.one_rank import communicators
 from ullage.record.one_rank.mail import Mail
-from ullage.record.session import library
 
 Note = Callable[[str, int, str], None]
 """Takes what was not known, its bytes, and what was assumed in its place."""
@@ -42,7 +42,7 @@ def install(torch: ModuleType, job: LoneRank | None, note: Note) -> list[list[in
     distributed = getattr(torch, "distributed", None)
     if distributed is None or not distributed.is_available():
         return groups
-    _tell_split_sizes(torch)
+    communicators.install(torch)
     if job is None:
         return groups
     from ullage.record.one_rank import gloo, objects
@@ -104,41 +104,14 @@ def _replace_stores(torch: ModuleType, job: LoneRank, note: Note) -> None:
             setattr(module, store.__name__, store)
 
 
-def _tell_split_sizes(torch: ModuleType) -> None:
-    """The phantom's NCCL learns how many ranks a communicator has that is split from another."""
-    c10d = torch._C._distributed_c10d
-    split_group = getattr(c10d.ProcessGroup, "split_group", None)
-    if split_group is not None:
-        c10d.ProcessGroup.split_group = _with_size(split_group, lambda ranks, *_rest: ranks)
-    newer = getattr(c10d, "ProcessGroupNCCL2", None)
-    if newer is not None:
-        newer.split = _with_size(newer.split, lambda _store, ranks, *_rest: ranks)
-
-
-def _with_size(
-    split: Callable[..., Any], ranks_of: Callable[..., Sequence[int]]
-) -> Callable[..., Any]:
-    @functools.wraps(split)
-    def with_size(self: object, *arguments: Any, **kwargs: Any) -> Any:
-        library.split_size(len(kwargs["ranks"] if "ranks" in kwargs else ranks_of(*arguments)))
-        try:
-            return split(self, *arguments, **kwargs)
-        finally:
-            library.split_size(0)
-
-    return with_size
-
-
 def _answer_nccl(torch: ModuleType) -> None:
     """Every NCCL process group finds the identifiers that other ranks would have made.
 
     It gets a store of its own, one in C++: threads of it ask the store until the process ends, when
     Python is no longer there to answer.
     """
-    for name in ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy"):
-        group = getattr(torch._C._distributed_c10d, name, None)
-        if group is not None:
-            group.__init__ = _with_identifiers(torch, group.__init__)
+    for group in communicators.nccl_groups(torch):
+        group.__init__ = _with_identifiers(torch, group.__init__)
 
 
 def _with_identifiers(torch: ModuleType, initialise: Callable[..., None]) -> Callable[..., None]:

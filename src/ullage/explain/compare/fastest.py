@@ -1,0 +1,71 @@
+"""Which run of a sweep is the fastest by the clock, and which are not surely slower.
+
+Sizes of one program are compared by the seconds of a token, at common costs (clock/compare.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ullage.clock.compare import Order, compare
+from ullage.clock.step_time import Interval
+
+if TYPE_CHECKING:
+    from ullage.explain.compare.sweep import Point, SweepReport
+
+__all__ = ["Fastest", "find_fastest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fastest:
+    """The fastest run on a GPU.
+
+    Attributes:
+        gpu: its name in the catalogue.
+        point: the run.
+        alike: those that are about as fast: the order is not sure.
+        tokens_per_s: of the run; 0: the number of tokens is not known, and steps are compared.
+    """
+
+    gpu: str
+    point: Point
+    alike: tuple[Point, ...]
+    tokens_per_s: float
+
+
+def find_fastest(report: SweepReport) -> tuple[Fastest, ...]:
+    """The fastest run on each GPU, where two or more that fit were timed."""
+    results = []
+    for gpu in report.gpus:
+        points = [
+            point
+            for point in report.points
+            if point.setting.gpu.slug == gpu.slug and point.fits and point.report.time is not None
+        ]
+        if len(points) < 2:
+            continue
+        has_tokens = all(_num_tokens(point) for point in points)
+        units = [_unit(point, has_tokens=has_tokens) for point in points]
+        best = min(range(len(points)), key=lambda place: units[place].s)
+        alike = tuple(
+            point
+            for point, unit in zip(points, units, strict=True)
+            if point is not points[best] and compare(unit, units[best]).order is not Order.SLOWER
+        )
+        rate = 1 / units[best].s if has_tokens else 0.0
+        results.append(Fastest(gpu.slug, points[best], alike, rate))
+    return tuple(results)
+
+
+def _num_tokens(point: Point) -> int:
+    return 0 if point.report.time is None else point.report.time.num_tokens
+
+
+def _unit(point: Point, *, has_tokens: bool) -> Interval:
+    """Seconds of a token, or of the step."""
+    time = point.report.time
+    if time is None:
+        raise RuntimeError("a run that was not timed")
+    num = time.num_tokens if has_tokens else 1
+    return Interval(*(seconds / num for seconds in time.extremes or time.step))

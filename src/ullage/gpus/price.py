@@ -1,0 +1,20 @@
+"""The price of a GPU-hour."""
+
+from __future__ import annotations
+
+import math
+
+from ullage.errors import SpecError
+
+__all__ = ["check_price"]
+
+
+def check_price(price: float | None) -> float | None:
+    """The price of a GPU-hour in dollars; None: none is given.
+
+    Raises:
+        SpecError: it is no price.
+    """
+    if price is not None and not 0 < price < math.inf:
+        raise SpecError(f"price={price!r} is no price of a GPU-hour; expected dollars, such as 2.5")
+    return price

@@ -1,0 +1,47 @@
+"""What the log of work says of communicators: where their ranks are, and their channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ullage.clock.given_work import CollectiveCall
+from ullage.clock.reading import given_work
+
+pytestmark = pytest.mark.phantom
+RunProgram = Callable[..., Any]
+OPTIONS = ("--world-size", "8", "--local-world-size", "4", "--time")
+
+
+def collectives(outcome: Any) -> dict[int, CollectiveCall]:
+    """By the kilobytes of float32 that places.py reduces."""
+    assert outcome.exit_code == 0, outcome.stderr
+    works = [given_work(row) for row in outcome.record.work_log.works]
+    return {work.num_bytes // 4000: work for work in works if isinstance(work, CollectiveCall)}
+
+
+@pytest.mark.parametrize("rank", [0, 5])
+@pytest.mark.parametrize("how", ["", "split"])
+def test_ranks_of_a_group_may_be_on_one_machine_or_on_each(
+    run_program: RunProgram, rank: int, how: str
+) -> None:
+    found = collectives(
+        run_program("distributed/places.py", how, options=(*OPTIONS, "--rank", str(rank)))
+    )
+    assert {number: (work.num_gpus, work.num_local) for number, work in found.items()} == {
+        1: (8, 4), 2: (4, 4), 3: (2, 1), 4: (8, 4),
+    }  # fmt: skip
+    assert [found[number].most_channels for number in (1, 4)] == [0, 4]
+
+
+def test_the_environment_limits_channels(
+    run_program: RunProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_MAX_NCHANNELS", "12")
+    monkeypatch.setenv("NCCL_MIN_CTAS", "2")
+    found = collectives(run_program("distributed/places.py", options=OPTIONS))
+    assert {(work.least_channels, work.most_channels) for work in found.values()} == {
+        (2, 12), (2, 4),
+    }  # fmt: skip
