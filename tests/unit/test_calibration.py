@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ullage.api.calibrate import find_by_device, read_measurements
+from ullage.api.calibrate import read_measurements
 from ullage.errors import DeviceError, SpecError
-from ullage.gpus.catalog import find_gpu
+from ullage.gpus.catalog import find_by_device, find_gpu
 from ullage.gpus.peaks import flops_per_s, link_bytes_per_s, peer_bytes_per_s
 from ullage.report.text.calibrate import render_rates
 

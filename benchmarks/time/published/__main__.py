@@ -27,6 +27,7 @@ from pathlib import Path
 
 from benchmarks.time.published.make_data import make_data
 from benchmarks.time.published.page import render
+from benchmarks.time.published.reclock import clock_kept
 from benchmarks.time.published.row import (
     HERE,
     ROOT,
@@ -35,6 +36,7 @@ from benchmarks.time.published.row import (
     read_figures,
     read_recipes,
 )
+from ullage.errors import SnapshotError
 
 PAGE = ROOT / "docs" / "results" / "time.md"
 RESULTS = HERE / "results.json"
@@ -67,6 +69,19 @@ def read_kept(directory: Path) -> Prediction:
     except (ValueError, KeyError, TypeError):
         last = " ".join((directory / "output.txt").read_text("utf-8").strip().splitlines()[-1:])
         return Prediction(None, None, None, "", 0.0, f"its document states no time; {last}")
+
+
+def reread(work: Path) -> dict[str, Prediction]:
+    """The rows kept in a folder: times of their logs of work by the clock of today."""
+    predictions = {}
+    for recipe in read_recipes():
+        directory = work / recipe.name
+        if (directory / "document.json").exists():
+            try:
+                predictions[recipe.name] = clock_kept(directory, recipe)
+            except (KeyError, TypeError, ValueError, SnapshotError):  # the run itself failed
+                predictions[recipe.name] = read_kept(directory)
+    return predictions
 
 
 def read_prediction(document: Mapping[str, object]) -> Prediction:
@@ -105,14 +120,13 @@ def main() -> None:
     parser.add_argument("--programs", type=Path, help="folder of the programs; none: only the page")
     parser.add_argument("--python", type=Path, help="interpreter of their environment")
     parser.add_argument("--row", nargs="+", help="these rows; default: all")
-    parser.add_argument("--reread", action="store_true", help="take the documents kept in --work")
+    parser.add_argument("--reread", action="store_true", help="clock the runs kept in --work again")
     parser.add_argument("--work", type=Path, default=WORK, help="where data and outputs are kept")
     args = parser.parse_args()
     predictions = read_results(RESULTS)
     errors = []
     if args.reread:
-        kept = (path.parent for path in args.work.glob("*/document.json"))
-        predictions = {directory.name: read_kept(directory) for directory in kept}
+        predictions = reread(args.work)
         write_results(RESULTS, predictions)
     if args.programs is not None:
         folders = {

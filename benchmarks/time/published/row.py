@@ -53,7 +53,9 @@ class Figure:
         gpu, torch: as the source says.
         seconds: of a step, the median where several runs were published.
         slower, faster: seconds of the slowest and the fastest run.
-        pairs: rows whose settings differ from this one's in one thing.
+        model: rows of one model are compared in pairs.
+        settings: what of the run bears on the time of a step: the GPU, their number, tokens of one
+            GPU in a step, ...
         note: what is not as it was published.
     """
 
@@ -66,7 +68,8 @@ class Figure:
     slower: float
     faster: float
     source: str
-    pairs: tuple[str, ...]
+    model: str
+    settings: Mapping[str, str]
     note: str
 
 
@@ -118,7 +121,8 @@ def read_figures(path: Path = HERE / "rows.csv") -> Iterator[Figure]:
             slower=max(runs),
             faster=min(runs),
             source=cells["source"],
-            pairs=tuple(cells["pairs"].split()),
+            model=cells["model"],
+            settings={"GPU": cells["published_gpu"], **_settings(cells["settings"])},
             note=cells["note"],
         )
 
@@ -143,6 +147,11 @@ def step_seconds(figure: float, unit: str, tokens: int | None) -> float:
 def _cells(path: Path) -> Iterator[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file)
+
+
+def _settings(text: str) -> dict[str, str]:
+    """Settings written as name=value, with spaces between them."""
+    return {name: value for name, _, value in (word.partition("=") for word in text.split())}
 
 
 def _fill(text: str, folders: Mapping[str, str]) -> str:

@@ -36,10 +36,15 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two settings, and whether the prediction names the faster one."""
+    """Two runs of a model, and whether the prediction names the faster one.
+
+    Attributes:
+        changed: the settings in which they differ.
+    """
 
     first: Comparison
     second: Comparison
+    changed: tuple[str, ...]
 
     @property
     def is_named_right(self) -> bool:
@@ -96,13 +101,18 @@ def rank_correlation(rows: Sequence[Comparison]) -> float | None:
     return float(np.corrcoef(likely, published)[0, 1])
 
 
-def pairs(rows: Sequence[Comparison]) -> Iterator[Pair]:
-    """The pairs of settings that rows name, as far as both have a prediction."""
-    by_name = {row.figure.name: row for row in rows}
-    for row in rows:
-        for other in row.figure.pairs:
-            if other in by_name:
-                yield Pair(row, by_name[other])
+def pairs(rows: Sequence[Comparison], num_changed: int) -> Iterator[Pair]:
+    """All pairs of rows of one model that differ in so many settings, in the rows' order."""
+    for first, second in itertools.combinations(rows, 2):
+        if first.figure.model == second.figure.model:
+            changed = _changed(first.figure.settings, second.figure.settings)
+            if len(changed) == num_changed:
+                yield Pair(first, second, changed)
+
+
+def _changed(first: Mapping[str, str], second: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of the settings that are not equal."""
+    return tuple(name for name in {**first, **second} if first.get(name) != second.get(name))
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
