@@ -93,9 +93,13 @@ def estimate_training(
     which_gpu: bool = False,
     largest: str | None = None,
     knobs: bool = False,
+    time: bool = False,
+    price: float | None = None,
+    interconnect: str | None = None,
     **recipe: Unpack[RecipeFields],
 ) -> Estimate:
-    """What training a model needs; no torch, some milliseconds.
+    """What training a model needs; no torch, some milliseconds, and with `time` some tenths of a
+    second.
 
     Args:
         model: a built-in name, a config.json or its folder, a repository of the hub; or a
@@ -104,6 +108,10 @@ def estimate_training(
         which_gpu: rank the whole catalogue as well.
         largest: find the largest "batch", "length" or "image" that fits the GPU as well.
         knobs: look for what would save most as well.
+        time: predict the time of a step on the GPU, and on each GPU of `which_gpu` that it fits.
+        price: dollars for a GPU-hour, for what steps and tokens cost; implies `time`.
+        interconnect: the links between GPUs, such as "nvlink+400Gb/s"; None: those that the GPU's
+            own machines have; implies `time`.
         recipe: the fields of `ullage.estimate.training.recipe.Recipe`; lora also as the rank of
             adapters that are else as the defaults.
 
@@ -112,22 +120,26 @@ def estimate_training(
     """
     from ullage.errors import SpecError
     from ullage.gpus.catalog import find_entry, load_catalog
+    from ullage.gpus.price import check_price
 
     source = Found(model, "") if isinstance(model, Config) else find_config(model)
     device = find_entry(gpu) if isinstance(gpu, str) else gpu
     if largest is not None and device is None:
         raise SpecError("largest: on which GPU? name one with gpu")
     how = make_recipe(source.config, **recipe)
-    return Estimate(
-        Answer(
-            _estimate(source.config, how, device),
-            source.source,
-            rank_gpus(source.config, how, load_catalog()) if which_gpu else (),
-            None if largest is None or device is None
-            else find_largest(source.config, how, device, largest),
-            find_knobs(source.config, how, device) if knobs else (),
-        )
+    answer = Answer(
+        _estimate(source.config, how, device),
+        source.source,
+        rank_gpus(source.config, how, load_catalog()) if which_gpu else (),
+        None if largest is None or device is None
+        else find_largest(source.config, how, device, largest),
+        find_knobs(source.config, how, device) if knobs else (),
     )  # fmt: skip
+    if time or price is not None or interconnect is not None:
+        from ullage.estimate.time.answer import add_time
+
+        answer = add_time(answer, source.config, device, check_price(price), interconnect)
+    return Estimate(answer)
 
 
 def make_recipe(config: Config, **fields: Unpack[RecipeFields]) -> Recipe:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ullage.estimate.serving.gpu_ranking import ServingRow
     from ullage.estimate.serving.knobs import ServingKnob
     from ullage.estimate.serving.serving_plan import ServingEstimate
+    from ullage.estimate.time.serving import ServingTime
     from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
 
 
@@ -57,12 +58,14 @@ class ServingAnswer:
         source: where the model's configuration is from; "" where it is the user's own file.
         gpus: the catalogue, those on which the users fit first; empty where it was not asked.
         knobs: what would leave more room, the best first; empty where it was not asked.
+        time: of a prompt and of a token; None where it was not asked.
     """
 
     estimate: ServingEstimate
     source: str
     gpus: tuple[ServingRow, ...] = ()
     knobs: tuple[ServingKnob, ...] = ()
+    time: ServingTime | None = None
 
     @property
     def fits(self) -> bool | None:
@@ -79,20 +82,32 @@ class ServingAnswer:
         """The document, schema "ullage.estimate/1"."""
         from ullage.report.document.serving import serving_document
 
-        return serving_document(self.estimate, self.source, self.gpus, self.knobs)
+        document = serving_document(self.estimate, self.source, self.gpus, self.knobs)
+        if self.time is not None:
+            from ullage.report.document.time import serving_time_document
+
+            document["time"] = serving_time_document(self.time)
+        return document
 
     @property
     def html(self) -> str:
         """One self-contained page; the document is in it."""
         from ullage.report.page.estimate import render_serving_page
 
-        return render_serving_page(self.estimate, self.source, self.gpus, self.knobs)
+        return render_serving_page(
+            self.estimate, self.source, self.gpus, self.knobs, time=self.time
+        )
 
     def text(self, width: int = 80) -> str:
         """The report, as the terminal shows it."""
         from ullage.report.text.serving import render_serving
 
-        return render_serving(self.estimate, self.source, width, self.gpus, self.knobs)
+        text = render_serving(self.estimate, self.source, width, self.gpus, self.knobs)
+        if self.time is None:
+            return text
+        from ullage.report.text.time.serving import render_serving_time
+
+        return text + render_serving_time(self.time, width)
 
 
 def estimate_serving(
@@ -101,6 +116,9 @@ def estimate_serving(
     gpu: str | Gpu | EstimateOnlyGpu | None = None,
     which_gpu: bool = False,
     knobs: bool = False,
+    time: bool = False,
+    price: float | None = None,
+    interconnect: str | None = None,
     **plan: Unpack[ServingFields],
 ) -> ServingAnswer:
     """What serving a model needs, and how many users it holds; no torch, some milliseconds.
@@ -110,6 +128,10 @@ def estimate_serving(
         gpu: of the catalogue; None: only what a request keeps.
         which_gpu: rank the whole catalogue as well.
         knobs: list what would leave more room as well.
+        time: predict the seconds of a prompt of `context` tokens, and of one new token for each of
+            `users` requests (default: one) of that length.
+        price: dollars for a GPU-hour, for what tokens cost; implies `time`.
+        interconnect: the links between GPUs; implies `time`.
         plan: the fields of `ullage.estimate.serving.serving_plan.ServingPlan`.
 
     Raises:
@@ -129,4 +151,13 @@ def estimate_serving(
     serving_plan = ServingPlan(gpu=device, **values)
     ranked = rank_for_serving(source.config, serving_plan, load_catalog()) if which_gpu else ()
     turned = find_serving_knobs(source.config, serving_plan) if knobs else ()
-    return ServingAnswer(estimate(source.config, serving_plan), source.source, ranked, turned)
+    times = None
+    if time or price is not None or interconnect is not None:
+        from ullage.clock.interconnect import parse_interconnect
+        from ullage.estimate.time.serving import time_serving
+        from ullage.gpus.price import check_price
+
+        links = None if interconnect is None else parse_interconnect(interconnect)
+        times = time_serving(source.config, serving_plan, links, check_price(price))
+    served = estimate(source.config, serving_plan)
+    return ServingAnswer(served, source.source, ranked, turned, times)

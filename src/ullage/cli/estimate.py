@@ -24,6 +24,7 @@ _COUNT = click.IntRange(min=1)
                 "image", "precision", "gradients", "optimizer", "attention", "accumulation",
                 "zeroes_late", "loss", "packed", "compile", "library", "torch",
             ),
+            "Time": ("time", "price", "interconnect"),
             "Adapters": (
                 "lora", "lora_targets", "lora_dtype", "lora_dropout", "quantize",
             ),
@@ -120,6 +121,9 @@ _COUNT = click.IntRange(min=1)
     help="Also find the largest that fits.",
 )
 @click.option("--knobs", is_flag=True, help="Also list what would save most.")
+@click.option("--time", is_flag=True, help="Also predict the time of a step on the GPU.")
+@click.option("--price", type=float, metavar="DOLLARS", help="Price of a GPU-hour; implies --time.")
+@click.option("--interconnect", metavar="TEXT", help="Links between the GPUs; implies --time.")
 @click.option("--models", "list_models", is_flag=True, help="List the built-in models.")
 @flags.document_output
 @flags.html
@@ -165,6 +169,9 @@ def _show_training(options: EstimateOptions, model: str) -> int:
         which_gpu=options.which_gpu,
         largest=options.largest,
         knobs=options.knobs,
+        time=options.time,
+        price=options.price,
+        interconnect=options.interconnect,
         **options.recipe,
     )
     html, target = options.html, options.target

@@ -84,6 +84,9 @@ class EstimateOptions:
     which_gpu: bool
     largest: str | None
     knobs: bool
+    time: bool
+    price: float | None
+    interconnect: str | None
     list_models: bool
     output: Path | None
     html: Path | None

@@ -20,6 +20,8 @@ from ullage.estimate.training.torch_version import choose_torch, has_code, parse
 from ullage.models.config import Config
 
 if TYPE_CHECKING:
+    from ullage.clock.price import Expense
+    from ullage.clock.step_time import Interval, StepTime
     from ullage.gpus.gpu import EstimateOnlyGpu, Gpu
 
     Entry = Gpu | EstimateOnlyGpu
@@ -51,6 +53,7 @@ class GpuRow:
         capacity_bytes: memory of one GPU.
         bytes, high_bytes: memory that the job needs on each GPU, likely and at most.
         headroom_bytes: memory that is left on each at most need; negative where it does not fit.
+        step_s: the time of a step; None: nobody asked, the job does not fit, or nothing is known.
     """
 
     gpu: str
@@ -59,6 +62,7 @@ class GpuRow:
     bytes: int
     high_bytes: int
     headroom_bytes: int
+    step_s: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,8 @@ class Answer:
         gpus: the catalogue, GPUs that fit first; empty where the user did not ask.
         largest: the largest batch, length or image; None where the user did not ask.
         knobs: changes that save memory, best ratio first; empty where the user did not ask.
+        time: the time of a step; None where the user did not ask.
+        expense: what steps and tokens cost; None without a price.
     """
 
     estimate: TrainingEstimate
@@ -114,6 +120,8 @@ class Answer:
     gpus: tuple[GpuRow, ...] = ()
     largest: Largest | None = None
     knobs: tuple[Knob, ...] = ()
+    time: StepTime | None = None
+    expense: Expense | None = None
 
 
 def rank_gpus(config: Config, recipe: Recipe, gpus: Iterable[Gpu]) -> tuple[GpuRow, ...]:

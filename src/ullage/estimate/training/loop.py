@@ -13,6 +13,7 @@ from ullage.estimate.training.eager.arena import Arena, Section, Storage
 from ullage.estimate.training.eager.autograd import backward
 from ullage.estimate.training.eager.dtype import FLOAT32, DType, find_dtype
 from ullage.estimate.training.eager.functional import scale
+from ullage.estimate.training.eager.kernels import Kernel, Recorder, Trained
 from ullage.estimate.training.eager.machine import Machine
 from ullage.estimate.training.eager.tensor import Tensor, empty
 from ullage.estimate.training.layout import ALONE
@@ -50,6 +51,8 @@ class Played(NamedTuple):
         num_rank_parameters: parameters that this rank keeps.
         host_bytes: bytes of host memory, where shards and states are kept there.
         num_passes: passes of the step that were played.
+        kernels: what was launched, by positions in the log; empty: nobody asked.
+        trained: what the optimizer steps, by type; empty: nobody asked.
     """
 
     timeline: Timeline
@@ -58,9 +61,13 @@ class Played(NamedTuple):
     num_rank_parameters: int
     host_bytes: int
     num_passes: int
+    kernels: tuple[tuple[int, Kernel], ...] = ()
+    trained: tuple[Trained, ...] = ()
 
 
-def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
+def play_training(
+    config: Config, recipe: Recipe, machine: Machine, *, is_timed: bool = False
+) -> Played:
     """A step of the training loop, once the optimizer has its states.
 
     Counts: every tensor of the model's library, PyTorch's operators and engine, and the optimizer.
@@ -68,10 +75,14 @@ def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
     Error: docs/results/estimate-accuracy.md: of the peak 0.01 % in the median, 2.2 % at worst.
     Source: torch/csrc/autograd/engine.cpp, and the files that architectures and operators name.
 
+    Args:
+        is_timed: note what is launched.
+
     Raises:
         SpecError: the model or the recipe cannot be.
     """
     arena = _make_arena(recipe, machine)
+    recorder = arena.recorder = Recorder(arena.log) if is_timed else None
     arena.begin("build")
     stored = FLOAT32 if recipe.has_masters else find_dtype(PRECISIONS[recipe.precision][0])
     spread = Spread(arena, recipe.layout, stored)
@@ -91,7 +102,11 @@ def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
     if recipe.gradients == "fp32" and spread.sharding is None:
         states += sum_in_float32(arena, parameters)
     num_passes = min(_count_passes(arena, recipe), 2)
+    if recorder is not None:
+        recorder.is_causal = model.is_decoder
+        recorder.clear()
     left = _play_passes(spread, model, recipe)
+    arena.recorder = None  # the optimizer's kernels are known by their lists
     _step(arena, recipe, trained, steps)
     played = Played(
         Timeline(arena.log),
@@ -99,6 +114,8 @@ def play_training(config: Config, recipe: Recipe, machine: Machine) -> Played:
         spread.count(parameters),
         spread.host_bytes(parameters, find_optimizer(recipe.optimizer)),
         num_passes,
+        () if recorder is None else tuple(recorder.finish()),
+        _list_trained(trained) if is_timed else (),
     )
     del states, left  # until here they are there
     return played
@@ -146,6 +163,16 @@ def _all_parameters(
     if recipe.lora is not None:
         add_adapters(arena, model, recipe)
     return _unique(model)
+
+
+def _list_trained(trained: list[tuple[Tensor, int]]) -> tuple[Trained, ...]:
+    """What the optimizer steps, by type."""
+    rows = []
+    for dtype in dict.fromkeys(tensor.dtype for tensor, _ in trained):
+        own = [(tensor.numel, count) for tensor, count in trained if tensor.dtype is dtype]
+        numel = sum(size * count for size, count in own)
+        rows.append(Trained(numel, dtype.itemsize, dtype.name, sum(count for _, count in own)))
+    return tuple(rows)
 
 
 def _count(parameters: list[tuple[Tensor, int]]) -> tuple[int, int]:

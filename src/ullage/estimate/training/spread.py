@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ullage.estimate.training.division import check_model
 from ullage.estimate.training.eager.arena import Arena
-from ullage.estimate.training.eager.parallel.sequence import DividedEmbedding, Gathered
+from ullage.estimate.training.eager.parallel.sequence import DividedEmbedding, Gathered, Reduced
 from ullage.estimate.training.eager.parallel.sharding import FullyShard, shard_shape
 from ullage.estimate.training.eager.parallel.stages import DividedHead, Incoming, KeptHead, Outgoing
 from ullage.estimate.training.eager.tensor import empty
@@ -67,6 +67,10 @@ class Spread:
             for layer in model.layers.layers:
                 layer.self_attn = Gathered(layer.self_attn, layout.tensor)
                 layer.mlp = Gathered(layer.mlp, layout.tensor)
+        elif layout.tensor > 1 and self.arena.recorder is not None:
+            for layer in model.layers.layers:
+                layer.self_attn = Reduced(layer.self_attn, layout.tensor)
+                layer.mlp = Reduced(layer.mlp, layout.tensor)
         if layout.place:
             weight = model.embed_tokens.weight
             parts = layout.tensor if layout.sequence else 1

@@ -50,7 +50,17 @@ def estimate_document(answer: Answer) -> dict[str, Any]:
         "which_gpu": [asdict(row) for row in answer.gpus],
         "largest": None if answer.largest is None else asdict(answer.largest),
         "knobs": [asdict(knob) for knob in answer.knobs],
+        "time": _time(answer),
     }
+
+
+def _time(answer: Answer) -> dict[str, Any] | None:
+    """As in the document of a run."""
+    if answer.time is None:
+        return None
+    from ullage.report.document.time import time_document
+
+    return time_document(answer.time, answer.expense, None)
 
 
 def _term(term: OwnedTerm) -> dict[str, Any]:

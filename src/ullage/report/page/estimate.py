@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ullage.estimate.serving.gpu_ranking import ServingRow
 from ullage.estimate.serving.knobs import ServingKnob
@@ -26,6 +26,9 @@ from ullage.report.text.serving import look_of_part, room_rows, serving_line
 from ullage.trace.category import Category
 from ullage.units import format_bytes
 from ullage.version import __version__
+
+if TYPE_CHECKING:
+    from ullage.estimate.time.serving import ServingTime
 
 __all__ = ["render_estimate_page", "render_serving_page"]
 
@@ -73,6 +76,7 @@ def render_estimate_page(answer: Answer) -> str:
         '<p class="quiet">Allocated bytes, event by event, once the optimizer has its states.</p>',
         draw_course(estimate.stretches, gpu=estimate.gpu, room_bytes=_room(estimate)),
         _peaks(estimate),
+        _time(answer),
         _gpus(answer.gpus, estimate.gpu),
         _largest(answer.largest),
         _knobs(answer.knobs),
@@ -88,27 +92,28 @@ def render_serving_page(
     source: str,
     gpus: Sequence[ServingRow] = (),
     knobs: Sequence[ServingKnob] = (),
+    *,
+    time: ServingTime | None = None,
 ) -> str:
     """Renders the page of an estimate of serving."""
     terms = sorted(serving_estimate.terms, key=lambda term: look_of_part(term.name) is FREE_LOOK)
     parts = [Part(term.name, max(0, term.bytes), look_of_part(term.name).color) for term in terms]
     document = serving_document(serving_estimate, source, gpus, knobs)
+    if time is not None:
+        from ullage.report.document.time import serving_time_document
+
+        document["time"] = serving_time_document(time)
     gpu, capacity = serving_estimate.plan.gpu, serving_estimate.capacity_bytes
     whole = sum(part.bytes for part in parts)
     total = "the GPU" if whole == capacity else "needed" if capacity else "weights"
     bar = draw_memory(parts, gpu=gpu.slug if gpu else None, capacity_bytes=capacity, interval=None)
-    groups = [
-        f"<dt>{group.num_layers} layers</dt><dd>{escape(group.name)}: "
-        f"{format_bytes(group.token_bytes)} a token, "
-        f"{format_bytes(group.request_bytes)} a request</dd>"
-        for group in serving_estimate.kv_groups
-    ]
     body = [
         bar,
         _legend(has_interval=False, has_limit=capacity is not None),
         _terms(terms, parts, whole, total),
         _room_for_requests(serving_estimate),
-        f"<h2>What the layers keep</h2><dl>{''.join(groups)}</dl>" if groups else "",
+        _server_time(time),
+        _kv_groups(serving_estimate),
         _server_knobs(knobs),
         _server_gpus(gpus, serving_estimate.plan.gpu.slug if serving_estimate.plan.gpu else None),
         _list("To know", serving_estimate.remarks),
@@ -129,6 +134,16 @@ def render_serving_page(
         facts=facts,
         body=body,
     )
+
+
+def _kv_groups(serving_estimate: ServingEstimate) -> str:
+    groups = "".join(
+        f"<dt>{group.num_layers} layers</dt><dd>{escape(group.name)}: "
+        f"{format_bytes(group.token_bytes)} a token, "
+        f"{format_bytes(group.request_bytes)} a request</dd>"
+        for group in serving_estimate.kv_groups
+    )
+    return f"<h2>What the layers keep</h2><dl>{groups}</dl>" if groups else ""
 
 
 def _page(
@@ -203,6 +218,22 @@ def _terms(terms: Sequence[_Term], parts: Sequence[Part], whole: int, total: str
     return "<h2>What takes it</h2>" + _table(
         ("part", "likely", "share", "what it is"), rows, kinds=kinds
     )
+
+
+def _time(answer: Answer) -> str:
+    if answer.time is None:
+        return ""
+    from ullage.report.page.estimate_time import draw_time
+
+    return draw_time(answer.time, answer.expense, answer.estimate.recipe.layout.num_gpus)
+
+
+def _server_time(time: ServingTime | None) -> str:
+    if time is None:
+        return ""
+    from ullage.report.text.time.serving import serving_time_lines
+
+    return _list("Time", [*serving_time_lines(time)]) + _list("The times rest on", time.basis)
 
 
 def _room(estimate: TrainingEstimate) -> int | None:

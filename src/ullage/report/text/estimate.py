@@ -100,6 +100,11 @@ def _parts(answer: Answer, bar: str) -> Iterator[RenderableType]:
     yield _phases_table(estimate)
     if estimate.host.memory.high:
         yield Text(f"\n{host_line(estimate.host)}")
+    if answer.time is not None:
+        from ullage.report.text.time.section import played_time
+
+        num_gpus = estimate.recipe.layout.num_gpus
+        yield from played_time(answer.time, answer.expense, bar, num_gpus)
     if answer.gpus:
         yield Text("\nWhich GPU", style="bold")
         yield _gpus_table(answer.gpus, estimate.gpu)
@@ -226,8 +231,10 @@ def _phases_table(estimate: TrainingEstimate) -> RenderableType:
 
 def _gpus_table(rows: tuple[GpuRow, ...], asked: str | None) -> RenderableType:
     """asked: the GPU that the user named, which is among those shown."""
-    table = make_grid("left", "right", "right", "right", "right", "right")
-    table.add_row("  GPU", "how many", "memory", "needs", "left", "of it", style="dim")
+    is_timed = any(row.step_s is not None for row in rows)
+    heads = ["  GPU", "how many", "memory", "needs", "left", "of it", *["step"] * is_timed]
+    table = make_grid("left", *(_RIGHT for _ in heads[1:]))
+    table.add_row(*heads, style="dim")
     shown = _some(rows, asked)
     for row in shown:
         left = format_bytes(row.headroom_bytes) if row.count else "does not fit"
@@ -240,10 +247,17 @@ def _gpus_table(rows: tuple[GpuRow, ...], asked: str | None) -> RenderableType:
             format_bytes(row.high_bytes),
             left,
             share,
+            *[_step_text(row)] * is_timed,
         )
     if len(rows) > _MOST_GPUS:
-        table.add_row(f"  ({len(rows) - len(shown)} more)", "", "", "", "", "")
+        table.add_row(f"  ({len(rows) - len(shown)} more)", *[""] * (len(heads) - 1))
     return table
+
+
+def _step_text(row: GpuRow) -> str:
+    from ullage.report.text.time.numbers import format_seconds
+
+    return "" if row.step_s is None else format_seconds(row.step_s.s)
 
 
 def _some(rows: tuple[GpuRow, ...], asked: str | None) -> tuple[GpuRow, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.autograd import Gradients, connect, keep, record
+from ullage.estimate.training.eager.kernels import Kind, launch
 from ullage.estimate.training.eager.module import Module, parameter
 from ullage.estimate.training.eager.tensor import FLOAT32, DType, Tensor
 
@@ -41,10 +42,14 @@ class FusedNorm(Norm):
         sizes = self.weight.shape
 
         def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
-            return [gradient.like(gradient.shape), gradient.like(sizes)]
+            out, weights = gradient.like(gradient.shape), gradient.like(sizes)
+            launch(Kind.ROWS_BACKWARD, out, gradient, gradient)
+            launch(Kind.ROWS_BACKWARD, weights, gradient, gradient)
+            return [out, weights]
 
         node = record((x, self.weight), rule, x, self.weight)
         out = x.like(x.shape)
+        launch(Kind.ROWS, out, x)
         deviations = x.like((*x.shape[:-1], 1), FLOAT32)
         if node is not None:
             keep(node, deviations)

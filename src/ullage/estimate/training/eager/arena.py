@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ullage.estimate.training.eager.dtype import DType
 from ullage.estimate.training.eager.machine import Machine
 from ullage.trace.category import Category
+
+if TYPE_CHECKING:
+    from ullage.estimate.training.eager.kernels import Recorder
 
 __all__ = ["Arena", "Log", "Section", "Storage"]
 
@@ -161,12 +164,14 @@ class Arena:
         left: gradients of the step before, by section, until zero_grad().
         held: tensors that a variable of the training loop holds until it gets new ones.
         sharding: how ranks share out parameters (sharding.py); None: they do not.
+        recorder: collects the kernels that are launched; None: nobody asked for time.
     """
 
     __slots__ = (
         "__dict__", "autocast", "blas_workspace_bytes", "casts", "checkpoints_every", "held",
         "is_attention_eager", "is_compiled", "is_recording", "is_selective", "is_training",
-        "keeps_alternate", "left", "log", "machine", "retained", "sharding", "steps_with",
+        "keeps_alternate", "left", "log", "machine", "recorder", "retained", "sharding",
+        "steps_with",
     )  # fmt: skip
 
     def __init__(
@@ -196,6 +201,7 @@ class Arena:
         self.left: list[tuple[Section | None, Any]] = []
         self.held: list[Any] = []
         self.sharding: Any = None
+        self.recorder: Recorder | None = None
 
     def take(self, nbytes: int, category: Category | None = None) -> Storage:
         """A new storage. An empty one takes nothing, as in PyTorch."""

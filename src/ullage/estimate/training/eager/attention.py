@@ -31,6 +31,8 @@ from ullage.estimate.training.eager.functional import (
     transpose,
 )
 from ullage.estimate.training.eager.functional import dropout as drop
+from ullage.estimate.training.eager.kernels import Kernel as Launch
+from ullage.estimate.training.eager.kernels import Kind, paused
 from ullage.estimate.training.eager.machine import Kernel
 from ullage.estimate.training.eager.reductions import sum_to
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT64, DType, Tensor
@@ -94,13 +96,20 @@ def attend(
     node = record(inputs, _backward_rule(inputs, heads, kernel), *saved)
     arena = query.arena
     seeds = () if kernel is Kernel.EFFICIENT and dropout else SEEDS[kernel]
-    random = [remember(partial(query.like, (size,), INT64), arena) for size in seeds]
+    with paused(arena):
+        random = [remember(partial(query.like, (size,), INT64), arena) for size in seeds]
     shape = (*query.shape[:3], heads.value_width)
-    out = remember(lambda: query.like(shape), arena)
+
+    def make() -> Tensor:
+        with paused(arena, _launch(arena, heads, kernel, has_mask=mask is not None)):
+            return query.like(shape)
+
+    out = remember(make, arena)
     # The layout is the query's; efficient attention's is always (batch, length, heads, width).
     out.is_permuted = query.is_permuted or kernel is Kernel.EFFICIENT
     out.is_dense = not out.is_permuted
-    sums = remember(lambda: query.like(sums_shape(heads, kernel), FLOAT32), arena)
+    with paused(arena):
+        sums = remember(lambda: query.like(sums_shape(heads, kernel), FLOAT32), arena)
     if kernel is Kernel.CUDNN:
         _assume_split(arena, heads)
     if node is not None:
@@ -215,9 +224,15 @@ def _backward_rule(inputs: Sequence[Tensor | None], heads: Heads, kernel: Kernel
     shapes = [tensor.shape for tensor in known]
     layouts = [tensor.is_permuted or kernel is Kernel.EFFICIENT for tensor in known]
     is_packed = kernel is Kernel.EFFICIENT and len({tensor.storage.index for tensor in known}) == 1
+    has_mask = mask is not None  # the rule is not to hold the mask
     mask_shape = mask.shape if mask is not None and mask.needs_grad else None
 
     def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        arena = gradient.arena
+        with paused(arena, _launch(arena, heads, kernel, has_mask=has_mask, is_backward=True)):
+            return make(gradient)
+
+    def make(gradient: Tensor) -> Gradients:
         tensors: list[Tensor | None] = []
         if is_packed:
             whole = gradient.like((3, *shapes[0]), heads.dtype)
@@ -239,6 +254,20 @@ def _backward_rule(inputs: Sequence[Tensor | None], heads: Heads, kernel: Kernel
         return tensors
 
     return rule
+
+
+def _launch(
+    arena: Arena, heads: Heads, kernel: Kernel, *, has_mask: bool, is_backward: bool = False
+) -> Launch | None:
+    """The launch, where launches are recorded. A mask hides nothing from the kernel."""
+    if arena.recorder is None:
+        return None
+    is_causal = arena.recorder.is_causal and not has_mask and heads.length == heads.kv_length
+    numbers = (
+        int(is_backward), heads.batch, heads.count, heads.kv_count, heads.length, heads.kv_length,
+        heads.width, int(is_causal),
+    )  # fmt: skip
+    return Launch(Kind.ATTENTION, (), numbers, heads.dtype.name, kernel.value)
 
 
 def _take_cudnn_scratch(gradient: Tensor, heads: Heads) -> None:

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.kernels import Kind, launch
 from ullage.estimate.training.eager.tensor import DType, Tensor
 from ullage.trace.category import Category
 
@@ -115,21 +116,27 @@ def record(inputs: Sequence[Tensor | None], rule: Backward, *saved: Tensor) -> N
     What it saves of its inputs is named here, before the output has memory: a checkpoint that is
     made again ends at the last thing that is needed.
     """
+    arena = _arena_of(inputs)
+    if arena.recorder is not None:
+        arena.recorder.begin(inputs)
     edges: list[Node | Tensor | None] = [
         None if tensor is None or not tensor.needs_grad else tensor.node or tensor
         for tensor in inputs
     ]
     if not any(edges):
         return None
-    first = next(tensor for tensor in inputs if tensor is not None)
-    if not first.storage.arena.is_recording:
+    if not arena.is_recording:
         return None
-    state = _state_of(first)
+    state = _state_of(next(tensor for tensor in inputs if tensor is not None))
     state.number += 1
     node = Node(edges, rule, state.number)
     if saved:
         keep(node, *saved)
     return node
+
+
+def _arena_of(inputs: Sequence[Tensor | None]) -> Arena:
+    return next(tensor for tensor in inputs if tensor is not None).storage.arena
 
 
 def keep(node: Node, *tensors: Tensor) -> None:
@@ -308,6 +315,9 @@ def _run(node: Node, buffers: dict[Node, Tensor]) -> None:
     """Runs one node: its rule, then what it saved is freed, then its gradients are passed on."""
     saved = _saved_of(node)
     arrived = buffers.pop(node)
+    recorder = arrived.storage.arena.recorder
+    if recorder is not None:
+        recorder.begin_backward(arrived, saved)
     gradients = list(node.rule(arrived, saved))
     node.gathered = None
     del arrived
@@ -333,6 +343,8 @@ def _run(node: Node, buffers: dict[Node, Tensor]) -> None:
                 and not total.is_view
             )
             buffers[edge] = total if is_alone else total.like()
+            if recorder is not None:
+                recorder.launch(Kind.POINTWISE, buffers[edge], (total, gradient))
             del total
         else:
             buffers[edge] = gradient
@@ -350,6 +362,8 @@ def _accumulate(leaf: Tensor, gradient: Tensor) -> None:
         )
         leaf.grad = gradient if is_alone else gradient.like(gradient.shape)
         leaf.grad.is_view = gradient.is_view
+        if not is_alone:
+            launch(Kind.STRIDED, leaf.grad, gradient)
         if leaf.storage.category is not None:  # not an activation that was made a leaf
             leaf.grad.storage.own(Category.GRADIENT)
         _state_of(leaf).fresh.append(leaf)
@@ -357,6 +371,12 @@ def _accumulate(leaf: Tensor, gradient: Tensor) -> None:
         leaf.grad = leaf.grad.like(leaf.shape)
         if leaf.storage.category is not None:  # not an activation that was made a leaf
             leaf.grad.storage.own(Category.GRADIENT)
+        launch(Kind.POINTWISE, leaf.grad, leaf.grad, gradient)
+    else:
+        launch(Kind.POINTWISE, leaf.grad, leaf.grad, gradient)
+    recorder = leaf.arena.recorder
+    if recorder is not None:
+        recorder.ready(leaf)
     steps_with = leaf.arena.steps_with
     if steps_with is not None:
         steps_with(leaf)

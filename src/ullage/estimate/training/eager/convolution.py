@@ -9,6 +9,7 @@ from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.autocast import lower
 from ullage.estimate.training.eager.autograd import Gradients, connect, record
 from ullage.estimate.training.eager.cudnn import Convolution, Direction, convolution_scratch
+from ullage.estimate.training.eager.kernels import Kernel, Kind, launch, paused
 from ullage.estimate.training.eager.module import Module, parameter
 from ullage.estimate.training.eager.reductions import scratch_of_columns
 from ullage.estimate.training.eager.tensor import DType, Tensor
@@ -44,12 +45,12 @@ def convolve(
         dense = None if is_fine or not needs_grad[1] else gradient.like(problem.image)
         tensors: list[Tensor | None] = [None, None, None]
         if needs_grad[0]:
-            tensors[0] = gradient.like(problem.image).lay_out(is_permuted=is_last)
+            tensors[0] = _result(gradient, problem.image, is_permuted=is_last)
             copy = saved[1].like(problem.filter) if has_copy else None
             _work(gradient.arena, Direction.BACKWARD_DATA, problem)
             del copy
         if needs_grad[1]:
-            tensors[1] = gradient.like(problem.filter).lay_out(is_permuted=has_copy)
+            tensors[1] = _result(gradient, problem.filter, is_permuted=has_copy)
             _work(gradient.arena, Direction.BACKWARD_FILTER, problem)
         del whole, dense
         if needs_grad[2]:
@@ -58,7 +59,7 @@ def convolve(
 
     node = record((x, weight, bias), rule, x, weight)
     dense_x = None if is_fine else x.like(x.shape)
-    out = x.like(problem.response).lay_out(is_permuted=is_last)
+    out = _result(x, problem.response, is_permuted=is_last)
     copy = weight.like(weight.shape) if has_copy else None
     _work(x.arena, Direction.FORWARD, problem)
     del copy, dense_x
@@ -68,10 +69,17 @@ def convolve(
 _PICTURE = 4  # dimensions
 
 
+def _result(like: Tensor, shape: tuple[int, ...], *, is_permuted: bool) -> Tensor:
+    """What cuDNN writes, which is no kernel of its own."""
+    with paused(like.arena):
+        return like.like(shape).lay_out(is_permuted=is_permuted)
+
+
 def _sum_to_channels(gradient: Tensor) -> Tensor:
     """A bias's gradient; where channels lie last, the columns of a matrix are summed."""
     channels = gradient.shape[1]
     out = gradient.like((channels,))
+    launch(Kind.SUM, out, gradient)
     if gradient.is_permuted:
         rows = gradient.numel // channels
         sizes = scratch_of_columns(gradient.arena.machine, rows, channels, gradient.dtype)
@@ -82,6 +90,12 @@ def _sum_to_channels(gradient: Tensor) -> Tensor:
 
 def _work(arena: Arena, direction: Direction, problem: Convolution) -> None:
     """cuDNN's workspace, for as long as it computes."""
+    if arena.recorder is not None:
+        shapes = (problem.response, problem.image, problem.filter)
+        sizes = tuple(prod(shape) * problem.dtype.itemsize for shape in shapes)
+        numbers = (prod(problem.response) * prod(problem.filter[1:]), problem.num_groups)
+        kernel = Kernel(Kind.CONVOLUTION, sizes, numbers, problem.dtype.name, direction.value)
+        arena.recorder.add(kernel)
     if problem.num_groups == 1 or problem.filter[1] > 1:
         arena.assume(*convolution_scratch(arena.machine, direction, problem))
 

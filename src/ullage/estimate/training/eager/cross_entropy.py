@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ullage.estimate.training.eager.autograd import connect, keep, record
+from ullage.estimate.training.eager.kernels import Kind, launch
 from ullage.estimate.training.eager.reductions import log_softmax
 from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
 
@@ -17,8 +18,15 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
         return _fused_cross_entropy(logits, labels)
     logs = log_softmax(logits)
     shape = logs.shape
-    node = record((logs,), lambda gradient, _: [gradient.like(shape)], logs, labels)
+
+    def rule(gradient: Tensor, _: object) -> list[Tensor | None]:
+        out = gradient.like(shape)
+        launch(Kind.POINTWISE, out)
+        return [out]
+
+    node = record((logs,), rule, logs, labels)
     loss = logs.like(())
+    launch(Kind.LOOKUP, loss, labels, labels)
     weight = logs.like(())
     if node is not None:
         keep(node, weight)

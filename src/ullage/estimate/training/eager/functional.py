@@ -20,6 +20,8 @@ from ullage.estimate.training.eager.autograd import (
     remember,
 )
 from ullage.estimate.training.eager.cross_entropy import cross_entropy
+from ullage.estimate.training.eager.kernels import Kind, launch, paused
+from ullage.estimate.training.eager.products import multiply, shape_product
 from ullage.estimate.training.eager.reductions import fit, log_softmax, mean, softmax, sum_to
 from ullage.estimate.training.eager.shapes import (
     cat,
@@ -197,6 +199,9 @@ def pow2(x: Tensor) -> Tensor:
         power = gradient.like(dtype=dtype)
         doubled = gradient.like(dtype=dtype)
         out = gradient.like()
+        launch(Kind.POINTWISE, power, power)
+        launch(Kind.POINTWISE, doubled, power)
+        launch(Kind.POINTWISE, out, gradient, doubled)
         del power, doubled
         return [out]
 
@@ -226,30 +231,6 @@ def dropout(x: Tensor, probability: float) -> Tensor:
 
 
 # ------------------------------------------------------------------------------------------ algebra
-
-
-def multiply(
-    like: Tensor,
-    shape: Sequence[int],
-    dtype: DType | None = None,
-    *,
-    work: int = 0,
-    product: Product = Product.BMM,
-) -> Tensor:
-    """A product of matrices: its result, beside which cuBLAS has its workspace while it runs.
-
-    work: floating-point operations, two for each multiplication and addition.
-    """
-    arena = like.storage.arena
-
-    def make() -> Tensor:
-        arena.log.work.append((arena.log.position, work))
-        out = like.like(tuple(shape), dtype)
-        if arena.blas_workspace_bytes:
-            arena.take(arena.blas_workspace_bytes, Category.WORKSPACE)
-        return out
-
-    return remember(make, arena, product)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -287,7 +268,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     def make() -> Tensor:
         x.arena.log.work.append((x.arena.log.position, work))
-        out = x.like((*shape[:-1], width))
+        with paused(x.arena, shape_product(x.dtype, (*shape[:-1], width), work)):
+            out = x.like((*shape[:-1], width))
         x.arena.take(_LT_WORKSPACE_BYTES, Category.WORKSPACE)
         return out
 
@@ -312,16 +294,18 @@ def matmul(first: Tensor, second: Tensor, *, is_second_transposed: bool = False)
 
     def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
         gradient = _stacked(gradient)
-        of_second = multiply(gradient, shapes[1], work=work) if needs_grad[1] else None
-        of_first = multiply(gradient, shapes[0], work=work) if needs_grad[0] else None
+        of_second, of_first = (
+            multiply(gradient, shapes[place], work=work, batch=batch) if needs_grad[place] else None
+            for place in (1, 0)
+        )
         return [
             product if product is None else product.alias() for product in (of_first, of_second)
         ]
 
     columns = second.shape[-2] if is_second_transposed else second.shape[-1]
-    work = 2 * first.numel * columns
+    work, batch = 2 * first.numel * columns, prod(first.shape[:-2])
     node = record((first, second), rule, *saved)
-    return connect(multiply(first, (*first.shape[:-1], columns), work=work), node)
+    return connect(multiply(first, (*first.shape[:-1], columns), work=work, batch=batch), node)
 
 
 def _stacked(x: Tensor) -> Tensor:
@@ -339,17 +323,23 @@ def embedding(indices: Tensor, weight: Tensor, *, rows: int | None = None) -> Te
     def rule(gradient: Tensor, saved: Sequence[Tensor]) -> Gradients:
         count = prod(saved[0].shape)
         if count <= _SORTED_FROM:
-            return [gradient.like(sizes)]
+            out = gradient.like(sizes)
+            launch(Kind.POINTWISE, out)
+            launch(Kind.LOOKUP, gradient, gradient, saved[0])
+            return [out]
         gradient = in_order(gradient)
         scratch = [saved[0].like() for _ in range(_SORTED_TENSORS)]
         out = gradient.like(sizes)
+        launch(Kind.POINTWISE, out)
         segments = count // _SEGMENT_ROWS + min(count, sizes[0])
         scratch += [gradient.like((segments, 2)), gradient.like((segments, sizes[1]), FLOAT32)]
         del scratch
         return [out]
 
     node = record((weight,), rule, indices)
-    return connect(weight.like((*indices.shape, sizes[-1])), node)
+    out = weight.like((*indices.shape, sizes[-1]))
+    launch(Kind.LOOKUP, out, indices)
+    return connect(out, node)
 
 
 # embedding_dense_backward sorts more indices than _SORTED_FROM, in _SORTED_TENSORS tensors like
@@ -374,6 +364,9 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         out = gradient.like(gradient.shape)
         weights = None if sizes is None else gradient.like(sizes)
         biases = gradient.like(sizes) if has_bias else None
+        launch(Kind.ROWS_BACKWARD, out, gradient, gradient)
+        if weights is not None:
+            launch(Kind.ROWS_BACKWARD, weights, gradient, gradient)
         del copies
         return [out, weights, biases]
 
@@ -383,6 +376,7 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     out = x.like(x.shape)
     rows = (*x.shape[:-1], 1)
     means, deviations = x.like(rows, FLOAT32), x.like(rows, FLOAT32)
+    launch(Kind.ROWS, out, x)
     del copy
     if node is not None:
         keep(node, means, deviations)

@@ -8,6 +8,7 @@ from typing import Final
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.autocast import raise_
 from ullage.estimate.training.eager.autograd import Gradients, connect, keep, record
+from ullage.estimate.training.eager.kernels import Kind, launch
 from ullage.estimate.training.eager.module import Module, parameter
 from ullage.estimate.training.eager.tensor import FLOAT32, INT64, UINT8, DType, Tensor, empty
 from ullage.trace.category import Category
@@ -28,10 +29,13 @@ def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     dtype = weight.dtype
 
     def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
-        return [gradient.like(), gradient.like(channels, dtype), gradient.like(channels, dtype)]
+        out = gradient.like()
+        launch(Kind.ROWS_BACKWARD, out, gradient, gradient)
+        return [out, gradient.like(channels, dtype), gradient.like(channels, dtype)]
 
     node = record((x, weight, bias), rule, x, weight)
     out = x.like()
+    launch(Kind.ROWS, out, x)
     statistics = [x.like(channels, FLOAT32), x.like(channels, FLOAT32)]
     if node is not None:
         keep(node, *statistics)
@@ -56,6 +60,7 @@ def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor) -> Tensor:
         whole = gradient if gradient.is_permuted is is_permuted else gradient.like(gradient.shape)
         dense = None if is_fine else gradient.like(saved[0].shape)
         out = gradient.like(saved[0].shape).lay_out(is_permuted=is_permuted)
+        launch(Kind.ROWS_BACKWARD, out, gradient, gradient)
         gradients = [out, gradient.like((channels,), dtype), gradient.like((channels,), dtype)]
         sums = [gradient.like((batch, channels), FLOAT32) for _ in range(2)]
         factors = [gradient.like((batch, groups, 1), FLOAT32) for _ in range(2)]
@@ -65,6 +70,7 @@ def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor) -> Tensor:
     node = record((x, weight, bias), rule, x, weight)
     dense_x = None if is_fine else x.like(x.shape)
     out = x.like(x.shape).lay_out(is_permuted=is_permuted)
+    launch(Kind.ROWS, out, x, x)
     statistics = [x.like((batch, groups)) for _ in range(2)]
     factors = [x.like((batch, channels), FLOAT32) for _ in range(2)]
     del factors, dense_x

@@ -7,6 +7,7 @@ from typing import Final
 
 from ullage.estimate.training.eager.autocast import raise_, to
 from ullage.estimate.training.eager.autograd import connect, keep, record
+from ullage.estimate.training.eager.kernels import Kernel, Kind, launch
 from ullage.estimate.training.eager.machine import Machine
 from ullage.estimate.training.eager.tensor import FLOAT16, FLOAT32, DType, Tensor
 
@@ -25,7 +26,9 @@ def fit(gradient: Tensor, shape: tuple[int, ...], dtype: DType) -> Tensor:
     if gradient.shape != shape:
         gradient = sum_to(gradient, shape)
     if gradient.dtype is not dtype:
-        gradient = gradient.like(dtype=dtype)
+        cast = gradient.like(dtype=dtype)
+        launch(Kind.CAST, cast, gradient)
+        return cast
     return gradient
 
 
@@ -35,10 +38,13 @@ def sum_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     if outputs == x.numel:
         return x.alias(shape, is_dense=x.is_dense)
     out = x.like(shape)
+    launch(Kind.SUM, out, x)
     is_columns = x.shape[-1] == (shape[-1] if shape else 1) and x.shape[-1] > 1
     if is_columns and x.is_dense:
         sizes = scratch_of_columns(x.arena.machine, x.numel // outputs, outputs, x.dtype)
         scratch = [x.arena.take(size) for size in sizes]
+        if scratch and x.arena.recorder is not None:  # blocks count themselves, from zero
+            x.arena.recorder.add(Kernel(Kind.POINTWISE, (sizes[-1],), (sizes[-1] // 4,)))
         del scratch
     return out
 
@@ -88,7 +94,9 @@ def mean(x: Tensor, dimension: int = -1) -> Tensor:
     shape[dimension] = 1
     before = x.shape
     node = record((x,), lambda gradient, _: [gradient.like(before)])
-    return connect(x.like(tuple(shape)), node)
+    out = x.like(tuple(shape))
+    launch(Kind.SUM, out, x)
+    return connect(out, node)
 
 
 def softmax(x: Tensor, dtype: DType | None = None) -> Tensor:
@@ -104,11 +112,14 @@ def softmax(x: Tensor, dtype: DType | None = None) -> Tensor:
 
     def rule(gradient: Tensor, _: object) -> list[Tensor | None]:
         out, product = gradient.like(dtype=before), gradient.like()
+        launch(Kind.POINTWISE, product, gradient, product)
+        launch(Kind.ROWS, out, product, product)
         del product
         return [out]
 
     node = record((x,), rule, *_input_of(x))
     out = x.like(dtype=dtype)
+    launch(Kind.ROWS, out, x)
     if node is not None:
         keep(node, out)
     return connect(out, node)
@@ -126,8 +137,15 @@ def _input_of(x: Tensor) -> tuple[Tensor, ...]:
 def log_softmax(x: Tensor) -> Tensor:
     """log_softmax over the last dimension: saves its output; raised to float32 by autocast."""
     x = raise_(x)
-    node = record((x,), lambda gradient, _: [gradient.like()], *_input_of(x))
+
+    def rule(gradient: Tensor, _: object) -> list[Tensor | None]:
+        out = gradient.like()
+        launch(Kind.ROWS, out, gradient, gradient)
+        return [out]
+
+    node = record((x,), rule, *_input_of(x))
     out = x.like()
+    launch(Kind.ROWS, out, x)
     if node is not None:
         keep(node, out)
     return connect(out, node)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ullage.estimate.training.eager.autograd import Gradients, connect, record
+from ullage.estimate.training.eager.kernels import Kernel, Kind, paused
 from ullage.estimate.training.eager.tensor import BOOL, INT64, Tensor
 
 __all__ = [
@@ -55,12 +56,35 @@ def grouped_product(x: Tensor, weight: Tensor, *, is_transposed: bool = False) -
     saved = [tensor for tensor, is_wanted in zip((weight, x), needs_grad, strict=True) if is_wanted]
 
     def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
-        of_weight = gradient.like(shapes[1]) if needs_grad[1] else None
-        of_rows = gradient.like(shapes[0]) if needs_grad[0] else None
+        of_weight = of_rows = None
+        if needs_grad[1]:
+            with paused(gradient.arena, _launch(*shapes, width, is_weight=True)):
+                of_weight = gradient.like(shapes[1])
+        if needs_grad[0]:
+            with paused(gradient.arena, _launch(*shapes, width, is_backward=True)):
+                of_rows = gradient.like(shapes[0])
         return [of_rows, of_weight]
 
     node = record((x, weight), rule, *saved)
-    return connect(x.like((x.shape[0], width)), node)
+    with paused(x.arena, _launch(*shapes, width)):
+        out = x.like((x.shape[0], width))
+    return connect(out, node)
+
+
+def _launch(
+    rows: tuple[int, ...],
+    weight: tuple[int, ...],
+    width: int,
+    *,
+    is_weight: bool = False,
+    is_backward: bool = False,
+) -> Kernel:
+    """The launch of a grouped product: rows, columns, length, groups, and whether it is of the
+    weights.
+    """
+    columns, length = (rows[1], width) if is_backward else (width, rows[1])
+    numbers = (rows[0], columns, length, weight[0], int(is_weight))
+    return Kernel(Kind.GROUPED, (), numbers, "bfloat16")
 
 
 def place_rows(x: Tensor, rows: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ullage.estimate.training.eager.autograd import Gradients, connect, record
+from ullage.estimate.training.eager.kernels import Kind, launch
 from ullage.estimate.training.eager.reductions import fit
 from ullage.estimate.training.eager.tensor import Tensor
 
@@ -58,14 +59,27 @@ def narrow(x: Tensor, dimension: int, size: int) -> Tensor:
     before = x.shape
     sizes = list(before)
     sizes[dimension] = size
-    node = record((x,), lambda gradient, _: [gradient.like(before)])
+
+    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        out = gradient.like(before)
+        launch(Kind.POINTWISE, out)
+        launch(Kind.STRIDED, gradient, gradient)
+        return [out]
+
+    node = record((x,), rule)
     return connect(x.alias(tuple(sizes), is_dense=False), node)
 
 
 def split(x: Tensor, sizes: Sequence[int], dimension: int = -1) -> list[Tensor]:
     """x.split(sizes) and chunk: views, whose gradients are joined in one tensor."""
     before = x.shape
-    hub = record((x,), lambda gradient, _: [gradient.like(before)])
+
+    def join(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
+        out = gradient.like(before)
+        launch(Kind.JOIN, out, out)
+        return [out]
+
+    hub = record((x,), join)
     if hub is not None:
         hub.gathered = []
     views = []
@@ -90,7 +104,9 @@ def cat(tensors: Sequence[Tensor], dimension: int) -> Tensor:
     node = record(tensors, rule)
     sizes = list(tensors[0].shape)
     sizes[dimension] = sum(shape[dimension] for shape in shapes)
-    return connect(tensors[0].like(tuple(sizes)), node)
+    out = tensors[0].like(tuple(sizes))
+    launch(Kind.JOIN, out, *tensors)
+    return connect(out, node)
 
 
 def repeat_heads(x: Tensor, times: int) -> Tensor:

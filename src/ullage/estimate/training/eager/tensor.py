@@ -120,10 +120,13 @@ class Tensor:
         """
         arena, dtype = self.storage.arena, dtype or self.dtype
         if shape is not None:
-            return Tensor(shape, dtype, arena.take(prod(shape) * dtype.itemsize))
-        tensor = Tensor(self.shape, dtype, arena.take(prod(self.shape) * dtype.itemsize))
-        tensor.is_permuted = self.is_permuted
-        tensor.is_dense = not self.is_permuted
+            tensor = Tensor(shape, dtype, arena.take(prod(shape) * dtype.itemsize))
+        else:
+            tensor = Tensor(self.shape, dtype, arena.take(prod(self.shape) * dtype.itemsize))
+            tensor.is_permuted = self.is_permuted
+            tensor.is_dense = not self.is_permuted
+        if arena.recorder is not None:
+            arena.recorder.wrote(tensor)
         return tensor
 
 

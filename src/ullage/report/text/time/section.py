@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ullage.clock.price import Cost
+from ullage.clock.price import Expense
 from ullage.clock.step_time import Share, StepTime, merge_numbered
 from ullage.explain.run import RunReport
 from ullage.report.module_names import name_timed_module
@@ -74,6 +74,23 @@ def full_time(report: RunReport, bar: str, width: int) -> Iterator[RenderableTyp
             yield Text(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    "))
 
 
+def played_time(
+    time: StepTime, expense: Expense | None, bar: str, num_gpus: int
+) -> Iterator[RenderableType]:
+    """The time of a step that was played from a configuration, and all that it rests on."""
+    yield Text(f"\nTime of a step: {time_line(time, num_gpus)}", style="bold")
+    if expense is not None:
+        yield Text(expense_line(expense), overflow="ellipsis", no_wrap=True)
+    yield _kind_table(time, bar, len(time.categories))
+    parts = ", ".join(
+        f"{part.name} {format_share(part.exposed.s, time.step.s)}" for part in time.parts[:3]
+    )
+    yield Text(f"It hangs on {time.critical}; {parts}", overflow="ellipsis", no_wrap=True)
+    yield Text("\nThe times rest on", style="bold")
+    for line in _basis_lines(time.basis):
+        yield Text(f"  {line}")
+
+
 def time_line(time: StepTime, num_gpus: int = 1) -> str:
     """The time, the speed, and the utilisation: "0.412 s (0.381 to 0.468), 39,700 tokens/s"."""
     parts = [format_interval(time.step)]
@@ -87,19 +104,20 @@ def time_line(time: StepTime, num_gpus: int = 1) -> str:
     return ", ".join(parts)
 
 
-def cost_line(cost: Cost) -> str:
+def expense_line(expense: Expense) -> str:
     """What a million tokens and 1,000 steps cost."""
-    gpus = "" if cost.num_gpus == 1 else f" of {cost.num_gpus} GPUs"
-    if cost.million_tokens is None:
-        return f"1,000 steps{gpus} cost {format_dollars(cost.thousand_steps)}"
-    tokens, steps = format_dollars(cost.million_tokens), format_dollars(cost.thousand_steps[1:2])
+    gpus = "" if expense.num_gpus == 1 else f" of {expense.num_gpus} GPUs"
+    if expense.million_tokens is None:
+        return f"1,000 steps{gpus} cost {format_dollars(expense.thousand_steps)}"
+    tokens = format_dollars(expense.million_tokens)
+    steps = format_dollars(expense.thousand_steps[1:2])
     return f"{tokens} a million tokens; 1,000 steps{gpus} {steps}"
 
 
 def _head(report: RunReport, time: StepTime) -> Iterator[Text]:
     yield Text(f"\nTime of a step: {time_line(time, report.num_gpus)}", style="bold")
     if report.cost is not None:
-        yield Text(cost_line(report.cost), overflow="ellipsis", no_wrap=True)
+        yield Text(expense_line(report.cost), overflow="ellipsis", no_wrap=True)
 
 
 def _kind_table(time: StepTime, bar: str, num_kinds: int) -> Table:

@@ -15,10 +15,11 @@ from typing import Any
 
 from ullage.estimate.training.eager.autograd import connect, record
 from ullage.estimate.training.eager.functional import embedding
+from ullage.estimate.training.eager.kernels import collect, paused
 from ullage.estimate.training.eager.module import Module, parameter
 from ullage.estimate.training.eager.tensor import Tensor
 
-__all__ = ["DividedEmbedding", "Gathered", "gather", "scatter"]
+__all__ = ["DividedEmbedding", "Gathered", "Reduced", "gather", "scatter", "sum_gradients"]
 
 
 def gather(x: Tensor, ranks: int) -> Tensor:
@@ -36,16 +37,45 @@ def scatter(x: Tensor, ranks: int) -> Tensor:
 def _all_gather(x: Tensor, ranks: int) -> Tensor:
     """Of a single sample the parts already lie in order."""
     batch, length, *rest = x.shape
-    gathered = x.like((batch, ranks * length, *rest))
+    with paused(x.arena):
+        gathered = x.like((batch, ranks * length, *rest))
+    collect(x.arena, "all-gather", gathered.nbytes, ranks)
     return gathered if batch == 1 else gathered.like()
 
 
 def _reduce_scatter(x: Tensor, ranks: int) -> Tensor:
     batch, length, *rest = x.shape
     in_order = x.like(x.shape)
-    out = x.like((batch, length // ranks, *rest))
+    with paused(x.arena):
+        out = x.like((batch, length // ranks, *rest))
+    collect(x.arena, "reduce-scatter", in_order.nbytes, ranks)
     del in_order
     return out
+
+
+class Reduced(Module):
+    """Attention or an MLP of which each rank has a part, among norms that all ranks have whole: its
+    output is summed over the ranks, and in the backward pass the gradient of its input.
+    """
+
+    def __init__(self, inner: Callable[..., Tensor], ranks: int) -> None:
+        self.inner = inner
+        self.ranks = ranks
+
+    def __call__(self, x: Tensor, *others: Any) -> Tensor:  # noqa: ANN401
+        out = self.inner(sum_gradients(x, self.ranks), *others)
+        collect(out.arena, "all-reduce", out.nbytes, self.ranks)
+        return out
+
+
+def sum_gradients(x: Tensor, ranks: int) -> Tensor:
+    """x, whose gradient is summed over the ranks."""
+
+    def rule(gradient: Tensor, _: object) -> list[Tensor]:
+        collect(gradient.arena, "all-reduce", gradient.nbytes, ranks)
+        return [gradient]
+
+    return connect(x.alias(is_dense=x.is_dense), record((x,), rule))
 
 
 class Gathered(Module):

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING
 
+from ullage.estimate.training.eager.kernels import Kernel, Kind, collect, order
 from ullage.estimate.training.eager.tensor import Tensor
 from ullage.trace.category import Category
 
@@ -149,6 +150,11 @@ class FullyShard:
         self.sent = None
         size = sum(tensor.numel for tensor in trained) * self.stored.itemsize
         self.sent = self.arena.take(size, Category.COMMUNICATION)
+        if self.arena.recorder is not None and self.num_ranks(trained[0]) > 1:
+            self.arena.recorder.add(Kernel(Kind.JOIN, (size, size)))
+            order(self.arena, 0, _REDUCES)
+            ranks = self.num_ranks(trained[0])
+            collect(self.arena, "reduce-scatter", size, ranks, _REDUCES)
         for one in trained:
             one.grad = None
         own = sum(shard_numel(tensor.shape, self.num_ranks(tensor)) for tensor in trained)
@@ -159,6 +165,7 @@ class FullyShard:
 
     def finish(self) -> None:
         """After the backward pass."""
+        order(self.arena, _REDUCES, 0)
         self.sent = None
         self.buffer = None
         self.gathered.clear()
@@ -180,6 +187,7 @@ class FullyShard:
         buffer = self._take_aside(whole, Category.COMMUNICATION, _GATHERS)
         parts.clear()
         self.buffer = buffer
+        collect(self.arena, "all-gather", whole, self.num_ranks(group[0]), _GATHERS)
 
     def _take_aside(self, nbytes: int, category: Category, stream: int) -> Storage:
         """Memory on one of FSDP2's own streams."""
@@ -189,6 +197,11 @@ class FullyShard:
 
     def _unpack(self, group: Sequence[Tensor]) -> None:
         take = self.arena.take
+        recorder = self.arena.recorder
+        if recorder is not None and group and self.num_ranks(group[0]) > 1:
+            order(self.arena, _GATHERS, 0)
+            whole = sum(tensor.nbytes for tensor in group)
+            recorder.add(Kernel(Kind.JOIN, (whole, whole)))
         self.gathered[self._key(group)] = [
             take(tensor.nbytes, Category.PARAMETER) for tensor in group
         ]

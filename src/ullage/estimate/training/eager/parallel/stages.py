@@ -10,8 +10,9 @@ from ullage.estimate.training.eager.arena import Arena, Storage
 from ullage.estimate.training.eager.autograd import connect, record
 from ullage.estimate.training.eager.dtype import DType
 from ullage.estimate.training.eager.functional import linear
+from ullage.estimate.training.eager.kernels import Kind, collect, launch, paused
 from ullage.estimate.training.eager.module import Linear, Module, parameter
-from ullage.estimate.training.eager.parallel.sequence import gather
+from ullage.estimate.training.eager.parallel.sequence import gather, sum_gradients
 from ullage.estimate.training.eager.tensor import Tensor, empty
 from ullage.trace.category import Category
 
@@ -103,10 +104,15 @@ class DividedHead(Module):
     def __call__(self, x: Tensor) -> Tensor:
         if self.is_sequence_divided:
             x = gather(x, self.ranks)
+        elif x.arena.recorder is not None:
+            x = sum_gradients(x, self.ranks)
         local = linear(x, self.weight)
         shape = local.shape
         node = record((local,), lambda gradient, _: [gradient.like(shape)])
         whole = (*shape[:-1], shape[-1] * self.ranks)
-        gathered = local.like(whole)
+        with paused(x.arena):
+            gathered = local.like(whole)
+        collect(x.arena, "all-gather", gathered.nbytes, self.ranks)
         out = gathered.like()
+        launch(Kind.JOIN, out, gathered)
         return connect(out, node)

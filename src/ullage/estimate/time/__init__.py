@@ -1,0 +1,1 @@
+"""How long a step takes, of a program that is played without torch: `ullage estimate --time`."""

@@ -1,0 +1,178 @@
+"""How long a step of training takes, from the configuration alone.
+
+time_training(config, Recipe(batch=8, length=1024), find_gpu("h100-80gb")).step
+
+The step that `ullage estimate` plays for its memory is played with its kernels noted down; each of
+them costs what the clock would say of it in a run of the program (costs.py), and the clock plays
+them: streams, what the host needs for each, and the ranks' collectives beside the computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ullage.clock.host import HostInterval, host_costs
+from ullage.clock.interconnect import Interconnect, default_interconnect
+from ullage.clock.step import Batch, measure_step
+from ullage.errors import SpecError
+from ullage.estimate.time.costs import kernel_cost
+from ullage.estimate.time.optimizers import clip_kernels, optimizer_kernels
+from ullage.estimate.time.step_log import Program, lay_out, read_stretches
+from ullage.estimate.training.devices import describe
+from ullage.estimate.training.eager.kernels import Kernel, Kind
+from ullage.estimate.training.loop import play_training
+from ullage.estimate.training.torch_version import choose_torch
+from ullage.gpus import Gpu
+from ullage.gpus.peaks import flops_per_s
+from ullage.models.config import COUNTED, Config
+
+if TYPE_CHECKING:
+    from ullage.clock.cost import Cost
+    from ullage.clock.step_time import StepTime
+    from ullage.estimate.training.recipe import Recipe
+
+__all__ = ["check_recipe", "lay_out_step", "time_program", "time_training"]
+
+_PEAK: Final = {"fp32": "fp32"}
+
+
+def time_training(
+    config: Config, recipe: Recipe, gpu: Gpu, links: Interconnect | None = None
+) -> StepTime:
+    """The time of a step on a GPU.
+
+    Counts: every kernel of the model, its loss and the optimizer; the collectives of FSDP2, DDP
+    and tensor parallelism, and what of them runs beside the computation; the host.
+    Ignores: loading data, logging, other work of the program; recompilation.
+    Error: docs/results/estimate-time.md, against `ullage run --time` of the same step.
+
+    Raises:
+        SpecError: the recipe cannot be, or nothing is known of its time.
+    """
+    program = lay_out_step(config, recipe, gpu)
+    return time_program(program, recipe, gpu, links)
+
+
+def lay_out_step(config: Config, recipe: Recipe, gpu: Gpu) -> Program:
+    """The kernels of a step, in order.
+
+    Raises:
+        SpecError: the recipe cannot be, or nothing is known of its time.
+    """
+    check_recipe(config, recipe)
+    device = describe(gpu)
+    machine = device.machine(choose_torch(recipe.torch, gpu.compute_capability))
+    played = play_training(config, recipe, machine, is_timed=True)
+    blocks = read_stretches(played.timeline, played.kernels, played.num_passes, recipe.accumulation)
+    optimizer: list[Kernel] = []
+    for trained in played.trained:
+        optimizer += clip_kernels(trained) if recipe.clips_gradients else ()
+        optimizer += optimizer_kernels(recipe.optimizer, trained)
+    layout = recipe.layout
+    if layout.sharding == "zero1" and layout.num_replicas > 1:
+        # Each rank hands its parameters to the others.
+        num_bytes = sum(each.numel * each.itemsize for each in played.trained) * layout.data
+        ranks = (layout.num_replicas,)
+        optimizer.append(Kernel(Kind.COLLECTIVE, (num_bytes,), ranks, name="broadcast", stream=2))
+        optimizer += (Kernel(Kind.RECORD, stream=2), Kernel(Kind.WAIT, numbers=(2,)))
+    num_replicas = layout.num_replicas if layout.num_shards == 1 else 1
+    return lay_out(blocks, optimizer, num_replicas)
+
+
+def check_recipe(config: Config, recipe: Recipe) -> None:
+    """Refuses what the play has no kernels of.
+
+    Raises:
+        SpecError: nothing is known of its time.
+    """
+    layout = recipe.layout
+    reasons = {
+        "a number of parameters without a configuration": config.model_type == COUNTED,
+        "compiled programs": recipe.compiled,
+        "pipeline parallelism": layout.pipeline > 1,
+        "context parallelism": layout.context > 1,
+        "expert parallelism": layout.expert > 1,
+        "shards in host memory": layout.offload,
+        "Megatron's code": recipe.library == "megatron",
+        "fused losses": recipe.loss_kind == "fused",
+        "optimizers that step in the backward pass": recipe.steps_in_backward,
+        "quantized weights": recipe.lora is not None and recipe.lora.is_quantized,
+    }
+    for what, is_there in reasons.items():
+        if is_there:
+            raise SpecError(
+                f"time: found {what}, of which no closed form is known; leave out --time, or time "
+                "the program with `ullage run --time`"
+            )
+
+
+def time_program(
+    program: Program, recipe: Recipe, gpu: Gpu, links: Interconnect | None = None
+) -> StepTime:
+    """The time of a step whose kernels are known."""
+    links = links or default_interconnect()
+    costs = tuple(
+        kernel_cost(gpu, kernel, links, _num_local(kernel, recipe, links))
+        for kernel in program.kernels
+    )
+    host = host_costs(gpu)
+    tokens = recipe.batch * recipe.accumulation * (recipe.length or 0)
+    time = measure_step(
+        program.log,
+        gpu,
+        _Costs(costs),
+        host,
+        modules=program.modules,
+        batch=Batch(recipe.batch * recipe.accumulation, tokens // recipe.layout.tensor),
+        basis=_basis(recipe, gpu, host),
+    )
+    if time is None:
+        raise SpecError("time: found a step without work, expected a model with parameters")
+    return replace(time, peak_flops_per_s=_peak(program, costs, gpu))
+
+
+class _Costs:
+    """The cost of a piece of work: its name is its number."""
+
+    def __init__(self, costs: tuple[Cost, ...]) -> None:
+        self._costs = costs
+
+    def __call__(self, work: object) -> Cost:
+        return self._costs[int(getattr(work, "name", "0"))]
+
+
+def _num_local(kernel: Kernel, recipe: Recipe, links: Interconnect) -> int:
+    """How many GPUs of a collective's group share a machine: the ranks of a tensor-parallel group
+    sit side by side, those that have the same part of the model are as many GPUs apart.
+    """
+    if kernel.kind is not Kind.COLLECTIVE or not kernel.stream:
+        return 0
+    return min(kernel.numbers[0], max(1, links.gpus_per_machine // recipe.layout.tensor))
+
+
+def _peak(program: Program, costs: tuple[Cost, ...], gpu: Gpu) -> float:
+    """The stated rate for the precision of most products."""
+    flops: dict[str, float] = {}
+    for kernel, cost in zip(program.kernels, costs, strict=True):
+        if kernel.kind is Kind.PRODUCT:
+            flops[kernel.precision] = flops.get(kernel.precision, 0.0) + cost.flops
+    precision = max(flops, key=lambda name: flops[name], default="")
+    if not precision:
+        return 0.0
+    return flops_per_s(gpu, "fp32" if precision == "float32" else precision)
+
+
+def _basis(recipe: Recipe, gpu: Gpu, host: HostInterval) -> Iterator[str]:
+    low, likely, high = (f"{costs.launch_s * 1e6:.0f}" for costs in host)
+    yield (
+        f"the host: {likely} us for each kernel ({low} to {high}), "
+        f"{'assumed' if gpu.measured is None else 'measured by `ullage calibrate`'}; loading data "
+        "and other work of the program is not counted"
+    )
+    yield "the kernels of PyTorch's eager mode, played from the configuration, not run"
+    if recipe.layout.num_gpus > 1:
+        yield "the other ranks: as far as this one whenever a collective begins"
+    if recipe.layout.num_replicas > 1 and recipe.accumulation > 1:
+        yield "of accumulated passes the last one alone sums gradients (no_sync)"
