@@ -1,37 +1,20 @@
-/* NVML: what a monitoring program may ask about devices on which nothing runs.
+/* NVML: what a monitoring program may ask about devices and their memory.
  *
- * Memory is the phantom's own; this process is the only one that uses it. Load, temperature and clocks are those of an
- * idle device. What a GPU without NVLink, MIG, ECC or fabric would refuse, and what nobody knows, is refused.
+ * Who uses the memory, load, temperature and power are in nvml.h. What a GPU without NVLink, MIG, ECC or fabric would
+ * refuse, and what nobody knows, is refused.
  */
-#include "phantom.h"
+#include "nvml.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-       DRIVER_NOT_LOADED = 9, ARGUMENT_VERSION_MISMATCH = 25 };
-enum { IDLE_CELSIUS = 30, IDLE_MILLIWATTS = 50000, P2P_WRITE = 1, P2P_NOT_SUPPORTED = 5 };
+enum { P2P_WRITE = 1, P2P_NOT_SUPPORTED = 5 };
 
 /* The driver that came with CUDA 13.0; newer toolkits run on it. */
 static const char DRIVER_VERSION[] = "580.00.00";
-
-static int num_inits;
-static char handles[MAX_DEVICES]; /* a handle is the address of one of these */
-
-API int nvmlInit_v2(void) {
-  if (!num_devices_there()) return DRIVER_NOT_LOADED;
-  __atomic_add_fetch(&num_inits, 1, __ATOMIC_RELAXED);
-  return SUCCESS;
-}
-API int nvmlInit(void) { return nvmlInit_v2(); }
-API int nvmlInitWithFlags(unsigned flags) { return (void)flags, nvmlInit_v2(); }
-API int nvmlShutdown(void) {
-  if (num_inits <= 0) return UNINITIALIZED;
-  __atomic_sub_fetch(&num_inits, 1, __ATOMIC_RELAXED);
-  return SUCCESS;
-}
 
 static int write_text(char *text, unsigned room, const char *value) {
   if (!text) return INVALID_ARGUMENT;
@@ -39,22 +22,6 @@ static int write_text(char *text, unsigned room, const char *value) {
   strcpy(text, value);
   return SUCCESS;
 }
-
-/* The index of a device, or -1. */
-static int index_of(const void *handle) {
-  uintptr_t offset = (uintptr_t)handle - (uintptr_t)handles;
-  return offset < (uintptr_t)num_devices_there() ? (int)offset : -1;
-}
-
-/* SUCCESS, with the index, for a good handle and somewhere to write to. */
-static int find(const void *handle, const void *out, int *index) {
-  if (num_inits <= 0) return UNINITIALIZED;
-  *index = index_of(handle);
-  return *index < 0 || !out ? INVALID_ARGUMENT : SUCCESS;
-}
-
-static uint64_t free_at(int place) { return device_at(place) < 0 ? device(place)->usable_bytes : free_bytes(device_at(place)); }
-static uint64_t used_at(int place) { return device_at(place) < 0 ? 0 : used_bytes(device_at(place)); }
 
 /* ---- The system -------------------------------------------------------------------------------------------------- */
 
@@ -88,26 +55,17 @@ API const char *nvmlErrorString(int status) {
   static const char *const TEXTS[] = {"Success", "Uninitialized", "Invalid Argument", "Not Supported",
       "Insufficient Permissions", "Already Initialized", "Not Found", "Insufficient Size", "Insufficient External Power",
       "Driver Not Loaded", "Timeout"};
+  if (status == GPU_IS_LOST) return "GPU is lost";
   if (status == ARGUMENT_VERSION_MISMATCH) return "Argument Version Mismatch";
   return status >= 0 && status < (int)(sizeof TEXTS / sizeof *TEXTS) ? TEXTS[status] : "Unknown Error";
 }
 
 /* ---- Handles ----------------------------------------------------------------------------------------------------- */
 
-API int nvmlDeviceGetCount_v2(unsigned *count) {
-  if (num_inits <= 0) return UNINITIALIZED;
-  if (!count) return INVALID_ARGUMENT;
-  *count = (unsigned)num_devices_there();
-  return SUCCESS;
-}
+API int nvmlDeviceGetCount_v2(unsigned *count);
 API int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
 
-API int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
-  if (num_inits <= 0) return UNINITIALIZED;
-  if (!handle || index >= (unsigned)num_devices_there()) return INVALID_ARGUMENT;
-  *handle = &handles[index];
-  return SUCCESS;
-}
+API int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle);
 API int nvmlDeviceGetHandleByIndex(unsigned index, void **handle) { return nvmlDeviceGetHandleByIndex_v2(index, handle); }
 
 static void write_uuid(int index, char text[48]) {
@@ -118,7 +76,7 @@ static void write_uuid(int index, char text[48]) {
 }
 
 API int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
-  if (num_inits <= 0) return UNINITIALIZED;
+  if (!is_initialised()) return UNINITIALIZED;
   if (!uuid || !handle) return INVALID_ARGUMENT;
   for (int i = 0; i < num_devices_there(); i++) {
     char text[48];
@@ -131,7 +89,7 @@ API int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
 /* "0000:01:00.0" or "00000000:01:00.0": device i sits alone on bus i + 1. */
 API int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, void **handle) {
   unsigned domain, bus, slot;
-  if (num_inits <= 0) return UNINITIALIZED;
+  if (!is_initialised()) return UNINITIALIZED;
   if (!bus_id || !handle || sscanf(bus_id, "%x:%x:%x", &domain, &bus, &slot) != 3) return INVALID_ARGUMENT;
   if (domain || slot || bus < 1 || bus > (unsigned)num_devices_there()) return NOT_FOUND;
   return nvmlDeviceGetHandleByIndex_v2(bus - 1, handle);
@@ -165,8 +123,8 @@ struct pci {
 };
 
 /* Device and subsystem ids are not in the catalogue: vendor 10de alone. */
-static int write_pci(void *handle, struct pci_legacy *pci) {
-  int index, status = find(handle, pci, &index);
+static int write_pci(const char *function, void *handle, struct pci_legacy *pci) {
+  int index, status = find_card(function, handle, pci, &index);
   if (status) return status;
   *pci = (struct pci_legacy){.bus = (unsigned)index + 1, .device_id = 0x10de};
   snprintf(pci->bus_id, sizeof pci->bus_id, "0000:%02X:00.0", (unsigned char)(index + 1));
@@ -174,12 +132,12 @@ static int write_pci(void *handle, struct pci_legacy *pci) {
 }
 
 API int nvmlDeviceGetPciInfo_v3(void *handle, struct pci *pci) {
-  int status = write_pci(handle, pci ? &pci->legacy : NULL);
+  int status = write_pci(__func__, handle, pci ? &pci->legacy : NULL);
   if (!status) snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", (unsigned char)pci->legacy.bus);
   return status;
 }
-API int nvmlDeviceGetPciInfo_v2(void *handle, struct pci_legacy *pci) { return write_pci(handle, pci); }
-API int nvmlDeviceGetPciInfo(void *handle, struct pci_legacy *pci) { return write_pci(handle, pci); }
+API int nvmlDeviceGetPciInfo_v2(void *handle, struct pci_legacy *pci) { return write_pci(__func__, handle, pci); }
+API int nvmlDeviceGetPciInfo(void *handle, struct pci_legacy *pci) { return write_pci(__func__, handle, pci); }
 
 API int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
   int index, status = find(handle, minor, &index);
@@ -220,7 +178,7 @@ enum { MEMORY_V2 = sizeof(struct memory_v2) | 2 << 24 };
 
 API int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory) {
   int index, status = find(handle, memory, &index);
-  if (!status) *memory = (struct memory){total_bytes(index), free_at(index), used_at(index) + withheld_bytes(index)};
+  if (!status) *memory = (struct memory){device(index)->total_bytes, card_free_bytes(index), card_used_bytes(index)};
   return status;
 }
 
@@ -228,7 +186,7 @@ API int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory_v2 *memory) {
   int index, status = find(handle, memory, &index);
   if (status) return status;
   if (memory->version != MEMORY_V2) return ARGUMENT_VERSION_MISMATCH;
-  *memory = (struct memory_v2){MEMORY_V2, total_bytes(index), 0, free_at(index), used_at(index) + withheld_bytes(index)};
+  *memory = (struct memory_v2){MEMORY_V2, device(index)->total_bytes, 0, card_free_bytes(index), card_used_bytes(index)};
   return SUCCESS;
 }
 
@@ -242,53 +200,47 @@ struct process {
 };
 enum { NO_INSTANCE = -1 };
 
-/* The caller's array has *count places of item_bytes; this process is the only one there can be. */
-static int list_processes(void *handle, unsigned *count, void *list, size_t item_bytes) {
-  int index, status = find(handle, count, &index);
+/* The caller's array has *count places of item_bytes. More processes may begin between two calls. */
+static int list_processes(const char *function, void *handle, unsigned *count, void *list, size_t item_bytes) {
+  int index, status = find_card(function, handle, count, &index);
   if (status) return status;
-  unsigned room = *count;
-  *count = 1;
-  if (!room || !list) return INSUFFICIENT_SIZE;
-  struct process process = {{(unsigned)getpid(), used_at(index)}, (unsigned)NO_INSTANCE, (unsigned)NO_INSTANCE};
-  memcpy(list, &process, item_bytes);
-  return SUCCESS;
+  size_t room = list ? *count : 0;
+  struct card_use *uses = calloc(room + 1, sizeof *uses);
+  if (!uses) return OUT_OF_MEMORY;
+  size_t length = list_uses(index, uses, room);
+  *count = (unsigned)length;
+  for (size_t i = 0; i < length && length <= room; i++) {
+    struct process process = {{uses[i].pid, uses[i].bytes}, (unsigned)NO_INSTANCE, (unsigned)NO_INSTANCE};
+    memcpy((char *)list + i * item_bytes, &process, item_bytes);
+  }
+  free(uses);
+  return length > room ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
 API int nvmlDeviceGetComputeRunningProcesses(void *handle, unsigned *count, void *list) {
-  return list_processes(handle, count, list, sizeof(struct process_v1));
+  return list_processes(__func__, handle, count, list, sizeof(struct process_v1));
 }
 API int nvmlDeviceGetComputeRunningProcesses_v2(void *handle, unsigned *count, void *list) {
-  return list_processes(handle, count, list, sizeof(struct process));
+  return list_processes(__func__, handle, count, list, sizeof(struct process));
 }
 API int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, void *list) {
-  return list_processes(handle, count, list, sizeof(struct process));
+  return list_processes(__func__, handle, count, list, sizeof(struct process));
 }
 
-static int list_nobody(void *handle, unsigned *count) {
-  int index, status = find(handle, count, &index);
+static int list_nobody(const char *function, void *handle, unsigned *count) {
+  int index, status = find_card(function, handle, count, &index);
   if (!status) *count = 0;
   return status;
 }
-#define NOBODY(name) API int name(void *handle, unsigned *count, void *list) { return (void)list, list_nobody(handle, count); }
+#define NOBODY(name) API int name(void *handle, unsigned *count, void *list) { return (void)list, list_nobody(__func__, handle, count); }
 
 /* ---- Numbers ----------------------------------------------------------------------------------------------------- */
 
-static int write_number(void *handle, unsigned *out, unsigned (*value)(int index)) {
-  int index, status = find(handle, out, &index);
-  if (!status) *out = value(index);
-  return status;
-}
-#define NUMBER(name, expression)                                                                                     \
-  static unsigned name##_value(int index) { return (void)index, (unsigned)(expression); }                            \
-  API int name(void *handle, unsigned *out) { return write_number(handle, out, name##_value); }
 NUMBER(nvmlDeviceGetIndex, index)
 NUMBER(nvmlDeviceGetMinorNumber, index)
 NUMBER(nvmlDeviceGetArchitecture, architecture(index))
 NUMBER(nvmlDeviceGetBrand, brand(index))
 NUMBER(nvmlDeviceGetMemoryBusWidth, device(index)->bus_bits)
-NUMBER(nvmlDeviceGetPowerUsage, IDLE_MILLIWATTS)
-NUMBER(nvmlDeviceGetPerformanceState, 0)
-NUMBER(nvmlDeviceGetPowerState, 0)
 NUMBER(nvmlDeviceGetPersistenceMode, 1)
 NUMBER(nvmlDeviceGetComputeMode, 0)
 NUMBER(nvmlDeviceGetDisplayMode, 0)
@@ -298,68 +250,20 @@ NUMBER(nvmlDeviceIsMigDeviceHandle, 0)
 NUMBER(nvmlDeviceGetMaxMigDeviceCount, 0)
 
 /* Graphics, SM, memory, video: kHz in the catalogue, MHz here. */
-static int write_clock(void *handle, int kind, unsigned *mhz) {
+API int nvmlDeviceGetMaxClockInfo(void *handle, int kind, unsigned *mhz) {
   int index, status = find(handle, mhz, &index);
   if (status) return status;
   if (kind < 0 || kind > 3) return INVALID_ARGUMENT;
   *mhz = (unsigned)(kind == 2 ? device(index)->memory_clock_khz : device(index)->clock_khz) / 1000;
   return SUCCESS;
 }
-API int nvmlDeviceGetClockInfo(void *handle, int kind, unsigned *mhz) { return write_clock(handle, kind, mhz); }
-API int nvmlDeviceGetMaxClockInfo(void *handle, int kind, unsigned *mhz) { return write_clock(handle, kind, mhz); }
-API int nvmlDeviceGetApplicationsClock(void *handle, int kind, unsigned *mhz) { return write_clock(handle, kind, mhz); }
-API int nvmlDeviceGetClock(void *handle, int kind, int id, unsigned *mhz) { return (void)id, write_clock(handle, kind, mhz); }
-
-API int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *celsius) {
-  int index, status = find(handle, celsius, &index);
-  if (!status) *celsius = IDLE_CELSIUS;
-  return status ? status : sensor ? INVALID_ARGUMENT : SUCCESS;
-}
-
-struct temperature {
-  unsigned version;
-  int sensor, celsius;
-};
-API int nvmlDeviceGetTemperatureV(void *handle, struct temperature *temperature) {
-  int index, status = find(handle, temperature, &index);
-  if (!status) temperature->celsius = IDLE_CELSIUS;
-  return status;
-}
-
-struct utilization {
-  unsigned gpu, memory;
-};
-API int nvmlDeviceGetUtilizationRates(void *handle, struct utilization *utilization) {
-  int index, status = find(handle, utilization, &index);
-  if (!status) *utilization = (struct utilization){0, 0};
-  return status;
-}
-
-static int write_idle_engine(void *handle, unsigned *percent, unsigned *period_us) {
-  int index, status = find(handle, percent, &index);
-  if (status || !period_us) return status ? status : INVALID_ARGUMENT;
-  *percent = 0;
-  *period_us = 100000;
-  return SUCCESS;
-}
-#define IDLE_ENGINE(name) \
-  API int name(void *handle, unsigned *percent, unsigned *period_us) { return write_idle_engine(handle, percent, period_us); }
-
-/* Bit 0: nothing runs. */
-static int write_idle_reason(void *handle, unsigned long long *reasons) {
-  int index, status = find(handle, reasons, &index);
-  if (!status) *reasons = 1;
-  return status;
-}
-API int nvmlDeviceGetCurrentClocksEventReasons(void *handle, unsigned long long *r) { return write_idle_reason(handle, r); }
-API int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *r) { return write_idle_reason(handle, r); }
 
 /* ---- Devices side by side ---------------------------------------------------------------------------------------- */
 
 /* As the runtime says: each reads and writes the memory of the others, over PCIe. */
 API int nvmlDeviceGetP2PStatus(void *handle, void *other, int capability, int *p2p_status) {
   int index, status = find(handle, p2p_status, &index);
-  if (status || index_of(other) < 0) return status ? status : INVALID_ARGUMENT;
+  if (status || card_index(other) < 0) return status ? status : INVALID_ARGUMENT;
   *p2p_status = capability <= P2P_WRITE && device(index)->peer_access ? 0 : P2P_NOT_SUPPORTED;
   return SUCCESS;
 }
@@ -369,7 +273,7 @@ API int nvmlDeviceGetNvLinkState(void *handle, unsigned link, unsigned *is_activ
   (void)link;
   if (status) return status;
   *is_active = 0; /* some callers read it without looking at the status */
-  return refuse("nvmlDeviceGetNvLinkState", NOT_SUPPORTED);
+  return refuse(__func__, NOT_SUPPORTED);
 }
 
 /* No fabric between nodes: all zeros say so. GPUs before Hopper refuse the question. */
@@ -378,7 +282,7 @@ enum { FABRIC_INFO_V2 = 36 | 2 << 24, FABRIC_INFO_V3 = 40 | 3 << 24 };
 API int nvmlDeviceGetGpuFabricInfoV(void *handle, unsigned *info) {
   int index, status = find(handle, info, &index);
   if (status) return status;
-  if (device(index)->major < 9) return refuse("nvmlDeviceGetGpuFabricInfoV", NOT_SUPPORTED);
+  if (device(index)->major < 9) return refuse(__func__, NOT_SUPPORTED);
   if (*info != FABRIC_INFO_V2 && *info != FABRIC_INFO_V3) return ARGUMENT_VERSION_MISMATCH;
   memset(info + 1, 0, (*info & 0xffffff) - sizeof *info);
   return SUCCESS;
@@ -396,5 +300,5 @@ API int nvmlUnitGetCount(unsigned *count) {
   return SUCCESS;
 }
 
-#define REFUSE(name) API int name(void) { return refuse(#name, NOT_SUPPORTED); }
+#define REFUSE(name) API int name(void *handle) { return refuse_card(#name, handle); }
 #include "tables/nvml.inc"
